@@ -1,0 +1,73 @@
+"""Time comes from outside.
+
+Loops take a `Clock`; pure code takes `now_s`. `WallClock` is the monotonic clock of the machine; `VirtualClock` is moved by its
+owner, the simulator or a test. Seconds have no epoch: only differences mean something.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from typing import Protocol
+
+
+class Clock(Protocol):
+    """Now, and a pause."""
+
+    def now_s(self) -> float:
+        """Seconds on a clock that never goes back."""
+        ...
+
+    async def sleep(self, duration_s: float) -> None:
+        """Return after `duration_s` seconds of this clock."""
+        ...
+
+
+class WallClock:
+    """The monotonic clock of the machine."""
+
+    def now_s(self) -> float:
+        return time.monotonic()
+
+    async def sleep(self, duration_s: float) -> None:
+        await asyncio.sleep(duration_s)
+
+
+class VirtualClock:
+    """A clock that stands still until `advance` moves it.
+
+    A sleeper wakes when the clock is moved to or past its time, earliest first.
+    """
+
+    def __init__(self, start_s: float = 0.0) -> None:
+        self._now_s = start_s
+        self._sleepers: list[tuple[float, int, asyncio.Future[None]]] = []
+        self._order = 0
+
+    def now_s(self) -> float:
+        return self._now_s
+
+    async def sleep(self, duration_s: float) -> None:
+        woken: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._order += 1
+        self._sleepers.append((self._now_s + max(duration_s, 0.0), self._order, woken))
+        await woken
+
+    async def advance(self, duration_s: float) -> None:
+        """Move the clock and let everything that this wakes run before returning."""
+        end_s = self._now_s + duration_s
+        await _settle()
+        while due := [sleeper for sleeper in self._sleepers if sleeper[0] <= end_s]:
+            first = min(due)
+            self._sleepers.remove(first)
+            self._now_s = max(self._now_s, first[0])
+            if not first[2].done():
+                first[2].set_result(None)
+            await _settle()
+        self._now_s = end_s
+
+
+async def _settle() -> None:
+    # Ten turns of the loop: enough for a woken task to run into its next wait through a few layers of awaits.
+    for _ in range(10):
+        await asyncio.sleep(0)

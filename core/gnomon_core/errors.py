@@ -1,0 +1,61 @@
+"""Errors that reach a user: one class, a stable code, an HTTP status and a sentence that says what to do.
+
+Every error of the platform is JSON `{"error": {"code", "message", "hint"}}` and carries `X-OpenFaaS-Internal: gnomon`, so that a
+client, and OpenFaaS's own queue worker, can tell it from an answer of the function.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from dataclasses import dataclass
+
+INTERNAL_HEADER = "X-OpenFaaS-Internal"
+INTERNAL_NAME = "gnomon"
+
+
+@dataclass(slots=True)
+class GnomonError(Exception):
+    """An error with everything its answer needs.
+
+    `code` is stable and snake_case; `message` says what is wrong, `hint` what to do about it.
+    `retry_after_s` becomes a `Retry-After` header in whole seconds, at least 1.
+    """
+
+    status: int
+    code: str
+    message: str
+    hint: str = ""
+    retry_after_s: float | None = None
+
+    def __str__(self) -> str:
+        return f"{self.message} {self.hint}".strip()
+
+    def body(self) -> bytes:
+        """The JSON document of the answer."""
+        error = {"code": self.code, "message": self.message}
+        if self.hint:
+            error["hint"] = self.hint
+        return json.dumps({"error": error}, ensure_ascii=False).encode()
+
+    def headers(self) -> dict[str, str]:
+        """The headers of the answer."""
+        headers = {"Content-Type": "application/json", INTERNAL_HEADER: INTERNAL_NAME}
+        if self.retry_after_s is not None:
+            headers["Retry-After"] = str(max(1, math.ceil(self.retry_after_s)))
+        return headers
+
+
+def bad_request(code: str, message: str, hint: str = "") -> GnomonError:
+    """400: the request can never succeed as it is."""
+    return GnomonError(400, code, message, hint)
+
+
+def not_found(code: str, message: str, hint: str = "") -> GnomonError:
+    """404: there is nothing by that name."""
+    return GnomonError(404, code, message, hint)
+
+
+def conflict(code: str, message: str, hint: str = "") -> GnomonError:
+    """409: it exists already, or something else is under way."""
+    return GnomonError(409, code, message, hint)

@@ -1,0 +1,141 @@
+"""What a scaling policy sees and says.
+
+An `Observation` is everything a policy may use, frozen; a `Decision` is a list of actions and the sentence that explains it.
+Neither holds a clock or a connection, so a recorded observation can be decided again anywhere.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TypeAlias
+
+from gnomon_core.fleet import Instance, InstanceState, Node
+from gnomon_core.settings import Settings
+
+
+@dataclass(frozen=True, slots=True)
+class History:
+    """Recent load in bins of `bin_s` seconds, oldest first; the last bin ends at `end_s`.
+
+    `arrivals` and `successes` are counts per bin, `concurrency` the time-average of requests in the system (waiting and
+    executing), `busy_cores` the time-average of cores that instances used. All have the same length.
+    A window that reaches further back than the history is answered from what there is.
+    """
+
+    bin_s: float
+    end_s: float
+    arrivals: tuple[float, ...] = ()
+    successes: tuple[float, ...] = ()
+    concurrency: tuple[float, ...] = ()
+    busy_cores: tuple[float, ...] = ()
+
+    def rate_rps(self, counts: tuple[float, ...], window_s: float, *, until_s: float = 0.0) -> float:
+        """Events per second over the window that ends `until_s` seconds before the end; 0 without data."""
+        bins = self._window(counts, window_s, until_s)
+        return sum(bins) / (len(bins) * self.bin_s) if bins else 0.0
+
+    def mean(self, values: tuple[float, ...], window_s: float, *, until_s: float = 0.0) -> float:
+        """The mean over the window that ends `until_s` seconds before the end; 0 without data."""
+        bins = self._window(values, window_s, until_s)
+        return sum(bins) / len(bins) if bins else 0.0
+
+    def _window(self, values: tuple[float, ...], window_s: float, until_s: float) -> tuple[float, ...]:
+        end = len(values) - round(until_s / self.bin_s)
+        begin = max(0, end - max(1, round(window_s / self.bin_s)))
+        return values[begin:end] if end > 0 else ()
+
+
+@dataclass(frozen=True, slots=True)
+class Observation:
+    """One function at one moment.
+
+    `queued` and `executing` are requests now; `oldest_wait_s` is 0 with an empty queue; `requested` is what an operator asked
+    for through scale-function, None unless it was since the last decision. `latency_s` is the predicted latency of an instance
+    with the function's cores for batches of 1, 2, … `settings.max_batch`, empty while nothing is known.
+    """
+
+    now_s: float
+    function: str
+    settings: Settings
+    instances: tuple[Instance, ...]
+    nodes: tuple[Node, ...]
+    queued: int
+    executing: int
+    oldest_wait_s: float
+    last_request_s: float
+    history: History
+    latency_s: tuple[float, ...] = ()
+    requested: int | None = None
+
+    @property
+    def live(self) -> tuple[Instance, ...]:
+        """Instances that serve or are about to: starting and ready."""
+        return tuple(i for i in self.instances if i.state in (InstanceState.STARTING, InstanceState.READY))
+
+    @property
+    def ready(self) -> tuple[Instance, ...]:
+        """Instances that can take a batch."""
+        return tuple(i for i in self.instances if i.state is InstanceState.READY)
+
+
+@dataclass(frozen=True, slots=True)
+class CreateBody:
+    """Start an instance with the whole model; `node` None leaves the place to the platform."""
+
+    cores: int
+    node: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class DestroyBody:
+    """Drain and stop an instance."""
+
+    id: str
+
+
+@dataclass(frozen=True, slots=True)
+class Resize:
+    """Give an instance another number of cores in place."""
+
+    id: str
+    cores: int
+
+
+@dataclass(frozen=True, slots=True)
+class SetBufferPlan:
+    """Change the bounds (B, T) of the function's batches."""
+
+    max_batch: int
+    max_wait_s: float
+
+
+Action: TypeAlias = CreateBody | DestroyBody | Resize | SetBufferPlan
+"""What a decision may ask for. A platform says by its capabilities what it can do."""
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """What to do, and why in one sentence for the log, the metrics, the UI and the tests.
+
+    `desired` is the number of instances that the policy wants, None where it does not think in numbers.
+    """
+
+    actions: tuple[Action, ...]
+    reason: str
+    desired: int | None = None
+
+
+StateValue: TypeAlias = bool | int | float | str | tuple["StateValue", ...] | Mapping[str, "StateValue"] | None
+
+
+@dataclass(frozen=True, slots=True)
+class PolicyState:
+    """A policy's memory between decisions: JSON-serialisable, so that it survives a failover.
+
+    `version` is the policy's own; a state of another version or policy is dropped and the policy starts afresh.
+    """
+
+    policy: str = ""
+    version: int = 0
+    values: Mapping[str, StateValue] = field(default_factory=dict)

@@ -1,0 +1,89 @@
+"""What a scheduling policy sees and says.
+
+The queue of a function has one lane per kind of request (shape, type, variant); the policy is asked lane by lane, because a batch
+never mixes kinds. It answers with dispatches, rejections, or the time at which it wants to be asked again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol, TypeAlias
+
+
+class Waiting(Protocol):
+    """A request in the queue. `size` is its number of samples; times are on the queue's clock."""
+
+    @property
+    def arrived_s(self) -> float: ...
+    @property
+    def deadline_s(self) -> float: ...
+    @property
+    def size(self) -> int: ...
+
+
+class QueueView(Protocol):
+    """One lane of the queue, oldest request first."""
+
+    @property
+    def requests(self) -> Sequence[Waiting]:
+        """The waiting requests in order of arrival."""
+        ...
+
+    @property
+    def samples(self) -> int:
+        """The sum of their sizes."""
+        ...
+
+    @property
+    def variant(self) -> str:
+        """Which variant serves this lane: the key of the latency model."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Slot:
+    """An instance that can take a batch now."""
+
+    instance_id: str
+    cores: int
+    max_batch: int
+
+
+@dataclass(frozen=True, slots=True)
+class FleetView:
+    """The instances of a function as the scheduler sees them.
+
+    `idle` holds the instances that can take a batch at once, ascending by the largest batch they support;
+    `busy` counts those that are executing, `starting` those that will be ready soon.
+    """
+
+    idle: tuple[Slot, ...]
+    busy: int
+    starting: int
+
+
+@dataclass(frozen=True, slots=True)
+class Dispatch:
+    """Send these requests, as one batch, to an idle instance."""
+
+    instance_id: str
+    requests: tuple[Waiting, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Reject:
+    """Answer these requests with 504: they cannot be served in time."""
+
+    requests: tuple[Waiting, ...]
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class WaitUntil:
+    """Ask again at this time, or at the next event if that is earlier."""
+
+    time_s: float
+
+
+ScheduleAction: TypeAlias = Dispatch | Reject | WaitUntil

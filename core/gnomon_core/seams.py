@@ -1,0 +1,266 @@
+"""The one page of everything in Gnomon that can be replaced.
+
+Each Protocol states its promises in prose; `tests/contracts` holds one suite per seam that every implementation inherits.
+Policies are values in and values out: they read no clock, draw no random numbers and do no I/O, so the live loops and the simulator
+feed the very same objects.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+from gnomon_core.fleet import Instance, Node
+from gnomon_core.functions import FunctionKey, FunctionSpec
+from gnomon_core.scaling import Decision, Observation, PolicyState
+from gnomon_core.scheduling import FleetView, QueueView, ScheduleAction
+from gnomon_core.signature import ModelSignature
+from gnomon_core.wire import Frame
+
+
+class ScalingPolicy(Protocol):
+    """How many instances a function has, and how large they are.
+
+    The same observation and state give the same decision. `decide` runs beside the event loop under a time limit; one that raises
+    or overruns leaves the last decision in force. It never asks for fewer than `scale.min` or more than `scale.max` instances,
+    unless the operator asked (`Observation.requested`).
+    """
+
+    name: str
+    period_s: float
+    """Seconds between two decisions. Between them it is asked only when a request waits and no instance lives."""
+    default_scheduler: str
+    """The scheduling policy of functions that name none."""
+
+    def decide(self, seen: Observation, state: PolicyState) -> tuple[Decision, PolicyState]:
+        """What to do now, and what to remember."""
+        ...
+
+
+class SchedulingPolicy(Protocol):
+    """When a batch leaves the queue, and to which idle instance.
+
+    Called at each arrival, whenever an instance becomes idle, and at the time a `WaitUntil` named. It dispatches only requests of
+    the lane it was shown, each at most once, only to idle instances, at most `max_batch` samples to each, and no instance twice.
+    It runs on the request path: a few microseconds, whatever the queue holds.
+    """
+
+    name: str
+
+    def next(self, queue: QueueView, fleet: FleetView, latency: LatencyModel, now_s: float) -> Sequence[ScheduleAction]:
+        """Actions in order. A policy with nothing to do returns nothing."""
+        ...
+
+
+class LatencyModel(Protocol):
+    """How long a batch takes."""
+
+    def seconds(self, variant: str, body_cores: int, batch: int) -> float | None:
+        """The predicted latency of a batch of `batch` samples on `body_cores` cores; None while nothing is known."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Capabilities:
+    """What a platform can do, so that a policy which needs more is refused when it is chosen and not when it acts."""
+
+    place: bool
+    size: bool
+    victim: bool
+    resize: bool
+    pair: bool
+
+
+@dataclass(frozen=True, slots=True)
+class InstanceRequest:
+    """An instance to be made: the function, which version of it, how large, where, and the secrets it may see."""
+
+    spec: FunctionSpec
+    version: int
+    cores: int
+    node: str | None
+    secrets: Mapping[str, bytes]
+
+
+class BatchChannel(Protocol):
+    """The way to one instance. One batch is in flight at a time.
+
+    `run` calls `done` exactly once, with a RESULT frame that has one member per member of the batch in the same order, or with
+    None when the instance was lost before it answered. A STREAM_START makes it a stream: `stream` gets that frame, each
+    STREAM_DATA and the STREAM_END, and `done` is then called with an empty RESULT, or None if it broke off.
+    """
+
+    def run(self, frame: Frame, done: Callable[[Frame | None], None], stream: Callable[[Frame], None] | None = None) -> None: ...
+
+    def cancel(self, batch_id: int) -> None:
+        """Nobody waits for this batch any more. The instance may stop early; `done` is still called."""
+        ...
+
+    async def probe(self, timeout_s: float) -> bool:
+        """Whether the idle instance answers a canary in time."""
+        ...
+
+
+class PlatformListener(Protocol):
+    """What a platform tells its owner. Calls come on the event loop and return at once."""
+
+    def instance_ready(self, instance: Instance, channel: BatchChannel) -> None: ...
+
+    def instance_gone(self, instance_id: str, reason: str) -> None:
+        """The instance has ended, asked for or not. Called exactly once for each that was created."""
+        ...
+
+    def log_line(self, function: FunctionKey, instance_id: str, text: str) -> None: ...
+
+
+class Platform(Protocol):
+    """Where instances live.
+
+    Commands are idempotent; what they cause is told through the listener. A platform never decides by itself to add an instance.
+    """
+
+    name: str
+    capabilities: Capabilities
+
+    async def start(self, listener: PlatformListener) -> None: ...
+
+    async def stop(self) -> None:
+        """End every instance and return when all are gone."""
+        ...
+
+    def check(self, spec: FunctionSpec) -> None:
+        """Raise a 400 `GnomonError` if this function can never run here: an unknown image, a model that is not there."""
+        ...
+
+    async def prepare(self, spec: FunctionSpec) -> None:
+        """Make the first start quick: a warm zygote, verified weights. Safe to call again."""
+        ...
+
+    def signature(self, spec: FunctionSpec) -> ModelSignature | None:
+        """What the function's model takes and gives; None for a function that takes HTTP requests as they are."""
+        ...
+
+    def nodes(self) -> tuple[Node, ...]: ...
+
+    def instances(self, function: str) -> tuple[Instance, ...]:
+        """The function's instances that are not gone, oldest first, without what only the dispatcher knows (`busy`)."""
+        ...
+
+    async def create(self, request: InstanceRequest) -> Instance:
+        """Begin an instance and return it STARTING.
+
+        Raises:
+            GnomonError: 503 `no_capacity` where no node has room.
+
+        """
+        ...
+
+    async def destroy(self, instance_id: str) -> None:
+        """Stop an instance that has nothing in flight. Unknown ids are ignored."""
+        ...
+
+    async def resize(self, instance_id: str, cores: int) -> None: ...
+
+    def usage(self, function: str) -> Usage:
+        """What the function's instances use now."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Usage:
+    """CPU seconds spent since each instance began (summed, also over those that have ended) and memory held now."""
+
+    cpu_s: float
+    memory_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class StoredFunction:
+    """A function in the store; `version` grows with each change that needs new instances."""
+
+    spec: FunctionSpec
+    version: int
+    created_at: float
+    """Seconds since 1970."""
+
+
+class FunctionStore(Protocol):
+    """What must outlive a restart: functions and secrets. A call that has returned is on disk.
+
+    Calls block; the gateway makes them beside its event loop.
+    """
+
+    def put_function(self, stored: StoredFunction) -> None: ...
+
+    def delete_function(self, key: FunctionKey) -> bool:
+        """Whether it was there."""
+        ...
+
+    def functions(self) -> Sequence[StoredFunction]: ...
+
+    def put_secret(self, key: FunctionKey, value: bytes) -> None: ...
+
+    def secret(self, key: FunctionKey) -> bytes | None: ...
+
+    def delete_secret(self, key: FunctionKey) -> bool: ...
+
+    def secrets(self, namespace: str) -> Sequence[str]:
+        """The names of a namespace's secrets, sorted."""
+        ...
+
+    def watch(self, changed: Callable[[FunctionKey], None]) -> Callable[[], None]:
+        """Call `changed` after each change of a function, until the returned function is called."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class ModelEntry:
+    """A model in the repository: its signature and where its verified files are."""
+
+    name: str
+    version: str
+    signature: ModelSignature
+    program: Path
+    weights: Path
+    sha256: Mapping[str, str]
+
+
+class ModelRepository(Protocol):
+    """Models by name and version. What is listed is whole and verified; a half-written or corrupt entry is never served."""
+
+    def get(self, reference: str) -> ModelEntry:
+        """The entry of `name` (its newest version) or `name@version`.
+
+        Raises:
+            GnomonError: 404 `model_not_found`, naming those that are there; 500 `model_corrupt`.
+
+        """
+        ...
+
+    def put(self, name: str, version: str, files: Mapping[str, bytes]) -> ModelEntry:
+        """Add a version, atomically. The same name, version and content again is no error; another content is a 409."""
+        ...
+
+    def list(self) -> Iterable[ModelEntry]: ...
+
+    def verify(self, reference: str) -> bool:
+        """Whether every file still has the SHA-256 that the entry states."""
+        ...
+
+
+class Builder(Protocol):
+    """Turns a handler folder and its requirements into something the platform can start.
+
+    The same content gives the same id and is built once.
+    """
+
+    async def build(self, image: str, context: Path, log: Callable[[str], None]) -> str:
+        """The content id that `image` names from now on.
+
+        Raises:
+            GnomonError: 422 `build_failed` with what went wrong; its whole log went to `log`.
+
+        """
+        ...

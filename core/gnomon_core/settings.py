@@ -1,0 +1,200 @@
+"""What a function's labels and annotations say about how it is served.
+
+Standard OpenFaaS labels keep their meaning; our own settings are annotations under `gnomon/`, because a Kubernetes label value
+may not hold what they need. `TABLE` is the one list of them: reading, error messages and documentation come from it.
+A value that cannot be read is an error that says what is allowed, and so is an unknown `gnomon/` key: a misspelt setting that is
+silently ignored costs its author an evening.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from gnomon_core.errors import GnomonError, bad_request
+from gnomon_core.units import parse_duration_s
+
+PREFIX = "gnomon/"
+SCALE_PREFIX = "com.openfaas.scale."
+
+
+@dataclass(frozen=True, slots=True)
+class ScaleSettings:
+    """OpenFaaS's `com.openfaas.scale.*` labels with their defaults.
+
+    `type` is the load that the `openfaas` policy's Pro formula scales on; None means that the Community rule applies.
+    """
+
+    min: int = 1
+    max: int = 20
+    zero: bool = False
+    zero_duration_s: float = 900.0
+    type: str | None = None
+    target: float = 50.0
+    target_proportion: float = 0.9
+    factor: int = 10
+    down_window_s: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """Everything that labels and annotations decide, with units in the names.
+
+    `deadline_s` bounds a request's stay when the client sets none; `slo_s` is the objective that batches are timed by and, where
+    it is not set, equals the deadline. `cores` is the size of an instance.
+    """
+
+    model: str | None = None
+    autoscaler: str = "openfaas"
+    scheduler: str | None = None
+    slo_s: float = 30.0
+    slo_percentile: float = 95.0
+    max_batch: int = 1
+    max_wait_s: float = 0.0
+    cores: int = 1
+    max_cores: int = 16
+    deadline_s: float = 30.0
+    queue_max_requests: int = 1024
+    queue_max_bytes: int = 256 * 2**20
+    target_concurrency: float = 1.0
+    target_rps: float | None = None
+    target_cpu_percent: float = 80.0
+    scale: ScaleSettings = field(default_factory=ScaleSettings)
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """One annotation or label: how its text becomes a value, and what a user must know about it."""
+
+    key: str
+    field: str
+    read: Callable[[str], Any]
+    allowed: str
+    meaning: str
+
+
+def _integer(low: int, high: int) -> Callable[[str], int]:
+    def read(text: str) -> int:
+        value = int(text)
+        if not low <= value <= high:
+            raise ValueError(text)
+        return value
+
+    return read
+
+
+def _number(low: float, high: float, *, scale: float = 1.0) -> Callable[[str], float]:
+    def read(text: str) -> float:
+        value = float(text)
+        if not (math.isfinite(value) and low <= value <= high):
+            raise ValueError(text)
+        return value * scale
+
+    return read
+
+
+def _name(text: str) -> str:
+    if not text or any(character.isspace() for character in text) or len(text) > 253:
+        raise ValueError(text)
+    return text
+
+
+def _flag(text: str) -> bool:
+    return {"true": True, "false": False, "1": True, "0": False}[text.lower()]
+
+
+def _choice(*names: str) -> Callable[[str], str]:
+    def read(text: str) -> str:
+        if text not in names:
+            raise ValueError(text)
+        return text
+
+    return read
+
+
+TABLE: tuple[Setting, ...] = (
+    Setting("gnomon/model", "model", _name, "a model name, optionally with @version", "layer program in the model repository"),
+    Setting("gnomon/autoscaler", "autoscaler", _name, "the name of a scaling policy", "how many instances, and how large"),
+    Setting("gnomon/scheduler", "scheduler", _name, "the name of a scheduling policy", "when a batch leaves, and to which instance"),
+    Setting("gnomon/slo-ms", "slo_s", _number(0.001, 3.6e6, scale=1e-3), "milliseconds > 0", "the latency objective"),
+    Setting("gnomon/slo-percentile", "slo_percentile", _number(1, 100), "a percentile from 1 to 100", "of which requests"),
+    Setting("gnomon/max-batch", "max_batch", _integer(1, 1024), "a whole number from 1 to 1024", "the largest batch B"),
+    Setting("gnomon/max-wait-ms", "max_wait_s", _number(0, 3.6e6, scale=1e-3), "milliseconds >= 0", "the longest wait T for a batch"),
+    Setting("gnomon/cores", "cores", _integer(1, 1024), "a whole number from 1 to 1024", "cores of one instance"),
+    Setting("gnomon/max-cores", "max_cores", _integer(1, 1024), "a whole number from 1 to 1024", "the bound C_max"),
+    Setting("gnomon/deadline-ms", "deadline_s", _number(1, 8.64e7, scale=1e-3), "milliseconds from 1 to 86400000", "default deadline of a request"),
+    Setting("gnomon/queue-max-requests", "queue_max_requests", _integer(1, 10**6), "a whole number from 1 to 1000000", "requests that may wait"),
+    Setting("gnomon/queue-max-bytes", "queue_max_bytes", _integer(1, 2**40), "bytes > 0", "bytes of bodies that may wait"),
+    Setting("gnomon/target-concurrency", "target_concurrency", _number(0.01, 1e6), "a number > 0", "requests in the system per instance (kpa)"),
+    Setting("gnomon/target-rps", "target_rps", _number(0.01, 1e9), "a number > 0", "requests per second per instance (kpa); replaces concurrency"),
+    Setting("gnomon/target-cpu-percent", "target_cpu_percent", _number(1, 100), "a percentage from 1 to 100", "CPU per instance (hpa)"),
+)  # fmt: skip
+
+SCALE_TABLE: tuple[Setting, ...] = (
+    Setting("com.openfaas.scale.min", "min", _integer(0, 10_000), "a whole number from 0", "fewest instances"),
+    Setting("com.openfaas.scale.max", "max", _integer(1, 10_000), "a whole number from 1", "most instances"),
+    Setting("com.openfaas.scale.zero", "zero", _flag, "true or false", "whether it may scale to zero"),
+    Setting("com.openfaas.scale.zero-duration", "zero_duration_s", parse_duration_s, "a duration such as 15m", "idle time before zero"),
+    Setting("com.openfaas.scale.type", "type", _choice("rps", "capacity", "cpu", "queue", "custom"), "rps, capacity, cpu, queue or custom", "load to scale on"),
+    Setting("com.openfaas.scale.target", "target", _number(1e-6, 1e9), "a number > 0", "load per instance"),
+    Setting("com.openfaas.scale.target-proportion", "target_proportion", _number(1e-3, 1), "a number > 0 and <= 1", "share of the target that is aimed at"),
+    Setting("com.openfaas.scale.factor", "factor", _integer(0, 100), "a percentage from 0 to 100", "step of the Community rule"),
+    Setting("com.openfaas.scale.down.window", "down_window_s", parse_duration_s, "a duration up to 5m", "how long a lower wish must last"),
+)  # fmt: skip
+
+
+def read_settings(labels: Mapping[str, str] | None, annotations: Mapping[str, str] | None) -> Settings:
+    """The settings of a function.
+
+    Raises:
+        GnomonError: 400 `invalid_setting` or `unknown_setting`, naming the key and what is allowed.
+
+    """
+    labels = labels or {}
+    annotations = annotations or {}
+    known = {setting.key for setting in TABLE}
+    for key in annotations:
+        if key.startswith(PREFIX) and key not in known:
+            raise _unknown(key)
+    scale = ScaleSettings(**_values(SCALE_TABLE, labels, kind="label"))
+    if scale.max < scale.min:
+        raise bad_request(
+            "invalid_setting",
+            f"label com.openfaas.scale.max is {scale.max}, below com.openfaas.scale.min, {scale.min}.",
+            "Raise the maximum or lower the minimum.",
+        )
+    values = _values(TABLE, annotations, kind="annotation")
+    if "deadline_s" in values:
+        values.setdefault("slo_s", values["deadline_s"])
+    settings = Settings(**values, scale=scale)
+    if settings.cores > settings.max_cores:
+        raise bad_request(
+            "invalid_setting",
+            f"annotation gnomon/cores is {settings.cores}, above gnomon/max-cores, {settings.max_cores}.",
+            "Raise the maximum or ask for fewer cores.",
+        )
+    return settings
+
+
+def _values(table: tuple[Setting, ...], texts: Mapping[str, str], *, kind: str) -> dict[str, Any]:
+    values: dict[str, Any] = {}
+    for setting in table:
+        if setting.key not in texts:
+            continue
+        text = str(texts[setting.key])
+        try:
+            values[setting.field] = setting.read(text.strip())
+        except (ValueError, KeyError, OverflowError):
+            raise bad_request(
+                "invalid_setting",
+                f"{kind} {setting.key} is {text[:100]!r}.",
+                f"It must be {setting.allowed}.",
+            ) from None
+    return values
+
+
+def _unknown(key: str) -> GnomonError:
+    names = ", ".join(setting.key for setting in TABLE)
+    return bad_request("unknown_setting", f"annotation {key!r} is not known.", f"Known ones: {names}.")

@@ -1,0 +1,54 @@
+"""What a model takes and gives: the shapes and types that requests are checked against before they are admitted.
+
+Names and datatypes are those of the open inference protocol (V2). Shapes are per sample: the batch axis, always the first one on
+the wire, is left out.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+DATATYPE_BYTES: Mapping[str, int] = {
+    "BOOL": 1, "UINT8": 1, "UINT16": 2, "UINT32": 4, "UINT64": 8, "INT8": 1, "INT16": 2, "INT32": 4, "INT64": 8,
+    "FP16": 2, "BF16": 2, "FP32": 4, "FP64": 8,
+}  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class TensorSpec:
+    """One tensor: its name, V2 datatype and shape per sample."""
+
+    name: str
+    datatype: str
+    shape: tuple[int, ...]
+
+    @property
+    def sample_bytes(self) -> int:
+        """Bytes of one sample."""
+        return math.prod(self.shape) * DATATYPE_BYTES[self.datatype]
+
+    def to_json(self) -> dict[str, Any]:
+        return {"name": self.name, "datatype": self.datatype, "shape": list(self.shape)}
+
+    @staticmethod
+    def from_json(document: Mapping[str, Any]) -> TensorSpec:
+        return TensorSpec(str(document["name"]), str(document["datatype"]), tuple(int(n) for n in document["shape"]))
+
+
+@dataclass(frozen=True, slots=True)
+class ModelSignature:
+    """A model's inputs and outputs.
+
+    `kind` is what the application does around the network: "image-classification" adds decoding before and labels behind, ""
+    nothing.
+    """
+
+    model: str
+    version: str
+    inputs: tuple[TensorSpec, ...]
+    outputs: tuple[TensorSpec, ...]
+    kind: str = ""
+    details: Mapping[str, Any] = field(default_factory=dict)

@@ -1,0 +1,54 @@
+"""Quantities as Kubernetes and Go write them, turned into seconds, bytes and cores."""
+
+from __future__ import annotations
+
+import re
+
+_DURATION = re.compile(r"(\d+(?:\.\d*)?|\.\d+)(ns|us|µs|ms|s|m|h)")
+_SECONDS = {"ns": 1e-9, "us": 1e-6, "µs": 1e-6, "ms": 1e-3, "s": 1.0, "m": 60.0, "h": 3600.0}
+_BYTES = {
+    "": 1, "k": 10**3, "M": 10**6, "G": 10**9, "T": 10**12,
+    "Ki": 2**10, "Mi": 2**20, "Gi": 2**30, "Ti": 2**40,
+    # What users write although Kubernetes does not know it.
+    "KB": 10**3, "MB": 10**6, "GB": 10**9,
+}  # fmt: skip
+_QUANTITY = re.compile(r"(\d+(?:\.\d+)?)\s*([A-Za-z]*)")
+
+
+def parse_duration_s(text: str) -> float:
+    """Seconds of a Go duration (`1m30s`, `500ms`) or of a plain number of seconds.
+
+    Raises ValueError for anything else.
+    """
+    text = text.strip()
+    if re.fullmatch(r"\d+(\.\d+)?", text):
+        return float(text)
+    parts = _DURATION.findall(text)
+    if not parts or "".join(number + unit for number, unit in parts) != text:
+        msg = f"{text!r} is not a duration: write it as 30s, 500ms or 1m30s"
+        raise ValueError(msg)
+    return sum(float(number) * _SECONDS[unit] for number, unit in parts)
+
+
+def parse_memory_bytes(text: str) -> int:
+    """Bytes of a Kubernetes memory quantity (`128Mi`, `1G`, `1048576`).
+
+    Raises ValueError for anything else.
+    """
+    match = _QUANTITY.fullmatch(text.strip())
+    if match is None or match[2] not in _BYTES:
+        msg = f"{text!r} is not an amount of memory: write it as 128Mi, 1Gi or a number of bytes"
+        raise ValueError(msg)
+    return int(float(match[1]) * _BYTES[match[2]])
+
+
+def parse_cores(text: str) -> float:
+    """Cores of a Kubernetes CPU quantity (`500m`, `2`, `0.5`).
+
+    Raises ValueError for anything else.
+    """
+    match = re.fullmatch(r"(\d+(?:\.\d+)?)(m?)", text.strip())
+    if match is None:
+        msg = f"{text!r} is not an amount of CPU: write it as 500m, 0.5 or 2"
+        raise ValueError(msg)
+    return float(match[1]) / (1000 if match[2] else 1)

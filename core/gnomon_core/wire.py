@@ -1,0 +1,192 @@
+r"""The framing of the batch channel: one message for a batch, one for its results.
+
+    header | head (JSON, may be empty) | table: one row a member | metas | bodies
+
+The same bytes travel over a Unix socket on a node, as `POST /gnomon/batch` between pods and as an Invoke payload. Numbers are
+little-endian; there is no JSON number and no base64 around tensors. Every length is checked against a bound before it is
+believed, because the other side may run a user's code.
+
+A member of an *events* batch is one HTTP request: its meta is `method\npath\nquery\nName: value\n…`, its body the body.
+A member of a *tensors* batch is `size` samples: the head names each input's datatype and shape per sample, the body is their raw
+bytes one input after the other. In results, a row's `code` is the member's own HTTP status: one bad member never fails another.
+"""
+
+from __future__ import annotations
+
+import json
+import struct
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from enum import IntEnum
+from typing import Any, NamedTuple
+
+MAGIC = b"GNM1"
+HEADER = struct.Struct("<4sBBHIIIQQd")
+ROW = struct.Struct("<HHII")
+MAX_HEAD_BYTES = 1 << 20
+MAX_MEMBERS = 4096
+MAX_FRAME_BYTES = 1 << 30
+
+
+class Kind(IntEnum):
+    """What a frame is. Odd ones go to the instance, even ones come from it."""
+
+    BATCH = 1
+    RESULT = 2
+    CANCEL = 3
+    HELLO = 4
+    """The instance is ready; the head says what it serves."""
+    PROBE = 5
+    PROBE_OK = 6
+    STOP = 7
+    """Finish what is running and exit."""
+    STREAM_START = 8
+    """The first part of a streamed answer: status and headers, as a RESULT's only member without a body."""
+    RESIZE = 9
+    STREAM_DATA = 10
+    STREAM_END = 12
+
+
+class WireError(ValueError):
+    """The bytes are not a frame, or one that breaks a bound. The connection cannot be used any longer."""
+
+
+class Member(NamedTuple):
+    """One member of a batch or of its results.
+
+    `code` is the HTTP status in results and 0 in batches; `size` its number of samples.
+    """
+
+    code: int
+    size: int
+    meta: bytes
+    body: bytes | memoryview
+
+
+@dataclass(slots=True)
+class Frame:
+    """One message. `budget_s` is the time left until the earliest deadline of the batch, when it was sent."""
+
+    kind: Kind
+    batch_id: int = 0
+    epoch: int = 0
+    budget_s: float = 0.0
+    head: bytes = b""
+    members: Sequence[Member] = field(default_factory=tuple)
+
+    def head_json(self) -> dict[str, Any]:
+        """The head as an object; empty without one."""
+        if not self.head:
+            return {}
+        try:
+            document = json.loads(self.head)
+        except ValueError as error:
+            raise WireError("the head is not JSON") from error
+        if not isinstance(document, dict):
+            raise WireError("the head is not an object")
+        return document
+
+
+def encode(frame: Frame) -> bytes:
+    """The bytes of a frame."""
+    return b"".join(encode_parts(frame))
+
+
+def encode_parts(frame: Frame) -> list[bytes | memoryview]:
+    """The same as separate buffers, for a gathering write that copies no body."""
+    members = frame.members
+    table = bytearray(ROW.size * len(members))
+    metas: list[bytes | memoryview] = []
+    bodies: list[bytes | memoryview] = []
+    payload_bytes = len(table)
+    offset = 0
+    for code, size, meta, body in members:
+        ROW.pack_into(table, offset, code, size, len(meta), len(body))
+        offset += ROW.size
+        payload_bytes += len(meta) + len(body)
+        metas.append(meta)
+        bodies.append(body)
+    header = HEADER.pack(
+        MAGIC, frame.kind, 0, len(members), frame.epoch, len(frame.head), 0, frame.batch_id, payload_bytes, frame.budget_s
+    )
+    return [header + frame.head + bytes(table), *metas, *bodies]
+
+
+def frame_bytes(header: bytes | memoryview) -> int:
+    """The length of the whole frame that begins with these HEADER.size bytes.
+
+    Raises:
+        WireError: the header is not ours or claims more than the bounds allow.
+
+    """
+    magic, _, _, count, _, head_bytes, _, _, payload_bytes, _ = HEADER.unpack(header)
+    if magic != MAGIC:
+        raise WireError("not a frame")
+    if head_bytes > MAX_HEAD_BYTES or count > MAX_MEMBERS or payload_bytes > MAX_FRAME_BYTES:
+        raise WireError("a frame beyond the bounds")
+    return HEADER.size + int(head_bytes) + int(payload_bytes)
+
+
+def decode(data: bytes | memoryview) -> Frame:
+    """The frame that these bytes hold, exactly.
+
+    Bodies are views of `data`, nothing is copied.
+
+    Raises:
+        WireError: the bytes are anything else than one frame.
+
+    """
+    view = memoryview(data)
+    if len(view) < HEADER.size or frame_bytes(view[: HEADER.size]) != len(view):
+        raise WireError("the length is not the frame's")
+    _, kind, _, count, epoch, head_bytes, _, batch_id, _, budget_s = HEADER.unpack_from(view)
+    try:
+        known = _KINDS[kind]
+    except KeyError:
+        raise WireError(f"unknown kind {kind}") from None
+    table = HEADER.size + head_bytes
+    meta_at = table + count * ROW.size
+    if meta_at > len(view):
+        raise WireError("the table does not fit")
+    rows = list(ROW.iter_unpack(view[table:meta_at])) if count else []
+    body_at = meta_at + sum(row[2] for row in rows)
+    members: list[Member] = []
+    for code, size, meta_bytes, body_bytes in rows:
+        members.append(Member(code, size, bytes(view[meta_at : meta_at + meta_bytes]), view[body_at : body_at + body_bytes]))
+        meta_at += meta_bytes
+        body_at += body_bytes
+    if body_at != len(view):
+        raise WireError("the members do not fill the frame")
+    return Frame(known, batch_id, epoch, budget_s, bytes(view[HEADER.size : table]), members)
+
+
+_KINDS = {int(kind): kind for kind in Kind}
+
+
+class FrameReader:
+    """Cuts a stream of bytes into frames, in whatever pieces they arrive."""
+
+    def __init__(self) -> None:
+        self._buffer = bytearray()
+        self._need = HEADER.size
+        self._sized = False
+
+    def feed(self, data: bytes) -> Iterable[Frame]:
+        """The frames that are complete with these bytes.
+
+        Raises:
+            WireError: the stream is broken for good.
+
+        """
+        if not self._buffer and len(data) >= HEADER.size and frame_bytes(data[: HEADER.size]) == len(data):
+            return (decode(data),)
+        self._buffer += data
+        frames: list[Frame] = []
+        while len(self._buffer) >= self._need:
+            if not self._sized:
+                self._need, self._sized = frame_bytes(bytes(self._buffer[: HEADER.size])), True
+                continue
+            frames.append(decode(bytes(self._buffer[: self._need])))
+            del self._buffer[: self._need]
+            self._need, self._sized = HEADER.size, False
+        return frames
