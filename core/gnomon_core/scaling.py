@@ -80,6 +80,36 @@ class Observation:
 
 
 @dataclass(frozen=True, slots=True)
+class LoadCounters:
+    """What the gateway counts for a function, cumulative since it was deployed, and what it holds now.
+
+    The `*_s` integrals make any sampling period exact: their difference over an interval, divided by its length, is the mean.
+    `busy_core_s` is the sum over instances of cores × seconds in which the instance executed.
+    """
+
+    arrivals: int = 0
+    successes: int = 0
+    concurrency_s: float = 0.0
+    busy_core_s: float = 0.0
+    queued: int = 0
+    executing: int = 0
+    oldest_wait_s: float = 0.0
+    last_request_s: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class FunctionLoad:
+    """A function's present state, from which the autoscaler makes an `Observation` by adding the history it keeps."""
+
+    settings: Settings
+    counters: LoadCounters
+    instances: tuple[Instance, ...]
+    nodes: tuple[Node, ...]
+    latency_s: tuple[float, ...] = ()
+    requested: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class CreateBody:
     """Start an instance with the whole model; `node` None leaves the place to the platform."""
 

@@ -1,8 +1,8 @@
 """The one page of everything in Gnomon that can be replaced.
 
 Each Protocol states its promises in prose; `tests/contracts` holds one suite per seam that every implementation inherits.
-Policies are values in and values out: they read no clock, draw no random numbers and do no I/O, so the live loops and the simulator
-feed the very same objects.
+Policies are values in and values out: they read no clock, draw no random numbers and do no I/O, so the live loops and the
+simulator feed the very same objects.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Protocol
 
 from gnomon_core.fleet import Instance, Node
 from gnomon_core.functions import FunctionKey, FunctionSpec
-from gnomon_core.scaling import Decision, Observation, PolicyState
+from gnomon_core.scaling import Action, Decision, FunctionLoad, Observation, PolicyState
 from gnomon_core.scheduling import FleetView, QueueView, ScheduleAction
 from gnomon_core.signature import ModelSignature
 from gnomon_core.wire import Frame
@@ -51,6 +51,27 @@ class SchedulingPolicy(Protocol):
 
     def next(self, queue: QueueView, fleet: FleetView, latency: LatencyModel, now_s: float) -> Sequence[ScheduleAction]:
         """Actions in order. A policy with nothing to do returns nothing."""
+        ...
+
+
+class ScaledFleet(Protocol):
+    """What the autoscaler's loop observes and acts on: the gateway's functions, live or simulated."""
+
+    def functions(self) -> Sequence[str]:
+        """The deployed functions as `name.namespace`."""
+        ...
+
+    def load(self, function: str) -> FunctionLoad | None:
+        """The function's state now; None when it has been removed."""
+        ...
+
+    async def apply(self, function: str, actions: Sequence[Action]) -> None:
+        """Carry out a decision. Returns when it is under way: creating and draining go on behind it.
+
+        Raises:
+            GnomonError: 503 `no_capacity`; what came before it in the list has been carried out.
+
+        """
         ...
 
 
@@ -250,14 +271,22 @@ class ModelRepository(Protocol):
         ...
 
 
+@dataclass(frozen=True, slots=True)
+class Built:
+    """An image name and the content it names from now on."""
+
+    image: str
+    content_id: str
+
+
 class Builder(Protocol):
     """Turns a handler folder and its requirements into something the platform can start.
 
     The same content gives the same id and is built once.
     """
 
-    async def build(self, image: str, context: Path, log: Callable[[str], None]) -> str:
-        """The content id that `image` names from now on.
+    async def build(self, archive: Path, log: Callable[[str], None]) -> Built:
+        """Build what OpenFaaS's remote-builder protocol sends: a tar with `com.openfaas.docker.config` and `context/`.
 
         Raises:
             GnomonError: 422 `build_failed` with what went wrong; its whole log went to `log`.

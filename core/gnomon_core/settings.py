@@ -17,7 +17,7 @@ from gnomon_core.errors import GnomonError, bad_request
 from gnomon_core.units import parse_duration_s
 
 PREFIX = "gnomon/"
-SCALE_PREFIX = "com.openfaas.scale."
+MAX_NAME_LENGTH = 253
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +96,7 @@ def _number(low: float, high: float, *, scale: float = 1.0) -> Callable[[str], f
 
 
 def _name(text: str) -> str:
-    if not text or any(character.isspace() for character in text) or len(text) > 253:
+    if not text or any(character.isspace() for character in text) or len(text) > MAX_NAME_LENGTH:
         raise ValueError(text)
     return text
 
