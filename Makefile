@@ -1,0 +1,45 @@
+# Every target works on a fresh clone with Python 3.11, make and a compiler; each makes .venv first and is quick when nothing changed.
+
+PYTHON ?= python3
+PORT ?= 8080
+BIN := .venv/bin
+TORCH_CPU_INDEX ?= https://download.pytorch.org/whl/cpu
+export TORCH TORCH_CPU_INDEX
+
+.PHONY: run test check format bench figures templates constraints clean venv
+
+run: venv  ## start Gnomon, deploy stack.yml, classify a photograph; ONCE=1 ends after the answer
+	@$(BIN)/gnomon run --port $(PORT) $(if $(ONCE),--once)
+
+check: venv  ## format, lint, types, import contracts, unit and property tests
+	@$(BIN)/ruff format --check --quiet . || { echo "gnomon: some files are not formatted: make format"; exit 1; }
+	@$(BIN)/ruff check --quiet .
+	@$(BIN)/mypy
+	@$(BIN)/lint-imports --no-timing > .cache/import-contracts.txt || { cat .cache/import-contracts.txt; exit 1; }
+	@$(BIN)/python -m pytest -q tests/unit tests/properties tests/typing --timeout 30
+
+test: venv  ## every test that one machine can run
+	@$(BIN)/python -m pytest -q tests
+
+format: venv
+	@$(BIN)/ruff check --quiet --fix-only . && $(BIN)/ruff format --quiet .
+
+bench: venv  ## measure beside the peers, each in an environment of its own; writes benchmarks/results/
+	@$(BIN)/python -m benchmarks
+
+figures: venv  ## every measured figure with its goal, those not met first
+	@$(BIN)/python -m benchmarks.figures
+
+templates: venv  ## put our wheel and hash-locked requirements into templates/gnomon-body
+	@$(BIN)/python deploy/pack_templates.py
+
+constraints: venv  ## renew the versions that are tested together
+	@$(BIN)/uv pip compile --quiet --upgrade --extra dev --no-header --no-annotate pyproject.toml > constraints.txt
+
+venv:
+	@mkdir -p .cache
+	@$(PYTHON) deploy/install.py
+
+clean:  ## everything that the targets above made
+	@rm -rf .venv .cache .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache .gnomon dist build benchmarks/.environments
+	@find . -name __pycache__ -type d -prune -exec rm -rf {} +
