@@ -8,7 +8,7 @@ simulator feed the very same objects.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
 
@@ -207,8 +207,17 @@ class StoredFunction:
     """Seconds since 1970."""
 
 
+@dataclass(frozen=True, slots=True)
+class StoredNamespace:
+    """A namespace that was made by a user. The default one is always there and never stored."""
+
+    name: str
+    labels: Mapping[str, str] = field(default_factory=dict)
+    annotations: Mapping[str, str] = field(default_factory=dict)
+
+
 class FunctionStore(Protocol):
-    """What must outlive a restart: functions and secrets. A call that has returned is on disk.
+    """What must outlive a restart: functions, secrets and namespaces. A call that has returned is on disk.
 
     Calls block; the gateway makes them beside its event loop.
     """
@@ -229,6 +238,16 @@ class FunctionStore(Protocol):
 
     def secrets(self, namespace: str) -> Sequence[str]:
         """The names of a namespace's secrets, sorted."""
+        ...
+
+    def put_namespace(self, stored: StoredNamespace) -> None: ...
+
+    def delete_namespace(self, name: str) -> bool:
+        """Whether it was there. What is in it stays: its owner empties it first."""
+        ...
+
+    def namespaces(self) -> Sequence[StoredNamespace]:
+        """Sorted by name."""
         ...
 
     def watch(self, changed: Callable[[FunctionKey], None]) -> Callable[[], None]:

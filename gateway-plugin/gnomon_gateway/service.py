@@ -1,7 +1,7 @@
 """What the API asks of the gateway: one Protocol between the routes and the functions' lives.
 
-The routes read HTTP, check it, call the service and write its answer as OpenFaaS expects it. The service owns the functions: store,
-runtime, instances. Every refusal is a `GnomonError`, which the routes send as it is.
+The routes read HTTP, check it, call the service and write its answer as OpenFaaS expects it. The service owns the functions:
+store, runtime, instances. Every refusal is a `GnomonError`, which the routes send as it is.
 
 `status`, `list`, `decisions` and `policies` answer from memory and never wait: the OpenFaaS gateway asks for a status before each
 invocation.
@@ -62,7 +62,7 @@ class FunctionService(Protocol):
         """Add a function.
 
         Raises:
-            GnomonError: 409 `function_exists`; 404 `namespace_not_found`; 400 for a policy, image, model or secret that is not there.
+            GnomonError: 409 `function_exists`; 400 for a policy, image, model or secret that is not there.
 
         """
         ...

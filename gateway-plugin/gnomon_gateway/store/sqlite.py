@@ -1,0 +1,145 @@
+"""The embedded store: one SQLite file beside the gateway.
+
+A write has returned when SQLite has synchronised its write-ahead log, so a killed process loses nothing that was acknowledged, and
+a torn last write is rolled back when the file is opened again.
+
+A stored function that this version of Gnomon cannot read is left where it is and reported, so that one bad entry never keeps the
+others from being served.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import sqlite3
+import threading
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from gnomon_core.errors import GnomonError
+from gnomon_core.functions import FunctionKey, read_deployment
+from gnomon_core.seams import StoredFunction, StoredNamespace
+from gnomon_gateway.store.database import open_database
+
+SCHEMA_VERSION = 1
+
+_SCHEMA = """
+CREATE TABLE function (
+    namespace TEXT NOT NULL, name TEXT NOT NULL, version INTEGER NOT NULL, created_at REAL NOT NULL, document TEXT NOT NULL,
+    PRIMARY KEY (namespace, name)
+) WITHOUT ROWID;
+CREATE TABLE secret (
+    namespace TEXT NOT NULL, name TEXT NOT NULL, value BLOB NOT NULL,
+    PRIMARY KEY (namespace, name)
+);
+CREATE TABLE namespace (
+    name TEXT NOT NULL PRIMARY KEY, labels TEXT NOT NULL, annotations TEXT NOT NULL
+) WITHOUT ROWID;
+"""
+
+_log = logging.getLogger(__name__)
+
+
+class SqliteStore:
+    """A `FunctionStore` in one file. Any thread may call it; one connection does the work, one call at a time."""
+
+    def __init__(self, path: Path) -> None:
+        self._lock = threading.Lock()
+        self._watchers: list[Callable[[FunctionKey], None]] = []
+        self._connection = open_database(path, _SCHEMA, SCHEMA_VERSION)
+
+    def close(self) -> None:
+        """Write everything into the main file and let it go."""
+        with self._lock:
+            self._connection.close()
+
+    def put_function(self, stored: StoredFunction) -> None:
+        key = stored.spec.key
+        document = json.dumps(stored.spec.raw, ensure_ascii=False)
+        self._execute(
+            "INSERT INTO function (namespace, name, version, created_at, document) VALUES (?, ?, ?, ?, ?)"
+            " ON CONFLICT DO UPDATE SET"
+            " version = excluded.version, created_at = excluded.created_at, document = excluded.document",
+            (key.namespace, key.name, stored.version, stored.created_at, document),
+        )
+        self._tell(key)
+
+    def delete_function(self, key: FunctionKey) -> bool:
+        there = self._execute("DELETE FROM function WHERE namespace = ? AND name = ?", (key.namespace, key.name)) > 0
+        if there:
+            self._tell(key)
+        return there
+
+    def functions(self) -> Sequence[StoredFunction]:
+        rows = self._query("SELECT namespace, name, version, created_at, document FROM function ORDER BY namespace, name")
+        return [stored for row in rows if (stored := _read_function(*row)) is not None]
+
+    def put_secret(self, key: FunctionKey, value: bytes) -> None:
+        self._execute(
+            "INSERT INTO secret (namespace, name, value) VALUES (?, ?, ?) ON CONFLICT DO UPDATE SET value = excluded.value",
+            (key.namespace, key.name, value),
+        )
+
+    def secret(self, key: FunctionKey) -> bytes | None:
+        rows = self._query("SELECT value FROM secret WHERE namespace = ? AND name = ?", (key.namespace, key.name))
+        return bytes(rows[0][0]) if rows else None
+
+    def delete_secret(self, key: FunctionKey) -> bool:
+        return self._execute("DELETE FROM secret WHERE namespace = ? AND name = ?", (key.namespace, key.name)) > 0
+
+    def secrets(self, namespace: str) -> Sequence[str]:
+        return [row[0] for row in self._query("SELECT name FROM secret WHERE namespace = ? ORDER BY name", (namespace,))]
+
+    def put_namespace(self, stored: StoredNamespace) -> None:
+        self._execute(
+            "INSERT INTO namespace (name, labels, annotations) VALUES (?, ?, ?)"
+            " ON CONFLICT DO UPDATE SET labels = excluded.labels, annotations = excluded.annotations",
+            (stored.name, json.dumps(dict(stored.labels)), json.dumps(dict(stored.annotations))),
+        )
+
+    def delete_namespace(self, name: str) -> bool:
+        return self._execute("DELETE FROM namespace WHERE name = ?", (name,)) > 0
+
+    def namespaces(self) -> Sequence[StoredNamespace]:
+        rows = self._query("SELECT name, labels, annotations FROM namespace ORDER BY name")
+        return [StoredNamespace(name, json.loads(labels), json.loads(annotations)) for name, labels, annotations in rows]
+
+    def watch(self, changed: Callable[[FunctionKey], None]) -> Callable[[], None]:
+        with self._lock:
+            self._watchers.append(changed)
+
+        def stop() -> None:
+            with self._lock, suppress(ValueError):
+                self._watchers.remove(changed)
+
+        return stop
+
+    def _tell(self, key: FunctionKey) -> None:
+        with self._lock:
+            watchers = tuple(self._watchers)
+        for changed in watchers:
+            changed(key)
+
+    def _execute(self, statement: str, values: tuple[Any, ...]) -> int:
+        with self._lock:
+            try:
+                return self._connection.execute(statement, values).rowcount
+            except sqlite3.OperationalError as error:
+                raise GnomonError(
+                    507, "store_failed", f"Nothing was stored: {error}.", "Make room on the disk that holds the state folder."
+                ) from error
+
+    def _query(self, statement: str, values: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
+        with self._lock:
+            return self._connection.execute(statement, values).fetchall()
+
+
+def _read_function(namespace: str, name: str, version: int, created_at: float, document: str) -> StoredFunction | None:
+    try:
+        spec = read_deployment(json.loads(document), default_namespace=namespace)
+    except (GnomonError, ValueError) as error:
+        _log.error("The stored function %s.%s cannot be read and is not served: %s", name, namespace, error)
+        return None
+    return StoredFunction(spec, version, created_at)
