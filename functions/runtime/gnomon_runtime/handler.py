@@ -1,0 +1,207 @@
+"""A user's handler.py as an application.
+
+    def handle(event, context): ...            one request; the same as in OpenFaaS's python3-http template
+    def handle(req): ...                       the same as in its python3-flask template: the body's text
+    def handle_batch(events, context): ...     many at once: a list with one result per event, in order
+    RETRY_SAFE = True                          handle_batch may be called again with the same events
+
+A handler may have both: a batch of one goes to `handle`, a larger one to `handle_batch`. With `handle` alone, the members of a
+batch are answered one after the other.
+
+One member never fails another. In the list that `handle_batch` returns, an Exception stands for the failure of that member alone.
+When it raises instead, nobody knows whose fault it was. A handler that declares `RETRY_SAFE` is then asked again with one half
+and with the other, and so on until the guilty member stands alone: at most 2·log2(B) calls for one of them. Without it, a second
+call could repeat a side effect, so every member gets a 500.
+
+A generator streams: Server-sent events or NDJSON, piece by piece, if the client accepts them and the request came alone; anybody
+else gets the pieces joined.
+
+The folder is imported as the package `function`, as in OpenFaaS's templates, so `from .model import load` works.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import inspect
+import os
+import socket
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from gnomon_core.wire import Frame, Kind, Member
+from gnomon_runtime.answers import WrongAnswerError, assemble, encode_chunk, failed, header_lines, is_stream, member_of, parts_of
+from gnomon_runtime.application import Launch
+from gnomon_runtime.events import Context, Event
+
+PACKAGE = "function"
+STREAM_TYPES = ("text/event-stream", "application/x-ndjson")
+
+
+class HandlerApplication:
+    """Serves a handler folder: `launch.options["folder"]`, which holds handler.py."""
+
+    def __init__(self, launch: Launch) -> None:
+        module = load_handler(Path(launch.options["folder"]))
+        handle = getattr(module, "handle", None)
+        self._handle_batch: Callable[[list[Event], Context], Any] | None = getattr(module, "handle_batch", None)
+        if handle is None and self._handle_batch is None:
+            raise ImportError("handler.py defines neither handle(event, context) nor handle_batch(events, context)")
+        self._handle = _of_two_arguments(handle, launch) if handle is not None else None
+        self._retry_safe = getattr(module, "RETRY_SAFE", False) is True
+        self._max_batch = launch.max_batch
+        hostname = os.environ.get("HOSTNAME") or socket.gethostname()
+        self._context = Context(hostname, launch.function, launch.instance_id, launch.cores)
+
+    def hello(self) -> Mapping[str, Any]:
+        """What it serves."""
+        return {"kind": "handler", "batches": self._handle_batch is not None, "max_batch": self._max_batch}
+
+    def resize(self, cores: int) -> None:
+        """Tell the handler's context, and torch where the handler uses it."""
+        self._context.cores = cores
+        torch = sys.modules.get("torch")
+        if torch is not None:
+            torch.set_num_threads(cores)
+
+    def run(self, batch: Frame) -> Frame | Iterator[Frame]:
+        """Answer every member."""
+        self._context.budget_s = batch.budget_s or None
+        members = batch.members
+        events = [Event(member.meta, member.body) for member in members]
+        if len(events) == 1 and self._handle is not None:
+            return self._run_alone(batch, events[0])
+        if self._handle_batch is None:
+            return Frame(Kind.RESULT, batch.batch_id, members=[self._one(event) for event in events])
+        return Frame(Kind.RESULT, batch.batch_id, members=self._together(events))
+
+    def _one(self, event: Event) -> Member:
+        assert self._handle is not None
+        try:
+            return member_of(self._handle(event, self._context))
+        except (Exception, SystemExit) as error:  # noqa: BLE001 - whatever user code raises is that request's answer
+            return failed(error)
+
+    def _run_alone(self, batch: Frame, event: Event) -> Frame | Iterator[Frame]:
+        assert self._handle is not None
+        try:
+            result = self._handle(event, self._context)
+            if type(result) in _PLAIN:
+                member = member_of(result)
+            else:
+                status, body, headers = parts_of(result)
+                accepted = _accepted_stream(event) if is_stream(body) else None
+                if accepted is not None:
+                    return _stream(batch.batch_id, status, header_lines(headers, accepted), body)
+                member = assemble(status, body, headers)
+        except (Exception, SystemExit) as error:  # noqa: BLE001 - whatever user code raises is that request's answer
+            member = failed(error)
+        return Frame(Kind.RESULT, batch.batch_id, members=(member,))
+
+    def _together(self, events: list[Event]) -> Sequence[Member]:
+        assert self._handle_batch is not None
+        try:
+            results = _one_per_event(self._handle_batch(events, self._context), len(events))
+        except (Exception, SystemExit) as error:  # noqa: BLE001 - whatever user code raises is the requests' answer
+            if not self._retry_safe or len(events) == 1 or isinstance(error, WrongAnswerError):
+                return [failed(error)] * len(events)
+            middle = len(events) // 2
+            return [*self._together(events[:middle]), *self._together(events[middle:])]
+        return [_member(result) for result in results]
+
+
+_PLAIN = frozenset({str, bytes})
+
+
+def _member(result: Any) -> Member:
+    if isinstance(result, Exception):
+        return failed(result)
+    try:
+        return member_of(result)
+    except (Exception, SystemExit) as error:  # noqa: BLE001 - whatever user code raises is that request's answer
+        return failed(error)
+
+
+def _one_per_event(results: Any, expected: int) -> Sequence[Any]:
+    if not isinstance(results, list | tuple):
+        raise WrongAnswerError(f"{type(results).__name__}; handle_batch returns a list with one result per event")
+    if len(results) != expected:
+        raise WrongAnswerError(f"{len(results)} results for a batch of {expected}; handle_batch returns one per event")
+    return results
+
+
+def _accepted_stream(event: Event) -> bytes | None:
+    """The header line of the streaming type that the client accepts."""
+    accept = event.headers.get("Accept", "").lower()
+    for content_type in STREAM_TYPES:
+        if content_type in accept:
+            return f"Content-Type: {content_type}".encode()
+    return None
+
+
+def _stream(batch_id: int, status: int, meta: bytes, body: Iterator[Any]) -> Frame | Iterator[Frame]:
+    """The frames of a streamed answer. The first piece is taken before anything is promised, so an error there is a plain 500."""
+    try:
+        first = encode_chunk(next(body))
+    except StopIteration:
+        return Frame(Kind.RESULT, batch_id, members=(Member(status, 1, meta, b""),))
+    return _frames(batch_id, Member(status, 1, meta, b""), first, body)
+
+
+def _frames(batch_id: int, start: Member, first: bytes, body: Iterator[Any]) -> Iterator[Frame]:
+    """START, the pieces, END. An END with a member means that the answer broke off there."""
+    end: tuple[Member, ...] = ()
+    try:
+        yield Frame(Kind.STREAM_START, batch_id, members=(start,))
+        yield Frame(Kind.STREAM_DATA, batch_id, members=(Member(0, 0, b"", first),))
+        for chunk in body:
+            yield Frame(Kind.STREAM_DATA, batch_id, members=(Member(0, 0, b"", encode_chunk(chunk)),))
+    except (Exception, SystemExit) as error:  # noqa: BLE001 - whatever user code raises ends the stream
+        end = (failed(error),)
+    finally:
+        close = getattr(body, "close", None)
+        if close is not None:
+            close()
+    yield Frame(Kind.STREAM_END, batch_id, members=end)
+
+
+def load_handler(folder: Path) -> ModuleType:
+    """Import `function.handler` from a folder of any name.
+
+    Raises:
+        ImportError: there is no handler.py, or something that it needs is missing.
+
+    """
+    if not (folder / "handler.py").is_file():
+        raise ImportError(f"{folder} holds no handler.py")
+    initial = folder / "__init__.py"
+    if initial.is_file():
+        spec = importlib.util.spec_from_file_location(PACKAGE, initial, submodule_search_locations=[str(folder)])
+        assert spec is not None
+        assert spec.loader is not None
+        package = importlib.util.module_from_spec(spec)
+        sys.modules[PACKAGE] = package
+        spec.loader.exec_module(package)
+    else:
+        package = ModuleType(PACKAGE)
+        package.__path__ = [str(folder)]
+        sys.modules[PACKAGE] = package
+    try:
+        return importlib.import_module(f"{PACKAGE}.handler")
+    except ModuleNotFoundError as error:
+        sys.stderr.write(f"handler.py needs {error.name}: name the package that has it in requirements.txt beside handler.py.\n")
+        raise
+
+
+def _of_two_arguments(handle: Callable[..., Any], launch: Launch) -> Callable[[Event, Context], Any]:
+    """`handle(event, context)`, also for a handler in the style of python3-flask, which takes the body alone."""
+    parameters = inspect.signature(handle).parameters.values()
+    positional = [p for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD, p.VAR_POSITIONAL)]
+    if len(positional) != 1 or positional[0].kind is positional[0].VAR_POSITIONAL:
+        return handle
+    if launch.environment.get("RAW_BODY", "").lower() == "true":
+        return lambda event, _: handle(event.body)
+    return lambda event, _: handle(event.body.decode("utf-8", "replace"))

@@ -1,0 +1,320 @@
+"""What the author of a handler.py can rely on."""
+
+from __future__ import annotations
+
+import json
+import sys
+import textwrap
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gnomon_core.wire import Frame, Kind, Member, decode, encode
+from gnomon_runtime.application import Launch
+from gnomon_runtime.handler import HandlerApplication
+
+META = b"POST\n/a%20b\nx=1&x=2&empty=\nHost: example.org\nX-Token: t\nX-Token: u\nAccept: */*"
+Make = Callable[..., HandlerApplication]
+
+
+@pytest.fixture
+def make(tmp_path: Path) -> Iterator[Make]:
+    def build(source: str, files: dict[str, str] | None = None, **environment: str) -> HandlerApplication:
+        folder = tmp_path / "any-name"
+        folder.mkdir()
+        for name, text in {"handler.py": source, **(files or {})}.items():
+            (folder / name).parent.mkdir(parents=True, exist_ok=True)
+            (folder / name).write_text(textwrap.dedent(text))
+        return HandlerApplication(Launch("handler", "echo", "echo-1", 2, 8, environment, {"folder": str(folder)}))
+
+    yield build
+    for name in [name for name in sys.modules if name == "function" or name.startswith("function.")]:
+        del sys.modules[name]
+
+
+def batch(*bodies: bytes, meta: bytes = META) -> Frame:
+    return decode(encode(Frame(Kind.BATCH, 7, members=[Member(0, 1, meta, body) for body in bodies])))
+
+
+def answer(application: HandlerApplication, *bodies: bytes, meta: bytes = META) -> list[Member]:
+    result = application.run(batch(*bodies, meta=meta))
+    assert isinstance(result, Frame)
+    assert (result.kind, result.batch_id, len(result.members)) == (Kind.RESULT, 7, len(bodies))
+    encode(result)  # whatever it holds can be sent
+    return list(result.members)
+
+
+def headers(member: Member) -> list[str]:
+    return member.meta.decode("latin-1").split("\n")
+
+
+def test_a_handler_of_the_python3_http_template_runs_unchanged(make: Make) -> None:
+    application = make("""
+        from .words import greeting
+
+        def handle(event, context):
+            return {
+                "statusCode": 201,
+                "body": {"said": greeting(event.body.decode()), "method": event.method, "path": event.path,
+                         "x": event.query["x"], "all": event.query.getlist("x"), "number": event.query.get("x", type=int),
+                         "token": event.headers.get("x-token"), "host": event.headers["HOST"], "none": event.headers.get("No"),
+                         "pairs": len(dict(event.headers)), "on": bool(context.hostname), "empty": event.query.get("empty")},
+                "headers": {"X-Answer": "yes"},
+            }
+    """, {"words.py": "def greeting(name): return f'hello {name}'"})  # fmt: skip
+
+    (member,) = answer(application, b"ada")
+
+    assert member.code == 201
+    assert headers(member) == ["Content-Type: application/json", "X-Answer: yes"]
+    assert json.loads(bytes(member.body)) == {
+        "said": "hello ada", "method": "POST", "path": "/a b", "x": "1", "all": ["1", "2"], "number": 1,
+        "token": "t", "host": "example.org", "none": None, "pairs": 3, "on": True, "empty": "",
+    }  # fmt: skip
+
+
+def test_a_handler_of_the_python3_flask_template_takes_the_text(make: Make) -> None:
+    assert answer(make("def handle(req): return req.upper()"), "é".encode())[0].body == "É".encode()
+
+
+def test_raw_body_gives_the_flask_style_handler_bytes(make: Make) -> None:
+    application = make("def handle(req): return str(type(req))", RAW_BODY="true")
+    assert answer(application, b"x")[0].body == b"<class 'bytes'>"
+
+
+@pytest.mark.parametrize(
+    ("expression", "code", "body", "content_type"),
+    [
+        ('"text"', 200, b"text", "text/plain; charset=utf-8"),
+        ('b"\\x00\\xff"', 200, b"\x00\xff", "application/octet-stream"),
+        ('bytearray(b"x")', 200, b"x", "application/octet-stream"),
+        ("None", 200, b"", "text/plain; charset=utf-8"),
+        ('{"label": "cat"}', 200, b'{"label": "cat"}', "application/json"),
+        ("[1, 2]", 200, b"[1, 2]", "application/json"),
+        ('{"statusCode": 404}', 404, b"", "text/plain; charset=utf-8"),
+        ('{"statusCode": "418", "body": 3}', 418, b"3", "text/plain; charset=utf-8"),
+        ('{"body": [1]}', 200, b"[1]", "application/json"),
+        ('{"body": "<b>", "headers": {"content-type": "text/html"}}', 200, b"<b>", "text/html"),
+        ('{"body": "x", "headers": [("Content-Type", "a/b")]}', 200, b"x", "a/b"),
+        ('("gone", 410)', 410, b"gone", "text/plain; charset=utf-8"),
+        ('("x", {"Content-Type": "a/b"})', 200, b"x", "a/b"),
+        ('("x", 202, {"Content-Type": "a/b"})', 202, b"x", "a/b"),
+        ('(part for part in ["a", b"b", {"c": 1}])', 200, b'ab{"c": 1}\n', "text/plain; charset=utf-8"),
+    ],
+)
+def test_every_form_of_answer(make: Make, expression: str, code: int, body: bytes, content_type: str) -> None:
+    (member,) = answer(make(f"def handle(event, context): return {expression}"), b"")
+    assert (member.code, bytes(member.body)) == (code, body)
+    assert [line.partition(": ")[2] for line in headers(member) if line.lower().startswith("content-type:")] == [content_type]
+
+
+@pytest.mark.parametrize(
+    ("statement", "says"),
+    [
+        ("return object()", "a body of type object"),
+        ('return {"statusCode": 99}', "a status of 99"),
+        ('return {"statusCode": "ok"}', "a status of 'ok'"),
+        ('return {"body": {"x": {1}}}', "not JSON"),
+        ('return {"body": {"x": float("nan")}}', "not JSON"),
+        ("return (1, 2, 3, 4)", "a tuple of 4"),
+        ('return {"headers": {"X": "a\\r\\nSet-Cookie: b"}}', "header 'X'"),
+        ('return {"headers": {"A: b\\nX": "a"}}', "cannot be sent"),
+        ('return {"headers": {"X": "\\u20ac"}}', "HTTP cannot carry"),
+        ('return {"headers": 5}', "neither a dict"),
+        ('raise ValueError("the password is 1234")', "raised ValueError"),
+        ("raise SystemExit(0)", "raised SystemExit"),
+        ("return 1 / 0", "raised ZeroDivisionError"),
+    ],
+)
+def test_what_cannot_be_an_answer_is_a_500_that_says_why(make: Make, statement: str, says: str) -> None:
+    (member,) = answer(make(f"def handle(event, context): {statement}"), b"")
+    assert member.code == 500
+    assert says in json.loads(bytes(member.body))["error"]["message"]
+    assert b"1234" not in bytes(member.body)
+    assert b"Traceback" not in bytes(member.body)
+
+
+def test_the_traceback_is_in_the_log(make: Make, capfd: pytest.CaptureFixture[str]) -> None:
+    answer(make('def handle(event, context): raise ValueError("of interest")'), b"")
+    assert "ValueError: of interest" in capfd.readouterr().err
+
+
+def test_a_handler_chooses_its_own_error(make: Make) -> None:
+    application = make("""
+        from gnomon_core.errors import bad_request
+        def handle(event, context): raise bad_request("no_image", "Send an image.")
+    """)
+    (member,) = answer(application, b"")
+    assert member.code == 400
+    assert json.loads(bytes(member.body))["error"] == {"code": "no_image", "message": "Send an image."}
+
+
+def test_one_bad_member_never_fails_its_neighbours(make: Make) -> None:
+    members = answer(make("def handle(event, context): return str(1 // int(event.body))"), b"1", b"0", b"1")
+    assert [member.code for member in members] == [200, 500, 200]
+
+
+def test_handle_batch_answers_many_at_once_and_in_order(make: Make) -> None:
+    application = make("""
+        calls = []
+        def handle_batch(events, context):
+            calls.append(len(events))
+            size = {"X-Size": len(events)}
+            return [ValueError("!") if e.body == b"!" else {"statusCode": 202, "body": e.body, "headers": size} for e in events]
+        def handle(event, context): return "alone"
+    """)
+    members = answer(application, b"a", b"!", b"c")
+    assert [(m.code, bytes(m.body)) for m in (members[0], members[2])] == [(202, b"a"), (202, b"c")]
+    assert members[1].code == 500
+    assert "X-Size: 3" in headers(members[0])
+    assert answer(application, b"a")[0].body == b"alone"
+    assert application.hello() == {"kind": "handler", "batches": True, "max_batch": 8}
+
+
+def test_a_batch_of_one_goes_to_handle_batch_where_there_is_no_handle(make: Make) -> None:
+    application = make("def handle_batch(events, context): return [str(len(events))]")
+    assert answer(application, b"a")[0].body == b"1"
+
+
+@pytest.mark.parametrize(
+    ("result", "says"),
+    [("[1]", "1 results for a batch of 3"), ('"abc"', "str; handle_batch returns a list"), ("None", "NoneType")],
+)
+def test_a_wrong_list_of_results_answers_nobody_with_anothers(make: Make, result: str, says: str) -> None:
+    members = answer(make(f"RETRY_SAFE = True\ndef handle_batch(events, context): return {result}"), b"a", b"b", b"c")
+    assert {member.code for member in members} == {500}
+    assert says in json.loads(bytes(members[0].body))["error"]["message"]
+
+
+RAISING = """
+    {declaration}
+    calls = []
+    def handle_batch(events, context):
+        calls.append(len(events))
+        if any(e.body == b"!" for e in events): raise RuntimeError("poison")
+        return [e.body for e in events]
+    def handle(event, context): return str(len(calls))
+"""
+
+
+def test_a_batch_that_raises_is_not_run_again_unless_the_handler_allows_it(make: Make) -> None:
+    application = make(RAISING.format(declaration=""))
+    assert [member.code for member in answer(application, b"a", b"!", b"c")] == [500, 500, 500]
+    assert answer(application, b"")[0].body == b"1"
+
+
+@pytest.mark.parametrize("guilty", range(8))
+def test_a_retry_safe_batch_isolates_the_guilty_member(make: Make, guilty: int) -> None:
+    application = make(RAISING.format(declaration="RETRY_SAFE = True"))
+    bodies = [b"!" if index == guilty else b"%d" % index for index in range(8)]
+    members = answer(application, *bodies)
+    assert [member.code for member in members] == [500 if index == guilty else 200 for index in range(8)]
+    assert [bytes(m.body) for i, m in enumerate(members) if i != guilty] == [b for b in bodies if b != b"!"]
+    assert int(answer(application, b"")[0].body) <= 1 + 2 * 3, "2·log2(8) further calls"
+
+
+STREAM = """
+    def handle(event, context):
+        def pieces():
+            yield "data: 1\\n\\n"
+            if event.body == b"break": raise RuntimeError("half way")
+            yield {"data": 2}
+        return {"statusCode": 206, "body": pieces(), "headers": {"X-Stream": "1"}} if event.body != b"none" else iter([])
+"""
+ACCEPT = b"POST\n/\n\nAccept: text/event-stream"
+
+
+def test_a_generator_streams_to_a_client_that_accepts_it(make: Make) -> None:
+    frames = make(STREAM).run(batch(b"", meta=ACCEPT))
+    assert not isinstance(frames, Frame)
+    start, *data, end = list(frames)
+    assert (start.kind, start.batch_id, start.members[0].code) == (Kind.STREAM_START, 7, 206)
+    assert headers(start.members[0]) == ["Content-Type: text/event-stream", "X-Stream: 1"]
+    assert [(f.kind, bytes(f.members[0].body)) for f in data] == [
+        (Kind.STREAM_DATA, b"data: 1\n\n"),
+        (Kind.STREAM_DATA, b'{"data": 2}\n'),
+    ]
+    assert (end.kind, end.batch_id, list(end.members)) == (Kind.STREAM_END, 7, [])
+
+
+def test_a_stream_that_breaks_off_says_so(make: Make) -> None:
+    frames = make(STREAM).run(batch(b"break", meta=ACCEPT))
+    assert not isinstance(frames, Frame)
+    *_, end = list(frames)
+    assert (end.kind, [member.code for member in end.members]) == (Kind.STREAM_END, [500])
+
+
+def test_a_stream_without_pieces_is_an_empty_answer(make: Make) -> None:
+    (member,) = answer(make(STREAM), b"none", meta=ACCEPT)
+    assert (member.code, member.body) == (200, b"")
+
+
+def test_a_stream_that_fails_before_its_first_piece_is_a_plain_500(make: Make) -> None:
+    (member,) = answer(make("def handle(event, context):\n    yield 1 / 0"), b"", meta=ACCEPT)
+    assert member.code == 500
+
+
+def test_a_client_that_leaves_ends_the_generator(make: Make) -> None:
+    application = make("""
+        ended = []
+        def handle(event, context):
+            if event.body: return str(len(ended))
+            return pieces()
+        def pieces():
+            try:
+                while True: yield "x"
+            finally:
+                ended.append(1)
+    """)
+    frames: Any = application.run(batch(b"", meta=ACCEPT))
+    next(frames)
+    next(frames)
+    frames.close()
+    assert answer(application, b"?")[0].body == b"1"
+
+
+def test_a_stream_in_a_batch_is_joined(make: Make) -> None:
+    members = answer(make(STREAM), b"a", b"b", meta=ACCEPT)
+    assert [bytes(m.body) for m in members] == [b'data: 1\n\n{"data": 2}\n'] * 2
+
+
+def test_the_folder_is_a_package(make: Make) -> None:
+    application = make(
+        "from function import ANSWER\nfrom function.deep.inner import more\ndef handle(event, context): return ANSWER + more",
+        {
+            "__init__.py": "ANSWER = 'a'",
+            "deep/inner.py": "from ..tail import more",
+            "deep/__init__.py": "",
+            "tail.py": "more = 'b'",
+        },
+    )
+    assert answer(application, b"")[0].body == b"ab"
+
+
+def test_the_context_knows_the_budget_and_a_changed_size(make: Make) -> None:
+    application = make("def handle(event, context): return [context.function, context.cores, context.budget_s]")
+    application.resize(4)
+    frame = batch(b"")
+    frame.budget_s = 0.5
+    result = application.run(frame)
+    assert isinstance(result, Frame)
+    assert json.loads(bytes(result.members[0].body)) == ["echo", 4, 0.5]
+
+
+@pytest.mark.parametrize("source", ["x = 1", "import no_such_module_here\ndef handle(event, context): ..."])
+def test_a_handler_that_cannot_serve_is_refused_at_the_start(make: Make, source: str) -> None:
+    with pytest.raises(ImportError):
+        make(source)
+
+
+def test_a_missing_requirement_is_named_in_the_log(make: Make, capfd: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(ImportError):
+        make("import no_such_module_here")
+    assert "name the package that has it in requirements.txt" in capfd.readouterr().err
+
+
+def test_a_folder_without_a_handler_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ImportError, match=r"holds no handler\.py"):
+        HandlerApplication(Launch("handler", "f", "f-1", options={"folder": str(tmp_path)}))
