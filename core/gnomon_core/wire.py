@@ -8,7 +8,9 @@ believed, because the other side may run a user's code.
 
 A member of an *events* batch is one HTTP request: its meta is `method\npath\nquery\nName: value\n…`, its body the body.
 A member of a *tensors* batch is `size` samples: the head names each input's datatype and shape per sample, the body is their raw
-bytes one input after the other. In results, a row's `code` is the member's own HTTP status: one bad member never fails another.
+bytes one input after the other. In results, a row's `code` is the member's own HTTP status: one bad member never fails another;
+its meta is the headers, `Name: value\nName: value`. Paths and queries are carried as they were sent, percent-encoded, and texts
+as Latin-1, so that no byte is lost and no line is broken.
 """
 
 from __future__ import annotations
@@ -45,6 +47,7 @@ class Kind(IntEnum):
     RESIZE = 9
     STREAM_DATA = 10
     STREAM_END = 12
+    """The last part of a streamed answer. With a member, whose code is not 2xx, the answer broke off."""
 
 
 class WireError(ValueError):
