@@ -5,37 +5,13 @@ The same application answers the Unix socket, `POST /gnomon/batch` and `/` under
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass, field
 from typing import Any, Protocol
 
+from gnomon_core.launch import Launch
 from gnomon_core.wire import Frame
 
-
-@dataclass(frozen=True, slots=True)
-class Launch:
-    """Everything an instance must know to begin.
-
-    `kind` is "model" (a layer program), "handler" (a user's handler.py) or "process" (a process per request, as the classic
-    watchdog runs it); `options` holds what only that kind needs, listed where its application is defined.
-    `environment` is the whole environment of the function, nothing is inherited.
-    """
-
-    kind: str
-    function: str
-    instance_id: str
-    cores: int = 1
-    max_batch: int = 1
-    environment: Mapping[str, str] = field(default_factory=dict)
-    options: Mapping[str, Any] = field(default_factory=dict)
-
-    def to_json(self) -> str:
-        return json.dumps(asdict(self))
-
-    @staticmethod
-    def from_json(text: str | bytes) -> Launch:
-        return Launch(**json.loads(text))
+__all__ = ["Application", "Launch"]
 
 
 class Application(Protocol):

@@ -1,0 +1,118 @@
+"""What crosses from a platform to the process that becomes an instance.
+
+A platform writes an `Order`; the process reads it, enters the sandbox, and runs the application that the launch names. An order
+travels in an anonymous file and never in arguments or an environment, where other users of the machine could read its secrets.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+
+@dataclass(frozen=True, slots=True)
+class Launch:
+    """Everything an instance must know to begin.
+
+    `kind` is "model" (a layer program), "handler" (a user's handler.py), "process" (a process per request, as the classic
+    watchdog runs it) or "redirect"; `options` holds what only that kind needs, listed where its application is defined.
+    `environment` is the whole environment of the function, nothing is inherited.
+    """
+
+    kind: str
+    function: str
+    instance_id: str
+    cores: int = 1
+    max_batch: int = 1
+    environment: Mapping[str, str] = field(default_factory=dict)
+    options: Mapping[str, Any] = field(default_factory=dict)
+
+    def to_json(self) -> str:
+        return json.dumps(asdict(self))
+
+    @staticmethod
+    def from_json(text: str | bytes) -> Launch:
+        return Launch(**json.loads(text))
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """Bounds of a process and its children. None is unlimited.
+
+    `memory_bytes` bounds the private memory that each of them adds; `wall_s` is kept only by the command form of the sandbox.
+    """
+
+    memory_bytes: int | None = None
+    processes: int | None = None
+    open_files: int = 1024
+    wall_s: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Sandbox:
+    """Who a process is and what it sees of the machine.
+
+    It becomes `uid` (and the group of the same number) where that is set. It cannot see what is under `hidden`. `readable` and
+    `writable` can be reached although something above them is hidden or closed to the uid. `secrets` are files below
+    /var/openfaas/secrets that only it can read. /tmp is its own, at most `tmp_bytes` large.
+    """
+
+    uid: int | None = None
+    readable: tuple[str, ...] = ()
+    writable: tuple[str, ...] = ()
+    hidden: tuple[str, ...] = ()
+    read_only_root: bool = False
+    tmp_bytes: int = 512 * 2**20
+    secrets: Mapping[str, bytes] = field(default_factory=dict)
+    limits: Limits = field(default_factory=Limits)
+
+    def to_json(self) -> str:
+        """JSON with the secrets in base64."""
+        document = asdict(self)
+        document["secrets"] = {name: base64.b64encode(value).decode() for name, value in self.secrets.items()}
+        return json.dumps(document)
+
+    @staticmethod
+    def from_json(text: str | bytes) -> Sandbox:
+        document = json.loads(text)
+        for name in ("readable", "writable", "hidden"):
+            document[name] = tuple(document.get(name, ()))
+        document["secrets"] = {name: base64.b64decode(value) for name, value in document.get("secrets", {}).items()}
+        document["limits"] = Limits(**document.get("limits", {}))
+        return Sandbox(**document)
+
+
+@dataclass(frozen=True, slots=True)
+class Order:
+    """One instance to be born: what it runs, in which sandbox, on which CPUs.
+
+    `join` names the control-group files into which it writes itself before it gives up its privileges.
+    """
+
+    launch: Launch
+    sandbox: Sandbox
+    cpus: tuple[int, ...] = ()
+    join: tuple[str, ...] = ()
+
+    def to_json(self) -> str:
+        return json.dumps(
+            {
+                "launch": self.launch.to_json(),
+                "sandbox": self.sandbox.to_json(),
+                "cpus": self.cpus,
+                "join": self.join,
+            }
+        )
+
+    @staticmethod
+    def from_json(text: str | bytes) -> Order:
+        document = json.loads(text)
+        return Order(
+            Launch.from_json(document["launch"]),
+            Sandbox.from_json(document["sandbox"]),
+            tuple(document["cpus"]),
+            tuple(document["join"]),
+        )

@@ -1,0 +1,81 @@
+"""Small JSON messages, with file descriptors, between processes of one machine.
+
+A SOCK_SEQPACKET pair keeps messages apart and tells when the other side has gone, so a message is one system call each way. What
+is large or secret travels as an anonymous file (`sealed_file`) whose descriptor the message carries.
+"""
+
+from __future__ import annotations
+
+import array
+import fcntl
+import json
+import os
+import socket
+from collections.abc import Sequence
+from typing import Any
+
+MAX_PACKET_BYTES = 64 * 1024
+MAX_DESCRIPTORS = 8
+
+
+class PeerGoneError(ConnectionError):
+    """The other side has closed the socket."""
+
+
+def socket_pair() -> tuple[socket.socket, socket.socket]:
+    """Two connected ends."""
+    return socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+
+
+def send(connection: socket.socket, message: dict[str, Any], descriptors: Sequence[int] = ()) -> None:
+    """Send one message.
+
+    Raises:
+        PeerGoneError: nobody reads any more.
+        BlockingIOError: the socket is non-blocking and full.
+
+    """
+    data = json.dumps(message).encode()
+    if len(data) > MAX_PACKET_BYTES:
+        raise ValueError(f"a message of {len(data)} bytes; at most {MAX_PACKET_BYTES} fit")
+    ancillary = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", descriptors))] if descriptors else []
+    try:
+        connection.sendmsg([data], ancillary)
+    except (BrokenPipeError, ConnectionResetError) as error:
+        raise PeerGoneError from error
+
+
+def receive(connection: socket.socket) -> tuple[dict[str, Any], list[int]]:
+    """One message and its descriptors, which now belong to the caller and are not inherited by programs it starts.
+
+    Raises:
+        PeerGoneError: the other side has closed.
+        BlockingIOError: the socket is non-blocking and empty.
+
+    """
+    space = socket.CMSG_SPACE(MAX_DESCRIPTORS * array.array("i").itemsize)
+    try:
+        data, ancillary, _, _ = connection.recvmsg(MAX_PACKET_BYTES, space, socket.MSG_CMSG_CLOEXEC)
+    except ConnectionResetError as error:
+        raise PeerGoneError from error
+    descriptors = array.array("i")
+    for level, kind, payload in ancillary:
+        if level == socket.SOL_SOCKET and kind == socket.SCM_RIGHTS:
+            descriptors.frombytes(payload[: len(payload) - len(payload) % descriptors.itemsize])
+    if not data:
+        raise PeerGoneError
+    return json.loads(data), list(descriptors)
+
+
+def sealed_file(name: str, content: bytes) -> int:
+    """An anonymous file with this content that nobody can change. The descriptor is the caller's to close."""
+    descriptor = os.memfd_create(name, os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+    with os.fdopen(os.dup(descriptor), "wb") as file:
+        file.write(content)
+    fcntl.fcntl(descriptor, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SEAL | fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_WRITE)
+    return descriptor
+
+
+def read_file(descriptor: int) -> bytes:
+    """The content of an anonymous file, whoever read it before."""
+    return os.pread(descriptor, os.fstat(descriptor).st_size, 0)
