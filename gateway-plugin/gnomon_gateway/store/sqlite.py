@@ -1,6 +1,6 @@
 """The embedded store: one SQLite file beside the gateway.
 
-A write has returned when SQLite has synchronised its write-ahead log, so a killed process loses nothing that was acknowledged, and
+A write has returned when SQLite has synchronised its log, so a killed process loses nothing that was acknowledged, and
 a torn last write is rolled back when the file is opened again.
 
 A stored function that this version of Gnomon cannot read is left where it is and reported, so that one bad entry never keeps the

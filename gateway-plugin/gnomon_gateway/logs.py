@@ -1,0 +1,161 @@
+"""What functions print: a bounded book of lines for each function, and readers that follow it live.
+
+Writing never waits. A full book drops its oldest lines; a follower that reads too slowly loses its oldest unread ones and is told
+how many. Nothing of this is stored: logs end with the gateway, as they do with a pod.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+
+from gnomon_core.errors import GnomonError
+from gnomon_core.functions import FunctionKey
+
+MAX_LINES = 10_000
+MAX_BYTES = 1 << 20
+MAX_LINE_LENGTH = 16 * 1024
+MAX_FOLLOWERS = 256
+FOLLOWER_LINES = 1_000
+# What a line costs beside its text: the object, its timestamp and its place in the deque, about 200 bytes in CPython.
+LINE_OVERHEAD_BYTES = 200
+
+
+@dataclass(frozen=True, slots=True)
+class LogLine:
+    """One line of one instance; `at` in seconds since 1970."""
+
+    function: FunctionKey
+    instance: str
+    at: float
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class LogQuery:
+    """Which lines: `instance` "" is all of them, `tail` 0 is as many as there are."""
+
+    function: FunctionKey
+    instance: str = ""
+    since: float | None = None
+    tail: int = 0
+
+    def wants(self, line: LogLine) -> bool:
+        return (not self.instance or line.instance == self.instance) and (self.since is None or line.at >= self.since)
+
+
+class Follower:
+    """One reader: the lines there were, then each new one. Whoever has it closes it."""
+
+    def __init__(self, query: LogQuery, history: Iterable[LogLine], leave: Callable[[Follower], None]) -> None:
+        self.query = query
+        self._history = deque(history)
+        self._waiting: deque[LogLine] = deque()
+        self._dropped = 0
+        self._closed = False
+        self._woken = asyncio.Event()
+        self._leave = leave
+
+    def offer(self, line: LogLine) -> None:
+        """Queue a new line, in place of the oldest unread one where there are too many."""
+        if not self.query.wants(line):
+            return
+        if len(self._waiting) >= FOLLOWER_LINES:
+            self._waiting.popleft()
+            self._dropped += 1
+        self._waiting.append(line)
+        self._woken.set()
+
+    async def next_line(self) -> LogLine | None:
+        """The next line; None at the end."""
+        if self._history:
+            return self._history.popleft()
+        while not self._waiting and not self._closed:
+            self._woken.clear()
+            await self._woken.wait()
+        if not self._waiting:
+            return None
+        if self._dropped:
+            first, dropped, self._dropped = self._waiting[0], self._dropped, 0
+            return LogLine(first.function, "gnomon", first.at, f"{dropped} lines were left out: this reader is too slow.")
+        return self._waiting.popleft()
+
+    def close(self) -> None:
+        """End it: nothing is added any more, what waits can still be read."""
+        if not self._closed:
+            self._closed = True
+            self._leave(self)
+            self._woken.set()
+
+
+@dataclass(slots=True)
+class _Book:
+    lines: deque[LogLine] = field(default_factory=deque)
+    size_bytes: int = 0
+
+
+class LogBook:
+    """Every function's lines. Used on the event loop; `now` gives seconds since 1970."""
+
+    def __init__(self, now: Callable[[], float]) -> None:
+        self._now = now
+        self._books: dict[FunctionKey, _Book] = {}
+        self._followers: dict[FunctionKey, set[Follower]] = {}
+
+    def append(self, function: FunctionKey, instance: str, text: str) -> None:
+        """Keep a line, and give it to those who follow."""
+        if len(text) > MAX_LINE_LENGTH:
+            text = text[:MAX_LINE_LENGTH] + "…"
+        line = LogLine(function, instance, self._now(), text)
+        book = self._books.setdefault(function, _Book())
+        book.lines.append(line)
+        book.size_bytes += _size_bytes(line)
+        while len(book.lines) > MAX_LINES or book.size_bytes > MAX_BYTES:
+            book.size_bytes -= _size_bytes(book.lines.popleft())
+        for follower in self._followers.get(function, ()):
+            follower.offer(line)
+
+    def lines(self, query: LogQuery) -> list[LogLine]:
+        """The lines there are, oldest first."""
+        book = self._books.get(query.function)
+        found = [line for line in book.lines if query.wants(line)] if book else []
+        return found[-query.tail :] if query.tail > 0 else found
+
+    def follow(self, query: LogQuery) -> Follower:
+        """The lines there are and then each new one, until the function is removed or the gateway stops.
+
+        Raises:
+            GnomonError: 429 `too_many_followers`.
+
+        """
+        if sum(map(len, self._followers.values())) >= MAX_FOLLOWERS:
+            raise GnomonError(
+                429, "too_many_followers", f"{MAX_FOLLOWERS} readers follow logs already.", "End one of them.", retry_after_s=10
+            )
+        follower = Follower(query, self.lines(query), self._leave)
+        self._followers.setdefault(query.function, set()).add(follower)
+        return follower
+
+    def forget(self, function: FunctionKey) -> None:
+        """Drop a removed function's lines and end those who follow them."""
+        self._books.pop(function, None)
+        for follower in tuple(self._followers.get(function, ())):
+            follower.close()
+
+    def close(self) -> None:
+        """End every follower, so that the server can stop."""
+        for function in tuple(self._followers):
+            for follower in tuple(self._followers.get(function, ())):
+                follower.close()
+
+    def _leave(self, follower: Follower) -> None:
+        followers = self._followers.get(follower.query.function, set())
+        followers.discard(follower)
+        if not followers:
+            self._followers.pop(follower.query.function, None)
+
+
+def _size_bytes(line: LogLine) -> int:
+    return len(line.text) + LINE_OVERHEAD_BYTES

@@ -1,0 +1,102 @@
+"""`/system/functions`, `/system/function/{name}` and `/system/scale-function/{name}`: deploy, list, describe, scale and remove.
+
+An answer holds the fields that were sent, as they were sent, and no others: the certifier compares them one by one.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+
+from gnomon_core.errors import bad_request
+from gnomon_core.functions import FunctionKey, read_deployment
+from gnomon_gateway.openfaas.control import Control, Handlers, rfc3339, unknown_function
+from gnomon_gateway.openfaas.documents import flag_in_query, key_in_path, namespace_in_query, read_object, text_field
+from gnomon_gateway.openfaas.usage import UsageMeter
+from gnomon_gateway.service import FunctionStatus
+
+MAX_REPLICAS = 10_000
+_ECHOED = (
+    "envProcess", "envVars", "constraints", "secrets", "labels", "annotations", "limits", "requests", "readOnlyRootFilesystem",
+)  # fmt: skip
+
+
+class Functions:
+    """The handlers of functions."""
+
+    def __init__(self, control: Control) -> None:
+        self._control = control
+        self._meter = UsageMeter(control.now_s)
+
+    def handlers(self) -> Handlers:
+        return {
+            "/system/functions": {"GET": self.list, "POST": self.deploy, "PUT": self.update, "DELETE": self.remove},
+            "/system/function/{name}": {"GET": self.describe},
+            "/system/scale-function/{name}": {"POST": self.scale},
+        }
+
+    async def list(self, request: Request) -> Response:
+        namespace = self._control.namespaces.get(namespace_in_query(request)).name
+        return JSONResponse([self._document(status) for status in self._control.functions.list(namespace)])
+
+    async def deploy(self, request: Request) -> Response:
+        spec = read_deployment(await read_object(request))
+        with self._control.namespaces.using(spec.key.namespace):
+            await self._control.functions.deploy(spec)
+        return Response(status_code=202)
+
+    async def update(self, request: Request) -> Response:
+        spec = read_deployment(await read_object(request))
+        with self._control.namespaces.using(spec.key.namespace):
+            await self._control.functions.update(spec)
+        return Response(status_code=202)
+
+    async def remove(self, request: Request) -> Response:
+        document = await read_object(request)
+        name = text_field(document, "functionName")
+        if not name:
+            raise bad_request("invalid_field", "functionName is empty.", 'Send {"functionName": "name", "namespace": "…"}.')
+        namespace = text_field(document, "namespace") or namespace_in_query(request)
+        key = FunctionKey(name, namespace)
+        await self._control.functions.remove(key)
+        self._meter.forget(key)
+        return Response(status_code=202)
+
+    async def describe(self, request: Request) -> Response:
+        usage = flag_in_query(request, "usage")
+        key = key_in_path(request)
+        status = self._control.functions.status(key, usage=usage)
+        if status is None:
+            raise unknown_function(key)
+        return JSONResponse(self._document(status))
+
+    async def scale(self, request: Request) -> Response:
+        document = await read_object(request)
+        text_field(document, "serviceName")
+        replicas = document.get("replicas")
+        if not isinstance(replicas, int) or isinstance(replicas, bool) or not 0 <= replicas <= MAX_REPLICAS:
+            raise bad_request(
+                "invalid_field",
+                f"replicas is {str(replicas)[:50]!r}.",
+                f'Send {{"replicas": n}} with a whole number from 0 to {MAX_REPLICAS}.',
+            )
+        await self._control.functions.scale(key_in_path(request, text_field(document, "namespace")), replicas)
+        return Response(status_code=202)
+
+    def _document(self, status: FunctionStatus) -> dict[str, Any]:
+        """A FunctionStatus as OpenFaaS writes it."""
+        spec = status.spec
+        document: dict[str, Any] = {"name": spec.key.name, "image": spec.image, "namespace": spec.key.namespace}
+        document |= {field: spec.raw[field] for field in _ECHOED if field in spec.raw}
+        document["labels"] = {**spec.labels, "faas_function": spec.key.name}
+        document |= {
+            "invocationCount": status.invocation_count,
+            "replicas": status.replicas,
+            "availableReplicas": status.available_replicas,
+            "createdAt": rfc3339(status.created_at),
+        }
+        if status.usage is not None:
+            document["usage"] = self._meter.document(spec.key, status.usage)
+        return document
