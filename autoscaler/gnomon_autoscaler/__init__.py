@@ -1,0 +1,25 @@
+"""How many instances each function has.
+
+The folder shows the stages of one round: `observe` and `windows` make an observation, `policies/` and the `wrappers` around them
+wish for a number, `by_count` turns it into actions, `runner` keeps one function's state, and `loop` does it for all, live.
+"""
+
+from gnomon_autoscaler.beside import at_once, beside
+from gnomon_autoscaler.decisions import DecisionRecord
+from gnomon_autoscaler.loop import Autoscaler
+from gnomon_autoscaler.registry import BUILT_IN, Policies, counted, require, scaling_policy, with_entry_points
+from gnomon_autoscaler.runner import Runner
+
+__all__ = [
+    "BUILT_IN",
+    "Autoscaler",
+    "DecisionRecord",
+    "Policies",
+    "Runner",
+    "at_once",
+    "beside",
+    "counted",
+    "require",
+    "scaling_policy",
+    "with_entry_points",
+]

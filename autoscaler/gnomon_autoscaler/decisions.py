@@ -1,0 +1,89 @@
+"""What was decided, why and when, for people to read.
+
+A policy that decides every second and keeps saying the same would bury the rest; such a run of equal decisions is one record,
+whose reason is the latest. A record is one line of the log when it begins.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+from dataclasses import dataclass, replace
+
+from gnomon_core.json_types import JsonObject
+from gnomon_core.scaling import Action, Decision
+
+KEEP = 1000
+
+log = logging.getLogger("gnomon.autoscaler")
+
+
+@dataclass(frozen=True, slots=True)
+class DecisionRecord:
+    """A decision, and how often it was repeated unchanged until `last_at`. Times are seconds since 1970.
+
+    `error` says why it could not be carried out in full, empty otherwise.
+    """
+
+    at: float
+    policy: str
+    desired: int | None
+    actions: tuple[Action, ...]
+    reason: str
+    error: str = ""
+    last_at: float = 0.0
+    repeats: int = 0
+
+    def to_json(self) -> JsonObject:
+        """The record as the gateway shows it."""
+        return {
+            "at": self.at,
+            "policy": self.policy,
+            "desired": self.desired,
+            "actions": [_told(action) for action in self.actions],
+            "reason": self.reason,
+            "error": self.error,
+            "last_at": self.last_at,
+            "repeats": self.repeats,
+        }
+
+
+class DecisionLog:
+    """The last decisions of one function."""
+
+    def __init__(self, function: str, keep: int = KEEP) -> None:
+        self._function = function
+        self._records: deque[DecisionRecord] = deque(maxlen=keep)
+
+    def add(self, at: float, policy: str, decision: Decision, error: str = "") -> DecisionRecord:
+        """Record a decision, or count it where nothing happened since the last."""
+        record = DecisionRecord(at, policy, decision.desired, decision.actions, decision.reason, error, at)
+        last = self._records[-1] if self._records else None
+        if last is not None and _same(last, record):
+            record = replace(record, at=last.at, actions=last.actions, repeats=last.repeats + 1)
+            self._records[-1] = record
+            return record
+        self._records.append(record)
+        level = logging.WARNING if error else logging.INFO
+        acts = "; ".join(_text(action) for action in record.actions) or "nothing to do"
+        log.log(level, "%s: %s: %s: %s%s", self._function, policy, record.reason, acts, f": {error}" if error else "")
+        return record
+
+    def latest(self, limit: int) -> list[DecisionRecord]:
+        """The newest first."""
+        return list(reversed(self._records))[: max(0, limit)]
+
+
+def _same(last: DecisionRecord, record: DecisionRecord) -> bool:
+    nothing_new = not record.actions or bool(record.error and record.actions == last.actions)
+    return nothing_new and (last.policy, last.desired, last.error) == (record.policy, record.desired, record.error)
+
+
+def _told(action: Action) -> JsonObject:
+    values = {name: getattr(action, name) for name in action.__dataclass_fields__}
+    return {"action": type(action).__name__, **values}
+
+
+def _text(action: Action) -> str:
+    values = ", ".join(f"{name}={getattr(action, name)}" for name in action.__dataclass_fields__)
+    return f"{type(action).__name__}({values})"

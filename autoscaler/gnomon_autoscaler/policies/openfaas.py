@@ -1,0 +1,121 @@
+"""`openfaas`: the two rules by which OpenFaaS scales.
+
+**Community rule** (no `com.openfaas.scale.type`). An alert: more than 5 successful answers a second, averaged over 10 s, for 5 s.
+While it fires, a step of `ceil(scale.max × scale.factor / 100)` instances is added at once and again every 30 s, as its alert
+manager repeats; when it resolves, the count is `scale.min`. Between alerts the count stays what it is.
+
+**Formula** (with a type). desired = ceil(ready × load per replica / (target × proportion)), where the load is
+
+| type | load of a replica | target in |
+| --- | --- | --- |
+| rps | requests a second, over 10 s | requests a second |
+| capacity | requests in the system, over 10 s | requests |
+| queue | requests that wait now | requests |
+| cpu | CPU, over 10 s | milli-CPU: 1000 is one core |
+
+ready × load per replica is the whole load, so that the formula also has a meaning at zero ready replicas.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from gnomon_autoscaler.counting import Memory, Wish, count_in, moment, whole
+from gnomon_core.errors import bad_request
+from gnomon_core.scaling import Observation
+from gnomon_core.settings import Settings
+
+WINDOW_S = 10.0
+ALERT_RPS = 5.0
+ALERT_FOR_S = 5.0
+REPEAT_S = 30.0
+MILLI = 1000.0
+
+
+@dataclass(frozen=True, slots=True)
+class CommunityRule:
+    """Up by steps while the alert fires, back to the minimum when it resolves."""
+
+    name: str = "openfaas"
+    version: int = 1
+    period_s: float = 1.0
+    default_scheduler: str = "immediate"
+
+    def wish(self, seen: Observation, memory: Memory) -> Wish:
+        scale = seen.settings.scale
+        lowest = max(1, scale.min)
+        rate_rps = seen.history.rate_rps(seen.history.successes, WINDOW_S)
+        said = f"{rate_rps:.2f} successes/s in {WINDOW_S:g} s"
+        count = count_in(memory, "count")
+        if seen.requested is not None:
+            count = max(1, seen.requested)
+        if rate_rps <= ALERT_RPS:
+            resolved = moment(memory, "stepped_at_s") is not None
+            # A function that another policy left at more is brought to its minimum, as by an alert that resolves.
+            calm = lowest if resolved or count is None else count
+            return Wish(calm, f"{said}, no alert{' any more' if resolved else ''}: {calm}", {"count": calm})
+        above_at_s = moment(memory, "above_at_s")
+        if above_at_s is None:
+            above_at_s = seen.now_s
+        stepped_at_s = moment(memory, "stepped_at_s")
+        count = max(lowest, len(seen.live)) if count is None else count
+        fires = seen.now_s - above_at_s >= ALERT_FOR_S
+        if not fires or (stepped_at_s is not None and seen.now_s - stepped_at_s < REPEAT_S):
+            kept = {"count": count, "above_at_s": above_at_s, "stepped_at_s": stepped_at_s}
+            return Wish(count, f"{said}, alert {'fires' if fires else 'is pending'}: {count}", kept)
+        step = whole(scale.max * scale.factor / 100)
+        stepped = max(count, min(scale.max, count + step))
+        return Wish(
+            stepped,
+            f"{said}, alert fires: {count} + {step} = {count + step}, at most {scale.max}",
+            {"count": stepped, "above_at_s": above_at_s, "stepped_at_s": seen.now_s},
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class LoadFormula:
+    """As many as the load needs. More load never asks for fewer."""
+
+    name: str = "openfaas"
+    # Another number than the Community rule's, because neither can read the other's memory.
+    version: int = 2
+    period_s: float = 1.0
+    default_scheduler: str = "immediate"
+
+    def wish(self, seen: Observation, memory: Memory) -> Wish:  # noqa: ARG002 - it remembers nothing
+        scale = seen.settings.scale
+        load, unit = _load(seen)
+        target = scale.target * scale.target_proportion
+        count = max(1, whole(load / target))
+        return Wish(count, f"{load:.2f} {unit} / ({scale.target:g} × {scale.target_proportion:g}) = {count}")
+
+
+def _load(seen: Observation) -> tuple[float, str]:
+    history = seen.history
+    match seen.settings.scale.type:
+        case "capacity":
+            return history.mean(history.concurrency, WINDOW_S), "in the system"
+        case "queue":
+            return float(seen.queued), "waiting"
+        case "cpu":
+            return history.mean(history.busy_cores, WINDOW_S) * MILLI, "milli-CPU"
+        case _:
+            return history.rate_rps(history.arrivals, WINDOW_S), "rps"
+
+
+def openfaas(settings: Settings) -> CommunityRule | LoadFormula:
+    """The rule that the function's labels choose.
+
+    Raises:
+        GnomonError: 400 `unsupported_scale_type` for `custom`, whose load only a Prometheus query knows.
+
+    """
+    if settings.scale.type is None:
+        return CommunityRule()
+    if settings.scale.type == "custom":
+        raise bad_request(
+            "unsupported_scale_type",
+            "label com.openfaas.scale.type is custom, whose load comes from a Prometheus query.",
+            "Use rps, capacity, queue or cpu, or write a scaling policy (docs/howto/add-a-policy.md).",
+        )
+    return LoadFormula()

@@ -1,0 +1,76 @@
+"""`od`, `lv` and `k-lv`: the three baselines of AsyFunc's section 2.1.
+
+Each predicts a rate R and wants R / R_max instances, where R_max is what one instance sustains within the SLO:
+
+- `od`, on demand: R is what arrives now, the mean of the last second, asked every second. It follows the load both ways at once,
+  so every rise is met only after a model has loaded.
+- `lv`, last value: R of the next period is the mean of the last one, 30 s, and instances are changed once a period.
+- `k-lv`: 1.5 × the last value.
+
+docs/decisions/0004-baselines-of-asyfunc.md has the settled points and a worked example.
+
+While no latency is known, an instance is taken to hold one full batch: the number is then the mean of requests in the system over
+the same window, times the same factor, divided by the largest batch. The reason says so.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from gnomon_autoscaler.counting import Memory, Wish, whole
+from gnomon_autoscaler.policies.capacity import capacity
+from gnomon_core.scaling import Observation
+
+LAST_VALUE_PERIOD_S = 30.0
+"""AsyFunc's example of a period between two decisions."""
+K = 1.5
+"""AsyFunc's factor for k-lv."""
+
+
+@dataclass(frozen=True, slots=True)
+class Rate:
+    """Instances for `factor` × the mean rate of the last `period_s` seconds.
+
+    More load asks for fewer instances only where it makes larger batches fill in time, so that each instance carries more.
+    """
+
+    name: str
+    period_s: float
+    factor: float = 1.0
+    version: int = 1
+    default_scheduler: str = "adaptive"
+
+    def wish(self, seen: Observation, memory: Memory) -> Wish:  # noqa: ARG002 - it remembers nothing
+        measured_rps = seen.history.rate_rps(seen.history.arrivals, self.period_s)
+        rate_rps = self.factor * measured_rps
+        said = f"{measured_rps:.2f} rps in {self.period_s:g} s"
+        if self.factor != 1.0:
+            said = f"{self.factor:g} × {said}"
+        one = capacity(seen.latency_s, seen.settings.slo_s, rate_rps)
+        if one is None:
+            return self._by_concurrency(seen, said)
+        count = whole(rate_rps / one.rate_rps)
+        slow = "" if one.within_slo else " (no batch meets the SLO)"
+        return Wish(count, f"{said} / {one.rate_rps:.2f} rps per instance at b = {one.batch}{slow} = {count}")
+
+    def _by_concurrency(self, seen: Observation, said: str) -> Wish:
+        waiting = seen.history.mean(seen.history.concurrency, self.period_s)
+        count = whole(self.factor * waiting / seen.settings.max_batch)
+        factor = f"{self.factor:g} × " if self.factor != 1.0 else ""
+        text = f"{said}; latency not known yet, by concurrency: {factor}{waiting:.2f} in the system / {seen.settings.max_batch}"
+        return Wish(count, f"{text} per instance = {count}")
+
+
+def on_demand() -> Rate:
+    """What arrives now, asked every second."""
+    return Rate("od", period_s=1.0)
+
+
+def last_value() -> Rate:
+    """The next period is as the last one was."""
+    return Rate("lv", period_s=LAST_VALUE_PERIOD_S)
+
+
+def k_last_value() -> Rate:
+    """The next period is half as much again."""
+    return Rate("k-lv", period_s=LAST_VALUE_PERIOD_S, factor=K)

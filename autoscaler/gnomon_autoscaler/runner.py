@@ -1,0 +1,200 @@
+"""One function's autoscaler, without a loop: the same object runs live and in the simulator.
+
+`tick` does everything at once: it takes a sample and, when it is time, decides. The live loop takes the same steps one by one,
+because there a policy decides beside the event loop: `sample`, `question`, then `accept` or `fail`.
+
+It is time when the policy's period has passed, when an operator or a changed setting asks, and when a request waits and no
+instance lives. Between those, instances that ended by themselves are replaced, so that the last decision stays true.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import cast
+
+from gnomon_autoscaler.by_count import towards
+from gnomon_autoscaler.observe import newest, observe
+from gnomon_autoscaler.registry import BUILT_IN, Policies, scaling_policy
+from gnomon_autoscaler.starts import Starts
+from gnomon_autoscaler.states import state_from_json, state_to_json
+from gnomon_autoscaler.windows import LoadWindows
+from gnomon_core.errors import GnomonError
+from gnomon_core.fleet import Instance, InstanceState
+from gnomon_core.json_types import JsonObject
+from gnomon_core.scaling import CreateBody, Decision, DestroyBody, FunctionLoad, Observation, PolicyState
+from gnomon_core.seams import ScalingPolicy
+from gnomon_core.settings import Settings
+
+FAILURES_BEFORE_FIXED = 3
+LIVE = (InstanceState.STARTING, InstanceState.READY)
+_TOLERANCE_S = 1e-6
+"""Sums of 0.1 s steps fall short of the whole second by less than this."""
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """What a policy is asked. `answer` is pure and may run in another thread."""
+
+    policy: ScalingPolicy
+    seen: Observation
+    state: PolicyState
+
+    def answer(self) -> tuple[Decision, PolicyState]:
+        # A third party's policy need not have been type-checked.
+        answer: tuple[object, object] = self.policy.decide(self.seen, self.state)
+        decision, state = answer
+        if not isinstance(decision, Decision) or not isinstance(state, PolicyState):
+            msg = f"it answered {type(decision).__name__} and {type(state).__name__}, not Decision and PolicyState"
+            raise TypeError(msg)
+        return decision, state
+
+
+class Runner:
+    """Windows, policy, state and last decision of one function."""
+
+    def __init__(self, function: str, policies: Policies = BUILT_IN) -> None:
+        self.function = function
+        self.windows = LoadWindows()
+        self.state = PolicyState()
+        self.desired: int | None = None
+        self.policy_name = ""
+        self._policies = policies
+        self._policy: ScalingPolicy | None = None
+        self._settings: Settings | None = None
+        self._requested: int | None = None
+        self._starts = Starts()
+        self._next_s = float("-inf")
+        self._replace_after_s = float("-inf")
+        self._failures = 0
+        self._instead = ""
+
+    def tick(self, now_s: float, load: FunctionLoad) -> Decision | None:
+        """Take a sample; the decision to carry out, None where it is not time for one."""
+        self.sample(now_s, load)
+        asked = self.question(now_s, load)
+        if asked is None:
+            return self.replacement(now_s, load)
+        try:
+            decision, state = asked.answer()
+        except Exception as error:  # noqa: BLE001 - whatever a policy raises leaves the last decision in force
+            return self.fail(told(error))
+        return self.accept(asked, decision, state)
+
+    def sample(self, now_s: float, load: FunctionLoad) -> None:
+        """Take the counters and look at the instances. Call it every bin of the windows, or when it is possible."""
+        self.windows.record(now_s, load.counters)
+        self._starts.look(now_s, newest(load.instances))
+        if load.requested is not None:
+            self._requested = load.requested
+
+    def question(self, now_s: float, load: FunctionLoad) -> Question | None:
+        """What to ask the policy now; None when it is not time."""
+        changed = load.settings != self._settings
+        if changed:
+            self._choose(load.settings)
+        policy = self._policy
+        assert policy is not None
+        waits = load.counters.queued > 0 and not _live(load)
+        in_period = now_s < self._next_s - _TOLERANCE_S
+        if in_period and not changed and not waits and self._requested is None:
+            return None
+        if not in_period:
+            # The rhythm is kept when a tick is late, and taken up anew after a pause.
+            kept = self._next_s > now_s - policy.period_s
+            self._next_s = (self._next_s if kept else now_s) + policy.period_s
+        seen = observe(now_s, self.function, load, self.windows.history(now_s), self._requested)
+        self._requested = None
+        return Question(policy, seen, self.state)
+
+    def accept(self, asked: Question, decision: Decision, state: PolicyState) -> Decision:
+        """Take the policy's answer; the decision to carry out."""
+        if asked.policy is not self._policy:
+            # The settings changed while it was thinking: the next question goes to the other policy.
+            return Decision((), f"{asked.policy.name} is not the policy any more; its answer is not used", self.desired)
+        self._failures = 0
+        self.state = state
+        self.desired = decision.desired
+        return self._restrained(asked.seen.now_s, replace(decision, reason=self._instead + decision.reason))
+
+    def fail(self, error: str) -> Decision:
+        """The policy raised or overran: the last decision stays in force; after the third time in a row `fixed` takes over."""
+        self._failures += 1
+        said = f"{self.policy_name} failed ({self._failures} of {FAILURES_BEFORE_FIXED}): {error}"
+        if self._failures >= FAILURES_BEFORE_FIXED and self._settings is not None:
+            self._fall_back(f"{self.policy_name} failed {self._failures} times, fixed instead ({error})", self._settings)
+        return Decision((), f"{said}; the last decision stays in force", self.desired)
+
+    def replacement(self, now_s: float, load: FunctionLoad) -> Decision | None:
+        """Instances in place of those that ended by themselves since the last decision; None if none are missing."""
+        if self.desired is None or now_s < max(self._starts.wait_until_s, self._replace_after_s):
+            return None
+        missing = self.desired - len(_live(load))
+        if missing <= 0:
+            return None
+        seen = observe(now_s, self.function, load, self.windows.history(now_s), None)
+        return Decision(towards(self.desired, seen), f"{missing} of {self.desired} instances are missing: replaced", self.desired)
+
+    def refused(self, now_s: float) -> None:
+        """The platform had no room: nothing is tried again before the policy's next turn."""
+        period_s = self._policy.period_s if self._policy else 1.0
+        self._replace_after_s = max(self._next_s, now_s + min(1.0, period_s))
+
+    def redeployed(self) -> None:
+        """The function was deployed again: what failed to start before says nothing about it."""
+        self._starts.forgive()
+
+    def request(self, instances: int) -> None:
+        """An operator asks for so many instances. The next tick decides."""
+        self._requested = instances
+
+    def to_json(self) -> JsonObject:
+        """What a restarted autoscaler needs in order to go on."""
+        return {"state": state_to_json(self.state), "desired": self.desired, "windows": self.windows.to_json()}
+
+    def restore(self, document: JsonObject, shift_s: float) -> None:
+        """Go on from a saved runner whose clock must be moved by `shift_s`."""
+        state = state_from_json(cast("JsonObject", document["state"]), shift_s)
+        windows = LoadWindows.from_json(cast("JsonObject", document["windows"]))
+        desired = document["desired"]
+        self.state, self.windows = state, windows
+        self.desired = int(desired) if isinstance(desired, int | float) else None
+
+    def _choose(self, settings: Settings) -> None:
+        self._settings = settings
+        self._failures, self._instead = 0, ""
+        try:
+            self._policy = scaling_policy(settings.autoscaler, settings, self._policies)
+        except Exception as error:  # noqa: BLE001 - a third party's maker may raise anything
+            self._fall_back(f"{settings.autoscaler} cannot be used, fixed instead ({told(error)})", settings)
+        else:
+            self.policy_name = self._policy.name
+        # A policy that drops what it cannot read keeps the rest of its state; a new period begins now.
+        self._next_s = float("-inf")
+
+    def _fall_back(self, why: str, settings: Settings) -> None:
+        self._policy = BUILT_IN["fixed"](settings)
+        self.policy_name = self._policy.name
+        self.state = PolicyState()
+        self._instead = f"{why}: "
+        # A faulty policy must not take instances away: what it had wished for last is held, as if an operator asked.
+        self._requested = self.desired
+        self._next_s = float("-inf")
+
+    def _restrained(self, now_s: float, decision: Decision) -> Decision:
+        """The decision without what would start a broken instance again too soon."""
+        wait_s = self._starts.wait_until_s - now_s
+        kept = tuple(action for action in decision.actions if not isinstance(action, CreateBody))
+        if wait_s > 0 and len(kept) < len(decision.actions):
+            reason = f"{decision.reason}; {self._starts.failed} starts failed in a row, new instances wait {wait_s:.1f} s"
+            decision = Decision(kept, reason, decision.desired)
+        self._starts.dismiss(action.id for action in decision.actions if isinstance(action, DestroyBody))
+        return decision
+
+
+def _live(load: FunctionLoad) -> list[Instance]:
+    return [instance for instance in newest(load.instances) if instance.state in LIVE]
+
+
+def told(error: Exception) -> str:
+    """An error as a part of a reason."""
+    return str(error) if isinstance(error, GnomonError) else f"{type(error).__name__}: {error}"

@@ -1,0 +1,60 @@
+"""Instances that ended although nobody asked: replace the first at once, but do not start a broken one over and over.
+
+An instance that ends before it was ready for 10 s is a failed start. After the second in a row, new instances wait 1 s, then 2,
+4, … at most 60 s. An instance that stays ready for 10 s ends the row.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from gnomon_core.fleet import Instance, InstanceState
+
+STEADY_S = 10.0
+LONGEST_WAIT_S = 60.0
+
+
+class Starts:
+    """What is known of a function's instances that came and went."""
+
+    def __init__(self) -> None:
+        self.failed = 0
+        self.wait_until_s = float("-inf")
+        self._seen: dict[str, Instance] = {}
+        self._ready_at_s: dict[str, float] = {}
+        self._dismissed: set[str] = set()
+
+    def dismiss(self, ids: Iterable[str]) -> None:
+        """These end because a decision says so."""
+        self._dismissed.update(ids)
+
+    def look(self, now_s: float, instances: tuple[Instance, ...]) -> None:
+        """Compare what is there with what was there. `instances` are those of the newest version."""
+        present = {instance.id: instance for instance in instances if instance.state is not InstanceState.GONE}
+        version = max((instance.version for instance in present.values()), default=None)
+        for id_, before in self._seen.items():
+            replaced = version is not None and before.version < version
+            asked = id_ in self._dismissed or before.state is InstanceState.DRAINING
+            if id_ not in present and not asked and not replaced:
+                self._ended(now_s, id_)
+        for id_, instance in present.items():
+            if instance.state is InstanceState.READY:
+                since_s = self._ready_at_s.setdefault(id_, now_s)
+                if now_s - since_s >= STEADY_S:
+                    self.forgive()
+        self._dismissed &= present.keys()
+        self._ready_at_s = {id_: at_s for id_, at_s in self._ready_at_s.items() if id_ in present}
+        self._seen = present
+
+    def forgive(self) -> None:
+        """Start anew: an instance is steady, or the function was deployed again."""
+        self.failed = 0
+        self.wait_until_s = float("-inf")
+
+    def _ended(self, now_s: float, id_: str) -> None:
+        since_s = self._ready_at_s.get(id_)
+        if since_s is not None and now_s - since_s >= STEADY_S:
+            return
+        self.failed += 1
+        if self.failed > 1:
+            self.wait_until_s = now_s + min(LONGEST_WAIT_S, 2.0 ** (self.failed - 2))

@@ -1,0 +1,109 @@
+"""From cumulative counters to bins.
+
+The gateway counts arrivals, successes and the integrals of concurrency and busy cores since a function was deployed. Whoever
+samples them is sometimes late and sometimes misses a turn; because the counters only grow, their difference is still exact. A
+sample is a point on the curve of each counter; between two points the curve is taken as straight, and it is cut where a bin ends.
+
+Example with bins of 0.5 s: samples of 0 arrivals at 0.0 s and 12 at 1.5 s, two turns missed, make three bins of 4.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TypeAlias, cast
+
+from gnomon_core.json_types import JsonObject
+from gnomon_core.scaling import History, LoadCounters
+
+BIN_S = 0.5
+KEEP_S = 300.0
+_TOLERANCE_S = 1e-9
+
+_Point: TypeAlias = tuple[float, float, float, float]
+"""Arrivals, successes, concurrency × seconds, busy cores × seconds."""
+
+
+@dataclass(slots=True)
+class _Last:
+    """The last sample and, of the bin that is still open, where it began."""
+
+    at_s: float
+    point: _Point
+    first_edge_s: float
+    edges: int
+    at_edge: _Point
+
+
+class LoadWindows:
+    """The recent load of one function. Every method takes the time; nothing here reads a clock."""
+
+    def __init__(self, bin_s: float = BIN_S, keep_s: float = KEEP_S) -> None:
+        self.bin_s = bin_s
+        self._keep = round(keep_s / bin_s)
+        self._bins: deque[_Point] = deque(maxlen=self._keep)
+        self._last: _Last | None = None
+
+    def record(self, now_s: float, counters: LoadCounters) -> None:
+        """Take a sample. One that is not later than the last is ignored; counters that fell begin a new curve."""
+        point = (float(counters.arrivals), float(counters.successes), counters.concurrency_s, counters.busy_core_s)
+        last = self._last
+        if last is None or any(new < old for new, old in zip(point, last.point, strict=True)):
+            self._last = _Last(now_s, point, now_s, 0, point)
+            return
+        if now_s <= last.at_s:
+            return
+        self._close_bins(last, now_s, point)
+        last.at_s, last.point = now_s, point
+
+    def _close_bins(self, last: _Last, now_s: float, point: _Point) -> None:
+        due = int((now_s - last.first_edge_s + _TOLERANCE_S) / self.bin_s)
+        # After a pause longer than what is kept, only the bins that will be kept are cut.
+        skipped = max(last.edges, due - self._keep)
+        if skipped > last.edges:
+            last.edges, last.at_edge = skipped, self._cut(last, skipped, now_s, point)
+        while last.edges < due:
+            edge = self._cut(last, last.edges + 1, now_s, point)
+            self._bins.append(_minus(edge, last.at_edge))
+            last.edges, last.at_edge = last.edges + 1, edge
+
+    def _cut(self, last: _Last, edge: int, now_s: float, point: _Point) -> _Point:
+        edge_s = last.first_edge_s + edge * self.bin_s
+        share = min(1.0, (edge_s - last.at_s) / (now_s - last.at_s))
+        a0, s0, c0, b0 = last.point
+        a1, s1, c1, b1 = point
+        return (a0 + (a1 - a0) * share, s0 + (s1 - s0) * share, c0 + (c1 - c0) * share, b0 + (b1 - b0) * share)
+
+    def history(self, now_s: float) -> History:
+        """The closed bins. With nothing sampled yet, an empty history that ends now."""
+        last = self._last
+        end_s = last.first_edge_s + last.edges * self.bin_s if last else now_s
+        if not self._bins:
+            return History(self.bin_s, end_s)
+        arrivals, successes, concurrency_s, busy_s = zip(*self._bins, strict=True)
+        return History(
+            self.bin_s,
+            end_s,
+            arrivals,
+            successes,
+            tuple(value / self.bin_s for value in concurrency_s),
+            tuple(value / self.bin_s for value in busy_s),
+        )
+
+    def to_json(self) -> JsonObject:
+        """What a restarted autoscaler needs in order to start warm."""
+        return {"bin_s": self.bin_s, "bins": [[round(value, 6) for value in point] for point in self._bins]}
+
+    @staticmethod
+    def from_json(document: JsonObject, keep_s: float = KEEP_S) -> LoadWindows:
+        """Windows that go on where the saved ones ended; the time in between, when nobody counted, is left out."""
+        windows = LoadWindows(float(cast("float", document["bin_s"])), keep_s)
+        for point in cast("Sequence[Sequence[float]]", document["bins"]):
+            arrivals, successes, concurrency_s, busy_s = point
+            windows._bins.append((arrivals, successes, concurrency_s, busy_s))
+        return windows
+
+
+def _minus(end: _Point, begin: _Point) -> _Point:
+    return (end[0] - begin[0], end[1] - begin[1], end[2] - begin[2], end[3] - begin[3])
