@@ -1,0 +1,280 @@
+"""An open-loop load generator without coordinated omission.
+
+The times at which requests are sent are fixed before the run begins, and each request goes out at its time, whatever became of
+those before it: a server that stalls gets the requests that clients would have sent meanwhile. A client waits until its deadline
+and then leaves, closing its connection. Latency counts from the intended time, and the generator reports its own lag.
+
+    report = replay(Plan(poisson(500, 60, stream(1, "arrivals"))), Target("http://127.0.0.1:8080/function/echo"))
+
+`replay` runs here and now; `replay_apart` in processes of its own, so that the caller's interpreter does not slow it down.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import ipaddress
+import multiprocessing
+import os
+import socket
+import time
+from collections import deque
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
+from multiprocessing.synchronize import Barrier
+from urllib.parse import urlsplit
+
+import uvloop
+
+from gnomon_core.errors import bad_request
+from gnomon_simulator.alarm import Alarm
+from gnomon_simulator.connections import Connection, Pool
+from gnomon_simulator.replay_report import Report
+from gnomon_simulator.samples import Outcome, Samples, Token, merged
+
+TOKEN_PLACE = b"{token}"
+TOKEN_HEADER = "X-Gnomon-Token"  # noqa: S105 - the name of a header, not a secret
+TOKEN_LENGTH = 16
+START_LIMIT_S = 60.0
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """When to send, how long to wait, and how many connections to hold at most.
+
+    `times_s` ascends from the run's second 0. `lead_s` lies between the call and second 0: time to open connections, and for
+    other processes to start.
+    """
+
+    times_s: Sequence[float]
+    deadline_s: float = 30.0
+    max_connections: int = 1024
+    open_first: int = 16
+    lead_s: float = 0.25
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """What to send, and where.
+
+    With `check_token` every request carries a token of its own: in the header `X-Gnomon-Token`, and wherever the body says
+    `{token}`. An answer is right only if the token is in its body or in one of its headers.
+    Only loopback addresses are accepted unless `allow_remote`.
+    """
+
+    url: str
+    method: str = "POST"
+    headers: Mapping[str, str] = field(default_factory=dict)
+    body: bytes = b""
+    check_token: bool = False
+    allow_remote: bool = False
+
+    def address(self) -> tuple[str, int]:
+        """Where to connect.
+
+        Raises:
+            GnomonError: 400 `bad_target`, or `remote_target` for one that is not this machine.
+
+        """
+        parts = urlsplit(self.url)
+        if parts.scheme != "http" or not parts.hostname:
+            raise bad_request("bad_target", f"{self.url!r} is not an http:// address.", "Write http://127.0.0.1:8080/path.")
+        port = parts.port or 80
+        try:
+            found = socket.getaddrinfo(parts.hostname, port, type=socket.SOCK_STREAM)
+        except OSError:
+            raise bad_request("bad_target", f"There is no host {parts.hostname!r}.", "Check its name.") from None
+        host = str(found[0][4][0])
+        if not self.allow_remote and not ipaddress.ip_address(host).is_loopback:
+            raise bad_request(
+                "remote_target",
+                f"{parts.hostname} is not this machine, and a load generator can bring a server down.",
+                "If it is yours, say --allow-remote.",
+            )
+        return host, port
+
+    def message(self) -> bytes:
+        """The whole request; where a token belongs it says `{token}`."""
+        parts = urlsplit(self.url)
+        path = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
+        token_bytes = self.body.count(TOKEN_PLACE) * (TOKEN_LENGTH - len(TOKEN_PLACE)) if self.check_token else 0
+        headers = {"Host": parts.netloc, "Content-Length": str(len(self.body) + token_bytes), **self.headers}
+        if self.check_token:
+            headers[TOKEN_HEADER] = TOKEN_PLACE.decode()
+        lines = [f"{self.method} {path} HTTP/1.1", *(f"{name}: {value}" for name, value in headers.items())]
+        if any("\r" in line or "\n" in line for line in lines):
+            raise bad_request("bad_target", "A header or the path holds a line break.", "Remove it.")
+        return "\r\n".join(lines).encode("latin-1") + b"\r\n\r\n" + self.body
+
+
+class _Run:
+    """One run in progress: the plan's requests in order, the alarm for the next of them, and what they wait for."""
+
+    def __init__(self, plan: Plan, target: Target, begin_s: float) -> None:
+        self._times_s = plan.times_s
+        self._deadline_s = plan.deadline_s
+        self._open_first = plan.open_first
+        self._begin_s = begin_s
+        self._samples = Samples.unsent(plan.times_s)
+        self._pieces = target.message().split(TOKEN_PLACE) if target.check_token else [target.message()]
+        self._check_token = target.check_token
+        self._run_token = os.urandom(4).hex()
+        self._next = 0
+        self._unfinished: deque[int] = deque()
+        self._connections: dict[int, Connection | None] = {}
+        loop = asyncio.get_running_loop()
+        self._done: asyncio.Future[None] = loop.create_future()
+        # An error in a callback would leave the run waiting for ever: it ends the run instead.
+        loop.set_exception_handler(lambda _, context: self._end(context.get("exception")))
+        self._alarm = Alarm(loop, self._ring)
+        self._pool = Pool(
+            target.address(),
+            plan.max_connections,
+            keep_answers=target.check_token,
+            send=self._send,
+            answered=self._answered,
+            failed=self._failed,
+        )
+
+    async def run(self) -> Samples:
+        """Everything from opening connections to closing them."""
+        await self._pool.open_first(min(self._open_first, len(self._times_s)))
+        self._ring()
+        try:
+            await self._done
+        finally:
+            self._alarm.close()
+            await self._pool.close()
+        return self._samples
+
+    def _ring(self) -> None:
+        now_s = time.monotonic() - self._begin_s
+        times_s, connections = self._times_s, self._connections
+        while self._next < len(times_s) and times_s[self._next] <= now_s:
+            request = self._next
+            self._next += 1
+            connections[request] = None
+            self._unfinished.append(request)
+            self._pool.offer(request)
+        self._give_up(now_s)
+        if self._next < len(times_s):
+            next_s = times_s[self._next]
+            if self._unfinished:
+                next_s = min(next_s, times_s[self._unfinished[0]] + self._deadline_s)
+        elif self._unfinished:
+            next_s = times_s[self._unfinished[0]] + self._deadline_s
+        else:
+            self._end()
+            return
+        self._alarm.set(next_s + self._begin_s)
+
+    def _give_up(self, now_s: float) -> None:
+        """Leave with every request whose deadline has passed; they are in order, for all wait equally long."""
+        while self._unfinished:
+            request = self._unfinished[0]
+            if request in self._connections:
+                if self._times_s[request] + self._deadline_s > now_s:
+                    return
+                connection = self._connections.pop(request)
+                if connection is not None:
+                    self._samples.outcome[request] = Outcome.GAVE_UP
+                    connection.abort()
+            self._unfinished.popleft()
+
+    def _send(self, request: int, connection: Connection) -> bool:
+        if request not in self._connections:
+            return False
+        self._connections[request] = connection
+        pieces = self._pieces
+        connection.send(request, pieces[0] if len(pieces) == 1 else self._token(request).join(pieces))
+        self._samples.sent_s[request] = time.monotonic() - self._begin_s
+        return True
+
+    def _answered(self, request: int, status: int, connection: Connection) -> None:
+        rows = self._samples
+        rows.answered_s[request] = time.monotonic() - self._begin_s
+        rows.outcome[request] = Outcome.ANSWERED
+        rows.status[request] = status
+        rows.size_bytes[request] = connection.size_bytes
+        if self._check_token:
+            rows.token[request] = Token.RIGHT if self._token(request) in connection.answer else Token.WRONG
+        self._finished(request)
+
+    def _failed(self, request: int) -> None:
+        if request in self._connections:
+            self._samples.outcome[request] = Outcome.FAILED
+            self._finished(request)
+
+    def _finished(self, request: int) -> None:
+        del self._connections[request]
+        if not self._connections and self._next == len(self._times_s):
+            self._end()
+
+    def _end(self, error: BaseException | None = None) -> None:
+        if not self._done.done():
+            self._done.set_exception(error) if error else self._done.set_result(None)
+
+    def _token(self, request: int) -> bytes:
+        return f"{self._run_token}{request:08x}".encode()
+
+
+def replay(plan: Plan, target: Target) -> Report:
+    """Send the plan from this process, and return when every request has its outcome."""
+    begin_s = time.monotonic() + plan.lead_s
+    started_at = datetime.now(UTC)
+    samples = uvloop.run(_run(plan, target, begin_s))
+    return _report(plan, target, begin_s, started_at, samples)
+
+
+def replay_apart(plan: Plan, target: Target, processes: int = 1) -> Report:
+    """Send the plan from `processes` fresh processes, each every n-th request, and return what all of them saw.
+
+    The calling module must be importable, as for everything that Python spawns.
+    """
+    target.address()
+    context = multiprocessing.get_context("spawn")
+    started = context.Barrier(processes + 1)
+    connections = max(1, plan.max_connections // processes)
+    shares = [replace(plan, times_s=plan.times_s[n::processes], max_connections=connections) for n in range(processes)]
+    with ProcessPoolExecutor(processes, mp_context=context, initializer=_wait_for_all, initargs=(started,)) as pool:
+        pool.submit(int)  # the first task starts the processes; second 0 is set when all of them are there
+        started.wait(START_LIMIT_S)
+        begin_s = time.monotonic() + plan.lead_s
+        started_at = datetime.now(UTC)
+        parts = list(pool.map(_work, shares, [target] * processes, [begin_s] * processes))
+    return _report(plan, target, begin_s, started_at, parts[0] if processes == 1 else merged(parts))
+
+
+def _wait_for_all(started: Barrier) -> None:
+    started.wait(START_LIMIT_S)
+
+
+def _work(plan: Plan, target: Target, begin_s: float) -> Samples:
+    # This process is ours alone: a collector's pause of some milliseconds would be lag, and a run makes no cycles worth one.
+    gc.disable()
+    return uvloop.run(_run(plan, target, begin_s))
+
+
+async def _run(plan: Plan, target: Target, begin_s: float) -> Samples:
+    return await _Run(plan, target, begin_s).run()
+
+
+def _report(plan: Plan, target: Target, begin_s: float, started_at: datetime, samples: Samples) -> Report:
+    duration_s = _length_s(plan.times_s)
+    return Report(
+        target=f"{target.method} {target.url}",
+        deadline_s=plan.deadline_s,
+        duration_s=duration_s,
+        started_at=started_at.isoformat(timespec="milliseconds"),
+        started_monotonic_s=begin_s,
+        samples=samples,
+    )
+
+
+def _length_s(times_s: Sequence[float]) -> float:
+    """The time the plan covers: to one mean distance after its last request."""
+    if len(times_s) <= 1:
+        return 1.0 if times_s else 0.0
+    return times_s[-1] * len(times_s) / (len(times_s) - 1)

@@ -1,0 +1,136 @@
+"""Recorded demand: requests per bin of time.
+
+A trace is a CSV file, plain or gzipped: `t_seconds,count`, or `t_seconds` and one column a function as in the Azure traces.
+`t_seconds` is the start of a bin; the bin's length is the distance between rows, whatever it is. Rows may be missing: a bin
+without a row has no requests. Where in a bin its requests fall was not recorded; `arrivals` decides that, and says how.
+"""
+
+from __future__ import annotations
+
+import csv
+import gzip
+import io
+import itertools
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from gnomon_core.errors import bad_request
+
+SHOWN_NAMES = 5
+
+
+@dataclass(frozen=True, slots=True)
+class Trace:
+    """Counts of one stretch of time: `counts[i]` requests in `bin_s` seconds from `start_s + i × bin_s`."""
+
+    bin_s: float
+    counts: tuple[float, ...]
+    start_s: float = 0.0
+
+    @property
+    def duration_s(self) -> float:
+        """The length of the stretch."""
+        return len(self.counts) * self.bin_s
+
+    @property
+    def requests(self) -> float:
+        """How many requests it holds."""
+        return sum(self.counts)
+
+    def slice(self, start_s: float = 0.0, duration_s: float | None = None) -> Trace:
+        """The part from `start_s` for `duration_s`, to whole bins; it begins at second 0 again.
+
+        Raises:
+            GnomonError: 400 `empty_trace` if no bin lies there.
+
+        """
+        first = round((start_s - self.start_s) / self.bin_s)
+        last = len(self.counts) if duration_s is None else first + round(duration_s / self.bin_s)
+        counts = self.counts[max(0, first) : max(0, last)]
+        if not counts:
+            raise bad_request(
+                "empty_trace",
+                f"Nothing of the trace lies from second {start_s:g} on.",
+                f"It has {self.duration_s:g} seconds in bins of {self.bin_s:g} s.",
+            )
+        return Trace(self.bin_s, counts)
+
+    def scaled(self, factor: float) -> Trace:
+        """The same shape with `factor` times the requests; counts may become fractions, which `arrivals` resolves by chance."""
+        return Trace(self.bin_s, tuple(count * factor for count in self.counts), self.start_s)
+
+
+def read_trace(path: Path, function: str | None = None) -> Trace:
+    """The trace in a file: the one column there is, the column named `function`, or the sum of all where none is named.
+
+    Raises:
+        GnomonError: 400 `bad_trace`, with the line that is wrong.
+
+    """
+    names, times, rows = _read(path)
+    if function is None:
+        return _trace(path, times, [sum(row) for row in rows])
+    if function not in names:
+        raise bad_request(
+            "unknown_trace_function",
+            f"{path.name} has no column {function!r}.",
+            f"It has {', '.join(names[:SHOWN_NAMES])}{' …' if len(names) > SHOWN_NAMES else ''}.",
+        )
+    column = names.index(function)
+    return _trace(path, times, [row[column] for row in rows])
+
+
+def read_functions(path: Path) -> dict[str, Trace]:
+    """Every function of a per-function trace by its column's name."""
+    names, times, rows = _read(path)
+    return {name: _trace(path, times, [row[column] for row in rows]) for column, name in enumerate(names)}
+
+
+def _read(path: Path) -> tuple[list[str], list[float], list[list[float]]]:
+    times: list[float] = []
+    rows: list[list[float]] = []
+    with _lines(path) as lines:
+        reader = csv.reader(lines)
+        names = next(reader, [])
+        if len(names) <= 1 or names[0] != "t_seconds":
+            raise _bad(path, 1, "does not begin with t_seconds and the name of a column")
+        for row in reader:
+            try:
+                times.append(float(row[0]))
+                rows.append([float(text) for text in row[1:]])
+            except (ValueError, IndexError):
+                raise _bad(path, reader.line_num, "is not a row of numbers") from None
+            if len(row) != len(names) or min(rows[-1]) < 0:
+                raise _bad(path, reader.line_num, f"is not {len(names)} numbers from 0")
+    return names[1:], times, rows
+
+
+def _lines(path: Path) -> io.TextIOWrapper:
+    if not path.is_file():
+        raise bad_request("bad_trace", f"There is no trace at {path}.", "Name a CSV file, plain or .gz.")
+    if path.suffix == ".gz":
+        return io.TextIOWrapper(gzip.open(path, "rb"), encoding="utf-8", newline="")
+    return path.open(encoding="utf-8", newline="")
+
+
+def _trace(path: Path, times: Sequence[float], counts: Sequence[float]) -> Trace:
+    if not times:
+        raise _bad(path, 2, "is missing: there is no row")
+    bin_s = min(_steps(path, times), default=1.0)
+    filled = [0.0] * (round((times[-1] - times[0]) / bin_s) + 1)
+    for time_s, count in zip(times, counts, strict=True):
+        filled[round((time_s - times[0]) / bin_s)] += count
+    return Trace(bin_s, tuple(filled), times[0])
+
+
+def _steps(path: Path, times: Sequence[float]) -> Iterator[float]:
+    for line, (before, after) in enumerate(itertools.pairwise(times), start=3):
+        if after <= before:
+            raise _bad(path, line, "does not come after the row before it")
+        # Differences of decimal fractions: 0.3 − 0.2 must be the same bin as 0.1 − 0.
+        yield round(after - before, 9)
+
+
+def _bad(path: Path, line: int, what: str) -> Exception:
+    return bad_request("bad_trace", f"{path.name}: line {line} {what}.", "A trace is CSV: t_seconds,count.")
