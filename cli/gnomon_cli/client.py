@@ -1,0 +1,172 @@
+"""The gateway over HTTP: one small client that every command uses.
+
+A call that fails becomes one `CommandFailed` with a sentence that says what to do: the gateway cannot be reached, a login is
+missing, or the platform's own error document `{"error": {"code", "message", "hint"}}` in one line.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator, Mapping
+from typing import Any
+from urllib.parse import urlencode, urlsplit
+
+import urllib3
+from urllib3.exceptions import HTTPError, MaxRetryError, NewConnectionError, SSLError
+from urllib3.exceptions import TimeoutError as HTTPTimeout
+
+from gnomon_cli.credentials import Credentials
+from gnomon_cli.errors import CommandFailed
+
+SHOWN_CHARACTERS = 1000
+"""Of an error that is no error document: enough for a traceback's last lines, not for a page of HTML."""
+
+
+class Gateway:
+    """One gateway's address, and who we are there."""
+
+    def __init__(self, url: str, credentials: Credentials, *, verify_tls: bool = True, timeout_s: float = 60.0) -> None:
+        self.url = url
+        self._credentials = credentials
+        self._timeout_s = timeout_s
+        self._pool = _pool(url, verify_tls=verify_tls)
+
+    def call(
+        self,
+        method: str,
+        path: str,
+        *,
+        query: Mapping[str, str] | None = None,
+        body: bytes | None = None,
+        headers: Mapping[str, str] | None = None,
+        authenticated: bool = True,
+        stream: bool = False,
+        patient: bool = False,
+    ) -> urllib3.BaseHTTPResponse:
+        """Send a request and return whatever is answered.
+
+        `stream` leaves the body to be read piece by piece; `patient` waits for it without limit once connected.
+
+        Raises:
+            CommandFailed: No answer came.
+
+        """
+        url = f"{self.url}{path}" + (f"?{urlencode(query)}" if query else "")
+        sent = {"User-Agent": "gnomon", **(headers or {})}
+        if authenticated and self._credentials.authorization:
+            sent["Authorization"] = self._credentials.authorization
+        timeout = urllib3.Timeout(connect=self._timeout_s, read=None if patient else self._timeout_s)
+        try:
+            return self._pool.request(
+                method, url, body=body, headers=sent, timeout=timeout, retries=False, redirect=False, preload_content=not stream
+            )
+        except HTTPError as error:
+            raise self._unreachable(error) from None
+
+    def json(self, method: str, path: str, *, query: Mapping[str, str] | None = None, document: bytes | None = None) -> Any:
+        """Send a document and return the answered one; None where the answer is empty.
+
+        Raises:
+            CommandFailed: The answer is not 2xx or not JSON.
+
+        """
+        headers = {"Content-Type": "application/json"} if document is not None else {}
+        answer = self.call(method, path, query=query, body=document, headers=headers)
+        self.check(answer)
+        if not answer.data:
+            return None
+        try:
+            return json.loads(answer.data)
+        except ValueError:
+            raise CommandFailed(f"{self.url}{path} answered something that is not JSON.", "Is it a gateway?") from None
+
+    def lines(self, answer: urllib3.BaseHTTPResponse) -> Iterator[bytes]:
+        """The lines of a streamed answer, each as soon as it is whole.
+
+        Raises:
+            CommandFailed: The connection broke.
+
+        """
+        rest = b""
+        for piece in self.pieces(answer):
+            *whole, rest = (rest + piece).split(b"\n")
+            yield from (line for line in whole if line.strip())
+        if rest.strip():
+            yield rest
+
+    def pieces(self, answer: urllib3.BaseHTTPResponse) -> Iterator[bytes]:
+        """The body of a streamed answer, as it comes.
+
+        Raises:
+            CommandFailed: The connection broke.
+
+        """
+        try:
+            yield from answer.stream(2**16)
+        except HTTPError as error:
+            raise CommandFailed(f"The connection to {self.url} broke: {_cause(error)}.") from None
+        finally:
+            answer.close()
+
+    def check(self, answer: urllib3.BaseHTTPResponse) -> None:
+        """Raise `CommandFailed` unless the answer is 2xx."""
+        if not 200 <= answer.status < 300:  # noqa: PLR2004 - HTTP's own classes
+            raise CommandFailed(self.explain(answer))
+
+    def explain(self, answer: urllib3.BaseHTTPResponse) -> str:
+        """An answer that is an error, in one line."""
+        if answer.status == 401:  # noqa: PLR2004
+            return f"{self.url} asks for a login. Log in with `gnomon login -g {self.url} --password-stdin`."
+        text = answer.data.decode("utf-8", "replace").strip()
+        try:
+            error = json.loads(text)["error"]
+            sentence = f"{error['message']} {error.get('hint', '')}".strip()
+            return f"{' '.join(sentence.split())} ({answer.status} {error['code']})"
+        except (ValueError, KeyError, TypeError):
+            shown = " ".join(text.split())[:SHOWN_CHARACTERS] or answer.headers.get("Location", "")
+            return f"{self.url} answered {answer.status}" + (f": {shown}" if shown else ".")
+
+    def _unreachable(self, error: HTTPError) -> CommandFailed:
+        cause = error.reason if isinstance(error, MaxRetryError) else error
+        if isinstance(cause, SSLError):
+            return CommandFailed(f"{self.url} has a certificate that cannot be trusted.", "If it is yours, pass --tls-no-verify.")
+        if isinstance(cause, HTTPTimeout) and not isinstance(cause, NewConnectionError):
+            return CommandFailed(f"{self.url} did not answer within {self._timeout_s:g} s.", "Give it more with --timeout.")
+        return CommandFailed(
+            f"Cannot reach {self.url}: {_cause(error)}.", "Start it with `gnomon serve`, or name another gateway with -g."
+        )
+
+
+def _cause(error: BaseException) -> str:
+    """The operating system's own words for a network error, which urllib3 wraps several times."""
+    inner: BaseException | None = error
+    while inner is not None:
+        if isinstance(inner, OSError) and inner.strerror:
+            return inner.strerror
+        reason = getattr(inner, "reason", None)
+        inner = reason if isinstance(reason, BaseException) else inner.__cause__ or inner.__context__
+    return str(error).split(": ", 1)[-1].rstrip(".")
+
+
+def _pool(url: str, *, verify_tls: bool) -> urllib3.PoolManager:
+    options: dict[str, Any] = {}
+    if not verify_tls:
+        urllib3.disable_warnings(urllib3.exceptions.InsecureRequestWarning)
+        options["cert_reqs"] = "CERT_NONE"
+    proxy = _proxy(url)
+    return urllib3.ProxyManager(proxy, **options) if proxy else urllib3.PoolManager(**options)
+
+
+def _proxy(url: str) -> str:
+    """The proxy that the environment names for this address, and never one for an address of this machine."""
+    parts = urlsplit(url)
+    host = parts.hostname or ""
+    if host in {"localhost", "::1"} or host.startswith("127."):
+        return ""
+    names = (f"{parts.scheme}_proxy", f"{parts.scheme}_proxy".upper())
+    if not any(os.environ.get(name) for name in names):
+        return ""
+    from urllib.request import getproxies, proxy_bypass  # noqa: PLC0415 - 20 ms that only a proxied call needs
+
+    return "" if proxy_bypass(host) else getproxies().get(parts.scheme, "")

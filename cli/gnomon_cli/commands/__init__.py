@@ -1,0 +1,1 @@
+"""The commands, one module a group. `gnomon_cli.main` holds their table."""

@@ -1,0 +1,172 @@
+"""`gnomon deploy`: a stack file's functions, or one image, sent as faas-cli sends them.
+
+Each is first updated by PUT and, where the gateway does not know it yet, created by POST. A function that fails does not keep
+the others from being deployed; the exit code is 1 then.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import click
+
+from gnomon_cli.client import Gateway
+from gnomon_cli.command import Command
+from gnomon_cli.deployment import Deployment, Overrides, from_flags, from_stack, pairs
+from gnomon_cli.errors import CommandFailed
+from gnomon_cli.go_json import go_json
+from gnomon_cli.options import Target, gateway_options, json_option, namespace_option
+from gnomon_cli.output import note, print_json
+from gnomon_cli.stack import Resources, Stack
+
+NOT_FOUND = 404
+DEPLOYED = frozenset({200, 201, 202})
+
+
+def deploy_options(function: Any) -> Any:
+    """What `deploy` and `up` let the command line add to a stack file."""
+    for option in reversed(
+        [
+            click.option("-e", "--env", multiple=True, metavar="KEY=VALUE", help="Environment variable."),
+            click.option("-l", "--label", multiple=True, metavar="KEY=VALUE", help="Label."),
+            click.option("--annotation", multiple=True, metavar="KEY=VALUE", help="Annotation, such as gnomon/autoscaler=kpa."),
+            click.option("--secret", multiple=True, metavar="NAME", help="Secret that the function may read."),
+            click.option("--constraint", multiple=True, metavar="TEXT", help="Where it may run."),
+            click.option("--readonly", is_flag=True, help="Root file system read-only."),
+            click.option("--replace", is_flag=True, help="Remove a function before it is deployed."),
+            click.option("--update/--no-update", default=None, help="Update a function in place; the default."),
+            click.option("--read-template/--no-read-template", default=True, help="Take a missing fprocess from the template."),
+        ]
+    ):
+        function = option(function)
+    return function
+
+
+@click.command(
+    cls=Command,
+    examples="""
+    gnomon deploy -f stack.yml
+    gnomon deploy -f stack.yml --filter classify --annotation gnomon/autoscaler=k-lv
+    gnomon deploy --image functions/alpine:latest --name hash --fprocess sha512sum
+    """,
+)
+@gateway_options(functions=True)
+@namespace_option
+@click.option("--image", default="", help="Image to deploy without a stack file; with --name.")
+@click.option("--name", default="", help="Name of the function that --image becomes.")
+@click.option("--fprocess", default="", help="Process that the image's watchdog runs.")
+@click.option("--cpu-limit", default="", metavar="CORES", help="With --image, such as 500m.")
+@click.option("--memory-limit", default="", metavar="BYTES", help="With --image, such as 128Mi.")
+@click.option("--cpu-request", default="", metavar="CORES", help="With --image.")
+@click.option("--memory-request", default="", metavar="BYTES", help="With --image.")
+@deploy_options
+@json_option
+def deploy(  # one argument an option
+    *,
+    target: Target,
+    image: str,
+    name: str,
+    fprocess: str,
+    cpu_limit: str,
+    memory_limit: str,
+    cpu_request: str,
+    memory_request: str,
+    as_json: bool,
+    **options: Any,
+) -> None:
+    """Deploy the functions of a stack file, or one image."""
+    if image or name:
+        if not (image and name):
+            raise click.UsageError("--image and --name go together.")
+        if target.yaml:
+            raise click.UsageError("Give -f or --image, not both.")
+        deployment = from_flags(
+            name=name,
+            image=image,
+            fprocess=fprocess,
+            overrides=overrides(options),
+            limits=Resources(memory_limit, cpu_limit),
+            requests=Resources(memory_request, cpu_request),
+        )
+        send_all(target.gateway(), [deployment], options, as_json=as_json)
+        return
+    deploy_stack(target, required_stack(target), options, as_json=as_json)
+
+
+def required_stack(target: Target) -> Stack:
+    """The stack file's chosen functions, of which there must be some."""
+    stack = target.stack()
+    if stack is None:
+        raise click.UsageError("There is no stack.yml here. Name one with -f, or deploy an image with --image and --name.")
+    if not stack.functions:
+        raise CommandFailed(f"{stack.file} has no functions.", "Add one under `functions:`.")
+    return stack
+
+
+def deploy_stack(target: Target, stack: Stack, options: dict[str, Any], *, as_json: bool) -> None:
+    """Deploy the functions of a stack."""
+    extra = overrides(options)
+    deployments = [from_stack(stack, function, extra, read_template=options["read_template"]) for function in stack.functions]
+    send_all(target.gateway(stack), deployments, options, as_json=as_json)
+
+
+def overrides(options: dict[str, Any]) -> Overrides:
+    """What the options add to a function."""
+    return Overrides(
+        namespace=options["namespace"],
+        environment=pairs(options["env"], "env"),
+        labels=pairs(options["label"], "label"),
+        annotations=pairs(options["annotation"], "annotation"),
+        secrets=options["secret"],
+        constraints=options["constraint"],
+        readonly=options["readonly"],
+    )
+
+
+def send_all(gateway: Gateway, deployments: Iterable[Deployment], options: dict[str, Any], *, as_json: bool) -> None:
+    """Deploy one after the other; an error names every function that failed."""
+    replace, update = options["replace"], options["update"]
+    if replace and update:
+        raise click.UsageError("--replace removes a function first, --update changes it in place: use one of them.")
+    update = not replace if update is None else update
+    results, failures = [], []
+    for deployment in deployments:
+        if not as_json:
+            click.echo(f"Deploying: {deployment.name}.")
+        try:
+            status = send(gateway, deployment, replace=replace, update=update)
+        except CommandFailed as error:
+            failures.append(f"{deployment.name}: {error.message}")
+            continue
+        suffix = f".{deployment.namespace}" if deployment.namespace else ""
+        url = f"{gateway.url}/function/{deployment.name}{suffix}"
+        results.append({"name": deployment.name, "status": status, "url": url})
+        if not as_json:
+            click.echo(f"Deployed. URL: {url}")
+    if as_json:
+        print_json(results)
+    for failure in failures[:-1]:
+        note(f"Error: {failure}")
+    if failures:
+        raise CommandFailed(failures[-1])
+
+
+def send(gateway: Gateway, deployment: Deployment, *, replace: bool, update: bool) -> int:
+    """Deploy one function; the status of the answer that deployed it."""
+    headers = {"Content-Type": "application/json"}
+    if replace:
+        answer = gateway.call("DELETE", "/system/functions", body=removal(deployment.name, deployment.namespace), headers=headers)
+        if answer.status != NOT_FOUND:
+            gateway.check(answer)
+    answer = gateway.call("PUT" if update else "POST", "/system/functions", body=deployment.body, headers=headers)
+    if update and answer.status == NOT_FOUND:
+        answer = gateway.call("POST", "/system/functions", body=deployment.body, headers=headers)
+    if answer.status not in DEPLOYED:
+        raise CommandFailed(gateway.explain(answer))
+    return answer.status
+
+
+def removal(name: str, namespace: str) -> bytes:
+    """The document that removes a function."""
+    return go_json({"functionName": name} | ({"namespace": namespace} if namespace else {}))

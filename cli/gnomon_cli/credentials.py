@@ -1,0 +1,110 @@
+"""Who one is at a gateway: `~/.openfaas/config.yml`, the file that faas-cli keeps, so that either's login serves both.
+
+    auths:
+    - gateway: http://127.0.0.1:8080
+      auth: basic
+      token: base64(user:password)
+
+OPENFAAS_CONFIG names another folder; in CI (CI=true or 1) it is `.openfaas` in the working directory.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from gnomon_cli.errors import CommandFailed
+
+BASIC = "basic"
+
+
+@dataclass(frozen=True, slots=True)
+class Credentials:
+    """The Authorization header's value, or nothing."""
+
+    authorization: str = ""
+
+
+def config_file(environment: Mapping[str, str]) -> Path:
+    """Where the logins are kept."""
+    folder = environment.get("OPENFAAS_CONFIG", "")
+    if not folder:
+        folder = ".openfaas" if environment.get("CI") in {"true", "1"} else "~/.openfaas"
+    return Path(folder).expanduser() / "config.yml"
+
+
+def basic(user: str, password: str) -> Credentials:
+    """Credentials of a user and password."""
+    return Credentials(f"Basic {_encode(user, password)}")
+
+
+def find(gateway: str, token: str, environment: Mapping[str, str]) -> Credentials:
+    """The credentials for a gateway: a basic login that was kept, else the given token, else a token that was kept."""
+    for entry in _entries(config_file(environment)):
+        if entry.get("gateway") == gateway:
+            kept = str(entry.get("token", ""))
+            if entry.get("auth") == BASIC:
+                _check(kept, config_file(environment))
+                return Credentials(f"Basic {kept}")
+            token = token or kept
+    return Credentials(f"Bearer {token}" if token else "")
+
+
+def remember(gateway: str, user: str, password: str, environment: Mapping[str, str]) -> Path:
+    """Keep a login, replacing the gateway's earlier one. The file can be read by its owner only."""
+    entry = {"gateway": gateway, "auth": BASIC, "token": _encode(user, password)}
+    return _change(gateway, entry, environment)
+
+
+def forget(gateway: str, environment: Mapping[str, str]) -> bool:
+    """Drop a gateway's login. Whether there was one."""
+    known = any(entry.get("gateway") == gateway for entry in _entries(config_file(environment)))
+    if known:
+        _change(gateway, None, environment)
+    return known
+
+
+def _change(gateway: str, entry: dict[str, Any] | None, environment: Mapping[str, str]) -> Path:
+    path = config_file(environment)
+    entries = _entries(path)
+    index = next((place for place, known in enumerate(entries) if known.get("gateway") == gateway), len(entries))
+    entries[index : index + 1] = [entry] if entry else []
+    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    written = path.with_name(f".{path.name}.{os.getpid()}")
+    with os.fdopen(os.open(written, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w", encoding="utf-8") as file:
+        yaml.safe_dump({"auths": entries}, file, sort_keys=False)
+    written.replace(path)
+    return path
+
+
+def _entries(path: Path) -> list[dict[str, Any]]:
+    try:
+        document = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        return []
+    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+        raise CommandFailed(
+            f"{path} cannot be read: {str(error).splitlines()[0]}.", "Repair or remove it, then log in again."
+        ) from None
+    auths = document.get("auths") if isinstance(document, dict) else None
+    return [entry for entry in auths or [] if isinstance(entry, dict)]
+
+
+def _encode(user: str, password: str) -> str:
+    return base64.b64encode(f"{user}:{password}".encode()).decode()
+
+
+def _check(token: str, path: Path) -> None:
+    try:
+        decoded = base64.b64decode(token, validate=True)
+    except binascii.Error:
+        decoded = b""
+    if b":" not in decoded:
+        raise CommandFailed(f"{path} holds a login that cannot be read.", "Log in again with `gnomon login`.")

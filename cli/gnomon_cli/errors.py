@@ -1,0 +1,26 @@
+"""What the command line says when something fails: one line on stderr, and an exit code that scripts can rely on.
+
+0 is success, 1 a failure (of the gateway, the network, the stack file), 2 a command that was written wrongly (click's own).
+"""
+
+from __future__ import annotations
+
+import click
+
+from gnomon_core.errors import GnomonError
+
+EXIT_FAILURE = 1
+
+
+class CommandFailed(click.ClickException):
+    """A failure with a sentence that says what to do."""
+
+    exit_code = EXIT_FAILURE
+
+    def __init__(self, message: str, hint: str = "") -> None:
+        super().__init__(f"{message} {hint}".strip())
+
+
+def from_gnomon(error: GnomonError) -> CommandFailed:
+    """A part's error, as the command line says it."""
+    return CommandFailed(error.message, error.hint)

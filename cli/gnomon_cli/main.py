@@ -1,0 +1,73 @@
+"""`gnomon`: the table of its commands, and the one place where a failure becomes an exit code."""
+
+from __future__ import annotations
+
+import sys
+
+import click
+
+from gnomon_cli.command import Entry, LazyGroup
+from gnomon_cli.errors import EXIT_FAILURE
+from gnomon_core.errors import GnomonError
+
+EXIT_INTERRUPTED = 130
+
+_COMMANDS = "gnomon_cli.commands"
+TABLE = {
+    "serve": Entry(f"{_COMMANDS}.serve", "serve", "Serve functions on this machine: gateway, autoscaler, instances."),
+    "up": Entry(f"{_COMMANDS}.up", "up", "Build the functions of a stack file and deploy them."),
+    "deploy": Entry(f"{_COMMANDS}.deploy", "deploy", "Deploy the functions of a stack file, or one image."),
+    "list": Entry(f"{_COMMANDS}.functions", "list_functions", "List the deployed functions."),
+    "describe": Entry(f"{_COMMANDS}.functions", "describe", "Show everything about a function."),
+    "invoke": Entry(f"{_COMMANDS}.invoke", "invoke", "Call a function with what standard input or -d holds."),
+    "logs": Entry(f"{_COMMANDS}.logs", "logs", "Follow a function's log."),
+    "decisions": Entry(f"{_COMMANDS}.policies", "decisions", "Show how a function was scaled, and why."),
+    "policies": Entry(f"{_COMMANDS}.policies", "policies", "List the scaling and scheduling policies to choose from."),
+    "scale": Entry(f"{_COMMANDS}.functions", "scale", "Set how many instances a function has."),
+    "remove": Entry(f"{_COMMANDS}.functions", "remove", "Remove functions."),
+    "secret": Entry(f"{_COMMANDS}.secrets", "secret", "Create, list, update and remove secrets."),
+    "namespaces": Entry(f"{_COMMANDS}.about", "namespaces", "List the namespaces."),
+    "ready": Entry(f"{_COMMANDS}.about", "ready", "Wait until the gateway or a function is ready."),
+    "version": Entry(f"{_COMMANDS}.about", "version", "Show our version and the gateway's."),
+    "login": Entry(f"{_COMMANDS}.login", "login", "Keep a login for a gateway."),
+    "logout": Entry(f"{_COMMANDS}.login", "logout", "Forget a gateway's login."),
+    "models": Entry(f"{_COMMANDS}.models", "models", "Add, list and verify models."),
+    "simulate": Entry(f"{_COMMANDS}.simulation", "simulate", "Try a policy on a trace in virtual time."),
+    "replay": Entry(f"{_COMMANDS}.simulation", "replay", "Send a trace's requests to a running gateway and measure."),
+}
+ALIASES = {"ls": "list", "rm": "remove", "delete": "remove", "namespace": "namespaces"}
+
+
+@click.group(
+    cls=LazyGroup,
+    table=TABLE,
+    aliases=ALIASES,
+    examples="""
+    gnomon serve                        # on http://127.0.0.1:8080
+    gnomon deploy -f stack.yml          # from another terminal
+    gnomon invoke classify -d @photo.jpg
+    """,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110},
+)
+def gnomon() -> None:
+    """Deep-learning models and handlers as functions."""
+
+
+def main() -> None:
+    """Run the command line; the exit code is 0, 1 for a failure, 2 for a command that is written wrongly."""
+    try:
+        code = gnomon.main(prog_name="gnomon", standalone_mode=False)
+    except click.ClickException as error:
+        error.show()
+        sys.exit(error.exit_code)
+    except GnomonError as error:
+        click.echo(f"Error: {error}", err=True)
+        sys.exit(EXIT_FAILURE)
+    except (click.Abort, KeyboardInterrupt):
+        click.echo("", err=True)
+        sys.exit(EXIT_INTERRUPTED)
+    except BrokenPipeError:
+        # Whoever read our output has enough: `gnomon logs f | head`.
+        sys.stderr.close()
+        sys.exit(EXIT_FAILURE)
+    sys.exit(code if isinstance(code, int) else 0)

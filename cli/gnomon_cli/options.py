@@ -1,0 +1,122 @@
+"""Options that many commands share, with faas-cli's names: which gateway, which stack file, which form of output."""
+
+from __future__ import annotations
+
+import functools
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeVar, cast
+
+import click
+
+from gnomon_cli.address import gateway_url
+from gnomon_cli.client import Gateway
+from gnomon_cli.credentials import find
+from gnomon_cli.errors import CommandFailed
+from gnomon_cli.stack import Stack, default_file, load_stack, select
+from gnomon_core.units import parse_duration_s
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+class Duration(click.ParamType[float]):
+    """`500ms`, `30s`, `5m`, `1h30m`, or seconds as a number."""
+
+    name = "duration"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        if isinstance(value, (int, float)):
+            return float(value)
+        try:
+            return parse_duration_s(value)
+        except ValueError:
+            self.fail(f"{value!r} is not a duration such as 30s or 5m.", param, ctx)
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """What the command line says about the gateway and the stack file."""
+
+    flag: str
+    token: str
+    verify_tls: bool
+    timeout_s: float
+    yaml: str
+    filter: str = ""
+    regex: str = ""
+    envsubst: bool = True
+
+    def stack(self) -> Stack | None:
+        """The chosen functions of the stack file; None where no file is named and none lies in the working directory."""
+        name = self.yaml or default_file(Path.cwd())
+        if not name:
+            return None
+        return select(load_stack(name, os.environ if self.envsubst else None), self.filter, self.regex)
+
+    def gateway(self, stack: Stack | None = None) -> Gateway:
+        """The client for the gateway, with the login that is kept for it."""
+        url = gateway_url(self.flag, stack.gateway if stack else self._stack_gateway(), os.environ)
+        return Gateway(url, find(url, self.token, os.environ), verify_tls=self.verify_tls, timeout_s=self.timeout_s)
+
+    def _stack_gateway(self) -> str:
+        """The stack file's gateway; a file that was not named contributes one only if it can be read."""
+        name = self.yaml or default_file(Path.cwd())
+        if self.flag or not name:
+            return ""
+        try:
+            return load_stack(name, os.environ).gateway
+        except CommandFailed:
+            if self.yaml:
+                raise
+            return ""
+
+
+def gateway_options(*, functions: bool = False, timeout_s: float = 60.0) -> Callable[[F], F]:
+    """-g, -f, -k, --tls-no-verify, --timeout; with `functions` also --filter, --regex, --envsubst: all as one `target`."""
+
+    def decorate(function: F) -> F:
+        @functools.wraps(function)
+        def wrapped(*args: Any, gateway: str, token: str, tls_no_verify: bool, timeout: float, yaml: str, **rest: Any) -> Any:
+            chosen = {name: rest.pop(name) for name in ("filter", "regex", "envsubst") if functions}
+            return function(*args, target=Target(gateway, token, not tls_no_verify, timeout, yaml, **chosen), **rest)
+
+        options = [
+            click.option(
+                "-g", "--gateway", default="", metavar="URL", help="Gateway; default: stack file, OPENFAAS_URL, 127.0.0.1:8080."
+            ),
+            click.option("-f", "--yaml", default="", metavar="FILE", help="Stack file; default: stack.yaml or stack.yml here."),
+            click.option("-k", "--token", default="", metavar="JWT", help="Token instead of the login that is kept."),
+            click.option("--tls-no-verify", is_flag=True, help="Do not check the gateway's certificate."),
+            click.option(
+                "--timeout",
+                type=Duration(),
+                default=timeout_s,
+                metavar="DURATION",
+                help=f"For each call; default {timeout_s:g}s.",
+            ),
+        ]
+        if functions:
+            options += [
+                click.option(
+                    "--filter", default="", metavar="WILDCARD", help='Only functions whose name matches, as in "img-*".'
+                ),
+                click.option(
+                    "--regex", default="", metavar="REGEX", help="Only functions whose name matches the regular expression."
+                ),
+                click.option("--envsubst/--no-envsubst", default=True, help="Substitute ${VARIABLES} in the stack file."),
+            ]
+        return functools.reduce(lambda decorated, option: option(decorated), reversed(options), cast("F", wrapped))
+
+    return decorate
+
+
+def namespace_option(function: F) -> F:
+    """-n."""
+    return click.option("-n", "--namespace", default="", metavar="NAME", help="Namespace of the function.")(function)
+
+
+def json_option(function: F) -> F:
+    """-j, given to the command as `as_json`."""
+    return click.option("-j", "--json", "as_json", is_flag=True, help="Print JSON.")(function)

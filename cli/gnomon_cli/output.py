@@ -1,0 +1,40 @@
+"""What commands print: tables for people, JSON for programs."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+import click
+
+
+def print_json(document: Any) -> None:
+    """A document, indented."""
+    click.echo(json.dumps(document, indent=2, ensure_ascii=False))
+
+
+def print_line(document: Any) -> None:
+    """A document on one line, for streams."""
+    click.echo(json.dumps(document, ensure_ascii=False))
+
+
+def print_table(header: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
+    """Columns as wide as their widest text, two spaces apart."""
+    texts = [[str(cell) for cell in row] for row in (header, *rows)]
+    widths = [max(len(row[column]) for row in texts) for column in range(len(header))]
+    for row in texts:
+        click.echo("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())
+
+
+def note(text: str) -> None:
+    """Progress, beside what a program may read from standard output."""
+    click.echo(text, err=True)
+
+
+def read_standard_input() -> bytes:
+    """All of it, with a word to a person who may wonder what is waited for."""
+    if sys.stdin.isatty():
+        note("Reading from standard input; end it with Ctrl-D.")
+    return sys.stdin.buffer.read()
