@@ -1,82 +1,87 @@
-"""Who may call what: every route of the gateway in one table, which the guard reads and tests walk.
+"""Every route of the gateway and who may use it: one table, walked by the guard of the control routes and by tests.
 
-A path or method that is not in the table is a control route: closed unless it is opened here.
+A name in braces is one segment; with `…` behind it, everything below. What is not in the table does not exist; what is not `OPEN`
+needs credentials wherever the gateway has any. Routes that are `HMAC` check a signature of their own.
 """
 
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import StrEnum
 
 
 class Access(StrEnum):
-    """What a caller must bring."""
+    """Who may use a route."""
 
     OPEN = "open"
-    """Nothing: inference and health."""
-    SIGNED = "signed"
-    """The builder's HMAC over the body, which its handler checks."""
-    CONTROL = "control"
-    """Credentials where authentication is on, our own Host, and no foreign Origin."""
+    AUTH = "auth"
+    HMAC = "hmac"
+
+
+ANY = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS")
+_READ = ("GET", "HEAD")
 
 
 @dataclass(frozen=True, slots=True)
 class Route:
-    """A path, its methods, and who may use them. `{name}` is one segment, `{rest:path}` any number of them."""
+    """A path pattern, its methods, and who may use it."""
 
-    pattern: str
+    path: str
     methods: tuple[str, ...]
     access: Access
 
+    def matches(self, path: str) -> bool:
+        """Whether a request path is this route's."""
+        return re.fullmatch(_expression(self.path), path) is not None
 
-ANY_METHOD = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS")
 
 ROUTES: tuple[Route, ...] = (
-    Route("/function/{name}", ANY_METHOD, Access.OPEN),
-    Route("/function/{name}/{rest:path}", ANY_METHOD, Access.OPEN),
+    Route("/function/{name}", ANY, Access.OPEN),
+    Route("/function/{name}/{rest}…", ANY, Access.OPEN),
     Route("/async-function/{name}", ("POST",), Access.OPEN),
-    Route("/async-function/{name}/{rest:path}", ("POST",), Access.OPEN),
-    Route("/v2", ("GET",), Access.OPEN),
-    Route("/v2/health/live", ("GET",), Access.OPEN),
-    Route("/v2/health/ready", ("GET",), Access.OPEN),
-    Route("/v2/models/{name}", ("GET",), Access.OPEN),
-    Route("/v2/models/{name}/ready", ("GET",), Access.OPEN),
-    Route("/v2/models/{name}/infer", ("POST",), Access.OPEN),
-    Route("/v2/models/{name}/versions/{version}", ("GET",), Access.OPEN),
-    Route("/v2/models/{name}/versions/{version}/ready", ("GET",), Access.OPEN),
-    Route("/v2/models/{name}/versions/{version}/infer", ("POST",), Access.OPEN),
-    Route("/healthz", ("GET", "HEAD"), Access.OPEN),
-    Route("/metrics", ("GET", "HEAD"), Access.OPEN),
-    Route("/build", ("POST",), Access.SIGNED),
-    Route("/system/functions", ("GET", "POST", "PUT", "DELETE"), Access.CONTROL),
-    Route("/system/function/{name}", ("GET",), Access.CONTROL),
-    Route("/system/scale-function/{name}", ("POST",), Access.CONTROL),
-    Route("/system/info", ("GET",), Access.CONTROL),
-    Route("/system/namespaces", ("GET",), Access.CONTROL),
-    Route("/system/namespace/", ("POST",), Access.CONTROL),
-    Route("/system/namespace/{name}", ("GET", "POST", "PUT", "DELETE"), Access.CONTROL),
-    Route("/system/secrets", ("GET", "POST", "PUT", "DELETE"), Access.CONTROL),
-    Route("/system/logs", ("GET",), Access.CONTROL),
-    Route("/gnomon/functions/{name}/decisions", ("GET",), Access.CONTROL),
-    Route("/gnomon/policies", ("GET",), Access.CONTROL),
+    Route("/async-function/{name}/{rest}…", ("POST",), Access.OPEN),
+    Route("/v2", _READ, Access.OPEN),
+    Route("/v2/health/live", _READ, Access.OPEN),
+    Route("/v2/health/ready", _READ, Access.OPEN),
+    Route("/v2/models/{model}", _READ, Access.OPEN),
+    Route("/v2/models/{model}/ready", _READ, Access.OPEN),
+    Route("/v2/models/{model}/infer", ("POST",), Access.OPEN),
+    Route("/v2/models/{model}/versions/{version}", _READ, Access.OPEN),
+    Route("/v2/models/{model}/versions/{version}/ready", _READ, Access.OPEN),
+    Route("/v2/models/{model}/versions/{version}/infer", ("POST",), Access.OPEN),
+    Route("/healthz", _READ, Access.OPEN),
+    Route("/metrics", _READ, Access.OPEN),
+    Route("/system/functions", ("GET", "POST", "PUT", "DELETE"), Access.AUTH),
+    Route("/system/function/{name}", ("GET",), Access.AUTH),
+    Route("/system/scale-function/{name}", ("POST",), Access.AUTH),
+    Route("/system/info", ("GET",), Access.AUTH),
+    Route("/system/namespaces", ("GET",), Access.AUTH),
+    Route("/system/namespace/{name}", ("GET", "POST", "PUT", "DELETE"), Access.AUTH),
+    Route("/system/secrets", ("GET", "POST", "PUT", "DELETE"), Access.AUTH),
+    Route("/system/logs", ("GET",), Access.AUTH),
+    Route("/gnomon/functions/{name}/decisions", ("GET",), Access.AUTH),
+    Route("/gnomon/policies", ("GET",), Access.AUTH),
+    Route("/build", ("POST",), Access.HMAC),
 )
 
 
-def find_route(path: str) -> Route | None:
-    """The route of a path, whatever the method."""
-    return next((route for expression, route in _COMPILED if expression.fullmatch(path)), None)
+def find(path: str) -> Iterator[Route]:
+    """The routes whose pattern fits this path."""
+    return (route for route in ROUTES if route.matches(path))
 
 
-def access_of(method: str, path: str) -> Access:
-    """What a request must bring; control, if the table does not know it."""
-    route = find_route(path)
-    return route.access if route is not None and method in route.methods else Access.CONTROL
+def access(path: str, method: str) -> Access | None:
+    """Who may use this path with this method; None where there is no such route. Unknown things are never open."""
+    return next((route.access for route in find(path) if method in route.methods), None)
 
 
-def _expression(pattern: str) -> re.Pattern[str]:
-    text = re.escape(pattern).replace(r"\{rest:path\}", ".*")
-    return re.compile(re.sub(r"\\\{[a-z]+\\\}", "[^/]+", text), re.DOTALL)
+def _expression(pattern: str) -> str:
+    return "".join(_segment(part) for part in re.split(r"(\{\w+\}…?)", pattern))
 
 
-_COMPILED = tuple((_expression(route.pattern), route) for route in ROUTES)
+def _segment(part: str) -> str:
+    if part.endswith("…"):
+        return ".*"
+    return "[^/]+" if part.startswith("{") else re.escape(part)

@@ -1,0 +1,28 @@
+"""Requests that left the queue together."""
+
+from __future__ import annotations
+
+from gnomon_gateway.queueing.request import LaneKey, Request
+
+
+class Batch:
+    """Requests that execute together on one instance.
+
+    `live` counts the members that still wait for their answer; `deadline_s` is the earliest of their deadlines.
+    """
+
+    __slots__ = ("deadline_s", "id", "instance_id", "lane", "live", "requests", "sent_s", "size", "streamed")
+
+    def __init__(self, batch_id: int, instance_id: str, lane: LaneKey, requests: tuple[Request, ...], sent_s: float) -> None:
+        self.id = batch_id
+        self.instance_id = instance_id
+        self.lane = lane
+        self.requests = requests
+        self.sent_s = sent_s
+        self.live = len(requests)
+        if self.live == 1:
+            self.size, self.deadline_s = requests[0].size, requests[0].deadline_s
+        else:
+            self.size = sum([request.size for request in requests])
+            self.deadline_s = min([request.deadline_s for request in requests])
+        self.streamed = False

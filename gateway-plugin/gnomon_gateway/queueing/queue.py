@@ -1,0 +1,147 @@
+"""A function's queue: one lane per kind of request, bounded together by count and by bytes.
+
+A lane keeps its requests in order of arrival and lets any one of them go in O(1), because clients leave from the middle. It is
+the `QueueView` that a scheduling policy sees.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Iterator, Sequence
+from itertools import islice
+from typing import overload
+
+from gnomon_core.scheduling import Waiting
+from gnomon_gateway.queueing.request import LaneKey, Request
+
+MANY_LANES = 16
+"""A function has two or three kinds of requests; empty lanes beyond this number belong to models it no longer serves."""
+
+
+class _InOrder(Sequence[Waiting]):
+    """A lane's requests as a sequence. Iterating from either end is quick; an index walks to its place."""
+
+    __slots__ = ("_by_id",)
+
+    def __init__(self, by_id: OrderedDict[int, Request]) -> None:
+        self._by_id = by_id
+
+    def __len__(self) -> int:
+        return len(self._by_id)
+
+    def __iter__(self) -> Iterator[Request]:
+        return iter(self._by_id.values())
+
+    def __reversed__(self) -> Iterator[Request]:
+        return reversed(self._by_id.values())
+
+    @overload
+    def __getitem__(self, index: int) -> Request: ...
+    @overload
+    def __getitem__(self, index: slice) -> Sequence[Request]: ...
+    def __getitem__(self, index: int | slice) -> Request | Sequence[Request]:
+        if isinstance(index, slice):
+            return list(self._by_id.values())[index]
+        ordered = iter(self) if index >= 0 else reversed(self)
+        steps = index if index >= 0 else -index - 1
+        for request in islice(ordered, steps, None):
+            return request
+        raise IndexError(index)
+
+
+class Lane:
+    """Requests that may share a batch, oldest first. `wake_s` is when its policy wants to be asked again."""
+
+    __slots__ = ("_by_id", "key", "requests", "samples", "solo", "variant", "wake_s")
+
+    def __init__(self, key: LaneKey) -> None:
+        self.key = key
+        self.variant = key.variant
+        self.solo = key.solo
+        self.samples = 0
+        self.wake_s = float("inf")
+        self._by_id: OrderedDict[int, Request] = OrderedDict()
+        self.requests: Sequence[Waiting] = _InOrder(self._by_id)
+
+    def __len__(self) -> int:
+        return len(self._by_id)
+
+    def __contains__(self, request: Request) -> bool:
+        return self._by_id.get(request.id) is request
+
+    def head(self) -> Request:
+        """The oldest. The lane is not empty."""
+        return next(iter(self._by_id.values()))
+
+    def snapshot(self) -> list[Request]:
+        """The requests as they are now, in a list of its own."""
+        return list(self._by_id.values())
+
+    def add(self, request: Request) -> None:
+        self._by_id[request.id] = request
+        self.samples += request.size
+
+    def remove(self, request: Request) -> None:
+        del self._by_id[request.id]
+        self.samples -= request.size
+
+
+class FunctionQueue:
+    """Everything of one function that waits.
+
+    A request's `id` is given here and unique within the queue; ids grow in order of admission.
+    """
+
+    def __init__(self, max_requests: int, max_bytes: int) -> None:
+        self.max_requests = max_requests
+        self.max_bytes = max_bytes
+        self.requests = 0
+        self.samples = 0
+        self.bytes = 0
+        self.lanes: dict[LaneKey, Lane] = {}
+        self._last_id = 0
+
+    def has_room(self, body_bytes: int) -> bool:
+        """Whether one more request of this many bytes fits."""
+        return self.requests < self.max_requests and self.bytes + body_bytes <= self.max_bytes
+
+    def add(self, request: Request) -> Lane:
+        """Put the request behind the others of its lane, and say which lane that is."""
+        self._last_id += 1
+        request.id = self._last_id
+        lane = self.lanes.get(request.lane)
+        if lane is None:
+            lane = self._new_lane(request.lane)
+        lane.add(request)
+        self.requests += 1
+        self.samples += request.size
+        self.bytes += request.body_bytes
+        return lane
+
+    def _new_lane(self, key: LaneKey) -> Lane:
+        if len(self.lanes) >= MANY_LANES:
+            self.lanes = {key: lane for key, lane in self.lanes.items() if lane}
+        lane = self.lanes[key] = Lane(key)
+        return lane
+
+    def remove(self, request: Request) -> None:
+        """Take out a request, wherever it stands."""
+        self.lanes[request.lane].remove(request)
+        self.requests -= 1
+        self.samples -= request.size
+        self.bytes -= request.body_bytes
+
+    def waiting_lanes(self) -> list[Lane]:
+        """The lanes in which something waits, the one with the oldest request first."""
+        waiting = [lane for lane in self.lanes.values() if lane]
+        if len(waiting) > 1:
+            waiting.sort(key=_oldest)
+        return waiting
+
+    def oldest_arrival_s(self) -> float | None:
+        """When the oldest waiting request arrived; None if nothing waits."""
+        return min((_oldest(lane) for lane in self.lanes.values() if lane), default=None)
+
+
+def _oldest(lane: Lane) -> float:
+    return lane.head().arrived_s

@@ -1,0 +1,116 @@
+"""One request on its way through the gateway: received → admitted → dispatched → answered.
+
+Exactly one terminal transition, `ANSWERED`, whatever comes first: the function's answer, a refusal, the deadline, or the client
+leaving. Whoever makes it owes the client its answer (or, where the client left, nothing); what comes later is counted and
+dropped.
+
+The gateway knows nothing of HTTP from here on. `meta` and `body` are what the batch channel carries, and a `Responder` takes the
+answer. The simulator's requests have neither.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple, Protocol
+
+from gnomon_core.errors import GnomonError
+from gnomon_core.wire import Frame, Member
+
+if TYPE_CHECKING:
+    from gnomon_gateway.queueing.batch import Batch
+
+RECEIVED, ADMITTED, DISPATCHED, ANSWERED = range(4)
+"""The states. Plain integers, because each request crosses all of them on the hot path."""
+
+
+class LaneKey(NamedTuple):
+    """What requests must share to travel in one batch.
+
+    `variant` is the key of the latency model, `head` the batch frame's head (the tensors' names, types and shapes). `solo` lanes
+    send batches of one request: an answer that streams, or one that was in a batch whose instance died.
+    """
+
+    kind: str
+    variant: str
+    head: bytes = b""
+    solo: bool = False
+
+
+class Responder(Protocol):
+    """Where an answer goes. Each request gets exactly one call of `answer`, `refuse` or `stream` … up to STREAM_END or `broken`.
+
+    Called on the event loop; returns at once and raises nothing.
+    """
+
+    def answer(self, member: Member, head: bytes) -> None:
+        """The function's answer: its status, header lines and body; `head` is the RESULT frame's."""
+        ...
+
+    def refuse(self, error: GnomonError) -> None:
+        """An answer of the platform."""
+        ...
+
+    def stream(self, frame: Frame) -> None:
+        """One frame of an answer that streams."""
+        ...
+
+    def broken(self) -> None:
+        """The stream ended in the middle: the instance is gone."""
+        ...
+
+
+class Request:
+    """A request and where it is. Times are on the gateway's clock.
+
+    `size` is its number of samples, `body_bytes` what it takes of the queue's bytes. `replay_safe` says that running it twice
+    does no harm (a model's inference; not a user's handler), so that it may be run once more when its instance dies.
+    """
+
+    __slots__ = (
+        "arrived_s",
+        "batch",
+        "body",
+        "body_bytes",
+        "deadline_s",
+        "id",
+        "lane",
+        "meta",
+        "replay_safe",
+        "responder",
+        "retried",
+        "size",
+        "state",
+        "streaming",
+    )
+
+    def __init__(
+        self,
+        lane: LaneKey,
+        arrived_s: float,
+        deadline_s: float,
+        *,
+        size: int = 1,
+        meta: bytes = b"",
+        body: bytes | memoryview = b"",
+        responder: Responder | None = None,
+        replay_safe: bool = False,
+        streaming: bool = False,
+    ) -> None:
+        self.id = 0
+        self.lane = lane
+        self.arrived_s = arrived_s
+        self.deadline_s = deadline_s
+        self.size = size
+        self.meta = meta
+        self.body = body
+        self.body_bytes = len(meta) + len(body)
+        self.responder = responder
+        self.replay_safe = replay_safe
+        self.streaming = streaming
+        self.state = RECEIVED
+        self.batch: Batch | None = None
+        self.retried = False
+
+    @property
+    def is_open(self) -> bool:
+        """Whether it still waits for its answer."""
+        return self.state != ANSWERED
