@@ -81,9 +81,9 @@ def _packages(stack: Stack, function: StackFunction, template: Value, flags: Bui
     packages: list[str] = []
     for option in dict.fromkeys((*flags.options, *function.build_options)):
         if option not in known:
+            where = f"{stack.file}:{function.line}: functions.{function.name}.build_options"
             raise CommandFailed(
-                f"{stack.file}:{function.line}: functions.{function.name}: the template {function.lang!r} has no build option {option!r}.",
-                f"It has: {', '.join(known) or 'none'}.",
+                f"{where}: the template {function.lang!r} has no option {option!r}.", f"It has: {', '.join(known) or 'none'}."
             )
         packages += known[option]
     return tuple(packages)

@@ -30,6 +30,7 @@ _REPLACE = re.compile(r"/[/#%]?")
 _SLASHES = re.compile(r"/+")
 _CASING = re.compile(r"[,^]{1,2}")
 _TRIM = re.compile(r"##?|%%?")
+_INTEGER = re.compile(r"[-+]?[0-9]+")
 
 
 def substitute(text: str, environment: Mapping[str, str]) -> str:
@@ -166,14 +167,12 @@ class _Reader:
 
 
 def _substring(value: str, position: str, length: str | None) -> str:
-    """Bytes from a position; a position or length that is no number leaves the value as it is, as in bash."""
-    data = value.encode()
-    try:
-        begin = int(position)
-        begin = max(0, len(data) + begin) if begin < 0 else begin
-        end = len(data) if length is None else begin + max(0, int(length))
-    except ValueError:
+    """Bytes from a position; a position or length that is no number (` -2` is none) leaves the value as it is."""
+    if not _INTEGER.fullmatch(position) or (length is not None and not _INTEGER.fullmatch(length)):
         return value
+    data = value.encode()
+    begin = int(position) if int(position) >= 0 else max(0, len(data) + int(position))
+    end = len(data) if length is None else begin + max(0, int(length))
     return data[begin:end].decode(errors="replace")
 
 

@@ -8,6 +8,7 @@ twice is an error with both lines.
 
 from __future__ import annotations
 
+import base64
 from dataclasses import dataclass
 
 import yaml
@@ -63,7 +64,7 @@ class Value:
         if not isinstance(self.node, ScalarNode):
             raise self.error("must be one value, not a list or a mapping.")
         if self.node.tag == _BINARY:
-            raise self.error("is !!binary, which no field takes.", "Write the text itself.")
+            return self._decoded(self.node.value)
         return str(self.node.value)
 
     def texts(self) -> dict[str, str] | None:
@@ -91,6 +92,13 @@ class Value:
         if self.absent or text in _OLD_FALSE or (plain and text in _FALSE):
             return False
         raise self.error(f"is {text!r}.", "It must be true or false, without quotes.")
+
+    def _decoded(self, text: str) -> str:
+        """`!!binary aGk=` is hi."""
+        try:
+            return base64.b64decode(text, validate=True).decode()
+        except ValueError:
+            raise self.error("is !!binary, but not the base64 of a text.") from None
 
     def _entries(self, mapping: MappingNode) -> dict[str, Node]:
         """Keys and nodes; what is written here wins over what is merged in, an earlier merge over a later one."""
