@@ -1,0 +1,5 @@
+"""Builds handler folders into environments, without Docker: the local platform's `Builder`."""
+
+from gnomon_platforms.local.builder.builder import BuiltImage, EnvironmentBuilder
+
+__all__ = ["BuiltImage", "EnvironmentBuilder"]

@@ -1,0 +1,134 @@
+"""The Builder of the local platform: a handler folder and its requirements become something a zygote can start, without Docker.
+
+    archive ──unpack──▶ contents/<id>/function ─┐
+                  └─requirements──▶ environments/<id> ─┴─▶ images.json: image → content
+
+`resolve` is what the platform asks when a function is deployed with an image that was built here.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from gnomon_core.errors import GnomonError
+from gnomon_core.seams import Built
+from gnomon_platforms.local.builder.commands import Log, Runner, settings_for_builds
+from gnomon_platforms.local.builder.contents import Contents, Received
+from gnomon_platforms.local.builder.environments import Environments, whole
+from gnomon_platforms.local.builder.image_index import ImageIndex
+from gnomon_platforms.local.builder.unpack import DEFAULT_LIMITS, Limits
+
+BUILD_UID = 64_900
+TIME_LIMIT_S = 1800.0
+"""A torch for CUDA is 3 GB: at 5 MB/s that alone takes ten minutes."""
+
+
+@dataclass(frozen=True, slots=True)
+class BuiltImage:
+    """What an image that was built here stands for: the handler's folder, its interpreter, and what its zygote imports first."""
+
+    folder: Path
+    python: Path
+    preload: tuple[str, ...]
+    content_id: str
+
+
+class EnvironmentBuilder:
+    """Builds into `folder`. Builds of one image come one after the other, of different ones at most `concurrency` at once.
+
+    Started as root, requirements are installed by the user `uid`, who sees nothing of the folders in `hidden`, such as the state.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        *,
+        environment: Mapping[str, str] = os.environ,
+        uid: int = BUILD_UID,
+        hidden: Collection[Path] = (),
+        time_limit_s: float = TIME_LIMIT_S,
+        limits: Limits = DEFAULT_LIMITS,
+        concurrency: int = 2,
+    ) -> None:
+        folder.mkdir(parents=True, exist_ok=True)
+        runner = Runner(uid if os.geteuid() == 0 else None, time_limit_s, settings_for_builds(environment), (folder, *hidden))
+        self._contents = Contents(folder / "contents", limits)
+        self._environments = Environments(folder / "environments", runner)
+        self._index = ImageIndex(folder / "images.json")
+        self._turns = asyncio.Semaphore(concurrency)
+        self._images: dict[str, asyncio.Lock] = {}
+        self._gate = asyncio.Lock()
+        self._running = 0
+
+    async def build(self, archive: Path, log: Log) -> Built:
+        """Build what OpenFaaS's remote-builder protocol sends.
+
+        Raises:
+            GnomonError: 422, saying what is wrong; nothing has changed.
+
+        """
+        async with self._gate:
+            self._running += 1
+        try:
+            received = await whole(self._contents.receive, archive)
+            log(f"Received a handler of {received.content.template}, content {received.content.content_id[:12]}.")
+            _say_what_is_not_used(received, log)
+            image = image_name(received.image)
+            async with self._images.setdefault(image, asyncio.Lock()), self._turns:
+                await self._environments.ensure(received.requirements, log)
+                await whole(self._index.put, image, received.content.content_id)
+        finally:
+            self._running -= 1
+        return Built(image, received.content.content_id)
+
+    def resolve(self, image: str) -> BuiltImage | None:
+        """What an image stands for; None for one that was not built here.
+
+        Raises:
+            GnomonError: 409 `build_again` where its environment is gone or was made for another Python.
+
+        """
+        content_id = self._index.get(image_name(image))
+        content = self._contents.find(content_id) if content_id else None
+        if content is None:
+            return None
+        environment = self._environments.find(content.environment_id)
+        if environment is None:
+            what = f"The environment of image {image!r} is gone."
+            raise GnomonError(409, "build_again", what, "Build it again: gnomon up, or faas-cli up.")
+        folder = self._contents.handler_folder(content.content_id)
+        return BuiltImage(folder, environment.python, environment.preload, content.content_id)
+
+    async def collect(self, images: Collection[str], content_ids: Collection[str] = ()) -> list[str]:
+        """Remove what neither these images nor these contents need, and say what. Does nothing while something is being built."""
+        async with self._gate:
+            return await whole(self._collect, images, content_ids) if not self._running else []
+
+    def _collect(self, images: Collection[str], content_ids: Collection[str]) -> list[str]:
+        kept = {image_name(image) for image in images}
+        removed = [image for image in self._index.images() if image not in kept]
+        self._index.remove(removed)
+        needed = {*content_ids, *self._index.images().values()}
+        environments = {content.environment_id for content in map(self._contents.find, needed) if content is not None}
+        for content_id in sorted(self._contents.ids() - needed):
+            self._contents.remove(content_id)
+            removed.append(content_id)
+        for environment_id in sorted(self._environments.ids() - environments):
+            self._environments.remove(environment_id)
+            removed.append(environment_id)
+        return removed
+
+
+def image_name(image: str) -> str:
+    """An image's name with the registry and tag that are meant where there is none, as container tools do."""
+    name = image.removeprefix("docker.io/").removeprefix("library/")
+    return name if ":" in name.rpartition("/")[2] or "@" in name else f"{name}:latest"
+
+
+def _say_what_is_not_used(received: Received, log: Log) -> None:
+    for name in sorted(received.build_args):
+        log(f"The build argument {name} has no meaning on this platform, which runs one Python and no container.")

@@ -1,0 +1,173 @@
+"""Python environments for handlers, one for each set of requirements, built once with uv and never changed.
+
+    environments/<environment id>/          the environment; what is there is whole
+    environments/<environment id>.json      the requirements, and which modules a zygote imports before it forks
+    environments/.building-…/               one that is being built, with its download cache; left by nobody but a SIGKILL
+
+Each build downloads into a cache of its own, because a package that runs code while it is built could poison a cache that others
+use. What was built belongs to root when we are root, so no function can change it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import shutil
+import stat
+import sys
+import uuid
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any, TypeVar
+
+import uv
+
+from gnomon_platforms.local.builder.commands import Log, Runner
+from gnomon_platforms.local.builder.requirements import Requirements
+
+Result = TypeVar("Result")
+
+TEMPORARY = ".building-"
+PRELOADED = ("torch",)
+"""Modules whose import takes seconds: a zygote of an environment that has them imports them once for all its instances."""
+
+
+@dataclass(frozen=True, slots=True)
+class Environment:
+    """An environment that is ready: its interpreter, and the modules worth importing before instances are forked."""
+
+    environment_id: str
+    python: Path
+    preload: tuple[str, ...]
+
+
+class Environments:
+    """The store of environments."""
+
+    def __init__(self, folder: Path, runner: Runner) -> None:
+        self._folder = folder
+        self._runner = runner
+        self._building: dict[str, asyncio.Lock] = {}
+        folder.mkdir(parents=True, exist_ok=True)
+        folder.chmod(0o755)
+        for left in folder.glob(f"{TEMPORARY}*"):
+            shutil.rmtree(left, ignore_errors=True)
+
+    def find(self, environment_id: str) -> Environment | None:
+        """An environment that was built."""
+        python = self._folder / environment_id / "bin" / "python"
+        try:
+            document = json.loads(self._description(environment_id).read_text())
+        except (OSError, ValueError):
+            return None
+        return Environment(environment_id, python, tuple(document["preload"])) if python.exists() else None
+
+    async def ensure(self, requirements: Requirements, log: Log) -> Environment:
+        """The environment with these requirements, built if it is not there yet.
+
+        Raises:
+            GnomonError: 422 `build_failed` or `build_timeout`; nothing half is left.
+
+        """
+        environment_id = requirements.environment_id
+        async with self._building.setdefault(environment_id, asyncio.Lock()):
+            found = self.find(environment_id)
+            if found is not None:
+                log(f"Environment {environment_id[:12]} is there already.")
+                return found
+            work = self._folder / f"{TEMPORARY}{uuid.uuid4().hex}"
+            try:
+                await self._build(work, requirements, log)
+                await whole(self._keep, work / "environment", requirements)
+            finally:
+                await whole(partial(shutil.rmtree, work, ignore_errors=True))
+        built = self.find(environment_id)
+        assert built is not None
+        return built
+
+    async def _build(self, work: Path, requirements: Requirements, log: Log) -> None:
+        wanted = self._make_work(work, requirements)
+        tool, base = Path(uv.find_uv_bin()), _base_python()
+        readable = (tool, Path(sys.base_prefix), base)
+        make = [str(tool), "venv", "--relocatable", "--no-project", "--quiet", "--python", str(base), str(work / "environment")]
+        await self._runner.run(make, work, readable, log)
+        if not requirements.lines:
+            return
+        log(f"Installing {len(requirements.lines)} requirement(s) into environment {requirements.environment_id[:12]}.")
+        install = [str(tool), "pip", "install", "--compile-bytecode", "--python", str(work / "environment")]
+        await self._runner.run([*install, "--requirements", str(wanted)], work, readable, log)
+
+    def _make_work(self, work: Path, requirements: Requirements) -> Path:
+        """The build user's folder, with the file of the requirements."""
+        wanted = work / "requirements.txt"
+        folders = (work, work / "home", work / "tmp", work / "cache")
+        for folder in folders:
+            folder.mkdir(mode=0o700)
+        wanted.write_text(requirements.text)
+        if self._runner.uid is not None:
+            for path in (*folders, wanted):
+                os.chown(path, self._runner.uid, self._runner.uid)
+        return wanted
+
+    def _keep(self, built: Path, requirements: Requirements) -> None:
+        """Move an environment into place; the description comes last and makes it findable."""
+        environment_id = requirements.environment_id
+        make_immutable(built)
+        packages = {path.name for path in built.glob("lib/python*/site-packages/*")}
+        preload = [name for name in PRELOADED if name in packages]
+        description = self._description(environment_id)
+        final = self._folder / environment_id
+        shutil.rmtree(final, ignore_errors=True)
+        built.rename(final)
+        staged = built.parent / "description.json"
+        staged.unlink(missing_ok=True)
+        staged.write_text(json.dumps({"requirements": requirements.lines, "preload": preload}))
+        staged.chmod(0o644)
+        staged.rename(description)
+
+    def _description(self, environment_id: str) -> Path:
+        return self._folder / f"{environment_id}.json"
+
+    def ids(self) -> set[str]:
+        """Every environment that is kept."""
+        return {entry.stem for entry in self._folder.glob("*.json")}
+
+    def remove(self, environment_id: str) -> None:
+        """Forget an environment."""
+        self._description(environment_id).unlink(missing_ok=True)
+        shutil.rmtree(self._folder / environment_id, ignore_errors=True)
+
+
+async def whole(function: Callable[..., Result], *arguments: Any) -> Result:
+    """Run a function in a thread and wait until it is over, also when we are cancelled meanwhile: it works on files of ours."""
+    task = asyncio.ensure_future(asyncio.to_thread(function, *arguments))
+    try:
+        return await asyncio.shield(task)
+    finally:
+        while not task.done():
+            with suppress(asyncio.CancelledError):
+                await asyncio.wait([task])
+
+
+def _base_python() -> Path:
+    """The interpreter below every virtual environment: ours must not lend its packages."""
+    return Path(getattr(sys, "_base_executable", None) or sys.executable).resolve()
+
+
+def make_immutable(folder: Path) -> None:
+    """Give a tree to us, readable by everybody and writable by nobody else. Links are not followed."""
+    uid, gid = os.geteuid(), os.getegid()
+    for _, folders, files, descriptor in os.fwalk(folder, follow_symlinks=False):
+        os.fchown(descriptor, uid, gid)
+        os.fchmod(descriptor, 0o755)
+        for name in (*folders, *files):
+            mode = os.lstat(name, dir_fd=descriptor).st_mode
+            os.chown(name, uid, gid, dir_fd=descriptor, follow_symlinks=False)
+            if stat.S_ISREG(mode):
+                os.chmod(name, 0o755 if mode & stat.S_IXUSR else 0o644, dir_fd=descriptor)
+            elif not (stat.S_ISDIR(mode) or stat.S_ISLNK(mode)):
+                os.unlink(name, dir_fd=descriptor)
