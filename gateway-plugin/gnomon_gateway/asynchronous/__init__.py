@@ -1,0 +1,6 @@
+"""Asynchronous invocation: `/async-function/…` is answered 202 once the request is on disk, and executed after that.
+
+    endpoint ──▶ calls (disk) ──▶ queue: lanes per function ──▶ invoke ──▶ retry | result to disk ──▶ callback ──▶ done
+
+At least once: a call leaves the disk only when it is finished, so a killed gateway executes what it had begun again.
+"""

@@ -1,0 +1,196 @@
+"""The calls on disk. One row is one call; it is deleted when nothing is left to do for it.
+
+Writes are grouped: whatever is asked for while a commit runs goes into the next one, so that a burst of calls shares the disk's
+synchronisations instead of queueing for one each.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sqlite3
+import threading
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from gnomon_core.errors import GnomonError
+from gnomon_core.functions import FunctionKey
+from gnomon_gateway.asynchronous.invocation import FunctionAnswer, Headers
+from gnomon_gateway.store.database import open_database
+
+SCHEMA_VERSION = 1
+_SCHEMA = """
+CREATE TABLE call (
+    id INTEGER PRIMARY KEY, call_id TEXT NOT NULL, name TEXT NOT NULL, namespace TEXT NOT NULL, path TEXT NOT NULL,
+    query TEXT NOT NULL, headers TEXT NOT NULL, body BLOB NOT NULL, body_bytes INTEGER NOT NULL, callback_url TEXT NOT NULL,
+    accepted_at REAL NOT NULL, tried INTEGER NOT NULL DEFAULT 0,
+    status INTEGER, answer_headers TEXT, answer BLOB, duration_s REAL
+);
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """One call without its bodies. `tried` counts finished tries; `answered` says that only its callback is left."""
+
+    call_id: str
+    function: FunctionKey
+    path: str
+    query: str
+    headers: Headers
+    body_bytes: int
+    callback_url: str
+    accepted_at: float
+    id: int = 0
+    tried: int = 0
+    answered: bool = False
+
+
+class CallStore:
+    """The file of calls. Coroutines return when their change is on disk."""
+
+    def __init__(self, path: Path) -> None:
+        self._connection = open_database(path, _SCHEMA, SCHEMA_VERSION)
+        # Reading and committing happen in threads; the connection serves one of them at a time.
+        self._lock = threading.Lock()
+        self._waiting: list[tuple[str, tuple[Any, ...], asyncio.Future[int]]] = []
+        self._committing: asyncio.Task[None] | None = None
+
+    async def close(self) -> None:
+        """Commit what waits and let the file go."""
+        if self._committing is not None:
+            await self._committing
+        with self._lock:
+            self._connection.close()
+
+    async def add(self, call: Call, body: bytes) -> Call:
+        """Keep a call; the one returned has its id."""
+        columns = (
+            call.call_id,
+            call.function.name,
+            call.function.namespace,
+            call.path,
+            call.query,
+            json.dumps(list(call.headers)),
+            body,
+            call.body_bytes,
+            call.callback_url,
+            call.accepted_at,
+        )
+        statement = (
+            "INSERT INTO call (call_id, name, namespace, path, query, headers, body, body_bytes, callback_url, accepted_at)"
+            " VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
+        )
+        return replace(call, id=await self._write(statement, columns))
+
+    async def note_try(self, call: Call) -> Call:
+        """Remember one more finished try."""
+        tried = replace(call, tried=call.tried + 1)
+        await self._write("UPDATE call SET tried = ? WHERE id = ?", (tried.tried, call.id))
+        return tried
+
+    async def note_answer(self, call: Call, answer: FunctionAnswer, duration_s: float) -> Call:
+        """Keep the answer for the callback; the request's body is not needed any more."""
+        await self._write(
+            "UPDATE call SET status = ?, answer_headers = ?, answer = ?, duration_s = ?, body = x'', tried = 0 WHERE id = ?",
+            (answer.status, json.dumps(list(answer.headers)), answer.body, duration_s, call.id),
+        )
+        return replace(call, answered=True, tried=0)
+
+    async def finish(self, call: Call) -> None:
+        """Nothing is left to do."""
+        await self._write("DELETE FROM call WHERE id = ?", (call.id,))
+
+    async def body(self, call: Call) -> bytes:
+        rows = await self._read("SELECT body FROM call WHERE id = ?", (call.id,))
+        return bytes(rows[0][0])
+
+    async def answer(self, call: Call) -> tuple[FunctionAnswer, float]:
+        """The answer of an answered call, and how long it took in seconds."""
+        rows = await self._read("SELECT status, answer_headers, answer, duration_s FROM call WHERE id = ?", (call.id,))
+        status, headers, body, duration_s = rows[0]
+        return FunctionAnswer(status, _pairs(headers), bytes(body)), duration_s
+
+    async def unfinished(self) -> list[Call]:
+        """Every call that something is left to do for, oldest first."""
+        rows = await self._read(
+            "SELECT call_id, name, namespace, path, query, headers, body_bytes, callback_url, accepted_at, id, tried, status"
+            " FROM call ORDER BY id"
+        )
+        return [_call(row) for row in rows]
+
+    async def _read(self, statement: str, values: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
+        def read() -> list[tuple[Any, ...]]:
+            with self._lock:
+                return self._connection.execute(statement, values).fetchall()
+
+        return await asyncio.to_thread(read)
+
+    async def _write(self, statement: str, values: tuple[Any, ...]) -> int:
+        written: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+        self._waiting.append((statement, values, written))
+        if self._committing is None:
+            self._committing = asyncio.create_task(self._commit_groups())
+        return await written
+
+    async def _commit_groups(self) -> None:
+        try:
+            while self._waiting:
+                group, self._waiting = self._waiting, []
+                try:
+                    results = await asyncio.to_thread(self._commit, group)
+                except sqlite3.Error as error:
+                    _settle(group, [_failed(error)] * len(group))
+                else:
+                    _settle(group, results)
+        finally:
+            self._committing = None
+
+    def _commit(self, group: Sequence[tuple[str, tuple[Any, ...], object]]) -> list[int]:
+        with self._lock:
+            self._connection.execute("BEGIN IMMEDIATE")
+            try:
+                results = [self._connection.execute(statement, values).lastrowid or 0 for statement, values, _ in group]
+                self._connection.execute("COMMIT")
+            except BaseException:
+                if self._connection.in_transaction:
+                    self._connection.execute("ROLLBACK")
+                raise
+            return results
+
+
+def _settle(group: Sequence[tuple[str, object, asyncio.Future[int]]], results: Sequence[int | GnomonError]) -> None:
+    for (_, _, written), result in zip(group, results, strict=True):
+        if written.done():  # its waiter was cancelled; the write stands
+            continue
+        if isinstance(result, GnomonError):
+            written.set_exception(result)
+        else:
+            written.set_result(result)
+
+
+def _failed(error: sqlite3.Error) -> GnomonError:
+    return GnomonError(507, "store_failed", f"Nothing was stored: {error}.", "Make room on the disk that holds the state folder.")
+
+
+def _pairs(text: str) -> tuple[tuple[str, str], ...]:
+    return tuple((name, value) for name, value in json.loads(text))
+
+
+def _call(row: tuple[Any, ...]) -> Call:
+    call_id, name, namespace, path, query, headers, body_bytes, callback_url, accepted_at, row_id, tried, status = row
+    return Call(
+        call_id=call_id,
+        function=FunctionKey(name, namespace),
+        path=path,
+        query=query,
+        headers=_pairs(headers),
+        body_bytes=body_bytes,
+        callback_url=callback_url,
+        accepted_at=accepted_at,
+        id=row_id,
+        tried=tried,
+        answered=status is not None,
+    )
