@@ -89,30 +89,19 @@ class Sandbox:
 class Order:
     """One instance to be born: what it runs, in which sandbox, on which CPUs.
 
-    `join` names the control-group files into which it writes itself before it gives up its privileges.
+    Without a sandbox it stays in the one of the process that it is forked from.
     """
 
     launch: Launch
-    sandbox: Sandbox
+    sandbox: Sandbox | None = None
     cpus: tuple[int, ...] = ()
-    join: tuple[str, ...] = ()
 
     def to_json(self) -> str:
-        return json.dumps(
-            {
-                "launch": self.launch.to_json(),
-                "sandbox": self.sandbox.to_json(),
-                "cpus": self.cpus,
-                "join": self.join,
-            }
-        )
+        sandbox = None if self.sandbox is None else self.sandbox.to_json()
+        return json.dumps({"launch": self.launch.to_json(), "sandbox": sandbox, "cpus": self.cpus})
 
     @staticmethod
     def from_json(text: str | bytes) -> Order:
         document = json.loads(text)
-        return Order(
-            Launch.from_json(document["launch"]),
-            Sandbox.from_json(document["sandbox"]),
-            tuple(document["cpus"]),
-            tuple(document["join"]),
-        )
+        sandbox = None if document["sandbox"] is None else Sandbox.from_json(document["sandbox"])
+        return Order(Launch.from_json(document["launch"]), sandbox, tuple(document["cpus"]))

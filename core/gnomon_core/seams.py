@@ -155,6 +155,10 @@ class Platform(Protocol):
         """Raise a 400 `GnomonError` if this function can never run here: an unknown image, a model that is not there."""
         ...
 
+    def revision(self, spec: FunctionSpec) -> str:
+        """What the function's image and model mean now. When it changes, running instances are out of date."""
+        ...
+
     async def prepare(self, spec: FunctionSpec) -> None:
         """Make the first start quick: a warm zygote, verified weights. Safe to call again."""
         ...

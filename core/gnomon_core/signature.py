@@ -52,3 +52,24 @@ class ModelSignature:
     outputs: tuple[TensorSpec, ...]
     kind: str = ""
     details: Mapping[str, Any] = field(default_factory=dict)
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "model": self.model,
+            "version": self.version,
+            "inputs": [spec.to_json() for spec in self.inputs],
+            "outputs": [spec.to_json() for spec in self.outputs],
+            "kind": self.kind,
+            "details": dict(self.details),
+        }
+
+    @staticmethod
+    def from_json(document: Mapping[str, Any]) -> ModelSignature:
+        return ModelSignature(
+            model=str(document["model"]),
+            version=str(document["version"]),
+            inputs=tuple(TensorSpec.from_json(spec) for spec in document["inputs"]),
+            outputs=tuple(TensorSpec.from_json(spec) for spec in document["outputs"]),
+            kind=str(document.get("kind", "")),
+            details=dict(document.get("details", {})),
+        )

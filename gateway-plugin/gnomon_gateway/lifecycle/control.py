@@ -1,0 +1,44 @@
+"""What the gateway asks of the autoscaler. The two meet here, in the composition root's adapter, and nowhere else."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Protocol
+
+from gnomon_core.settings import Settings
+from gnomon_gateway.service import DecisionRecord
+
+
+class ScalingControl(Protocol):
+    """The autoscaler as the gateway sees it. Everything but `check` is cheap and called on the event loop."""
+
+    def check(self, settings: Settings) -> str:
+        """The scheduling policy that the function's scaling policy asks for.
+
+        Raises:
+            GnomonError: 400 for a policy that is not known or that this platform cannot carry out.
+
+        """
+        ...
+
+    def poke(self, function: str) -> None:
+        """Look at the function now."""
+        ...
+
+    def request(self, function: str, instances: int) -> None:
+        """An operator wants so many instances."""
+        ...
+
+    def redeployed(self, function: str) -> None:
+        """The function was deployed again: failed starts of the past are forgiven."""
+        ...
+
+    def desired(self, function: str) -> int | None:
+        """How many instances the last decision wants; None before there is one."""
+        ...
+
+    def decisions(self, function: str, limit: int) -> Sequence[DecisionRecord]: ...
+
+    def policies(self) -> Mapping[str, str]:
+        """The known scaling policies, each with the sentence that describes it."""
+        ...

@@ -1,0 +1,62 @@
+"""One deployed function: its deployment, its runtime, and which of its instances are wanted."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from gnomon_core.fleet import Instance, InstanceState, Node
+from gnomon_core.functions import FunctionSpec
+from gnomon_core.scaling import FunctionLoad
+from gnomon_gateway.serving.function_runtime import FunctionRuntime
+
+
+@dataclass(slots=True)
+class Deployed:
+    """A function while it is deployed.
+
+    `version` grows whenever instances must be replaced; `keep_old` is how many instances were serving when the last replacement
+    began, so that no fewer serve until the new ones do. `draining` are instances that get nothing more.
+    """
+
+    spec: FunctionSpec
+    version: int
+    revision: str
+    secrets: Mapping[str, bytes]
+    created_at: float
+    runtime: FunctionRuntime
+    keep_old: int = 0
+    draining: set[str] = field(default_factory=set)
+    requested: int | None = None
+
+    @property
+    def name(self) -> str:
+        return str(self.spec.key)
+
+    def current(self, instances: Sequence[Instance]) -> tuple[Instance, ...]:
+        """The instances of this version, with what only the dispatcher knows."""
+        return tuple(self._seen(instance) for instance in instances if instance.version == self.version)
+
+    def old(self, instances: Sequence[Instance]) -> tuple[Instance, ...]:
+        """Serving instances of earlier versions."""
+        return tuple(
+            instance
+            for instance in instances
+            if instance.version < self.version and instance.id not in self.draining and instance.state is InstanceState.READY
+        )
+
+    def load(self, instances: Sequence[Instance], nodes: tuple[Node, ...]) -> FunctionLoad:
+        """What the autoscaler sees: instances of earlier versions are not its business, they go when the new ones serve."""
+        runtime = self.runtime
+        return FunctionLoad(
+            settings=self.spec.settings,
+            counters=runtime.load(),
+            instances=self.current(instances),
+            nodes=nodes,
+            latency_s=runtime.latency_s(),
+        )
+
+    def _seen(self, instance: Instance) -> Instance:
+        in_flight = self.runtime.in_flight(instance.id)
+        state = InstanceState.DRAINING if instance.id in self.draining else instance.state
+        return replace(instance, state=state, busy=in_flight > 0, in_flight=in_flight)

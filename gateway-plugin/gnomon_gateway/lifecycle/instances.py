@@ -1,0 +1,194 @@
+"""Carrying out decisions: instances made, drained and stopped, and old ones retired as new ones begin to serve.
+
+This is the gateway's side of two seams: the autoscaler's `ScaledFleet`, and the platform's listener. Commands are begun here and
+go on behind it; an instance that is drained is first cut off from new batches, then left until it has acknowledged zero in
+flight, then stopped.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Coroutine, Sequence
+from dataclasses import replace
+from typing import Any
+
+from gnomon_core.errors import GnomonError
+from gnomon_core.fleet import Instance, InstanceState
+from gnomon_core.functions import FunctionKey
+from gnomon_core.scaling import Action, CreateBody, DestroyBody, FunctionLoad, Resize, SetBufferPlan
+from gnomon_core.seams import BatchChannel, InstanceRequest, Platform, SchedulingPolicy
+from gnomon_core.settings import Settings
+from gnomon_gateway.lifecycle.deployed import Deployed
+
+_LOG = logging.getLogger("gnomon.functions")
+
+
+class Instances:
+    """The instances of every function.
+
+    `log` keeps a line that an instance wrote; `changed` tells the autoscaler that a function's instances did.
+    """
+
+    def __init__(self, platform: Platform, log: Callable[[FunctionKey, str, str], None], changed: Callable[[str], None]) -> None:
+        self._platform = platform
+        self._log = log
+        self._changed = changed
+        self._deployed: dict[str, Deployed] = {}
+        self._owners: dict[str, Deployed] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    def adopt(self, deployed: Deployed) -> None:
+        """Look after this function from now on."""
+        self._deployed[deployed.name] = deployed
+
+    def release(self, deployed: Deployed) -> None:
+        """The function is removed: answer what waits, then stop everything. Goes on behind the caller."""
+        self._deployed.pop(deployed.name, None)
+        self._begin(self._wind_down(deployed))
+
+    async def settle(self) -> None:
+        """Return when nothing that was begun here is under way any more."""
+        while self._tasks:
+            await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    # ScaledFleet: what the autoscaler sees and does
+
+    def functions(self) -> Sequence[str]:
+        return tuple(self._deployed)
+
+    def load(self, function: str) -> FunctionLoad | None:
+        deployed = self._deployed.get(function)
+        if deployed is None:
+            return None
+        return deployed.load(self._platform.instances(function), self._platform.nodes())
+
+    async def apply(self, function: str, actions: Sequence[Action]) -> None:
+        deployed = self._deployed.get(function)
+        if deployed is None:
+            return
+        deployed.requested = None
+        for action in actions:
+            match action:
+                case CreateBody(cores, node):
+                    await self.create(deployed, cores, node)
+                case DestroyBody(instance_id):
+                    self.stop(deployed, instance_id)
+                case Resize(instance_id, cores):
+                    await self._platform.resize(instance_id, cores)
+                    deployed.runtime.instance_resized(instance_id, cores)
+                case SetBufferPlan(max_batch, max_wait_s):
+                    settings = replace(deployed.spec.settings, max_batch=max_batch, max_wait_s=max_wait_s)
+                    deployed.runtime.update(settings, self._policy(settings), deployed.runtime.signature)
+        self.retire_old(deployed)
+
+    async def create(self, deployed: Deployed, cores: int, node: str | None = None) -> None:
+        """Begin an instance.
+
+        Raises:
+            GnomonError: 503 `no_capacity`.
+
+        """
+        request = InstanceRequest(deployed.spec, deployed.version, cores, node, deployed.secrets)
+        instance = await self._platform.create(request)
+        self._owners[instance.id] = deployed
+        self._tell_starting(deployed)
+
+    async def replace(self, deployed: Deployed) -> None:
+        """Begin an instance for each old one that serves. Where there is no room for even one, an old one makes it."""
+        for begun in range(deployed.keep_old):
+            try:
+                await self.create(deployed, deployed.spec.settings.cores)
+            except GnomonError as refused:
+                _LOG.info("%s: %s", deployed.name, refused)
+                if not begun:
+                    deployed.keep_old -= 1
+                    self.retire_old(deployed)
+                return
+
+    def stop(self, deployed: Deployed, instance_id: str) -> None:
+        """Drain an instance, then stop it. Goes on behind the caller."""
+        if instance_id not in deployed.draining:
+            deployed.draining.add(instance_id)
+            self._begin(self._drain(deployed, instance_id))
+
+    def frozen(self, instance_id: str, reason: str) -> None:
+        """An instance does not answer any more: stop it, its batch fails with it, and it is replaced."""
+        deployed = self._owners.get(instance_id)
+        if deployed is not None:
+            deployed.draining.add(instance_id)
+            self._log(deployed.spec.key, instance_id, f"gnomon: instance {instance_id} is stopped: {reason}")
+        self._begin(self._platform.destroy(instance_id))
+
+    def retire_old(self, deployed: Deployed) -> None:
+        """Let go as many instances of earlier versions as the new ones make up for."""
+        instances = self._platform.instances(deployed.name)
+        old = deployed.old(instances)
+        if not old:
+            return
+        current = [instance for instance in deployed.current(instances) if instance.state is not InstanceState.DRAINING]
+        ready = sum(instance.state is InstanceState.READY for instance in current)
+        # Three served before, two new ones are wanted and one of them is ready: one old one may stay until the second is.
+        needed = max(0, min(deployed.keep_old, max(len(current), 1)) - ready) if deployed.keep_old else 0
+        for instance in old[: len(old) - needed]:
+            self.stop(deployed, instance.id)
+
+    # PlatformListener
+
+    def instance_ready(self, instance: Instance, channel: BatchChannel) -> None:
+        deployed = self._owners.get(instance.id)
+        if deployed is None or instance.id in deployed.draining:
+            self._begin(self._platform.destroy(instance.id))
+            return
+        deployed.runtime.instance_ready(instance, channel)
+        self._tell_starting(deployed)
+        self.retire_old(deployed)
+        self._changed(deployed.name)
+
+    def instance_gone(self, instance_id: str, reason: str) -> None:
+        deployed = self._owners.pop(instance_id, None)
+        if deployed is None:
+            return
+        if instance_id not in deployed.draining:
+            self._log(deployed.spec.key, instance_id, f"gnomon: instance {instance_id} has ended: {reason}")
+            _LOG.warning("%s: instance %s has ended: %s", deployed.name, instance_id, reason)
+        deployed.draining.discard(instance_id)
+        deployed.runtime.instance_gone(instance_id, reason)
+        self._tell_starting(deployed)
+        self._changed(deployed.name)
+
+    def log_line(self, function: FunctionKey, instance_id: str, text: str) -> None:
+        self._log(function, instance_id, text)
+
+    # What goes on behind the callers
+
+    async def _drain(self, deployed: Deployed, instance_id: str) -> None:
+        await deployed.runtime.drain(instance_id)
+        await self._platform.destroy(instance_id)
+
+    async def _wind_down(self, deployed: Deployed) -> None:
+        runtime, name = deployed.runtime, deployed.name
+        mine = [instance_id for instance_id, owner in self._owners.items() if owner is deployed]
+        if not runtime.ready:
+            runtime.give_up(GnomonError(503, "function_removed", f"{name} was removed before it could answer."))
+        try:
+            await asyncio.wait_for(runtime.drain_all(), deployed.spec.settings.deadline_s + 5.0)
+        except TimeoutError:
+            _LOG.warning("%s was removed with requests that did not end in time", name)
+        deployed.draining.update(mine)
+        await asyncio.gather(*(self._platform.destroy(instance_id) for instance_id in mine))
+        runtime.close()
+
+    def _tell_starting(self, deployed: Deployed) -> None:
+        instances = self._platform.instances(deployed.name)
+        deployed.runtime.set_starting(sum(instance.state is InstanceState.STARTING for instance in instances))
+
+    def _begin(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._ended)
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            _LOG.error("stopping an instance failed", exc_info=error)
