@@ -1,6 +1,6 @@
 """Where `gnomon serve` keeps what must outlive it, and where commands on the same machine find its secrets.
 
-`--state`, else GNOMON_STATE, else `$XDG_STATE_HOME/gnomon`, else `~/.local/state/gnomon`.
+`--state`, else GNOMON_STATE, else `.gnomon` in the working directory: a project's functions stay with the project.
 """
 
 from __future__ import annotations
@@ -9,15 +9,12 @@ from collections.abc import Mapping
 from pathlib import Path
 
 VARIABLE = "GNOMON_STATE"
+DEFAULT = ".gnomon"
 
 
 def state_folder(flag: str, environment: Mapping[str, str]) -> Path:
     """The state folder, which need not exist yet."""
-    named = flag or environment.get(VARIABLE, "")
-    if named:
-        return Path(named).expanduser().absolute()
-    home = environment.get("XDG_STATE_HOME", "") or "~/.local/state"
-    return Path(home).expanduser() / "gnomon"
+    return Path(flag or environment.get(VARIABLE, "") or DEFAULT).expanduser().absolute()
 
 
 def payload_secret_file(state: Path) -> Path:

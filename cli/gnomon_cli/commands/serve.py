@@ -1,0 +1,74 @@
+"""`gnomon serve`: the whole platform on this machine. What it starts is wired together in `gnomon_cli.serve`."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import click
+
+from gnomon_cli.command import Command
+from gnomon_cli.serve_options import ServeOptions
+from gnomon_cli.state import state_folder
+
+
+def serve_options(function: Any) -> Any:
+    """Where the node listens, what it keeps and what it may use."""
+    for option in reversed(
+        [
+            click.option("--port", type=click.IntRange(0, 65535), default=8080, help="Default 8080; 0 takes a free one."),
+            click.option("--host", default="127.0.0.1", help="Address to listen on; others than loopback need --basic-auth."),
+            click.option("--state", default="", metavar="FOLDER", help="What must outlive a restart; default .gnomon here."),
+            click.option("--models", default="", metavar="FOLDER", help="Model repository; default: models in the state folder."),
+            click.option("--cores", type=click.IntRange(min=1), default=None, help="Cores that instances may use; default all."),
+            click.option(
+                "--images",
+                type=click.Path(exists=True, dir_okay=False, path_type=Path),
+                default=None,
+                help="Further images and the runtimes that serve them here.",
+            ),
+            click.option(
+                "--basic-auth/--no-basic-auth", default=False, envvar="basic_auth", help="Ask for a login on control routes."
+            ),
+            click.option(
+                "--secrets",
+                type=click.Path(file_okay=False, path_type=Path),
+                default=None,
+                envvar="secret_mount_path",
+                help="Folder of basic-auth-user and basic-auth-password; default: in the state folder, made if missing.",
+            ),
+            click.option("--namespace", "namespaces", multiple=True, metavar="NAME", help="A namespace beside openfaas-fn."),
+            click.option(
+                "--policy", "policies", multiple=True, metavar="NAME", help="A third-party policy that functions may name."
+            ),
+            click.option(
+                "--callback-host", "callback_hosts", multiple=True, metavar="HOST", help="Host that X-Callback-Url may name."
+            ),
+            click.option("-v", "--verbose", is_flag=True, help="Log every decision and every change."),
+        ]
+    ):
+        function = option(function)
+    return function
+
+
+def read_options(*, state: str, models: str, **options: Any) -> ServeOptions:
+    """The options as values."""
+    folder = state_folder(state, os.environ)
+    return ServeOptions(state=folder, models=Path(models).expanduser() if models else folder / "models", **options)
+
+
+@click.command(
+    cls=Command,
+    examples="""
+    gnomon serve
+    gnomon serve --port 9000 --state ./state --cores 4
+    gnomon serve --host 0.0.0.0 --basic-auth
+    """,
+)
+@serve_options
+def serve(**options: Any) -> None:
+    """Serve functions on this machine: gateway, autoscaler and instances, until Ctrl-C."""
+    from gnomon_cli.serve import serve as run  # noqa: PLC0415 - the gateway's libraries take a second to import
+
+    run(read_options(**options))

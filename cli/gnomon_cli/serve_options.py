@@ -1,0 +1,30 @@
+"""What `gnomon serve` is told: plain values, so that the command line is read without importing a server."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+
+@dataclass(frozen=True, slots=True)
+class ServeOptions:
+    """The options of `gnomon serve`.
+
+    `state` holds what must outlive a restart. `cores` bounds the node, None for all of the machine's. `images` is a further table
+    of images and their runtimes. `secrets` is the folder of `basic-auth-user` and `basic-auth-password`, None for one in the state
+    folder. `policies` are the third-party policies that may be loaded, `callback_hosts` the hosts that an asynchronous answer may
+    be sent to.
+    """
+
+    host: str
+    port: int
+    state: Path
+    models: Path
+    cores: int | None
+    images: Path | None
+    basic_auth: bool
+    secrets: Path | None
+    namespaces: tuple[str, ...]
+    policies: tuple[str, ...]
+    callback_hosts: tuple[str, ...]
+    verbose: bool
