@@ -27,12 +27,20 @@ _LOG = logging.getLogger("gnomon.functions")
 class Instances:
     """The instances of every function.
 
-    `log` keeps a line that an instance wrote; `changed` tells the autoscaler that a function's instances did.
+    `log` keeps a line that an instance wrote; `changed` tells the autoscaler that a function's instances did; `policy` makes the
+    scheduling policy for changed settings.
     """
 
-    def __init__(self, platform: Platform, log: Callable[[FunctionKey, str, str], None], changed: Callable[[str], None]) -> None:
+    def __init__(
+        self,
+        platform: Platform,
+        log: Callable[[FunctionKey, str, str], None],
+        changed: Callable[[str], None],
+        policy: Callable[[Settings], SchedulingPolicy],
+    ) -> None:
         self._platform = platform
         self._log = log
+        self._policy = policy
         self._changed = changed
         self._deployed: dict[str, Deployed] = {}
         self._owners: dict[str, Deployed] = {}
