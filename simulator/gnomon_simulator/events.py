@@ -1,0 +1,34 @@
+"""Virtual time: events on a heap.
+
+The clock stands still while an event is handled and jumps to the next one. Events of the same moment happen in the order in which
+they were entered, so that a run is the same each time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from heapq import heappop, heappush
+from typing import Any
+
+
+class Events:
+    """What is going to happen, and what time it is."""
+
+    __slots__ = ("_heap", "_order", "now_s")
+
+    def __init__(self) -> None:
+        self.now_s = 0.0
+        self._heap: list[tuple[float, int, Callable[..., None], tuple[Any, ...]]] = []
+        self._order = 0
+
+    def at(self, time_s: float, call: Callable[..., None], *args: Any) -> None:
+        """Call it at that time; at once, after what is entered for now, if the time has passed."""
+        self._order += 1
+        heappush(self._heap, (max(time_s, self.now_s), self._order, call, args))
+
+    def run(self) -> None:
+        """Handle events until none is left."""
+        heap = self._heap
+        while heap:
+            self.now_s, _, call, args = heappop(heap)
+            call(*args)

@@ -1,0 +1,174 @@
+"""What a simulated function did: one row a request, the decisions with their reasons, and what it cost."""
+
+from __future__ import annotations
+
+import json
+import math
+from array import array
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from gnomon_autoscaler.decisions import DecisionRecord
+from gnomon_core.settings import Settings
+from gnomon_simulator.percentiles import percentile, spread_ms
+
+OK = 200
+NEVER = math.nan
+NOWHERE = -1
+
+
+@dataclass(slots=True)
+class Requests:
+    """The columns; row i is the i-th arrival. A request that no instance executed was dispatched never and nowhere.
+
+    `status` is 0 until the request has its one answer; `instance` counts the function's instances in order of first use.
+    """
+
+    arrived_s: array[float]
+    dispatched_s: array[float]
+    finished_s: array[float]
+    status: array[int]
+    instance: array[int]
+    batch: array[int]
+    instances: list[str] = field(default_factory=list)
+    _numbers: dict[str, int] = field(default_factory=dict)
+
+    @staticmethod
+    def none_yet(arrivals_s: Sequence[float]) -> Requests:
+        """Nothing has been answered."""
+        count = len(arrivals_s)
+        return Requests(
+            arrived_s=array("d", arrivals_s),
+            dispatched_s=array("d", [NEVER]) * count,
+            finished_s=array("d", [NEVER]) * count,
+            status=array("h", [0]) * count,
+            instance=array("l", [NOWHERE]) * count,
+            batch=array("h", [0]) * count,
+        )
+
+    def __len__(self) -> int:
+        return len(self.arrived_s)
+
+    def number(self, instance_id: str) -> int:
+        """The column's number for an instance."""
+        known = self._numbers.get(instance_id)
+        if known is None:
+            known = self._numbers[instance_id] = len(self.instances)
+            self.instances.append(instance_id)
+        return known
+
+    def latencies_s(self) -> list[float]:
+        """From arrival to answer, of the requests answered 200."""
+        rows = zip(self.arrived_s, self.finished_s, self.status, strict=True)
+        return [finished - arrived for arrived, finished, status in rows if status == OK]
+
+    def rows(self) -> Iterator[dict[str, Any]]:
+        """Each request as a document."""
+        columns = (self.arrived_s, self.dispatched_s, self.finished_s, self.status, self.instance, self.batch)
+        for arrived, dispatched, finished, status, instance, batch in zip(*columns, strict=True):
+            yield {
+                "arrived_s": arrived,
+                "dispatched_s": None if math.isnan(dispatched) else dispatched,
+                "finished_s": finished,
+                "status": status,
+                "instance": None if instance == NOWHERE else self.instances[instance],
+                "batch": batch,
+            }
+
+
+@dataclass(frozen=True, slots=True)
+class FunctionResult:
+    """One function's run of `duration_s` virtual seconds.
+
+    `instance_s` and `core_s` count each instance from creation to end, loading included; `busy_core_s` only executing ones.
+    """
+
+    function: str
+    settings: Settings
+    scheduler: str
+    duration_s: float
+    requests: Requests
+    decisions: tuple[DecisionRecord, ...]
+    instance_s: float
+    core_s: float
+    busy_core_s: float
+    most_instances: int
+
+    @property
+    def violations(self) -> int:
+        """Requests that were not answered 200 within the SLO: late, refused or failed."""
+        slo_s = self.settings.slo_s
+        return len(self.requests) - sum(latency_s <= slo_s for latency_s in self.requests.latencies_s())
+
+    def percentile_s(self, percent: float) -> float | None:
+        """A percentile of the latencies of answered requests."""
+        return percentile(sorted(self.requests.latencies_s()), percent)
+
+    def summary(self) -> dict[str, Any]:
+        """The figures as a JSON document."""
+        count = len(self.requests)
+        statuses = Counter(self.requests.status)
+        batches = sum(1 / batch for batch in self.requests.batch if batch)
+        executed = sum(1 for batch in self.requests.batch if batch)
+        return {
+            "function": self.function,
+            "autoscaler": self.settings.autoscaler,
+            "scheduler": self.scheduler,
+            "duration_s": round(self.duration_s, 6),
+            "requests": count,
+            "answered": statuses[OK],
+            "statuses": {str(status): number for status, number in sorted(statuses.items())},
+            "slo_ms": self.settings.slo_s * 1e3,
+            "violations": self.violations,
+            "violation_rate": self.violations / count if count else 0.0,
+            "latency_ms": dict(spread_ms(self.requests.latencies_s())),
+            "mean_batch": executed / batches if batches else 0.0,
+            "instance_s": round(self.instance_s, 6),
+            "core_s": round(self.core_s, 6),
+            "busy_core_s": round(self.busy_core_s, 6),
+            "most_instances": self.most_instances,
+            "mean_instances": self.instance_s / self.duration_s if self.duration_s else 0.0,
+            "decisions": [record.to_json() for record in self.decisions],
+        }
+
+    def write_requests(self, path: Path) -> None:
+        """One line of JSON a request."""
+        with path.open("w", encoding="utf-8") as file:
+            file.writelines(json.dumps(row) + "\n" for row in self.requests.rows())
+
+
+_COLUMNS: Mapping[str, str] = {
+    "function": "function",
+    "autoscaler": "autoscaler",
+    "scheduler": "scheduler",
+    "requests": "requests",
+    "violations": "violations",
+    "p50": "p50 ms",
+    "p95": "p95 ms",
+    "p99": "p99 ms",
+    "mean_batch": "batch",
+    "mean_instances": "instances",
+    "most_instances": "most",
+    "core_s": "core·s",
+}
+
+
+def table(results: Sequence[FunctionResult]) -> str:
+    """The figures of several functions for a reader, one line each."""
+    rows = [list(_COLUMNS.values()), *(_row(result.summary()) for result in results)]
+    widths = [max(len(row[column]) for row in rows) for column in range(len(_COLUMNS))]
+    return "\n".join("  ".join(text.rjust(width) for text, width in zip(row, widths, strict=True)) for row in rows)
+
+
+def _row(figures: Mapping[str, Any]) -> list[str]:
+    shown = {**figures, **figures["latency_ms"], "violations": f"{figures['violation_rate']:.2%}"}
+    return [_text(shown[key]) for key in _COLUMNS]
+
+
+def _text(value: Any) -> str:
+    if value is None:
+        return "–"
+    return f"{value:.2f}" if isinstance(value, float) else str(value)

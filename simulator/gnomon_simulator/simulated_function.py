@@ -1,0 +1,264 @@
+"""One function in virtual time: the gateway's dispatcher and the autoscaler's runner, bound to a simulated platform.
+
+Nothing is decided here. An event becomes a call of the dispatcher or the runner, and what they want is carried out:
+
+    arrival, batch ended, instance ready or gone, timer ─▶ Dispatcher ─▶ Send, Answer, Drained
+    every half second, and when a request finds nothing alive ─▶ Runner.tick ─▶ CreateBody, DestroyBody, Resize, SetBufferPlan
+
+Live, the same calls are made by sockets, tasks and the event loop's timers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from gnomon_autoscaler import Runner, scaling_policy
+from gnomon_autoscaler.decisions import DecisionLog
+from gnomon_autoscaler.windows import BIN_S
+from gnomon_core.errors import GnomonError, bad_request
+from gnomon_core.fleet import Instance, InstanceState
+from gnomon_core.scaling import Action, CreateBody, Decision, DestroyBody, FunctionLoad, Resize, SetBufferPlan
+from gnomon_core.settings import Settings
+from gnomon_gateway.dispatch.dispatcher import Dispatcher
+from gnomon_gateway.dispatch.effects import Answer, Drained, Effect, Send
+from gnomon_gateway.dispatch.latency import GivenLatency, LearnedLatency, LiveLatency
+from gnomon_gateway.queueing.request import LaneKey, Request
+from gnomon_gateway.scheduling.registry import scheduling_policy
+from gnomon_simulator.events import Events
+from gnomon_simulator.profiles import Profile
+from gnomon_simulator.results import OK, FunctionResult, Requests
+from gnomon_simulator.simulated_platform import SimulatedPlatform
+
+KEPT_DECISIONS = 1_000_000
+NEVER_S = float("inf")
+
+
+@dataclass(frozen=True, slots=True)
+class FunctionPlan:
+    """A function to simulate.
+
+    `knowledge` says what the gateway knows of its latency: "given" (the profile's table, right by definition), "profiled" (the
+    table as a first guess, corrected by what is measured) or "learned" (nothing but what is measured). `warm` instances are ready
+    at second 0. `first_look_s` is when the autoscaler first looks, then every half second; `crashes_s` when the oldest ready
+    instance dies.
+    """
+
+    name: str
+    settings: Settings
+    profile: Profile
+    arrivals_s: Sequence[float]
+    knowledge: str = "profiled"
+    warm: int = 0
+    first_look_s: float = 0.0
+    crashes_s: Sequence[float] = ()
+
+    def latency(self) -> LiveLatency:
+        """What the gateway knows at first."""
+        if self.knowledge == "given":
+            return GivenLatency(self.profile)
+        return LearnedLatency(self.profile if self.knowledge == "profiled" else None)
+
+
+class SimulatedRequest(Request):
+    """A request that knows its row."""
+
+    __slots__ = ("row",)
+    row: int
+
+
+class SimulatedFunction:
+    """The binding."""
+
+    def __init__(self, plan: FunctionPlan, platform: SimulatedPlatform, events: Events) -> None:
+        _check(plan)
+        self.plan = plan
+        self.requests = Requests.none_yet(plan.arrivals_s)
+        self._settings = plan.settings
+        self._platform = platform
+        self._events = events
+        self._scheduler = plan.settings.scheduler or scaling_policy(plan.settings.autoscaler, plan.settings).default_scheduler
+        self._dispatcher = Dispatcher(
+            plan.settings, scheduling_policy(self._scheduler, plan.settings), plan.latency(), events.now_s
+        )
+        self._runner = Runner(plan.name)
+        self._decisions = DecisionLog(plan.name, KEPT_DECISIONS)
+        self._lane = LaneKey("events", plan.profile.variant)
+        self._successes = {size: (OK,) * size for size in range(plan.settings.max_batch + 1)}
+        self._timer_s = NEVER_S
+        self._row = 0
+        self._most = 0
+
+    def begin(self) -> None:
+        """Enter what is known beforehand: the first arrival, the first look, the crashes."""
+        for _ in range(self.plan.warm):
+            warm = replace(self.plan.profile, load_s=0.0)
+            self._platform.create(self.plan.name, warm, self._settings.cores, None, self._ready)
+        for crash_s in self.plan.crashes_s:
+            self._events.at(crash_s, self._crash)
+        if self.plan.arrivals_s:
+            self._events.at(self.plan.arrivals_s[0], self._arrive)
+        self._events.at(self.plan.first_look_s, self._turn)
+
+    def result(self) -> FunctionResult:
+        """What happened."""
+        now_s = self._events.now_s
+        lives = [life for life in self._platform.lifetimes if life.instance.function == self.plan.name]
+        return FunctionResult(
+            function=self.plan.name,
+            settings=self.plan.settings,
+            scheduler=self._scheduler,
+            duration_s=now_s,
+            requests=self.requests,
+            decisions=tuple(reversed(self._decisions.latest(KEPT_DECISIONS))),
+            instance_s=sum((now_s if life.gone_s is None else life.gone_s) - life.instance.started_s for life in lives),
+            core_s=sum(life.core_s for life in lives),
+            busy_core_s=self._dispatcher.counters(now_s).busy_core_s,
+            most_instances=self._most,
+        )
+
+    # Events
+
+    def _arrive(self) -> None:
+        now_s, row = self._events.now_s, self._row
+        request = SimulatedRequest(self._lane, now_s, now_s + self._settings.deadline_s)
+        request.row = row
+        self._row = row + 1
+        if self._row < len(self.plan.arrivals_s):
+            self._events.at(self.plan.arrivals_s[self._row], self._arrive)
+        self._carry_out(self._dispatcher.arrive(request, now_s))
+        if not self._dispatcher.workers.by_id and request.is_open and not self._live():
+            self._look()
+
+    def _finish(self, instance_id: str, batch_id: int, size: int) -> None:
+        if self._platform.has(instance_id):
+            self._carry_out(self._dispatcher.finished(instance_id, batch_id, self._successes[size], self._events.now_s))
+
+    def _ready(self, instance: Instance) -> None:
+        self._count_starting()
+        self._carry_out(
+            self._dispatcher.instance_ready(instance.id, instance.cores, self._settings.max_batch, self._events.now_s)
+        )
+
+    def _crash(self) -> None:
+        ready = [instance for instance in self._platform.instances(self.plan.name) if instance.state is InstanceState.READY]
+        if ready:
+            self._platform.destroy(ready[0].id)
+            self._carry_out(self._dispatcher.instance_gone(ready[0].id, self._events.now_s))
+
+    def _timer(self, set_for_s: float) -> None:
+        if set_for_s != self._timer_s:
+            return  # it was set to an earlier time since
+        self._timer_s = NEVER_S
+        now_s = self._events.now_s
+        self._carry_out(self._dispatcher.timer(now_s) if self._dispatcher.wake_s <= now_s else [])
+
+    def _turn(self) -> None:
+        self._look()
+        if self._row < len(self.plan.arrivals_s) or self._dispatcher.in_system:
+            self._events.at(self._events.now_s + BIN_S, self._turn)
+
+    # What the dispatcher wants
+
+    def _carry_out(self, effects: Sequence[Effect]) -> None:
+        events = self._events
+        for effect in effects:
+            if isinstance(effect, Send):
+                batch = effect.batch
+                end_s = events.now_s + self._platform.execution_s(batch.instance_id, batch.size)
+                events.at(end_s, self._finish, batch.instance_id, batch.id, len(batch.requests))
+            elif isinstance(effect, Answer):
+                self._record(effect)
+            elif isinstance(effect, Drained):
+                self._platform.destroy(effect.instance_id)
+                self._dispatcher.instance_gone(effect.instance_id, events.now_s)
+        wake_s = self._dispatcher.wake_s
+        if wake_s < self._timer_s:
+            self._timer_s = wake_s
+            events.at(wake_s, self._timer, wake_s)
+
+    def _record(self, answer: Answer) -> None:
+        request, error, _ = answer
+        assert isinstance(request, SimulatedRequest)
+        rows, row = self.requests, request.row
+        rows.finished_s[row] = self._events.now_s
+        rows.status[row] = OK if error is None else error.status
+        batch = request.batch
+        if batch is not None:
+            rows.dispatched_s[row] = batch.sent_s
+            rows.instance[row] = rows.number(batch.instance_id)
+            rows.batch[row] = batch.size
+
+    # What the runner wants
+
+    def _look(self) -> None:
+        now_s = self._events.now_s
+        decision = self._runner.tick(now_s, self._load())
+        if decision is not None:
+            error = self._apply(decision)
+            self._decisions.add(now_s, self._runner.policy_name, decision, error)
+
+    def _apply(self, decision: Decision) -> str:
+        try:
+            for action in decision.actions:
+                self._act(action)
+        except GnomonError as refused:
+            self._runner.refused(self._events.now_s)
+            return f"{refused.code}: {refused}"
+        return ""
+
+    def _act(self, action: Action) -> None:
+        now_s = self._events.now_s
+        if isinstance(action, CreateBody):
+            self._platform.create(self.plan.name, self.plan.profile, action.cores, action.node, self._ready)
+            self._count_starting()
+        elif isinstance(action, DestroyBody):
+            self._platform.drain(action.id)
+            self._count_starting()
+            self._carry_out(self._dispatcher.drain(action.id, now_s))
+        elif isinstance(action, Resize):
+            self._platform.resize(action.id, action.cores)
+            self._carry_out(self._dispatcher.instance_ready(action.id, action.cores, self._settings.max_batch, now_s))
+        elif isinstance(action, SetBufferPlan):
+            self._settings = replace(self._settings, max_batch=action.max_batch, max_wait_s=action.max_wait_s)
+            policy = scheduling_policy(self._scheduler, self._settings)
+            self._carry_out(self._dispatcher.set_policy(self._settings, policy, now_s))
+
+    def _load(self) -> FunctionLoad:
+        settings = self._settings
+        latency, variant = self._dispatcher.latency, self.plan.profile.variant
+        known = [latency.seconds(variant, settings.cores, batch) for batch in range(1, settings.max_batch + 1)]
+        return FunctionLoad(
+            settings=settings,
+            counters=self._dispatcher.counters(self._events.now_s),
+            instances=tuple([self._seen(instance) for instance in self._platform.instances(self.plan.name)]),
+            nodes=self._platform.nodes(),
+            latency_s=tuple([seconds for seconds in known if seconds is not None]),
+        )
+
+    def _seen(self, instance: Instance) -> Instance:
+        """The instance with what only the dispatcher knows of it."""
+        worker = self._dispatcher.workers.by_id.get(instance.id)
+        if worker is None or worker.batch is None:
+            return instance
+        return replace(instance, busy=True, in_flight=worker.batch.live)
+
+    def _live(self) -> bool:
+        return any(instance.state is not InstanceState.DRAINING for instance in self._platform.instances(self.plan.name))
+
+    def _count_starting(self) -> None:
+        instances = self._platform.instances(self.plan.name)
+        self._dispatcher.workers.set_starting(sum(instance.state is InstanceState.STARTING for instance in instances))
+        self._most = max(self._most, len(instances))
+
+
+def _check(plan: FunctionPlan) -> None:
+    if plan.knowledge not in ("given", "profiled", "learned"):
+        raise bad_request("bad_plan", f"knowledge {plan.knowledge!r} is not known.", "It is given, profiled or learned.")
+    if plan.profile.seconds(plan.profile.variant, plan.settings.cores, 1) is None:
+        measured = ", ".join(str(cores) for cores in sorted(plan.profile.latency_s))
+        raise bad_request(
+            "bad_plan",
+            f"The profile of {plan.profile.variant} has no latency on {plan.settings.cores} cores.",
+            f"It was measured on {measured}; set gnomon/cores to one of them.",
+        )
