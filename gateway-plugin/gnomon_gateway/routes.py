@@ -58,6 +58,7 @@ ROUTES: tuple[Route, ...] = (
     Route("/system/scale-function/{name}", ("POST",), Access.AUTH),
     Route("/system/info", ("GET",), Access.AUTH),
     Route("/system/namespaces", ("GET",), Access.AUTH),
+    Route("/system/namespace/", ("POST",), Access.AUTH),
     Route("/system/namespace/{name}", ("GET", "POST", "PUT", "DELETE"), Access.AUTH),
     Route("/system/secrets", ("GET", "POST", "PUT", "DELETE"), Access.AUTH),
     Route("/system/logs", ("GET",), Access.AUTH),

@@ -37,11 +37,16 @@ class FunctionStatus:
 
 @dataclass(frozen=True, slots=True)
 class DecisionRecord:
-    """A decision of a function's scaling policy, and when it was taken (seconds since 1970)."""
+    """A decision of a function's scaling policy, and when it was taken (seconds since 1970).
+
+    `error` says why it could not be carried out in full; `repeats` how often the same was decided again.
+    """
 
     at: float
     policy: str
     decision: Decision
+    error: str = ""
+    repeats: int = 0
 
 
 @dataclass(frozen=True, slots=True)

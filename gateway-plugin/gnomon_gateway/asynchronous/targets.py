@@ -16,7 +16,7 @@ from urllib.parse import urlsplit
 
 from gnomon_core.errors import GnomonError, bad_request
 
-SETTING = "--async-callback-hosts"
+SETTING = "--callback-host"
 MAX_URL_LENGTH = 2048
 _PORTS = {"http": 80, "https": 443}
 _NAME = re.compile(r"(?=.{1,253}$)([a-z0-9]([-a-z0-9_]{0,61}[a-z0-9])?\.)*[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
@@ -135,5 +135,5 @@ def _not_allowed(reason: str, url: str) -> GnomonError:
     return bad_request(
         "callback_not_allowed",
         f"X-Callback-Url {url[:200]!r} is refused: {reason}.",
-        f"The operator lists the hosts that may be called back with {SETTING} host[:port],…; by default there are none.",
+        f"The operator lists the hosts that may be called back with {SETTING} host[:port]; by default there are none.",
     )

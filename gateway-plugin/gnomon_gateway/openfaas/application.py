@@ -6,12 +6,13 @@ A path's methods are one endpoint, so that a wrong method gets a 405 that names 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from http import HTTPStatus
 
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
-from starlette.routing import Route
+from starlette.routing import BaseRoute, Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from gnomon_core.errors import GnomonError, not_found
@@ -21,22 +22,33 @@ from gnomon_gateway.openfaas.decisions import DecisionRoutes
 from gnomon_gateway.openfaas.functions import Functions
 from gnomon_gateway.openfaas.guard import Guard, error_response, unexpected
 from gnomon_gateway.openfaas.logs import LogRoutes
+from gnomon_gateway.openfaas.measured import ControlCounters, Measured
 from gnomon_gateway.openfaas.namespaces import NamespaceRoutes
 from gnomon_gateway.openfaas.secrets import SecretRoutes
 from gnomon_gateway.openfaas.system import SystemRoutes
 from gnomon_gateway.origin import HostRule
 
 
-def control_application(control: Control, hosts: HostRule, auth: BasicAuth | None, more: Iterable[Handlers] = ()) -> ASGIApp:
-    """Everything that is not on the hot path. `more` are other parts' handlers: asynchronous invocation, the builder."""
+def control_application(
+    control: Control,
+    hosts: HostRule,
+    auth: BasicAuth | None,
+    counters: ControlCounters,
+    more: Iterable[Handlers | BaseRoute] = (),
+) -> ASGIApp:
+    """Everything that is not on the hot path. `more` is what other parts offer: asynchronous invocation, the builder."""
     resources = (Functions, SystemRoutes, NamespaceRoutes, SecretRoutes, LogRoutes, DecisionRoutes)
     handlers: dict[str, Mapping[str, Handler]] = {}
+    routes: list[BaseRoute] = []
     for offered in (*(resource(control).handlers() for resource in resources), *more):
-        handlers |= offered
-    routes = [Route(path, _Endpoint(by_method), include_in_schema=False) for path, by_method in handlers.items()]
+        if isinstance(offered, BaseRoute):
+            routes.append(offered)
+        else:
+            handlers |= offered
+    routes += [Route(path, _Endpoint(by_method)) for path, by_method in handlers.items()]
     application = Starlette(routes=routes, exception_handlers={HTTPException: _from_starlette})
     application.router.redirect_slashes = False
-    return Guard(application, hosts, auth)
+    return Measured(Guard(application, hosts, auth), counters, control.now_s)
 
 
 class _Endpoint:
@@ -47,14 +59,11 @@ class _Endpoint:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         handler = self._by_method.get(scope["method"])
-        response = self._wrong_method() if handler is None else await _answer(handler, Request(scope, receive))
+        if handler is None:
+            response = _wrong_method(", ".join(sorted(self._by_method)))
+        else:
+            response = await _answer(handler, Request(scope, receive))
         await response(scope, receive, send)
-
-    def _wrong_method(self) -> Response:
-        allowed = ", ".join(sorted(self._by_method))
-        response = error_response(GnomonError(405, "method_not_allowed", "This path has no such method.", f"Use {allowed}."))
-        response.headers["Allow"] = allowed
-        return response
 
 
 async def _answer(handler: Handler, request: Request) -> Response:
@@ -66,6 +75,14 @@ async def _answer(handler: Handler, request: Request) -> Response:
         return error_response(unexpected(error))
 
 
-async def _from_starlette(request: Request, _: Exception) -> Response:
+def _wrong_method(allowed: str) -> Response:
+    response = error_response(GnomonError(405, "method_not_allowed", "This path has no such method.", f"Use {allowed}."))
+    response.headers["Allow"] = allowed
+    return response
+
+
+async def _from_starlette(request: Request, error: Exception) -> Response:
+    if isinstance(error, HTTPException) and error.status_code == HTTPStatus.METHOD_NOT_ALLOWED:
+        return _wrong_method((error.headers or {}).get("Allow", ""))
     path = request.url.path
     return error_response(not_found("route_not_found", f"There is nothing at {path[:200]!r}.", "See docs/architecture.md."))

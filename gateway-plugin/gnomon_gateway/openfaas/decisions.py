@@ -59,6 +59,8 @@ def _document(record: DecisionRecord) -> dict[str, Any]:
         "policy": record.policy,
         "reason": record.decision.reason,
         "desired": record.decision.desired,
+        "error": record.error,
+        "repeats": record.repeats,
         "actions": [{"action": type(action).__name__, **asdict(action)} for action in record.decision.actions],
     }
 

@@ -11,7 +11,8 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
 from gnomon_core.errors import bad_request
-from gnomon_core.functions import FunctionKey, read_deployment
+from gnomon_core.functions import FunctionKey, FunctionSpec, read_deployment
+from gnomon_gateway.asynchronous.retries import read_retry_rule
 from gnomon_gateway.openfaas.control import Control, Handlers, rfc3339, unknown_function
 from gnomon_gateway.openfaas.documents import flag_in_query, key_in_path, namespace_in_query, read_object, text_field
 from gnomon_gateway.openfaas.usage import UsageMeter
@@ -21,6 +22,12 @@ MAX_REPLICAS = 10_000
 _ECHOED = (
     "envProcess", "envVars", "constraints", "secrets", "labels", "annotations", "limits", "requests", "readOnlyRootFilesystem",
 )  # fmt: skip
+
+
+async def _read_spec(request: Request) -> FunctionSpec:
+    spec = read_deployment(await read_object(request))
+    read_retry_rule(spec.annotations)
+    return spec
 
 
 class Functions:
@@ -42,13 +49,13 @@ class Functions:
         return JSONResponse([self._document(status) for status in self._control.functions.list(namespace)])
 
     async def deploy(self, request: Request) -> Response:
-        spec = read_deployment(await read_object(request))
+        spec = await _read_spec(request)
         with self._control.namespaces.using(spec.key.namespace):
             await self._control.functions.deploy(spec)
         return Response(status_code=202)
 
     async def update(self, request: Request) -> Response:
-        spec = read_deployment(await read_object(request))
+        spec = await _read_spec(request)
         with self._control.namespaces.using(spec.key.namespace):
             await self._control.functions.update(spec)
         return Response(status_code=202)

@@ -216,6 +216,7 @@ class FunctionRuntime:
         budget_s = batch.deadline_s - time.monotonic()
         frame = Frame(Kind.BATCH, batch.id, self._epoch, budget_s, batch.lane.head, members)
         channel = self._channels[batch.instance_id]
+        self.metrics.sent(batch)
         stream = partial(self._stream, batch) if batch.requests[0].streaming else None
         channel.run(frame, partial(self._done, batch), stream)
 
@@ -239,7 +240,7 @@ class FunctionRuntime:
         request.body = request.meta = b""  # its entry among the deadlines may outlive it
         streamed = request.batch is not None and request.batch.streamed
         if error is not None:
-            self.metrics.answered(error.status, duration_s)
+            self.metrics.refused(error, duration_s)
             if responder is not None:
                 if streamed:
                     responder.broken()

@@ -8,8 +8,14 @@ from __future__ import annotations
 from bisect import bisect_left
 from dataclasses import dataclass
 
+from gnomon_core.errors import GnomonError
+from gnomon_gateway.histogram import Histogram
+from gnomon_gateway.queueing.batch import Batch
+
 BUCKETS_S = (0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.25, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5, 10.0)
 """The upper bounds of prometheus_client's default histogram."""
+BATCH_SIZES = (1, 2, 4, 8, 16, 32, 64, 128)
+QUEUE_BOUNDS_S = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
 
 
 @dataclass(slots=True)
@@ -25,15 +31,30 @@ class FunctionMetrics:
     """The counters of one function.
 
     `started` counts requests received, `left` those whose client went away before an answer. `by_code` holds count and durations
-    of the answers by status code, the function's and ours alike.
+    of the answers by status code, the function's and ours alike; `rejections` counts ours by the error's code.
+    `batch_sizes` are samples of the batches that were sent, `queue_s` how long their members had waited.
     """
 
-    __slots__ = ("by_code", "left", "started")
+    __slots__ = ("batch_sizes", "by_code", "left", "queue_s", "rejections", "started")
 
     def __init__(self) -> None:
         self.started = 0
         self.left = 0
         self.by_code: dict[int, CodeMetrics] = {}
+        self.rejections: dict[str, int] = {}
+        self.batch_sizes = Histogram(BATCH_SIZES)
+        self.queue_s = Histogram(QUEUE_BOUNDS_S)
+
+    def sent(self, batch: Batch) -> None:
+        """A batch is on its way to an instance."""
+        self.batch_sizes.observe(batch.size)
+        for request in batch.requests:
+            self.queue_s.observe(batch.sent_s - request.arrived_s)
+
+    def refused(self, error: GnomonError, duration_s: float) -> None:
+        """The platform has answered in the function's place."""
+        self.rejections[error.code] = self.rejections.get(error.code, 0) + 1
+        self.answered(error.status, duration_s)
 
     def answered(self, code: int, duration_s: float) -> None:
         """An answer has been written."""

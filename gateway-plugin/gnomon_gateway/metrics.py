@@ -1,0 +1,162 @@
+"""The Prometheus page: plain counters read when someone asks, under the names that OpenFaaS's dashboards and scalers know.
+
+`gateway_*` and `http_*` are OpenFaaS's series, `provider_http_*` its providers', `gnomon_*` ours. `function_name` is always
+`name.namespace`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import accumulate
+
+from prometheus_client import CollectorRegistry, ProcessCollector, generate_latest
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric, UnknownMetricFamily
+from prometheus_client.registry import Collector
+from prometheus_client.utils import floatToGoString
+
+from gnomon_core.settings import Settings
+from gnomon_gateway.asynchronous.callbacks import Callbacks
+from gnomon_gateway.asynchronous.queue import AsyncQueue
+from gnomon_gateway.histogram import Histogram
+from gnomon_gateway.openfaas.measured import ControlCounters
+from gnomon_gateway.serving.metrics import BUCKETS_S, FunctionMetrics
+
+_FUNCTION = ("function_name",)
+
+
+@dataclass(frozen=True, slots=True)
+class FunctionReading:
+    """One function when the page is made. `replicas` are wanted, `ready` can take requests; `decisions` and `late` are totals."""
+
+    name: str
+    settings: Settings
+    metrics: FunctionMetrics
+    replicas: int
+    ready: int
+    decisions: int
+    late: int
+
+
+class GatewayCollector(Collector):
+    """Reads everything that is counted."""
+
+    def __init__(self, functions: Callable[[], Iterable[FunctionReading]], control: ControlCounters, loop_lag: Histogram) -> None:
+        self._functions = functions
+        self._control = control
+        self._loop_lag = loop_lag
+
+    def collect(self) -> Iterator[Metric]:
+        readings = tuple(self._functions())
+        yield from _invocations(readings)
+        yield from _services(readings)
+        yield from _batching(readings)
+        yield from _control(self._control)
+        lag = HistogramMetricFamily("gnomon_event_loop_lag_seconds", "How late the gateway's event loop wakes a sleeper.")
+        _add(lag, (), self._loop_lag)
+        yield lag
+
+
+class AsyncCollector(Collector):
+    """Reads what happened to asynchronous calls."""
+
+    def __init__(self, queue: AsyncQueue, callbacks: Callbacks) -> None:
+        self._counters = queue.counters
+        self._callbacks = callbacks
+
+    def collect(self) -> Iterator[Metric]:
+        counters = self._counters
+        yield GaugeMetricFamily("gnomon_async_waiting", "Asynchronous calls that are not finished.", counters.waiting)
+        yield GaugeMetricFamily("gnomon_async_waiting_bytes", "Bytes of their bodies.", counters.waiting_bytes)
+        calls = CounterMetricFamily("gnomon_async_calls", "What happened to asynchronous calls.", labels=("event",))
+        for event in ("accepted", "refused", "retried", "completed"):
+            calls.add_metric((event,), getattr(counters, event))
+        yield calls
+        callbacks = CounterMetricFamily("gnomon_async_callbacks", "Callbacks by how they ended.", labels=("outcome",))
+        callbacks.add_metric(("delivered",), self._callbacks.delivered)
+        callbacks.add_metric(("failed",), self._callbacks.failed)
+        yield callbacks
+
+
+def metrics_page(collectors: Iterable[Collector]) -> Callable[[], bytes]:
+    """What renders the page."""
+    registry = CollectorRegistry(auto_describe=False)
+    ProcessCollector(registry=registry)
+    for collector in collectors:
+        registry.register(collector)
+    return lambda: generate_latest(registry)
+
+
+def _invocations(readings: Sequence[FunctionReading]) -> Iterator[Metric]:
+    by_code = (*_FUNCTION, "code")
+    answered = CounterMetricFamily("gateway_function_invocation", "Answered invocations.", labels=by_code)
+    # OpenFaaS counts these under a name without `_total`, which a counter of this library cannot have.
+    started = UnknownMetricFamily("gateway_function_invocation_started", "Invocations that were received.", labels=_FUNCTION)
+    inflight = GaugeMetricFamily(
+        "gateway_invocation_function_invocation_inflight", "Invocations that are not answered yet.", labels=_FUNCTION
+    )
+    seconds = HistogramMetricFamily("gateway_functions_seconds", "Time to an answer.", labels=by_code)
+    for reading in readings:
+        metrics = reading.metrics
+        started.add_metric((reading.name,), metrics.started)
+        inflight.add_metric((reading.name,), metrics.started - metrics.invocations - metrics.left)
+        for code, answers in sorted(metrics.by_code.items()):
+            labels = (reading.name, str(code))
+            answered.add_metric(labels, answers.count)
+            seconds.add_metric(labels, _buckets(BUCKETS_S, answers.buckets), answers.sum_s)
+    yield from (answered, started, inflight, seconds)
+
+
+def _services(readings: Sequence[FunctionReading]) -> Iterator[Metric]:
+    count = GaugeMetricFamily("gateway_service_count", "Instances that are wanted.", labels=_FUNCTION)
+    ready = GaugeMetricFamily("gateway_service_ready_count", "Instances that can take requests.", labels=_FUNCTION)
+    fewest = GaugeMetricFamily("gateway_service_min", "The label com.openfaas.scale.min.", labels=_FUNCTION)
+    target = GaugeMetricFamily(
+        "gateway_service_target", "The load per instance that scaling aims at.", labels=(*_FUNCTION, "scale_type")
+    )
+    decisions = CounterMetricFamily("gnomon_decisions", "Decisions of the scaling policy.", labels=_FUNCTION)
+    for reading in readings:
+        scale = reading.settings.scale
+        count.add_metric((reading.name,), reading.replicas)
+        ready.add_metric((reading.name,), reading.ready)
+        fewest.add_metric((reading.name,), scale.min)
+        decisions.add_metric((reading.name,), reading.decisions)
+        if scale.type is not None:
+            target.add_metric((reading.name, scale.type), scale.target)
+    yield from (count, ready, fewest, target, decisions)
+
+
+def _batching(readings: Sequence[FunctionReading]) -> Iterator[Metric]:
+    sizes = HistogramMetricFamily("gnomon_batch_size", "Samples of the batches that were sent.", labels=_FUNCTION)
+    queued = HistogramMetricFamily("gnomon_queue_seconds", "Time that requests waited before their batch.", labels=_FUNCTION)
+    rejections = CounterMetricFamily("gnomon_rejections", "Refused requests by reason.", labels=(*_FUNCTION, "reason"))
+    late = CounterMetricFamily("gnomon_late_answers", "Answers that came too late and were dropped.", labels=_FUNCTION)
+    for reading in readings:
+        _add(sizes, (reading.name,), reading.metrics.batch_sizes)
+        _add(queued, (reading.name,), reading.metrics.queue_s)
+        late.add_metric((reading.name,), reading.late)
+        for reason, number in sorted(reading.metrics.rejections.items()):
+            rejections.add_metric((reading.name, reason), number)
+    yield from (sizes, queued, rejections, late)
+
+
+def _control(counters: ControlCounters) -> Iterator[Metric]:
+    labels = ("code", "method", "path")
+    for prefix in ("", "provider_"):
+        total = CounterMetricFamily(f"{prefix}http_requests", "Requests of the control routes.", labels=labels)
+        seconds = HistogramMetricFamily(f"{prefix}http_request_duration_seconds", "How long they took.", labels=labels)
+        for (method, path, status), durations in sorted(counters.durations.items()):
+            values = (str(status), method, path)
+            total.add_metric(values, sum(durations.counts))
+            _add(seconds, values, durations)
+        yield from (total, seconds)
+
+
+def _add(family: HistogramMetricFamily, labels: Sequence[str], histogram: Histogram) -> None:
+    family.add_metric(labels, _buckets(histogram.bounds, histogram.counts), histogram.total)
+
+
+def _buckets(bounds: Sequence[float], counts: Sequence[int]) -> list[tuple[str, float]]:
+    """Cumulative counts by bound, as Prometheus wants them: counts 2, 3 and 1 are 2, 5 and 6."""
+    names = [*map(floatToGoString, bounds), "+Inf"]
+    return list(zip(names, accumulate(counts), strict=True))
