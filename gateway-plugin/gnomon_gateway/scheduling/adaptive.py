@@ -41,7 +41,12 @@ class Adaptive:
             return ()
         oldest_s = queue.requests[0].arrived_s
         wake_s = float("inf")
+        before: tuple[int, int] | None = None
         for slot in fleet.idle:
+            size = (slot.max_batch, slot.cores)
+            if size == before:
+                continue  # what was found for its equal holds for it as well
+            before = size
             batch_s = latency.seconds(queue.variant, slot.cores, min(queue.samples, slot.max_batch))
             if batch_s is None:
                 return (Dispatch(slot.instance_id, fill(queue.requests, slot.max_batch)),)
