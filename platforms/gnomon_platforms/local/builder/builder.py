@@ -130,5 +130,5 @@ def image_name(image: str) -> str:
 
 
 def _say_what_is_not_used(received: Received, log: Log) -> None:
-    for name in sorted(received.build_args):
+    for name in sorted(name for name, value in received.build_args.items() if value):
         log(f"The build argument {name} has no meaning on this platform, which runs one Python and no container.")

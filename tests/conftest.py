@@ -1,0 +1,54 @@
+"""What several kinds of tests need."""
+
+from __future__ import annotations
+
+import io
+import json
+import tarfile
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+ECHO = "def handle(event, context):\n    return event.body\n"
+
+
+@pytest.fixture
+def build_archive() -> Callable[..., bytes]:
+    """Makes archives as faas-cli sends them: template and handler overlaid, and the build's configuration."""
+
+    def make(
+        handler: str = ECHO,
+        requirements: str | None = None,
+        *,
+        image: str = "ada/echo:1",
+        language: str | None = "python3-http",
+        files: dict[str, str] | None = None,
+    ) -> bytes:
+        contents = {"context/function/handler.py": handler, **(files or {})}
+        if language is not None:
+            contents["context/template.yml"] = f"language: {language}\nfprocess: python index.py\n"
+        if requirements is not None:
+            contents["context/function/requirements.txt"] = requirements
+        contents["com.openfaas.docker.config"] = json.dumps({"image": image, "buildArgs": {"PYTHON_VERSION": "3.12"}})
+        stream = io.BytesIO()
+        with tarfile.open(fileobj=stream, mode="w", format=tarfile.USTAR_FORMAT) as tar:
+            for name, text in contents.items():
+                info = tarfile.TarInfo(name)
+                info.size = len(text.encode())
+                tar.addfile(info, io.BytesIO(text.encode()))
+        return stream.getvalue()
+
+    return make
+
+
+@pytest.fixture
+def build_archive_file(tmp_path: Path, build_archive: Callable[..., bytes]) -> Callable[..., Path]:
+    """The same in a file."""
+
+    def make(*arguments: str, **options: str) -> Path:
+        path = tmp_path / "request.tar"
+        path.write_bytes(build_archive(*arguments, **options))
+        return path
+
+    return make
