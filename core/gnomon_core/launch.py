@@ -89,19 +89,20 @@ class Sandbox:
 class Order:
     """One instance to be born: what it runs, in which sandbox, on which CPUs.
 
-    Without a sandbox it stays in the one of the process that it is forked from.
+    `entered` says that the process it is forked from lives in this sandbox already; then only the limits remain to be set.
     """
 
     launch: Launch
-    sandbox: Sandbox | None = None
+    sandbox: Sandbox
+    entered: bool = False
     cpus: tuple[int, ...] = ()
 
     def to_json(self) -> str:
-        sandbox = None if self.sandbox is None else self.sandbox.to_json()
-        return json.dumps({"launch": self.launch.to_json(), "sandbox": sandbox, "cpus": self.cpus})
+        launch, sandbox = self.launch.to_json(), self.sandbox.to_json()
+        return json.dumps({"launch": launch, "sandbox": sandbox, "entered": self.entered, "cpus": self.cpus})
 
     @staticmethod
     def from_json(text: str | bytes) -> Order:
         document = json.loads(text)
-        sandbox = None if document["sandbox"] is None else Sandbox.from_json(document["sandbox"])
-        return Order(Launch.from_json(document["launch"]), sandbox, tuple(document["cpus"]))
+        launch, sandbox = Launch.from_json(document["launch"]), Sandbox.from_json(document["sandbox"])
+        return Order(launch, sandbox, bool(document["entered"]), tuple(document["cpus"]))

@@ -42,7 +42,7 @@ def enter(sandbox: Sandbox) -> None:
             raise secrets_unavailable(str(error)) from error
     else:
         view.set_up(sandbox)
-    _set_limits(sandbox.limits)
+    set_limits(sandbox.limits)
     if sandbox.uid is not None and os.geteuid() == 0:
         os.setgroups([])
         os.setresgid(sandbox.uid, sandbox.uid, sandbox.uid)
@@ -94,7 +94,8 @@ def why_no_isolation() -> str | None:
     return reason or None
 
 
-def _set_limits(limits: Limits) -> None:
+def set_limits(limits: Limits) -> None:
+    """Bound this process and its children."""
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     _lower(resource.RLIMIT_NOFILE, limits.open_files)
     if limits.memory_bytes is not None:

@@ -1,0 +1,246 @@
+"""Functions that are a program: one process per request, as OpenFaaS's classic watchdog runs them.
+
+The request's body is the program's standard input, its output the answer; the rest of the request is in the environment
+(`Http_Method`, `Http_Query`, `Http_Path` and one `Http_<Header>` per header). Members of a batch run side by side. A program that
+fails answers 500, one that takes longer than `exec_timeout` 408, both as the watchdog does.
+
+Read from the function's environment: `fprocess`, `exec_timeout`, `combine_output` (true: the error output is part of the answer),
+`content_type`, `cgi_headers`.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import selectors
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import IO, Any
+
+from gnomon_core.launch import Launch
+from gnomon_core.units import parse_duration_s
+from gnomon_core.wire import Frame, Kind, Member
+
+READ_BYTES = 64 * 1024
+DEFAULT_DESTINATION = "https://google.com"
+"""Where theaxer/redirector sends a request when it is told nothing else."""
+
+
+@dataclass(slots=True)
+class Request:
+    """A member of an events batch, taken apart."""
+
+    method: str
+    path: str
+    query: str
+    headers: list[tuple[str, str]]
+    body: bytes | memoryview
+
+    @staticmethod
+    def of(member: Member) -> Request:
+        """The request that a member holds."""
+        method, path, query, *lines = [*member.meta.decode("latin-1").split("\n"), "", "", ""]
+        pairs = [line.split(": ", 1) for line in lines if ": " in line]
+        return Request(method, path, query, [(name, value) for name, value in pairs], member.body)
+
+    def header(self, name: str) -> str:
+        """The first value of a header; empty without one."""
+        return next((value for key, value in self.headers if key.lower() == name), "")
+
+
+def request_environment(request: Request) -> dict[str, str]:
+    """The variables by which the classic watchdog tells a program about its request."""
+    variables: dict[str, str] = {}
+    for name, value in request.headers:
+        canonical = "_".join(part.capitalize() for part in name.split("-"))
+        if canonical != "Transfer_Encoding":
+            variables.setdefault(f"Http_{canonical}", value)
+    chunked = request.header("transfer-encoding")
+    length = "-1" if chunked else str(len(request.body))
+    variables |= {"Http_Method": request.method, "Http_ContentLength": length, "Http_Content_Length": length}
+    if chunked:
+        variables["Http_Transfer_Encoding"] = chunked
+    if request.query:
+        variables["Http_Query"] = request.query
+    if request.path:
+        variables["Http_Path"] = request.path
+    return {name: value for name, value in variables.items() if "\0" not in value}
+
+
+@dataclass(slots=True)
+class Run:
+    """One process at work: what is still to be written to it and what it has said."""
+
+    process: subprocess.Popen[bytes]
+    began_s: float
+    rest: memoryview
+    output: bytearray = field(default_factory=bytearray)
+    errors: bytearray = field(default_factory=bytearray)
+    overran: bool = False
+
+
+class ProcessApplication:
+    """Runs `fprocess` for each request. It takes no options."""
+
+    def __init__(self, launch: Launch) -> None:
+        environment = dict(launch.environment)
+        self._command = environment.get("fprocess", "").split()
+        if not self._command:
+            raise ValueError("The function names no process: deploy it with envProcess (fprocess in stack.yml).")
+        self._environment = environment
+        self._timeout_s = parse_duration_s(environment.get("exec_timeout") or "0")
+        self._combine = environment.get("combine_output", "true").lower() not in {"false", "0"}
+        self._content_type = environment.get("content_type", "")
+        self._describe = environment.get("cgi_headers", "true").lower() not in {"false", "0"}
+
+    def hello(self) -> Mapping[str, Any]:
+        return {"kind": "process", "command": self._command}
+
+    def resize(self, cores: int) -> None:
+        """Nothing to do: the processes inherit the CPUs that the instance has."""
+
+    def run(self, batch: Frame) -> Frame:
+        """Answer every member, all at once."""
+        requests = [Request.of(member) for member in batch.members]
+        runs = [self._start(request) for request in requests]
+        self._attend([run for run in runs if isinstance(run, Run)])
+        members = [
+            self._answer(request, run) if isinstance(run, Run) else _failed(500, str(run))
+            for request, run in zip(requests, runs, strict=True)
+        ]
+        _collect_orphans()
+        return Frame(Kind.RESULT, batch.batch_id, batch.epoch, members=members)
+
+    def _start(self, request: Request) -> Run | OSError:
+        log("Forking fprocess.")
+        environment = self._environment | (request_environment(request) if self._describe else {})
+        try:
+            process = subprocess.Popen(
+                self._command,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT if self._combine else subprocess.PIPE,
+                env=environment,
+                process_group=0,
+            )
+        except OSError as error:
+            log(str(error))
+            return error
+        return Run(process, time.monotonic(), memoryview(request.body))
+
+    def _attend(self, runs: list[Run]) -> None:
+        """Feed and drain every process until all have closed their output, and collect them."""
+        with selectors.DefaultSelector() as selector:
+            for run in runs:
+                _register(selector, run.process.stdin, selectors.EVENT_WRITE, run)
+                _register(selector, run.process.stdout, selectors.EVENT_READ, run)
+                _register(selector, run.process.stderr, selectors.EVENT_READ, run)
+            while selector.get_map():
+                patience_s = min((self._left_s(run) for run in runs if not run.overran), default=math.inf)
+                for key, _ in selector.select(None if patience_s == math.inf else patience_s):
+                    _advance(selector, key)
+                for run in runs:
+                    if not run.overran and self._left_s(run) == 0:
+                        self._kill(run)
+        for run in runs:
+            # It may have closed its output and gone on.
+            try:
+                run.process.wait(None if self._timeout_s == 0 else self._left_s(run) + 0.01)
+            except subprocess.TimeoutExpired:
+                self._kill(run)
+                run.process.wait()
+
+    def _left_s(self, run: Run) -> float:
+        return max(0.0, run.began_s + self._timeout_s - time.monotonic()) if self._timeout_s else math.inf
+
+    def _kill(self, run: Run) -> None:
+        """End a process with everything that it started and that may hold its output open."""
+        log(f"Killing process: {' '.join(self._command)}")
+        run.overran = True
+        os.killpg(run.process.pid, signal.SIGKILL)
+
+    def _answer(self, request: Request, run: Run) -> Member:
+        duration_s = time.monotonic() - run.began_s
+        if run.errors:
+            log(f"stderr: {run.errors.decode(errors='replace')}")
+        if run.overran:
+            return _failed(408, "Killed process.")
+        status = run.process.returncode
+        if status != 0:
+            reason = f"exit status {status}" if status > 0 else f"signal: {-status}"
+            log(reason)
+            return _failed(500, reason, bytes(run.output))
+        log(f"Wrote {len(run.output)} Bytes - Duration: {duration_s:f}s")
+        content_type = self._content_type or request.header("content-type") or "text/plain; charset=utf-8"
+        meta = f"Content-Type: {content_type}\nX-Duration-Seconds: {duration_s:f}"
+        return Member(200, 1, meta.encode("latin-1", "replace"), bytes(run.output))
+
+
+class RedirectApplication:
+    """Answers 302 to the address in the variable `destination`, as theaxer/redirector does."""
+
+    def __init__(self, launch: Launch) -> None:
+        self._destination = launch.environment.get("destination") or DEFAULT_DESTINATION
+        if "\n" in self._destination or "\r" in self._destination:
+            raise ValueError("The variable destination must be one line.")
+
+    def hello(self) -> Mapping[str, Any]:
+        return {"kind": "redirect", "destination": self._destination}
+
+    def resize(self, cores: int) -> None:
+        """Nothing here uses threads."""
+
+    def run(self, batch: Frame) -> Frame:
+        member = Member(302, 1, f"Location: {self._destination}".encode("latin-1", "replace"), b"")
+        return Frame(Kind.RESULT, batch.batch_id, batch.epoch, members=[member] * len(batch.members))
+
+
+def log(text: str) -> None:
+    """A line of the function's log, stamped as the watchdog stamps it."""
+    sys.stderr.write(f"{datetime.now().astimezone():%Y/%m/%d %H:%M:%S} {text}\n")
+    sys.stderr.flush()
+
+
+def _failed(status: int, reason: str, output: bytes = b"") -> Member:
+    return Member(status, 1, b"Content-Type: text/plain; charset=utf-8", reason.encode() + b"\n" + output)
+
+
+def _register(selector: selectors.BaseSelector, pipe: IO[bytes] | None, events: int, run: Run) -> None:
+    if pipe is not None:
+        os.set_blocking(pipe.fileno(), False)
+        selector.register(pipe, events, run)
+
+
+def _advance(selector: selectors.BaseSelector, key: selectors.SelectorKey) -> None:
+    """One step of one pipe: write some of the body, or read some of what was said."""
+    run: Run = key.data
+    pipe: Any = key.fileobj
+    if pipe is run.process.stdin:
+        try:
+            run.rest = run.rest[os.write(key.fd, run.rest[:READ_BYTES]) :] if run.rest else run.rest
+        except BrokenPipeError:
+            # A program need not read its input.
+            run.rest = memoryview(b"")
+        if run.rest:
+            return
+    else:
+        data = os.read(key.fd, READ_BYTES)
+        (run.output if pipe is run.process.stdout else run.errors).extend(data)
+        if data:
+            return
+    selector.unregister(pipe)
+    pipe.close()
+
+
+def _collect_orphans() -> None:
+    """Programs that a process left behind are our children by now; collect those that have ended."""
+    try:
+        while os.waitpid(-1, os.WNOHANG)[0]:
+            pass
+    except ChildProcessError:
+        return

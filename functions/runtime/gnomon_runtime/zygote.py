@@ -1,0 +1,129 @@
+"""A process with everything imported that forks instances on command.
+
+It has one thread and never computes: a library that has started threads does not survive a fork. One child is always forked
+ahead and waits for its order, so that a start does not pay for the fork (about 20 ms with torch's page tables; the order itself
+takes well under one).
+
+A child is forked twice: the process between ends at once, and the supervisor, not the zygote, becomes its parent.
+"""
+
+from __future__ import annotations
+
+import gc
+import importlib
+import os
+import select
+import signal
+import socket
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from gnomon_core import packets
+from gnomon_runtime import birth, linux
+
+REFILL_AFTER_S = 0.03
+"""The next child is forked when no order has come for this long: the instance that just began needs the cores first."""
+PID_BYTES = 4
+
+
+@dataclass(slots=True)
+class Spare:
+    """A child that waits for its order."""
+
+    pid: int
+    socket: socket.socket
+
+
+class Zygote:
+    """Takes orders from the supervisor and hands each to a child."""
+
+    def __init__(self, control: socket.socket, supervisor: int) -> None:
+        self._control = control
+        self._supervisor = supervisor
+        self._spare: Spare | None = None
+
+    def serve(self) -> None:
+        """Until the supervisor closes the socket."""
+        while True:
+            patience_s = REFILL_AFTER_S if self._spare is None else None
+            if not select.select([self._control], [], [], patience_s)[0]:
+                self._spare = self._fork()
+                continue
+            try:
+                message, descriptors = packets.receive(self._control)
+            except packets.PeerGoneError:
+                return
+            self._spawn(str(message["id"]), descriptors)
+            for descriptor in descriptors:
+                os.close(descriptor)
+
+    def _spawn(self, instance_id: str, descriptors: Sequence[int]) -> None:
+        child = self._spare or self._fork()
+        self._spare = None
+        try:
+            packets.send(child.socket, {}, descriptors)
+        except packets.PeerGoneError:
+            # Somebody ended the waiting child.
+            child.socket.close()
+            child = self._fork()
+            packets.send(child.socket, {}, descriptors)
+        child.socket.close()
+        packets.send(self._control, {"event": "born", "id": instance_id, "pid": child.pid})
+
+    def _fork(self) -> Spare:
+        mine, theirs = packets.socket_pair()
+        pid_read, pid_write = os.pipe()
+        gate_read, gate_write = os.pipe()
+        between = os.fork()
+        if between == 0:
+            child = os.fork()
+            if child == 0:
+                for descriptor in (pid_read, pid_write, gate_read, gate_write, self._control.fileno(), mine.fileno()):
+                    os.close(descriptor)
+                birth.await_order(theirs, self._supervisor)
+            os.write(pid_write, child.to_bytes(PID_BYTES, "little"))
+            os.read(gate_read, 1)
+            os._exit(0)
+        pid = int.from_bytes(os.read(pid_read, PID_BYTES), "little")
+        # The supervisor learns of the child before it becomes its parent, so it never takes it for somebody's orphan.
+        packets.send(self._control, {"event": "spare", "pid": pid})
+        os.write(gate_write, b"x")
+        os.waitpid(between, 0)
+        for descriptor in (pid_read, pid_write, gate_read, gate_write):
+            os.close(descriptor)
+        theirs.close()
+        return Spare(pid, mine)
+
+
+def preload(names: Sequence[str]) -> list[str]:
+    """Import what every instance will need, and return why some of it could not be."""
+    problems: list[str] = []
+    for name in names:
+        try:
+            importlib.import_module(name)
+        except Exception as error:  # noqa: BLE001 - an import may raise anything, and an instance can still say so better
+            problems.append(f"{name}: {type(error).__name__}: {error}")
+    return problems
+
+
+def main(connection: int, supervisor: int, names: Sequence[str]) -> None:
+    """Warm up, say so, serve."""
+    linux.die_with_parent(signal.SIGKILL)
+    linux.forbid_inspection()
+    linux.set_process_name("gnomon zygote")
+    if os.getppid() != supervisor:
+        return
+    control = socket.socket(fileno=connection)
+    control.set_inheritable(False)
+    began_s = time.monotonic()
+    problems = preload(["gnomon_runtime.applications", *names])
+    gc.collect()
+    gc.freeze()
+    threads = len(list(Path("/proc/self/task").iterdir()))
+    if threads > 1:
+        sys.stderr.write(f"The zygote has {threads} threads after importing {', '.join(names)}; forks of it may hang.\n")
+    packets.send(control, {"event": "warm", "seconds": time.monotonic() - began_s, "threads": threads, "problems": problems})
+    Zygote(control, supervisor).serve()

@@ -1,0 +1,131 @@
+"""Memory limits by control groups, version 1 or 2, whichever we may write; where neither, by RLIMIT_DATA in the instance itself.
+
+Every limited instance has a group of its own below ours, so the kernel ends a process of that instance and of no other when the
+limit is passed. A start finds and removes the empty groups of earlier processes that were killed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+PREFIX = "gnomon-"
+
+
+@dataclass(frozen=True, slots=True)
+class _Names:
+    """The same files under the names of one version."""
+
+    limit: str
+    swap_limit: str
+    usage: str
+    events: str
+
+
+_V1 = _Names("memory.limit_in_bytes", "memory.memsw.limit_in_bytes", "memory.usage_in_bytes", "memory.oom_control")
+_V2 = _Names("memory.max", "memory.swap.max", "memory.current", "memory.events")
+
+
+class MemoryGroups:
+    """The groups of this process's instances. `description` says which mechanism applies."""
+
+    def __init__(self) -> None:
+        self._root: Path | None = None
+        self._names = _V1
+        self.description = "RLIMIT_DATA of each process; no memory control group is writable"
+        for version, names, parent in _candidates():
+            root = _try(parent, names)
+            if root is not None:
+                self._root, self._names = root, names
+                self.description = f"control groups version {version} below {root}"
+                return
+
+    @property
+    def available(self) -> bool:
+        return self._root is not None
+
+    def create(self, instance_id: str, limit_bytes: int | None) -> str:
+        """Make a group, bounded if there is a limit, and return the file that takes its members."""
+        group = self._group(instance_id)
+        group.mkdir(exist_ok=True)
+        if limit_bytes is not None:
+            (group / self._names.limit).write_text(str(limit_bytes), encoding="ascii")
+            with contextlib.suppress(OSError):
+                # Version 1 counts memory and swap together, version 2 swap alone; without swap the file may be absent.
+                swap_bytes = limit_bytes if self._names is _V1 else 0
+                (group / self._names.swap_limit).write_text(str(swap_bytes), encoding="ascii")
+        return str(group / "cgroup.procs")
+
+    def usage_bytes(self, instance_id: str) -> int:
+        """The memory that a group's members hold."""
+        with contextlib.suppress(OSError):
+            return int((self._group(instance_id) / self._names.usage).read_text(encoding="ascii"))
+        return 0
+
+    def ran_out(self, instance_id: str) -> bool:
+        """Whether the kernel has ended a member because of the limit."""
+        with contextlib.suppress(OSError):
+            text = (self._group(instance_id) / self._names.events).read_text(encoding="ascii")
+            found = re.search(r"^oom_kill (\d+)$", text, re.MULTILINE)
+            return found is not None and int(found[1]) > 0
+        return False
+
+    def remove(self, instance_id: str) -> None:
+        """Remove a group whose members have ended."""
+        if self._root is not None:
+            with contextlib.suppress(OSError):
+                self._group(instance_id).rmdir()
+
+    def close(self) -> None:
+        """Remove what is left and our own group."""
+        if self._root is not None:
+            _remove_tree(self._root)
+
+    def _group(self, instance_id: str) -> Path:
+        assert self._root is not None
+        return self._root / instance_id
+
+
+def _candidates() -> list[tuple[int, _Names, Path]]:
+    """Where a group of ours could be: below our own, then at the top of the hierarchy."""
+    found: list[tuple[int, _Names, Path]] = []
+    for line in Path("/proc/self/cgroup").read_text(encoding="ascii").splitlines():
+        _, controllers, path = line.split(":", 2)
+        if "memory" in controllers.split(","):
+            found += [(1, _V1, Path("/sys/fs/cgroup/memory" + path)), (1, _V1, Path("/sys/fs/cgroup/memory"))]
+        elif not controllers:
+            for top in ("/sys/fs/cgroup", "/sys/fs/cgroup/unified"):
+                found += [(2, _V2, Path(top + path)), (2, _V2, Path(top))]
+    return found
+
+
+def _try(parent: Path, names: _Names) -> Path | None:
+    """Make our own group below this one, and tell whether its children can be limited."""
+    try:
+        for left in parent.glob(f"{PREFIX}*"):
+            if not Path("/proc", left.name.removeprefix(PREFIX)).exists():
+                _remove_tree(left)
+        if names is _V2:
+            (parent / "cgroup.subtree_control").write_text("+memory", encoding="ascii")
+        root = parent / f"{PREFIX}{os.getpid()}"
+        root.mkdir(exist_ok=True)
+        if names is _V2:
+            (root / "cgroup.subtree_control").write_text("+memory", encoding="ascii")
+        probe = root / "probe"
+        probe.mkdir(exist_ok=True)
+        (probe / names.limit).write_text(str(1 << 30), encoding="ascii")
+        probe.rmdir()
+    except OSError:
+        return None
+    return root
+
+
+def _remove_tree(group: Path) -> None:
+    with contextlib.suppress(OSError):
+        for child in group.iterdir():
+            if child.is_dir():
+                child.rmdir()
+        group.rmdir()

@@ -1,0 +1,230 @@
+"""The batch channel to an instance on this node: frames over a Unix socket, on the event loop, without a task per batch.
+
+A batch leaves with one gathering write, straight from the requests' own buffers; what the socket does not take waits in an outbox
+until it does. The result calls `done` from the loop's reader. When the instance dies, the end of the stream is the first news of
+it, and the batch in flight gets its `done(None)` there and then.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import socket
+from collections import deque
+from collections.abc import Callable
+from typing import Any
+
+from gnomon_core.wire import Frame, FrameReader, Kind, Member, WireError, encode_parts
+
+READ_BYTES = 256 * 1024
+BUFFER_BYTES = 4 * 2**20
+"""Room for a batch of 6 photographs as FP32 tensors, so that it is handed over without a change of processes."""
+MAX_PARTS = 1000
+_SO_SNDBUFFORCE = 32
+
+Done = Callable[[Frame | None], None]
+Stream = Callable[[Frame], None]
+
+
+def channel_pair() -> tuple[socket.socket, socket.socket]:
+    """The platform's end, which does not block, and the instance's, which does."""
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
+    for end in (ours, theirs):
+        try:
+            end.setsockopt(socket.SOL_SOCKET, _SO_SNDBUFFORCE, BUFFER_BYTES)
+        except PermissionError:
+            end.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, BUFFER_BYTES)
+    ours.setblocking(False)  # noqa: FBT003 - the signature is socket's
+    return ours, theirs
+
+
+class UnixChannel:
+    """One instance's channel. `on_hello` gets what the instance serves, `on_lost` why the channel has ended; each once."""
+
+    def __init__(
+        self,
+        connection: socket.socket,
+        on_hello: Callable[[dict[str, Any]], None],
+        on_lost: Callable[[str], None],
+    ) -> None:
+        self._socket = connection
+        self._fd = connection.fileno()
+        self._loop = asyncio.get_running_loop()
+        self._on_hello = on_hello
+        self._on_lost = on_lost
+        self._reader = FrameReader()
+        self._outbox: deque[bytes | memoryview] = deque()
+        self._closed = False
+        self._batch_id = 0
+        self._expected = 0
+        self._done: Done | None = None
+        self._stream: Stream | None = None
+        self._joined: list[Frame] | None = None
+        self._probes: dict[int, asyncio.Future[bool]] = {}
+        self._last_probe = 0
+        self._loop.add_reader(self._fd, self._readable)
+
+    @property
+    def busy(self) -> bool:
+        """Whether a batch is in flight."""
+        return self._done is not None
+
+    def run(self, frame: Frame, done: Done, stream: Stream | None = None) -> None:
+        """Send a batch. See `gnomon_core.seams.BatchChannel`."""
+        if self._done is not None:
+            raise RuntimeError("a batch is in flight on this channel already")
+        if self._closed:
+            self._loop.call_soon(done, None)
+            return
+        self._batch_id, self._expected = frame.batch_id, len(frame.members)
+        self._done, self._stream, self._joined = done, stream, None
+        self._send(frame)
+
+    def cancel(self, batch_id: int) -> None:
+        """Tell the instance that nobody waits for this batch."""
+        if self._done is not None and batch_id == self._batch_id:
+            self._send(Frame(Kind.CANCEL, batch_id))
+
+    async def probe(self, timeout_s: float) -> bool:
+        """Whether the instance answers a canary in time."""
+        if self._closed:
+            return False
+        self._last_probe += 1
+        number = self._last_probe
+        answered = self._probes[number] = self._loop.create_future()
+        self._send(Frame(Kind.PROBE, number))
+        try:
+            return await asyncio.wait_for(answered, timeout_s)
+        except TimeoutError:
+            return False
+        finally:
+            self._probes.pop(number, None)
+
+    def resize(self, cores: int, cpus: tuple[int, ...]) -> None:
+        """Let the instance use these CPUs from its next batch on."""
+        head = f'{{"cores": {cores}, "cpus": {list(cpus)}}}'
+        self._send(Frame(Kind.RESIZE, head=head.encode()))
+
+    def stop(self) -> None:
+        """Let the instance finish what it runs and exit."""
+        self._send(Frame(Kind.STOP))
+
+    def close(self) -> None:
+        """Release the socket. A batch in flight is lost."""
+        self._end("closed")
+
+    def _send(self, frame: Frame) -> None:
+        if self._closed:
+            return
+        parts = encode_parts(frame)
+        if self._outbox or len(parts) > MAX_PARTS:
+            self._outbox.append(b"".join(parts))
+            self._flush()
+            return
+        left = self._write(parts)
+        if left:
+            self._outbox.extend(left)
+            self._loop.add_writer(self._fd, self._flush)
+
+    def _write(self, parts: list[bytes | memoryview]) -> list[bytes | memoryview]:
+        """Write what the socket takes and return the rest."""
+        try:
+            sent = self._socket.sendmsg(parts)
+        except (BlockingIOError, InterruptedError):
+            return parts
+        except OSError:
+            # The reader learns the same and says it.
+            return []
+        for index, part in enumerate(parts):
+            if sent < len(part):
+                return [memoryview(part)[sent:], *parts[index + 1 :]]
+            sent -= len(part)
+        return []
+
+    def _flush(self) -> None:
+        left = self._write([self._outbox.popleft() for _ in range(min(len(self._outbox), MAX_PARTS))])
+        self._outbox.extendleft(reversed(left))
+        if self._outbox:
+            self._loop.add_writer(self._fd, self._flush)
+        else:
+            self._loop.remove_writer(self._fd)
+
+    def _readable(self) -> None:
+        try:
+            data = self._socket.recv(READ_BYTES)
+        except (BlockingIOError, InterruptedError):
+            return
+        except OSError as error:
+            self._end(str(error))
+            return
+        if not data:
+            self._end("the instance has closed its channel")
+            return
+        try:
+            for frame in self._reader.feed(data):
+                self._receive(frame)
+        except WireError as error:
+            self._end(f"the instance sent what is not a frame: {error}")
+
+    def _receive(self, frame: Frame) -> None:
+        kind = frame.kind
+        if kind is Kind.RESULT:
+            self._result(frame)
+        elif kind in (Kind.STREAM_START, Kind.STREAM_DATA, Kind.STREAM_END):
+            self._streamed(frame)
+        elif kind is Kind.PROBE_OK:
+            answered = self._probes.get(frame.batch_id)
+            if answered is not None and not answered.done():
+                answered.set_result(True)
+        elif kind is Kind.HELLO:
+            self._on_hello(frame.head_json())
+        else:
+            raise WireError(f"a {kind.name} frame from an instance")
+
+    def _result(self, frame: Frame) -> None:
+        if self._done is None or frame.batch_id != self._batch_id or len(frame.members) != self._expected:
+            raise WireError("a result that answers no batch")
+        done, self._done, self._stream = self._done, None, None
+        done(frame)
+
+    def _streamed(self, frame: Frame) -> None:
+        if self._done is None or frame.batch_id != self._batch_id:
+            raise WireError("a stream that answers no batch")
+        if self._stream is None:
+            self._join(frame)
+            return
+        self._stream(frame)
+        if frame.kind is Kind.STREAM_END and self._done is not None:
+            done, self._done, self._stream = self._done, None, None
+            # An end with a member says that the answer broke off.
+            done(None if frame.members else Frame(Kind.RESULT, frame.batch_id, frame.epoch))
+
+    def _join(self, frame: Frame) -> None:
+        """Collect a stream for somebody who asked for none into one result."""
+        frames = self._joined = self._joined or []
+        frames.append(frame)
+        if frame.kind is Kind.STREAM_END:
+            start, *parts = frames
+            body = b"".join(bytes(member.body) for part in parts[:-1] for member in part.members)
+            first = start.members[0] if start.members else Member(200, 1, b"", b"")
+            done, self._done, self._joined = self._done, None, None
+            assert done is not None
+            whole = Frame(Kind.RESULT, frame.batch_id, frame.epoch, members=(first._replace(body=body),))
+            done(None if frame.members else whole)
+
+    def _end(self, reason: str) -> None:
+        if self._closed:
+            return
+        self._closed = True
+        self._loop.remove_reader(self._fd)
+        self._loop.remove_writer(self._fd)
+        self._outbox.clear()
+        with contextlib.suppress(OSError):
+            self._socket.close()
+        for answered in self._probes.values():
+            if not answered.done():
+                answered.set_result(False)
+        done, self._done, self._stream = self._done, None, None
+        if done is not None:
+            done(None)
+        self._on_lost(reason)

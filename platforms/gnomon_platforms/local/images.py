@@ -1,0 +1,112 @@
+"""Image → runtime: the table that says how the local platform serves an image without a container."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from fnmatch import fnmatchcase
+from pathlib import Path
+from typing import Any, Protocol
+
+import yaml
+
+from gnomon_core.errors import GnomonError, bad_request
+
+BUILT_IN = Path(__file__).with_name("images.yml")
+KINDS = ("process", "redirect", "model")
+
+
+class BuiltHandler(Protocol):
+    """What an image that was built on this platform stands for."""
+
+    @property
+    def folder(self) -> Path:
+        """The handler's folder."""
+        ...
+
+    @property
+    def python(self) -> Path:
+        """The interpreter of its environment."""
+        ...
+
+    @property
+    def preload(self) -> tuple[str, ...]:
+        """What its zygote imports first."""
+        ...
+
+    @property
+    def content_id(self) -> str: ...
+
+
+class BuiltImages(Protocol):
+    """Images that were built here."""
+
+    def resolve(self, image: str) -> BuiltHandler | None:
+        """What the image stands for; None if it was not built here."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class ImageEntry:
+    """One row of the table."""
+
+    match: str
+    kind: str
+    environment: Mapping[str, str] = field(default_factory=dict)
+
+
+class ImageTable:
+    """The rows: a user's own first, then ours."""
+
+    def __init__(self, extra: Path | None = None) -> None:
+        """Read the table.
+
+        Raises:
+            GnomonError: 400 `invalid_images`, naming the file and what is wrong in it.
+
+        """
+        self.file = extra or BUILT_IN
+        self._entries = [*(_read(extra) if extra is not None else ()), *_read(BUILT_IN)]
+
+    def find(self, image: str) -> ImageEntry | None:
+        """The first row that fits."""
+        name = bare_name(image)
+        return next((entry for entry in self._entries if fnmatchcase(name, entry.match)), None)
+
+    def unknown(self, image: str) -> GnomonError:
+        """The refusal of an image that no row fits."""
+        known = ", ".join(entry.match for entry in self._entries)
+        return bad_request(
+            "unknown_image",
+            f"The local platform does not know how to serve image {image!r}.",
+            f"Build it with `gnomon up`, or add a row to the table {self.file} (see {BUILT_IN}). Known: {known}.",
+        )
+
+
+def bare_name(image: str) -> str:
+    """An image's name without Docker Hub's prefix, tag and digest: `docker.io/a/b:1` → `a/b`."""
+    name = image.partition("@")[0]
+    for prefix in ("docker.io/", "index.docker.io/", "registry-1.docker.io/"):
+        name = name.removeprefix(prefix)
+    folder, slash, last = name.rpartition("/")
+    return (folder + slash + last.partition(":")[0]).removeprefix("library/")
+
+
+def _read(file: Path) -> list[ImageEntry]:
+    try:
+        document: Any = yaml.safe_load(file.read_text(encoding="utf-8"))
+        return [_entry(row) for row in document["images"]]
+    except (OSError, yaml.YAMLError, TypeError, KeyError, ValueError) as error:
+        raise bad_request(
+            "invalid_images", f"The image table {file} cannot be read: {error}.", f"{BUILT_IN} shows its form."
+        ) from None
+
+
+def _entry(row: Any) -> ImageEntry:
+    if not isinstance(row, dict) or not isinstance(row.get("match"), str):
+        raise TypeError("every entry needs a match")
+    if row.get("kind") not in KINDS:
+        raise ValueError(f"the kind of {row['match']!r} must be one of {', '.join(KINDS)}")
+    if left := row.keys() - {"match", "kind", "environment"}:
+        raise ValueError(f"{row['match']!r} has unknown keys {', '.join(sorted(left))}")
+    return ImageEntry(row["match"], row["kind"], {name: str(value) for name, value in (row.get("environment") or {}).items()})

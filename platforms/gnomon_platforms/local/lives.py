@@ -1,0 +1,173 @@
+"""One instance from its order to its end, as the platform knows it.
+
+    create ▶ (zygote warm) ▶ ordered ▶ born: a pid ▶ HELLO: ready ▶ STOP, SIGTERM, SIGKILL ▶ gone
+
+Each step has a bound in time, and whatever happens the life ends exactly once, with a reason that holds the log's last words.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any
+
+from gnomon_core import packets
+from gnomon_core.fleet import Instance, InstanceState
+from gnomon_core.functions import FunctionKey
+from gnomon_core.launch import Order
+from gnomon_core.seams import PlatformListener
+from gnomon_platforms.local import usage
+from gnomon_platforms.local.channel import UnixChannel, channel_pair
+from gnomon_platforms.local.logs import LogPipe
+
+STOP_S = 5.0
+"""How long an instance may take to finish after STOP before it gets SIGTERM."""
+TERM_S = 2.0
+LOST_S = 1.0
+"""How long a process may outlive its channel."""
+
+
+@dataclass(frozen=True, slots=True)
+class Surroundings:
+    """What a life needs of the platform: the supervisor, the listener, the clock, and somebody to clear up after it."""
+
+    send: Callable[..., None]
+    listener: PlatformListener
+    now_s: Callable[[], float]
+    ended: Callable[[Life, float], None]
+    """Called once, with the CPU seconds that it has used, before the listener hears of it."""
+
+
+class Life:
+    """One instance. `instance` is what the platform reports of it now."""
+
+    def __init__(self, instance: Instance, key: FunctionKey, environment: str, surroundings: Surroundings) -> None:
+        self.instance = instance
+        self.key = key
+        self.environment = environment
+        self.gone = asyncio.get_running_loop().create_future()
+        self.channel: UnixChannel | None = None
+        self.pid: int | None = None
+        self._surroundings = surroundings
+        self._log: LogPipe | None = None
+        self._timer: asyncio.TimerHandle | None = None
+        self._why = ""
+        self._stopping = False
+
+    @property
+    def cpu_s(self) -> float:
+        """CPU seconds so far."""
+        return 0.0 if self.pid is None else usage.cpu_s(self.pid)
+
+    def order(self, order: Order, join: list[str], timeout_s: float) -> None:
+        """Tell the zygote to fork it. It must say hello within `timeout_s`."""
+        ours, theirs = channel_pair()
+        log_read, log_write = os.pipe()
+        self.channel = UnixChannel(ours, self._hello, self._channel_lost)
+        surroundings = self._surroundings
+        self._log = LogPipe(
+            log_read, lambda text: surroundings.listener.log_line(self.key, self.instance.id, text), surroundings.now_s
+        )
+        descriptors = [packets.sealed_file("order", order.to_json().encode()), theirs.detach(), log_write]
+        message = {"do": "create", "id": self.instance.id, "zygote": self.environment, "join": join}
+        surroundings.send(message, descriptors)
+        self._after(timeout_s, lambda: self._overran(timeout_s))
+
+    def born(self, pid: int) -> None:
+        """The process is there."""
+        self.pid = pid
+        if self._stopping:
+            self.signal(signal.SIGKILL)
+
+    def stop(self) -> None:
+        """End it: politely, then firmly. May be called again."""
+        if self._stopping or self.gone.done():
+            return
+        self._stopping = True
+        was_ready = self.instance.state is InstanceState.READY
+        self.instance = replace(self.instance, state=InstanceState.DRAINING)
+        self._why = self._why or "stopped"
+        if self.channel is None:
+            self.end(0.0, "stopped before it began")
+        elif was_ready:
+            self.channel.stop()
+            self._after(STOP_S, self._terminate)
+        else:
+            self.kill(self._why)
+
+    def kill(self, reason: str) -> None:
+        """End it at once."""
+        self._why = self._why or reason
+        self._stopping = True
+        self.signal(signal.SIGKILL)
+
+    def signal(self, number: int) -> None:
+        """Send the process a signal. It may not have been born yet: then `born` ends it."""
+        self._surroundings.send({"do": "kill", "id": self.instance.id, "signal": number})
+
+    def resized(self, cores: int, cpus: tuple[int, ...]) -> None:
+        """Give it other CPUs."""
+        self.instance = replace(self.instance, cores=cores)
+        if self.channel is not None and self.instance.state is InstanceState.READY:
+            self.channel.resize(cores, cpus)
+
+    def end(self, cpu_s: float, reason: str) -> None:
+        """The process has gone, or there never was one. Tells the listener, once."""
+        if self.gone.done():
+            return
+        if self._timer is not None:
+            self._timer.cancel()
+        if self.channel is not None:
+            self.channel.close()
+        words = ""
+        if self._log is not None:
+            self._log.close()
+            words = " | ".join(line for line in self._log.last if line)
+        failed = self._why != "stopped"
+        self.instance = replace(self.instance, state=InstanceState.GONE)
+        self._surroundings.ended(self, cpu_s)
+        self.gone.set_result(None)
+        text = f"{self._why}: {reason}" if self._why and reason else self._why or reason
+        self._surroundings.listener.instance_gone(
+            self.instance.id, f"{text}; its log ends: {words}" if failed and words else text
+        )
+
+    def _hello(self, head: dict[str, Any]) -> None:
+        if self._stopping or self.instance.state is not InstanceState.STARTING:
+            return
+        if self._timer is not None:
+            self._timer.cancel()
+        self.instance = replace(self.instance, state=InstanceState.READY)
+        assert self.channel is not None
+        del head
+        self._surroundings.listener.instance_ready(self.instance, self.channel)
+
+    def _channel_lost(self, reason: str) -> None:
+        if not self._stopping and not self.gone.done():
+            self._after(LOST_S, lambda: self.kill(reason))
+
+    def _overran(self, timeout_s: float) -> None:
+        self.kill(f"not ready after {timeout_s:g} s")
+
+    def _terminate(self) -> None:
+        self.signal(signal.SIGTERM)
+        self._after(TERM_S, lambda: self.signal(signal.SIGKILL))
+
+    def _after(self, delay_s: float, act: Callable[[], None]) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer = asyncio.get_running_loop().call_later(delay_s, act)
+
+
+def describe_exit(status: int | None, *, out_of_memory: bool) -> str:
+    """A wait status in words."""
+    if out_of_memory:
+        return "the kernel ended it because it passed its memory limit"
+    if status is None:
+        return ""
+    if os.WIFSIGNALED(status):
+        return f"ended by {signal.Signals(os.WTERMSIG(status)).name}"
+    return f"exit status {os.WEXITSTATUS(status)}"

@@ -1,0 +1,136 @@
+"""This machine as a node: what it has, what has been given away, and which CPUs an instance is pinned to.
+
+Cores are claimed as Kubernetes claims them: by the function's CPU request, else its limit; without either, a function that says
+its size (a model, or `gnomon/cores`) claims its cores and any other a tenth of one, because most functions wait most of the time.
+An instance is pinned to whole CPUs, the least loaded ones, and those are shared when claims are fractions.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+from gnomon_core.errors import GnomonError
+from gnomon_core.fleet import Node
+from gnomon_core.functions import FunctionSpec
+from gnomon_core.units import parse_cores
+
+SMALL_CLAIM_CORES = 0.1
+NO_LIMIT_BYTES = 1 << 60
+"""Larger numbers mean that a control group sets no bound."""
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """What one instance has been given."""
+
+    cores: float
+    memory_bytes: int
+    cpus: tuple[int, ...]
+
+
+def claimed_cores(spec: FunctionSpec, cores: int) -> float:
+    """The cores that an instance of this function takes from its node."""
+    requests = spec.raw.get("requests")
+    if isinstance(requests, dict) and requests.get("cpu"):
+        return parse_cores(str(requests["cpu"]))
+    if spec.cpu_cores is not None:
+        return spec.cpu_cores
+    says_its_size = spec.settings.model is not None or "gnomon/cores" in spec.annotations
+    return float(cores) if says_its_size else SMALL_CLAIM_CORES
+
+
+class LocalNode:
+    """The one node of the local platform."""
+
+    def __init__(self, cpus: tuple[int, ...], cores: int, memory_bytes: int, name: str = "") -> None:
+        self.name = name or os.uname().nodename
+        self._cpus = cpus
+        self._cores = cores
+        self._memory_bytes = memory_bytes
+        self._claims: dict[str, Claim] = {}
+
+    @staticmethod
+    def this_machine(cores: int | None = None) -> LocalNode:
+        """The node that the affinity mask and control groups leave us. `cores` states another number to give away."""
+        cpus = tuple(sorted(os.sched_getaffinity(0)))
+        if cores is not None and cores < len(cpus):
+            cpus = cpus[:cores]
+        return LocalNode(cpus, cores or min(len(cpus), _quota_cores() or len(cpus)), _memory_bytes())
+
+    def value(self) -> Node:
+        """What the node has and what is free now."""
+        return Node(
+            name=self.name,
+            cores=self._cores,
+            memory_bytes=self._memory_bytes,
+            free_cores=round(self._cores - sum(claim.cores for claim in self._claims.values()), 6),
+            free_memory_bytes=self._memory_bytes - sum(claim.memory_bytes for claim in self._claims.values()),
+        )
+
+    def claim(self, instance_id: str, cores: float, memory_bytes: int, width: int) -> Claim:
+        """Give an instance cores, memory, and `width` CPUs to run on.
+
+        Raises:
+            GnomonError: 503 `no_capacity`.
+
+        """
+        before = self._claims.pop(instance_id, None)
+        now = self.value()
+        if cores > now.free_cores or memory_bytes > now.free_memory_bytes:
+            if before is not None:
+                self._claims[instance_id] = before
+            raise no_capacity(now, cores, memory_bytes)
+        claim = self._claims[instance_id] = Claim(cores, memory_bytes, self._least_loaded(width))
+        return claim
+
+    def claimed(self, instance_id: str) -> Claim:
+        """What an instance has."""
+        return self._claims[instance_id]
+
+    def release(self, instance_id: str) -> None:
+        """Take back what an instance had. Unknown ids are ignored."""
+        self._claims.pop(instance_id, None)
+
+    def _least_loaded(self, width: int) -> tuple[int, ...]:
+        load = dict.fromkeys(self._cpus, 0.0)
+        for claim in self._claims.values():
+            for cpu in claim.cpus:
+                load[cpu] += claim.cores / len(claim.cpus)
+        return tuple(sorted(sorted(self._cpus, key=lambda cpu: (load[cpu], cpu))[:width]))
+
+
+def no_capacity(node: Node, cores: float, memory_bytes: int) -> GnomonError:
+    """The refusal of an instance that does not fit."""
+    return GnomonError(
+        503,
+        "no_capacity",
+        f"An instance needs {cores:g} cores and {memory_bytes / 2**20:.0f} MiB; node {node.name} has "
+        f"{node.free_cores:g} cores and {node.free_memory_bytes / 2**20:.0f} MiB free.",
+        "Scale something down, ask for less (requests.cpu, gnomon/cores), or let the node give away more (--cores).",
+    )
+
+
+def _quota_cores() -> int | None:
+    """Whole cores that the control group's CPU quota allows; None without a quota."""
+    for path in ("/sys/fs/cgroup/cpu.max", "/sys/fs/cgroup/unified/cpu.max"):
+        words = _read(path).split()
+        if words and words[0] != "max":
+            return max(1, int(words[0]) // int(words[1]))
+    quota = _read("/sys/fs/cgroup/cpu/cpu.cfs_quota_us").strip()
+    period = _read("/sys/fs/cgroup/cpu/cpu.cfs_period_us").strip()
+    return max(1, int(quota) // int(period)) if quota and int(quota) > 0 else None
+
+
+def _memory_bytes() -> int:
+    total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    bounds = [_read(path).strip() for path in ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes")]
+    return min([total, *(int(bound) for bound in bounds if bound.isdigit() and int(bound) < NO_LIMIT_BYTES)])
+
+
+def _read(path: str) -> str:
+    try:
+        return Path(path).read_text(encoding="ascii")
+    except OSError:
+        return ""

@@ -1,0 +1,258 @@
+"""The local platform: instances are processes of this machine, forked from zygotes that a small supervisor looks after.
+
+It creates, ends and resizes what it is told to, and reports what happens through the listener; it never decides to add an
+instance. Everything runs on the event loop, and nothing there waits for a process.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import logging
+import secrets as chance
+from pathlib import Path
+from typing import Any
+
+from gnomon_core.clock import Clock, WallClock
+from gnomon_core.errors import GnomonError, bad_request
+from gnomon_core.fleet import Instance, InstanceState, Node
+from gnomon_core.functions import FunctionSpec
+from gnomon_core.seams import Capabilities, InstanceRequest, ModelRepository, PlatformListener, Usage
+from gnomon_core.signature import ModelSignature
+from gnomon_platforms.local import usage
+from gnomon_platforms.local.cgroups import MemoryGroups
+from gnomon_platforms.local.images import BuiltImages, ImageTable
+from gnomon_platforms.local.lives import Life, Surroundings, describe_exit
+from gnomon_platforms.local.nodes import LocalNode, claimed_cores
+from gnomon_platforms.local.recipes import Recipe, Recipes
+from gnomon_platforms.local.supervisor_client import SupervisorClient
+from gnomon_platforms.local.users import forbid_inspection
+from gnomon_platforms.local.zygotes import BARE, TORCH, Environment, Zygotes
+
+START_TIMEOUT_S = 60.0
+HELLO_TIMEOUT_S = 10.0
+RESTART_PAUSE_S = 0.5
+
+_LOG = logging.getLogger(__name__)
+
+
+class LocalPlatform:
+    """See `gnomon_core.seams.Platform`. `cores` is what the node gives away; more than the machine has shares its CPUs."""
+
+    name = "local"
+    capabilities = Capabilities(place=True, size=True, victim=True, resize=True, pair=False)
+
+    def __init__(
+        self,
+        state_dir: Path,
+        repository: ModelRepository,
+        built: BuiltImages,
+        *,
+        images: Path | None = None,
+        cores: int | None = None,
+        start_timeout_s: float = START_TIMEOUT_S,
+        clock: Clock | None = None,
+    ) -> None:
+        state_dir.mkdir(parents=True, exist_ok=True)
+        self._recipes = Recipes(state_dir, repository, built, ImageTable(images))
+        self._node = LocalNode.this_machine(cores)
+        self._clock = clock or WallClock()
+        self._start_timeout_s = start_timeout_s
+        self._lives: dict[str, Life] = {}
+        self._starting: set[asyncio.Task[None]] = set()
+        self._ended_cpu_s: dict[str, float] = {}
+        self._numbers = itertools.count(1)
+        self._zygotes = Zygotes(self._send)
+        self._memory: MemoryGroups | None = None
+        self._supervisor: SupervisorClient | None = None
+        self._surroundings: Surroundings | None = None
+        self._hello: asyncio.Future[str | None] | None = None
+        self._no_isolation: str | None = None
+        self._stopping = False
+
+    async def start(self, listener: PlatformListener) -> None:
+        """Start the supervisor and let the zygotes warm up behind this."""
+        forbid_inspection()
+        self._memory = MemoryGroups()
+        self._surroundings = Surroundings(self._send, listener, self._clock.now_s, self._ended)
+        await self._start_supervisor()
+        _LOG.info("memory is limited by %s", self._memory.description)
+        if self._no_isolation is not None:
+            _LOG.warning("functions are not isolated from each other, and secrets are refused: %s", self._no_isolation)
+
+    async def stop(self) -> None:
+        """End every instance, the zygotes and the supervisor."""
+        self._stopping = True
+        for task in self._starting:
+            task.cancel()
+        lives = list(self._lives.values())
+        for life in lives:
+            life.stop()
+        await asyncio.gather(*(life.gone for life in lives))
+        if self._supervisor is not None:
+            await self._supervisor.stop()
+        self._zygotes.lost("the platform has stopped")
+        if self._memory is not None:
+            self._memory.close()
+
+    def check(self, spec: FunctionSpec) -> None:
+        """Raise if this function can never run here."""
+        self._recipes.find(spec)
+        if spec.secrets and self._no_isolation is not None:
+            raise bad_request(
+                "secrets_unavailable",
+                f"This machine does not let us mount secrets for one function alone ({self._no_isolation}).",
+                "Start Gnomon as root, or allow unprivileged user namespaces, or deploy the function without secrets.",
+            )
+
+    async def prepare(self, spec: FunctionSpec) -> None:
+        """Warm the zygote that the function's instances are forked from."""
+        recipe = self._recipes.find(spec)
+        environment = self._recipes.environment(recipe, spec, {})
+        if environment.sandbox is None or not spec.secrets:
+            await self._zygotes.warm(environment)
+
+    def signature(self, spec: FunctionSpec) -> ModelSignature | None:
+        return self._recipes.find(spec).signature
+
+    def nodes(self) -> tuple[Node, ...]:
+        return (self._node.value(),)
+
+    def instances(self, function: str) -> tuple[Instance, ...]:
+        return tuple(life.instance for life in self._lives.values() if life.instance.function == function)
+
+    async def create(self, request: InstanceRequest) -> Instance:
+        """Begin an instance. What follows is told to the listener."""
+        assert self._surroundings is not None
+        spec = request.spec
+        recipe = self._recipes.find(spec)
+        if request.node not in (None, self._node.name):
+            raise GnomonError(
+                503, "no_capacity", f"There is no node {request.node!r} here, only {self._node.name!r}.", "Name it or none."
+            )
+        instance_id = f"{spec.key.name}-{next(self._numbers)}-{chance.token_hex(3)}"
+        self._node.claim(instance_id, claimed_cores(spec, request.cores), recipe.memory_bytes, request.cores)
+        environment = self._recipes.environment(recipe, spec, request.secrets)
+        instance = Instance(
+            id=instance_id,
+            function=str(spec.key),
+            version=request.version,
+            node=self._node.name,
+            cores=request.cores,
+            memory_bytes=recipe.memory_bytes,
+            state=InstanceState.STARTING,
+            started_s=self._clock.now_s(),
+        )
+        life = self._lives[instance_id] = Life(instance, spec.key, environment.id, self._surroundings)
+        task = asyncio.get_running_loop().create_task(self._begin(life, recipe, request, environment))
+        self._starting.add(task)
+        task.add_done_callback(self._starting.discard)
+        return instance
+
+    async def _begin(self, life: Life, recipe: Recipe, request: InstanceRequest, environment: Environment) -> None:
+        assert self._memory is not None
+        try:
+            await self._zygotes.warm(environment)
+            if life.gone.done():
+                return
+            join: list[str] = []
+            if self._memory.available:
+                join = [self._memory.create(life.instance.id, request.spec.memory_bytes)]
+            cpus = self._node.claimed(life.instance.id).cpus
+            order = self._recipes.order(recipe, request, life.instance.id, cpus, limited=bool(join))
+            life.order(order, join, self._start_timeout_s)
+        except (GnomonError, OSError) as error:
+            life.end(0.0, f"could not be started: {error}")
+        except asyncio.CancelledError:
+            life.stop()
+            raise
+
+    async def destroy(self, instance_id: str) -> None:
+        """Stop an instance. It is told to the listener when it has gone."""
+        life = self._lives.get(instance_id)
+        if life is not None:
+            life.stop()
+
+    async def resize(self, instance_id: str, cores: int) -> None:
+        """Give an instance other CPUs. Unknown ids are ignored.
+
+        Raises:
+            GnomonError: 503 `no_capacity`; the instance keeps what it has.
+
+        """
+        life = self._lives.get(instance_id)
+        if life is None:
+            return
+        claimed = self._node.claimed(instance_id)
+        # A claim by request or limit stays what the deployment says.
+        amount = float(cores) if claimed.cores == life.instance.cores else claimed.cores
+        claim = self._node.claim(instance_id, amount, claimed.memory_bytes, cores)
+        life.resized(cores, claim.cpus)
+
+    def usage(self, function: str) -> Usage:
+        lives = [life for life in self._lives.values() if life.instance.function == function]
+        cpu_s = sum(life.cpu_s for life in lives) + self._ended_cpu_s.get(function, 0.0)
+        return Usage(cpu_s, sum(self._memory_of(life) for life in lives))
+
+    def _memory_of(self, life: Life) -> int:
+        if life.pid is None or self._memory is None:
+            return 0
+        return self._memory.usage_bytes(life.instance.id) if self._memory.available else usage.private_bytes(life.pid)
+
+    def _send(self, message: dict[str, Any], descriptors: list[int] | None = None) -> None:
+        assert self._supervisor is not None
+        self._supervisor.send(message, descriptors or [])
+
+    async def _start_supervisor(self) -> None:
+        self._hello = asyncio.get_running_loop().create_future()
+        self._supervisor = SupervisorClient(self._heard, self._lost)
+        try:
+            self._no_isolation = await asyncio.wait_for(self._hello, HELLO_TIMEOUT_S)
+        except TimeoutError:
+            raise GnomonError(500, "supervisor_failed", "The supervisor did not start.", "See the output above.") from None
+        self._zygotes.begin(BARE)
+        self._zygotes.begin(TORCH)
+
+    def _heard(self, event: dict[str, Any]) -> None:
+        kind = event["event"]
+        if kind == "hello":
+            if self._hello is not None and not self._hello.done():
+                self._hello.set_result(event["isolation"])
+        elif kind == "warm":
+            for problem in self._zygotes.told_warm(event):
+                _LOG.warning("the zygote %s could not import %s", event["zygote"], problem)
+        elif kind == "zygote_gone":
+            self._zygotes.told_gone(event["zygote"], event["reason"])
+        elif (life := self._lives.get(event["id"])) is None:
+            return
+        elif kind == "born":
+            life.born(event["pid"])
+        elif kind == "gone":
+            out_of_memory = self._memory is not None and self._memory.available and self._memory.ran_out(life.instance.id)
+            life.end(event["cpu_s"], describe_exit(event["status"], out_of_memory=out_of_memory) or event["reason"])
+
+    def _ended(self, life: Life, cpu_s: float) -> None:
+        """Clear up after an instance."""
+        instance = self._lives.pop(life.instance.id).instance
+        self._node.release(instance.id)
+        self._ended_cpu_s[instance.function] = self._ended_cpu_s.get(instance.function, 0.0) + cpu_s
+        if self._memory is not None:
+            self._memory.remove(instance.id)
+        self._zygotes.retire_unused({other.environment for other in self._lives.values()})
+
+    def _lost(self) -> None:
+        """The supervisor has ended, and everything below it with it. Report that and start another."""
+        self._zygotes.lost("the supervisor has ended")
+        if self._hello is not None and not self._hello.done():
+            self._hello.set_result("the supervisor has ended")
+        for life in list(self._lives.values()):
+            life.end(life.cpu_s, "the supervisor has ended")
+        if not self._stopping:
+            _LOG.error("the supervisor has ended; starting another")
+            task = asyncio.get_running_loop().create_task(self._restart())
+            self._starting.add(task)
+            task.add_done_callback(self._starting.discard)
+
+    async def _restart(self) -> None:
+        await self._clock.sleep(RESTART_PAUSE_S)
+        await self._start_supervisor()

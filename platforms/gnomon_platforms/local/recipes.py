@@ -1,0 +1,162 @@
+"""From a function as deployed to what starts its instances: the kind, the environment, what it may read, how much it weighs."""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.util
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from gnomon_core.errors import GnomonError, bad_request
+from gnomon_core.functions import FunctionSpec
+from gnomon_core.launch import Launch, Limits, Order, Sandbox
+from gnomon_core.seams import InstanceRequest, ModelRepository
+from gnomon_core.signature import ModelSignature
+from gnomon_platforms.local.images import BuiltHandler, BuiltImages, ImageTable
+from gnomon_platforms.local.users import Users
+from gnomon_platforms.local.zygotes import BARE, TORCH, Environment
+
+MODEL_OVERHEAD_BYTES = 96 * 2**20
+"""What a model's instance holds besides its weights: activations and the pages it does not share with the zygote."""
+SMALL_INSTANCE_BYTES = 32 * 2**20
+MAX_PROCESSES = 1024
+DEFAULT_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+
+
+@dataclass(frozen=True, slots=True)
+class Recipe:
+    """How instances of a function are made. `own_zygote` says that the zygote lives in the function's sandbox."""
+
+    kind: str
+    python: str
+    preload: tuple[str, ...]
+    memory_bytes: int
+    readable: tuple[str, ...] = ()
+    options: Mapping[str, Any] = field(default_factory=dict)
+    environment: Mapping[str, str] = field(default_factory=dict)
+    content_id: str = ""
+    signature: ModelSignature | None = None
+
+
+class Recipes:
+    """Resolves functions against the image table, what was built here, and the model repository."""
+
+    def __init__(self, state_dir: Path, repository: ModelRepository, built: BuiltImages, images: ImageTable) -> None:
+        self._hidden = (str(state_dir.resolve()),)
+        self._repository = repository
+        self._built = built
+        self._images = images
+        # Only root can give a process another user.
+        self._users = Users(state_dir) if os.geteuid() == 0 else None
+
+    def find(self, spec: FunctionSpec) -> Recipe:
+        """How to make instances of this function.
+
+        Raises:
+            GnomonError: 400 for an unknown image or a model function without a model, 404 for an unknown model.
+
+        """
+        entry = self._images.find(spec.image)
+        if entry is not None and entry.kind == "model" and spec.settings.model is not None:
+            return self._model(spec, entry.environment)
+        built = self._built.resolve(spec.image)
+        if built is not None:
+            return _handler(spec, built)
+        if entry is None:
+            raise self._images.unknown(spec.image)
+        if entry.kind == "model":
+            return self._model(spec, entry.environment)
+        if entry.kind == "process" and not (spec.env_process or spec.environment.get("fprocess")):
+            raise bad_request(
+                "process_missing",
+                f"Image {spec.image!r} runs a process, but the function names none.",
+                "Set fprocess in stack.yml.",
+            )
+        return Recipe(entry.kind, BARE.python, BARE.preload, _memory(spec, SMALL_INSTANCE_BYTES), environment=entry.environment)
+
+    def _model(self, spec: FunctionSpec, environment: Mapping[str, str]) -> Recipe:
+        if spec.settings.model is None:
+            names = ", ".join(sorted({entry.name for entry in self._repository.list()})) or "none yet"
+            raise bad_request(
+                "model_missing",
+                f"Image {spec.image!r} serves a model, but the function names none.",
+                f"Set the annotation gnomon/model. In the repository: {names}.",
+            )
+        if importlib.util.find_spec("torch") is None:
+            raise GnomonError(501, "torch_missing", "Models need torch, which is not installed.", "pip install 'gnomon[body]'")
+        entry = self._repository.get(spec.settings.model)
+        return Recipe(
+            "model",
+            TORCH.python,
+            TORCH.preload,
+            _memory(spec, entry.weights.stat().st_size + MODEL_OVERHEAD_BYTES),
+            readable=(str(entry.program), str(entry.weights)),
+            options={
+                "program": str(entry.program),
+                "weights": str(entry.weights),
+                "signature": entry.signature.to_json(),
+            },
+            environment=environment,
+            signature=entry.signature,
+        )
+
+    def environment(self, recipe: Recipe, spec: FunctionSpec, secrets: Mapping[str, bytes]) -> Environment:
+        """The environment that this function's instances are forked from."""
+        if not recipe.content_id:
+            return TORCH if recipe.kind == "model" else BARE
+        if self._users is None:
+            return Environment(f"built {recipe.python}", recipe.python, recipe.preload)
+        sandbox = self._sandbox(recipe, spec, secrets)
+        digest = hashlib.sha256(f"{recipe.python} {recipe.content_id} {sandbox.to_json()}".encode()).hexdigest()
+        return Environment(f"{spec.key} {digest[:16]}", recipe.python, recipe.preload, sandbox)
+
+    def order(self, recipe: Recipe, request: InstanceRequest, instance_id: str, cpus: tuple[int, ...], *, limited: bool) -> Order:
+        """What a new instance is told. `limited` says that a control group bounds its memory, so that it need not."""
+        spec = request.spec
+        environment = {"PATH": DEFAULT_PATH, "HOME": "/tmp", "HOSTNAME": instance_id, **recipe.environment, **spec.environment}  # noqa: S108 - /tmp is the instance's own
+        if spec.env_process:
+            environment["fprocess"] = spec.env_process
+        launch = Launch(
+            kind=recipe.kind,
+            function=str(spec.key),
+            instance_id=instance_id,
+            cores=request.cores,
+            max_batch=spec.settings.max_batch,
+            environment=environment,
+            options=recipe.options,
+        )
+        entered = self.environment(recipe, spec, request.secrets).sandbox is not None
+        secrets = {} if entered else request.secrets
+        sandbox = self._sandbox(recipe, spec, secrets, memory_bytes=None if limited else spec.memory_bytes)
+        return Order(launch, sandbox, entered=entered, cpus=cpus)
+
+    def _sandbox(
+        self, recipe: Recipe, spec: FunctionSpec, secrets: Mapping[str, bytes], *, memory_bytes: int | None = None
+    ) -> Sandbox:
+        return Sandbox(
+            uid=None if self._users is None else self._users.uid(str(spec.key)),
+            readable=recipe.readable,
+            hidden=self._hidden,
+            read_only_root=spec.read_only_root_filesystem,
+            secrets=secrets,
+            limits=Limits(memory_bytes=memory_bytes, processes=None if self._users is None else MAX_PROCESSES),
+        )
+
+
+def _handler(spec: FunctionSpec, built: BuiltHandler) -> Recipe:
+    return Recipe(
+        "handler",
+        str(built.python),
+        (*built.preload, "gnomon_runtime.handler"),
+        _memory(spec, SMALL_INSTANCE_BYTES),
+        readable=(str(built.folder), str(built.python.parent.parent)),
+        options={"folder": str(built.folder)},
+        content_id=built.content_id,
+    )
+
+
+def _memory(spec: FunctionSpec, estimate_bytes: int) -> int:
+    return spec.memory_bytes if spec.memory_bytes is not None else estimate_bytes

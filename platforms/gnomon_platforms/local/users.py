@@ -1,0 +1,49 @@
+"""A user id of its own for every function, the same after a restart and never given twice.
+
+Instances of two functions cannot send each other signals, read each other's files or look into each other's memory. Only root can
+give a process another user; started as somebody else, functions run as that somebody.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import os
+from pathlib import Path
+
+FIRST_UID = 200_000
+LAST_UID = 299_999
+_PR_SET_DUMPABLE = 4
+
+
+class Users:
+    """The ids, kept in `users.json` in the state directory. A uid that has been returned is on disk."""
+
+    def __init__(self, state_dir: Path) -> None:
+        self._file = state_dir / "users.json"
+        self._uids: dict[str, int] = json.loads(self._file.read_text(encoding="utf-8")) if self._file.exists() else {}
+
+    def uid(self, owner: str) -> int:
+        """The user id of a function, `name.namespace`, or of anything else that has a name."""
+        if owner not in self._uids:
+            uid = max(self._uids.values(), default=FIRST_UID - 1) + 1
+            if uid > LAST_UID:
+                raise RuntimeError(
+                    f"all user ids from {FIRST_UID} to {LAST_UID} are taken; remove {self._file} while nothing runs"
+                )
+            self._save({**self._uids, owner: uid})
+        return self._uids[owner]
+
+    def _save(self, uids: dict[str, int]) -> None:
+        staged = self._file.with_suffix(".new")
+        with staged.open("w", encoding="utf-8") as file:
+            json.dump(uids, file)
+            file.flush()
+            os.fsync(file.fileno())
+        staged.replace(self._file)
+        self._uids = uids
+
+
+def forbid_inspection() -> None:
+    """Close our environment and memory to other processes of the same user. Leaves no core dumps."""
+    ctypes.CDLL(None).prctl(_PR_SET_DUMPABLE, 0, 0, 0, 0)
