@@ -7,13 +7,14 @@ wish for a number, `by_count` turns it into actions, `runner` keeps one function
 from gnomon_autoscaler.beside import at_once, beside
 from gnomon_autoscaler.decisions import DecisionRecord
 from gnomon_autoscaler.loop import Autoscaler
-from gnomon_autoscaler.registry import BUILT_IN, Policies, counted, require, scaling_policy, with_entry_points
+from gnomon_autoscaler.registry import BUILT_IN, Offer, Policies, counted, require, scaling_policy, with_entry_points
 from gnomon_autoscaler.runner import Runner
 
 __all__ = [
     "BUILT_IN",
     "Autoscaler",
     "DecisionRecord",
+    "Offer",
     "Policies",
     "Runner",
     "at_once",

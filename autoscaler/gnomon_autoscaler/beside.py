@@ -44,6 +44,8 @@ async def beside(call: Callable[[], T], limit_s: float) -> T:
     def work() -> None:
         try:
             result = call()
+        except SystemExit:
+            return  # it overran, and nobody waits any more
         except Exception as error:  # noqa: BLE001 - whatever it is belongs to the caller
             outcome: tuple[Callable[[Any], None], object] = (answered.set_exception, error)
         else:
@@ -70,6 +72,5 @@ async def at_once(call: Callable[[], T], limit_s: float) -> T:  # noqa: ARG001 -
 
 
 def _end(thread: threading.Thread) -> None:
-    # SystemExit ends a thread silently.
     if thread.ident is not None and thread.is_alive():
         ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread.ident), ctypes.py_object(SystemExit))

@@ -1,7 +1,7 @@
 """What was decided, why and when, for people to read.
 
 A policy that decides every second and keeps saying the same would bury the rest; such a run of equal decisions is one record,
-whose reason is the latest. A record is one line of the log when it begins.
+with the reason for which it began. A record is one line of the log.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ log = logging.getLogger("gnomon.autoscaler")
 class DecisionRecord:
     """A decision, and how often it was repeated unchanged until `last_at`. Times are seconds since 1970.
 
-    `error` says why it could not be carried out in full, empty otherwise.
+    `error` says why the policy could not decide or why the decision could not be carried out in full, empty otherwise.
     """
 
     at: float
@@ -60,9 +60,8 @@ class DecisionLog:
         record = DecisionRecord(at, policy, decision.desired, decision.actions, decision.reason, error, at)
         last = self._records[-1] if self._records else None
         if last is not None and _same(last, record):
-            record = replace(record, at=last.at, actions=last.actions, repeats=last.repeats + 1)
-            self._records[-1] = record
-            return record
+            self._records[-1] = replace(last, last_at=at, repeats=last.repeats + 1)
+            return self._records[-1]
         self._records.append(record)
         level = logging.WARNING if error else logging.INFO
         acts = "; ".join(_text(action) for action in record.actions) or "nothing to do"

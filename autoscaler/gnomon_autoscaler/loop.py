@@ -162,8 +162,7 @@ class Autoscaler:
             step.add_done_callback(lambda _: self._done(function))
 
     async def _step(self, function: str, runner: Runner, work: Question | Decision) -> None:
-        decision = work if isinstance(work, Decision) else await self._decide(runner, work)
-        error = ""
+        decision, error = (work, "") if isinstance(work, Decision) else await self._decide(runner, work)
         if decision.actions:
             try:
                 await self._fleet.apply(function, decision.actions)
@@ -174,15 +173,19 @@ class Autoscaler:
                 error = told(failed)
                 log.exception("%s: the decision could not be carried out", function)
                 runner.refused(self._clock.now_s())
+            else:
+                runner.carried_out(decision)
         if function in self._runners:
             self._log(function).add(self._stamp_s(), runner.policy_name, decision, error)
 
-    async def _decide(self, runner: Runner, asked: Question) -> Decision:
+    async def _decide(self, runner: Runner, asked: Question) -> tuple[Decision, str]:
+        """The decision, and why the policy could not take one, if so."""
         try:
             decision, state = await self._caller(asked.answer, self._limit_s)
-        except Exception as error:  # noqa: BLE001 - whatever a policy raises leaves the last decision in force
-            return runner.fail(str(error) if isinstance(error, Overrun) else told(error))
-        return runner.accept(asked, decision, state)
+        except Exception as failed:  # noqa: BLE001 - whatever a policy raises leaves the last decision in force
+            error = str(failed) if isinstance(failed, Overrun) else told(failed)
+            return runner.fail(error), error
+        return runner.accept(asked, decision, state), ""
 
     def _runner(self, function: str) -> Runner:
         runner = self._runners.get(function)

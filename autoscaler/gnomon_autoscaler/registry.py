@@ -1,13 +1,14 @@
 """The scaling policies by name. A policy is one line of `BUILT_IN`.
 
-A value of the table makes a policy for a function's settings. Policies of third parties are entry points of the group
-`gnomon.scaling_policies` whose object is such a maker; they are loaded only if the operator names them, so that installing a
-package changes nothing by itself.
+A value of the table is an `Offer`: what makes the policy for a function's settings, and a sentence about it. Policies of third
+parties are entry points of the group `gnomon.scaling_policies` whose object is an offer; they are loaded only if the operator
+names them, so that installing a package changes nothing by itself.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
 from importlib.metadata import entry_points
 from types import MappingProxyType
 from typing import TypeAlias
@@ -23,13 +24,21 @@ from gnomon_core.settings import Settings
 
 GROUP = "gnomon.scaling_policies"
 
-Maker: TypeAlias = Callable[[Settings], ScalingPolicy]
-Policies: TypeAlias = Mapping[str, Maker]
+
+@dataclass(frozen=True, slots=True)
+class Offer:
+    """A scaling policy that functions may name: its maker, and a sentence for those who choose."""
+
+    make: Callable[[Settings], ScalingPolicy]
+    about: str
 
 
-def counted(make: Callable[[Settings], CountPolicy]) -> Maker:
-    """A maker of full policies from a maker of count policies: the standard wrappers, then actions."""
-    return lambda settings: ByCount(standard(make(settings)))
+Policies: TypeAlias = Mapping[str, Offer]
+
+
+def counted(make: Callable[[Settings], CountPolicy], about: str) -> Offer:
+    """The offer of a count policy: within the standard wrappers, its count turned into actions."""
+    return Offer(lambda settings: ByCount(standard(make(settings))), about)
 
 
 def _kpa(_: Settings) -> CountPolicy:
@@ -42,13 +51,15 @@ def _hpa(_: Settings) -> CountPolicy:
 
 BUILT_IN: Policies = MappingProxyType(
     {
-        "fixed": counted(lambda _: Fixed()),
-        "hpa": counted(_hpa),
-        "k-lv": counted(lambda _: rates.k_last_value()),
-        "kpa": counted(_kpa),
-        "lv": counted(lambda _: rates.last_value()),
-        "od": counted(lambda _: rates.on_demand()),
-        "openfaas": counted(openfaas.openfaas),
+        "fixed": counted(lambda _: Fixed(), "As many as com.openfaas.scale.min, or as an operator asked for."),
+        "hpa": counted(_hpa, "CPU use against gnomon/target-cpu-percent, as Kubernetes does it."),
+        "k-lv": counted(lambda _: rates.k_last_value(), "For 1.5 × the rate of the last 30 s (AsyFunc, section 2)."),
+        "kpa": counted(_kpa, "Concurrency or requests per second in a stable and a panic window, as Knative does it."),
+        "lv": counted(lambda _: rates.last_value(), "For the rate of the last 30 s (AsyFunc, section 2)."),
+        "od": counted(lambda _: rates.on_demand(), "For the rate of the last second, on demand (AsyFunc, section 2)."),
+        "openfaas": counted(
+            openfaas.openfaas, "OpenFaaS's alert above 5 requests/s, or its formula where com.openfaas.scale.type is set."
+        ),
     }
 )
 
@@ -60,14 +71,14 @@ def scaling_policy(name: str, settings: Settings, policies: Policies = BUILT_IN)
         GnomonError: 400 `unknown_policy`, listing the known ones; or what the policy has against the settings.
 
     """
-    make = policies.get(name)
-    if make is None:
+    offer = policies.get(name)
+    if offer is None:
         raise bad_request(
             "unknown_policy",
             f"annotation gnomon/autoscaler is {name[:100]!r}, which is no scaling policy.",
             f"Known ones: {', '.join(sorted(policies))}.",
         )
-    return make(settings)
+    return offer.make(settings)
 
 
 def require(policy: ScalingPolicy, capabilities: Capabilities) -> None:
@@ -108,5 +119,12 @@ def with_entry_points(names: Iterable[str]) -> Policies:
                 f"no installed package offers a scaling policy {name!r}.",
                 f"Offered in the entry point group {GROUP}: {there}. Install the package into Gnomon's environment.",
             )
-        policies[name] = offered[name].load()
+        offer = offered[name].load()
+        if not isinstance(offer, Offer):
+            raise bad_request(
+                "invalid_policy",
+                f"the entry point {name} is {type(offer).__name__}, not an Offer.",
+                "Point it at what gnomon_autoscaler.registry.counted returns (docs/howto/add-a-policy.md).",
+            )
+        policies[name] = offer
     return policies

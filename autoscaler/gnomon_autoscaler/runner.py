@@ -1,7 +1,8 @@
 """One function's autoscaler, without a loop: the same object runs live and in the simulator.
 
 `tick` does everything at once: it takes a sample and, when it is time, decides. The live loop takes the same steps one by one,
-because there a policy decides beside the event loop: `sample`, `question`, then `accept` or `fail`.
+because there a policy decides beside the event loop: `sample`, `question`, then `accept` or `fail`. Whoever carries a decision
+out says how it went: `carried_out` or `refused`.
 
 It is time when the policy's period has passed, when an operator or a changed setting asks, and when a request waits and no
 instance lives. Between those, instances that ended by themselves are replaced, so that the last decision stays true.
@@ -62,6 +63,7 @@ class Runner:
         self._policy: ScalingPolicy | None = None
         self._settings: Settings | None = None
         self._requested: int | None = None
+        self._shown: int | None = None
         self._starts = Starts()
         self._next_s = float("-inf")
         self._replace_after_s = float("-inf")
@@ -84,8 +86,10 @@ class Runner:
         """Take the counters and look at the instances. Call it every bin of the windows, or when it is possible."""
         self.windows.record(now_s, load.counters)
         self._starts.look(now_s, newest(load.instances))
-        if load.requested is not None:
-            self._requested = load.requested
+        # A fleet may show a request once or until the next one: only its appearance counts.
+        if load.requested is not None and load.requested != self._shown:
+            self.request(load.requested)
+        self._shown = load.requested
 
     def question(self, now_s: float, load: FunctionLoad) -> Question | None:
         """What to ask the policy now; None when it is not time."""
@@ -134,6 +138,10 @@ class Runner:
         seen = observe(now_s, self.function, load, self.windows.history(now_s), None)
         return Decision(towards(self.desired, seen), f"{missing} of {self.desired} instances are missing: replaced", self.desired)
 
+    def carried_out(self, decision: Decision) -> None:
+        """The decision has been carried out: what it made is there at the next look, or has failed."""
+        self._starts.expect(sum(isinstance(action, CreateBody) for action in decision.actions))
+
     def refused(self, now_s: float) -> None:
         """The platform had no room: nothing is tried again before the policy's next turn."""
         period_s = self._policy.period_s if self._policy else 1.0
@@ -144,8 +152,8 @@ class Runner:
         self._starts.forgive()
 
     def request(self, instances: int) -> None:
-        """An operator asks for so many instances. The next tick decides."""
-        self._requested = instances
+        """An operator asks for so many instances. It shows at once as what is desired; the next tick decides."""
+        self._requested = self.desired = instances
 
     def to_json(self) -> JsonObject:
         """What a restarted autoscaler needs in order to go on."""
@@ -172,7 +180,7 @@ class Runner:
         self._next_s = float("-inf")
 
     def _fall_back(self, why: str, settings: Settings) -> None:
-        self._policy = BUILT_IN["fixed"](settings)
+        self._policy = BUILT_IN["fixed"].make(settings)
         self.policy_name = self._policy.name
         self.state = PolicyState()
         self._instead = f"{why}: "

@@ -1,7 +1,8 @@
 """Instances that ended although nobody asked: replace the first at once, but do not start a broken one over and over.
 
-An instance that ends before it was ready for 10 s is a failed start. After the second in a row, new instances wait 1 s, then 2,
-4, … at most 60 s. An instance that stays ready for 10 s ends the row.
+An instance that ends before it was ready for 10 s is a failed start, and so is one that was made but has gone before anybody
+looked. After the second time in a row, new instances wait 1 s, then 2, 4, … at most 60 s. An instance that stays ready for 10 s
+ends the row. Several that fail at once are one time.
 """
 
 from __future__ import annotations
@@ -23,6 +24,11 @@ class Starts:
         self._seen: dict[str, Instance] = {}
         self._ready_at_s: dict[str, float] = {}
         self._dismissed: set[str] = set()
+        self._expected = 0
+
+    def expect(self, instances: int) -> None:
+        """So many were made: each must be there at the next look."""
+        self._expected += instances
 
     def dismiss(self, ids: Iterable[str]) -> None:
         """These end because a decision says so."""
@@ -32,15 +38,19 @@ class Starts:
         """Compare what is there with what was there. `instances` are those of the newest version."""
         present = {instance.id: instance for instance in instances if instance.state is not InstanceState.GONE}
         version = max((instance.version for instance in present.values()), default=None)
+        failed = len(present.keys() - self._seen.keys()) < self._expected
+        self._expected = 0
         for id_, before in self._seen.items():
             replaced = version is not None and before.version < version
             asked = id_ in self._dismissed or before.state is InstanceState.DRAINING
             if id_ not in present and not asked and not replaced:
-                self._ended(now_s, id_)
+                failed |= not self._was_steady(now_s, id_)
+        if failed:
+            self._fail(now_s)
         for id_, instance in present.items():
             if instance.state is InstanceState.READY:
-                since_s = self._ready_at_s.setdefault(id_, now_s)
-                if now_s - since_s >= STEADY_S:
+                self._ready_at_s.setdefault(id_, now_s)
+                if self._was_steady(now_s, id_):
                     self.forgive()
         self._dismissed &= present.keys()
         self._ready_at_s = {id_: at_s for id_, at_s in self._ready_at_s.items() if id_ in present}
@@ -51,10 +61,11 @@ class Starts:
         self.failed = 0
         self.wait_until_s = float("-inf")
 
-    def _ended(self, now_s: float, id_: str) -> None:
+    def _was_steady(self, now_s: float, id_: str) -> bool:
         since_s = self._ready_at_s.get(id_)
-        if since_s is not None and now_s - since_s >= STEADY_S:
-            return
+        return since_s is not None and now_s - since_s >= STEADY_S
+
+    def _fail(self, now_s: float) -> None:
         self.failed += 1
         if self.failed > 1:
             self.wait_until_s = now_s + min(LONGEST_WAIT_S, 2.0 ** (self.failed - 2))

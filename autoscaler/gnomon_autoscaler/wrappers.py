@@ -93,9 +93,10 @@ def _wishes(memory: Memory) -> Sequence[tuple[float, int]]:
 
 @dataclass(frozen=True, slots=True)
 class RateLimit(_Wrapper):
-    """At most `up` × or `up_by` more than there are, whichever is more, and at least a `down`-th of them, a decision.
+    """At most `up` × or `up_by` more than the last wish, whichever is more, and at least a `down`-th of it.
 
-    Example: up = 2, up_by = 4, down = 2, with 3 instances: at most 7, at least 1.
+    Example: up = 2, up_by = 4, down = 2, after a wish for 3: at most 7, at least 1. The first wish is measured by what lives, later
+    ones by the last wish, so that a number which an operator asked for does not look like a change of the load.
     """
 
     up: float
@@ -103,16 +104,15 @@ class RateLimit(_Wrapper):
     up_by: int = 0
 
     def wish(self, seen: Observation, memory: Memory) -> Wish:
-        wish = self.wrapped.wish(seen, memory)
-        there = len(seen.live)
+        wish = self.wrapped.wish(seen, inner(memory))
+        last = count_in(memory, "last")
+        base = len(seen.live) if last is None else last
         # From nothing, one instance is the base: no factor would ever lead away from zero.
-        most = max(whole(max(there, 1) * self.up), there + self.up_by)
-        least = int(there / self.down)
-        if wish.count > most:
-            return Wish(most, f"{wish.reason}; at most {most} at once from {there}", wish.memory)
-        if wish.count < least:
-            return Wish(least, f"{wish.reason}; not below {least} at once from {there}", wish.memory)
-        return wish
+        most = max(whole(max(base, 1) * self.up), base + self.up_by)
+        least = int(base / self.down)
+        count = max(least, min(most, wish.count))
+        said = "" if count == wish.count else f"; {'at most' if count == most else 'at least'} {count} at once from {base}"
+        return Wish(count, wish.reason + said, {"inner": wish.memory, "last": count})
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,7 +151,9 @@ class IdleToZero(_Wrapper):
     def wish(self, seen: Observation, memory: Memory) -> Wish:
         wish = self.wrapped.wish(seen, inner(memory))
         since_s = moment(memory, "active_at_s")
-        active_s = max(seen.now_s if since_s is None else since_s, seen.last_request_s)
+        active_s = seen.now_s if since_s is None else since_s
+        if seen.last_request_s:  # 0 says that there was none yet, and a clock may have begun later than the memory
+            active_s = max(active_s, seen.last_request_s)
         if in_system(seen) or seen.requested is not None:
             active_s = seen.now_s
         remembered: Memory = {"inner": wish.memory, "active_at_s": active_s}

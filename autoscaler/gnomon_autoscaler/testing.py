@@ -1,0 +1,187 @@
+"""A stage for trying a policy: an in-memory fleet whose load you set, and a timeline whose clock you move.
+
+    timeline = Timeline(Settings(autoscaler="kpa", scale=ScaleSettings(max=10)))
+    timeline.rps = timeline.concurrency = 7.0
+    timeline.play(60)
+    assert timeline.live == 10
+
+Nothing is random and no time passes by itself, so that a test states seconds and instances exactly.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+
+from gnomon_autoscaler.registry import BUILT_IN, Policies
+from gnomon_autoscaler.runner import Runner
+from gnomon_autoscaler.windows import BIN_S
+from gnomon_core.errors import GnomonError
+from gnomon_core.fleet import Instance, InstanceState, Node
+from gnomon_core.scaling import Action, CreateBody, Decision, DestroyBody, FunctionLoad, LoadCounters, Resize
+from gnomon_core.settings import Settings
+
+FUNCTION = "echo.openfaas-fn"
+MEMORY_BYTES = 100 * 2**20
+
+
+@dataclass(slots=True)
+class MemoryFunction:
+    """A function and its steady load, which counts up as time passes."""
+
+    settings: Settings
+    rps: float = 0.0
+    concurrency: float = 0.0
+    busy_cores: float = 0.0
+    queued: int = 0
+    executing: int = 0
+    last_request_s: float = 0.0
+    latency_s: tuple[float, ...] = ()
+    requested: int | None = None
+    version: int = 1
+    instances: dict[str, Instance] = field(default_factory=dict)
+    totals: tuple[float, float, float] = (0.0, 0.0, 0.0)
+    counted_s: float | None = None
+
+    def count(self, now_s: float) -> None:
+        """Add what happened since the last count; every request succeeds."""
+        span_s = now_s - (now_s if self.counted_s is None else self.counted_s)
+        arrivals, concurrency_s, busy_s = self.totals
+        self.totals = (arrivals + self.rps * span_s, concurrency_s + self.concurrency * span_s, busy_s + self.busy_cores * span_s)
+        self.counted_s = now_s
+        if self.rps or self.queued or self.executing:
+            self.last_request_s = now_s
+
+
+class MemoryFleet:
+    """A `ScaledFleet` in memory: nodes with cores, instances that are ready `start_s` after they were created."""
+
+    def __init__(
+        self, now_s: Callable[[], float], nodes: Sequence[tuple[str, int]] = (("node-1", 64),), start_s: float = 0.0
+    ) -> None:
+        self.known: dict[str, MemoryFunction] = {}
+        self._now_s = now_s
+        self._nodes = tuple(nodes)
+        self._start_s = start_s
+        self._made = 0
+
+    def functions(self) -> Sequence[str]:
+        return tuple(self.known)
+
+    def load(self, function: str) -> FunctionLoad | None:
+        """The state now. A request of the operator is shown once."""
+        known = self.known.get(function)
+        if known is None:
+            return None
+        now_s = self._now_s()
+        known.count(now_s)
+        for instance in list(known.instances.values()):
+            if instance.state is InstanceState.STARTING and now_s - instance.started_s >= self._start_s:
+                known.instances[instance.id] = replace(instance, state=InstanceState.READY)
+        requested, known.requested = known.requested, None
+        arrivals, concurrency_s, busy_s = known.totals
+        # Steady rates make fractions of requests; the gateway counts whole ones.
+        whole = int(arrivals + 1e-6)
+        counters = LoadCounters(
+            whole, whole, concurrency_s, busy_s, known.queued, known.executing, float(known.queued > 0), known.last_request_s
+        )
+        return FunctionLoad(
+            known.settings, counters, tuple(known.instances.values()), self._seen_nodes(), known.latency_s, requested
+        )
+
+    async def apply(self, function: str, actions: Sequence[Action]) -> None:
+        self.carry_out(function, actions)
+
+    def carry_out(self, function: str, actions: Sequence[Action]) -> None:
+        """Carry out actions in order.
+
+        Raises:
+            GnomonError: 503 `no_capacity` where no node has room.
+
+        """
+        known = self.known[function]
+        for action in actions:
+            match action:
+                case CreateBody(cores, node):
+                    self._create(function, known, cores, node)
+                case DestroyBody(id_):
+                    known.instances.pop(id_, None)
+                case Resize(id_, cores):
+                    known.instances[id_] = replace(known.instances[id_], cores=cores)
+                case _:
+                    pass
+
+    def _create(self, function: str, known: MemoryFunction, cores: int, node: str | None) -> None:
+        room = [seen.name for seen in self._seen_nodes() if seen.free_cores >= cores and node in (None, seen.name)]
+        if not room:
+            raise GnomonError(503, "no_capacity", f"No node has {cores} cores free.", "Remove a function or add a node.")
+        self._made += 1
+        made = Instance(
+            f"i-{self._made}", function, known.version, room[0], cores, MEMORY_BYTES, InstanceState.STARTING, self._now_s()
+        )
+        known.instances[made.id] = made
+
+    def _seen_nodes(self) -> tuple[Node, ...]:
+        used = {name: 0 for name, _ in self._nodes}
+        for known in self.known.values():
+            for instance in known.instances.values():
+                used[instance.node] += instance.cores
+        return tuple(Node(name, cores, 2**40, cores - used[name], 2**40) for name, cores in self._nodes)
+
+
+class Timeline(MemoryFunction):
+    """One function, its runner and a clock: set the load, move the clock, expect a decision."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        *,
+        policies: Policies = BUILT_IN,
+        nodes: Sequence[tuple[str, int]] = (("node-1", 64),),
+        start_s: float = 0.0,
+        runner: Runner | None = None,
+    ) -> None:
+        super().__init__(settings)
+        self.now_s = 0.0
+        self.decisions: list[tuple[float, Decision]] = []
+        self.errors: list[str] = []
+        self.fleet = MemoryFleet(lambda: self.now_s, nodes, start_s)
+        self.fleet.known[FUNCTION] = self
+        self.runner = runner or Runner(FUNCTION, policies)
+        self._ticks = 0
+        self.tick()
+
+    def play(self, duration_s: float) -> list[Decision]:
+        """Move the clock, a bin at a time; what was decided meanwhile."""
+        before = len(self.decisions)
+        for _ in range(round(duration_s / BIN_S)):
+            self._ticks += 1
+            self.now_s = self._ticks * BIN_S
+            self.tick()
+        return [decision for _, decision in self.decisions[before:]]
+
+    def tick(self) -> Decision | None:
+        """Look at the function now, as after a poke."""
+        load = self.fleet.load(FUNCTION)
+        assert load is not None
+        decision = self.runner.tick(self.now_s, load)
+        if decision is not None:
+            self.decisions.append((self.now_s, decision))
+            try:
+                self.fleet.carry_out(FUNCTION, decision.actions)
+            except GnomonError as error:
+                self.errors.append(error.code)
+                self.runner.refused(self.now_s)
+            else:
+                self.runner.carried_out(decision)
+        return decision
+
+    @property
+    def live(self) -> int:
+        """How many instances there are."""
+        return len(self.instances)
+
+    @property
+    def reason(self) -> str:
+        """Why the last decision was taken."""
+        return self.decisions[-1][1].reason

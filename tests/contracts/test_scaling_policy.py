@@ -1,0 +1,145 @@
+"""What every scaling policy promises. A new one in the table is tested by being there."""
+
+import json
+from dataclasses import replace
+
+import pytest
+
+from gnomon_autoscaler.registry import BUILT_IN, scaling_policy
+from gnomon_autoscaler.states import state_from_json, state_to_json
+from gnomon_autoscaler.testing import Timeline
+from gnomon_core.fleet import Instance, InstanceState, Node
+from gnomon_core.scaling import CreateBody, DestroyBody, History, Observation, PolicyState
+from gnomon_core.seams import ScalingPolicy
+from gnomon_core.settings import ScaleSettings, Settings
+
+SCHEDULERS = {"adaptive", "fixed", "immediate"}
+
+
+def busy(settings: Settings, *, instances: int = 2) -> Observation:
+    """Much load on a few instances, with room for more."""
+    bins = 240
+    there = tuple(
+        Instance(f"i-{number}", "f.ns", 1, "n", settings.cores, 100, InstanceState.READY, float(number), busy=True, in_flight=1)
+        for number in range(instances)
+    )
+    history = History(0.5, 120.0, (50.0,) * bins, (50.0,) * bins, (20.0,) * bins, (float(instances),) * bins)
+    nodes = (Node("n", 64, 10**6, 64 - instances, 10**6),)
+    return Observation(120.0, "f.ns", settings, there, nodes, 5, 2, 0.1, 119.9, history, latency_s=(0.1,))
+
+
+class ScalingPolicyContract:
+    """Inherit and give `offer`: `BUILT_IN` and a name of one's own."""
+
+    @pytest.fixture
+    def name(self) -> str:
+        raise NotImplementedError
+
+    @pytest.fixture
+    def settings(self, name: str) -> Settings:
+        return Settings(autoscaler=name, scale=ScaleSettings(min=1, max=12))
+
+    @pytest.fixture
+    def policy(self, name: str, settings: Settings) -> ScalingPolicy:
+        return scaling_policy(name, settings)
+
+    def test_it_says_what_it_is(self, policy: ScalingPolicy, name: str) -> None:
+        assert policy.name == name
+        assert policy.period_s > 0
+        assert policy.default_scheduler in SCHEDULERS
+
+    def test_the_same_question_gets_the_same_answer(self, policy: ScalingPolicy, settings: Settings) -> None:
+        state = PolicyState()
+        for now_s in (120.0, 121.0, 150.0):
+            seen = replace(busy(settings), now_s=now_s)
+            first, second = policy.decide(seen, state), policy.decide(seen, state)
+            assert first == second
+            state = first[1]
+
+    def test_a_decision_has_a_reason_in_one_line(self, policy: ScalingPolicy, settings: Settings) -> None:
+        decision, _ = policy.decide(busy(settings), PolicyState())
+        assert decision.reason
+        assert "\n" not in decision.reason
+
+    def test_its_state_is_its_own_and_survives_json(self, policy: ScalingPolicy, settings: Settings, name: str) -> None:
+        state = PolicyState()
+        for step in range(5):
+            _, state = policy.decide(replace(busy(settings), now_s=120.0 + step, requested=3 if step == 2 else None), state)
+        assert state.policy == name
+        restored = state_from_json(json.loads(json.dumps(state_to_json(state))))
+        assert restored == state
+        later = replace(busy(settings), now_s=130.0)
+        assert policy.decide(later, restored) == policy.decide(later, state)
+
+    @pytest.mark.parametrize("state", [PolicyState("another", 1, {"inner": 7}), PolicyState("", 0, {"count": "x"})])
+    def test_anothers_state_is_dropped(self, policy: ScalingPolicy, settings: Settings, state: PolicyState) -> None:
+        assert policy.decide(busy(settings), state) == policy.decide(busy(settings), PolicyState())
+
+    def test_an_older_state_of_its_own_is_dropped(self, policy: ScalingPolicy, settings: Settings, name: str) -> None:
+        old = PolicyState(name, -1, {"inner": "unreadable"})
+        assert policy.decide(busy(settings), old) == policy.decide(busy(settings), PolicyState())
+
+    def test_it_stays_within_the_bounds(self, policy: ScalingPolicy) -> None:
+        for low, high in ((0, 1), (1, 3), (4, 4), (7, 20)):
+            seen = busy(Settings(scale=ScaleSettings(min=low, max=high)))
+            decision, _ = policy.decide(seen, PolicyState())
+            assert decision.desired is not None
+            assert low <= decision.desired <= high
+
+    @pytest.mark.parametrize("asked", [0, 3, 40])
+    def test_an_operators_number_is_honoured_even_beyond_the_bounds(self, settings: Settings, asked: int) -> None:
+        line = Timeline(settings)
+        line.play(30)
+        line.requested = asked
+        line.play(0.5)
+        assert line.live == asked
+        line.play(100)
+        assert line.live == asked  # the load has not changed
+
+    def test_actions_lead_to_the_count_and_not_beyond(self, policy: ScalingPolicy, settings: Settings) -> None:
+        for there in (0, 1, 5, 30):
+            seen = busy(settings, instances=there)
+            decision, _ = policy.decide(seen, PolicyState())
+            made = sum(isinstance(action, CreateBody) for action in decision.actions)
+            ended = [action.id for action in decision.actions if isinstance(action, DestroyBody)]
+            assert len(set(ended)) == len(ended)
+            assert not (made and ended)
+            assert there + made - len(ended) == decision.desired
+
+    def test_a_request_that_waits_at_zero_wakes_the_function(self, name: str) -> None:
+        line = Timeline(Settings(autoscaler=name, scale=ScaleSettings(min=0, zero=True, zero_duration_s=30.0)), start_s=3.0)
+        line.play(200)
+        assert line.live == 0
+        line.queued = 1
+        line.tick()
+        assert line.live == 1
+        line.play(10)  # it is not ended while the request waits for it to start, or executes
+        assert line.live >= 1
+
+    def test_an_idle_function_that_may_not_go_to_zero_stays(self, settings: Settings) -> None:
+        line = Timeline(settings)
+        line.play(2000)
+        assert line.live == 1
+
+    def test_nothing_known_at_all_is_no_reason_to_fail(self, policy: ScalingPolicy, settings: Settings) -> None:
+        seen = Observation(0.0, "f.ns", settings, (), (), 0, 0, 0.0, 0.0, History(0.5, 0.0))
+        decision, _ = policy.decide(seen, PolicyState())
+        assert decision.actions == (CreateBody(1),)
+
+
+class TestBuiltIn(ScalingPolicyContract):
+    @pytest.fixture(params=sorted(BUILT_IN))
+    def name(self, request: pytest.FixtureRequest) -> str:
+        return str(request.param)
+
+
+class TestFormula(ScalingPolicyContract):
+    """OpenFaaS's formula hides behind the same name as its Community rule."""
+
+    @pytest.fixture
+    def name(self) -> str:
+        return "openfaas"
+
+    @pytest.fixture
+    def settings(self, name: str) -> Settings:
+        return Settings(autoscaler=name, scale=ScaleSettings(min=1, max=12, type="capacity", target=2.0))

@@ -1,0 +1,123 @@
+"""Knative's rule on timelines."""
+
+from gnomon_autoscaler.testing import Timeline
+from gnomon_core.settings import ScaleSettings, Settings
+
+
+def timeline(target: float = 10.0, *, rps: float | None = None, start_s: float = 0.0, **scale: object) -> Timeline:
+    settings = Settings(autoscaler="kpa", target_concurrency=target, target_rps=rps, scale=ScaleSettings(**scale))
+    return Timeline(settings, start_s=start_s)
+
+
+def busy(line: Timeline, concurrency: float) -> None:
+    line.concurrency = concurrency
+    line.executing = round(concurrency)
+
+
+def test_a_steady_load_gets_load_over_seventy_percent_of_the_target() -> None:
+    line = timeline()
+    busy(line, 7.0)
+    line.play(120)
+    assert line.live == 1
+    busy(line, 10.0)  # 10 / 7, twice the one that is ready, which is a panic
+    line.play(130)
+    assert line.live == 2
+    assert line.reason == "10.00 in the system in 60 s / target 7.00 = 2"
+
+
+def test_a_slow_rise_follows_the_stable_window() -> None:
+    line = timeline()
+    busy(line, 28.0)
+    line.play(130)
+    assert line.live == 4
+    busy(line, 49.0)  # 7 wanted is below twice the 4 that are ready: no panic
+    line.play(30)
+    assert line.live == 6  # (30 × 28 + 30 × 49) / 60 = 38.5
+    assert "panic" not in line.reason
+
+
+def test_a_burst_panics_within_six_seconds_and_never_scales_down_meanwhile() -> None:
+    line = timeline()
+    busy(line, 7.0)
+    line.play(60)
+    busy(line, 70.0)
+    line.play(6)
+    assert line.live == 10
+    assert "panic" in line.reason
+    busy(line, 7.0)
+    line.play(50)
+    assert line.live == 10
+    assert "never scales down" in line.reason
+
+
+def test_panic_ends_a_stable_window_after_it_was_last_justified() -> None:
+    line = timeline()
+    busy(line, 7.0)
+    line.play(60)
+    busy(line, 70.0)
+    line.play(6)  # at 62 s 4 were wanted with 1 ready; at 64 s 7 with 4 ready are not twice as many
+    busy(line, 7.0)
+    line.play(56)
+    assert (line.now_s, line.live) == (122, 10)
+    line.play(2)
+    assert line.live == 5  # at least half of what there was
+
+
+def test_one_decision_takes_at_most_half_away() -> None:
+    line = timeline()
+    busy(line, 140.0)
+    line.play(200)
+    assert line.live == 20
+    busy(line, 0.0)
+    seen = []
+    for _ in range(40):
+        line.play(2)
+        seen.append(line.live)
+    assert all(after >= before // 2 for before, after in zip([20, *seen], seen, strict=False))
+    assert seen[-1] == 1
+
+
+def test_a_target_in_requests_per_second_replaces_concurrency() -> None:
+    line = timeline(rps=100.0)
+    line.rps, line.executing = 140.0, 1
+    line.play(60)
+    assert line.live == 2
+    assert "rps" in line.reason
+
+
+def test_to_zero_after_an_empty_window_and_thirty_seconds_of_grace() -> None:
+    line = timeline(min=0)
+    line.rps, line.executing, line.concurrency = 5.0, 1, 5.0
+    line.play(60)
+    assert line.live == 1
+    line.rps, line.executing, line.concurrency = 0.0, 0, 0.0
+    line.play(58)
+    assert line.live == 1
+    line.play(28)
+    assert line.live == 1
+    assert "of grace" in line.reason
+    line.play(6)
+    assert line.live == 0
+
+
+def test_a_request_in_the_grace_keeps_the_function_alive() -> None:
+    line = timeline(min=0)
+    busy(line, 5.0)
+    line.play(60)
+    busy(line, 0.0)
+    line.play(80)
+    busy(line, 1.0)
+    line.play(2)
+    busy(line, 0.0)
+    line.play(60)
+    assert line.live == 1
+
+
+def test_the_first_request_after_zero_is_answered_at_once() -> None:
+    line = timeline(min=0, start_s=1.0)
+    line.play(100)
+    assert line.live == 0
+    line.queued = 1
+    line.tick()
+    assert line.live == 1
+    assert "a request waits" in line.reason

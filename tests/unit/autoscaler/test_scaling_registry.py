@@ -1,0 +1,79 @@
+"""Policies by name, refusals that help, and entry points that only count when they are named."""
+
+from importlib.metadata import EntryPoint, EntryPoints
+
+import pytest
+
+from gnomon_autoscaler import registry
+from gnomon_autoscaler.registry import BUILT_IN, GROUP, require, scaling_policy, with_entry_points
+from gnomon_core.errors import GnomonError
+from gnomon_core.seams import Capabilities
+from gnomon_core.settings import Settings
+
+NOTHING = Capabilities(place=False, size=False, victim=False, resize=False, pair=False)
+
+
+def test_the_documented_policies_are_there() -> None:
+    assert set(BUILT_IN) == {"fixed", "od", "lv", "k-lv", "kpa", "openfaas", "hpa"}
+
+
+@pytest.mark.parametrize("name", BUILT_IN)
+def test_a_policy_goes_by_its_name_and_is_described(name: str) -> None:
+    assert scaling_policy(name, Settings()).name == name
+    assert BUILT_IN[name].about.endswith(".")
+
+
+def test_an_unknown_name_is_refused_with_the_known_ones() -> None:
+    with pytest.raises(GnomonError) as refused:
+        scaling_policy("openfass", Settings())
+    assert (refused.value.status, refused.value.code) == (400, "unknown_policy")
+    assert refused.value.hint == "Known ones: fixed, hpa, k-lv, kpa, lv, od, openfaas."
+
+
+def test_the_table_is_sorted() -> None:
+    assert list(BUILT_IN) == sorted(BUILT_IN)
+
+
+@pytest.mark.parametrize("name", BUILT_IN)
+def test_every_built_in_policy_can_work_on_every_platform(name: str) -> None:
+    require(scaling_policy(name, Settings()), NOTHING)
+
+
+def test_a_policy_that_needs_more_than_the_platform_can_is_refused() -> None:
+    policy = scaling_policy("od", Settings())
+    policy.needs = frozenset({"resize", "pair"})  # type: ignore[attr-defined]
+    with pytest.raises(GnomonError, match="pair, resize") as refused:
+        require(policy, NOTHING)
+    assert (refused.value.status, refused.value.code) == (400, "unsupported_policy")
+    require(policy, Capabilities(place=True, size=True, victim=True, resize=True, pair=True))
+
+
+def offered(monkeypatch: pytest.MonkeyPatch, **values: str) -> None:
+    points = EntryPoints(EntryPoint(name, value, GROUP) for name, value in values.items())
+    monkeypatch.setattr(registry, "entry_points", lambda group: points.select(group=group))
+
+
+def test_an_installed_policy_counts_only_when_it_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    # A module that does not exist stands for a package whose import must not happen.
+    offered(monkeypatch, theirs="no_such_module:offer", mine="tests_policy_offer:OFFER")
+    assert set(with_entry_points([])) == set(BUILT_IN)
+    with pytest.raises(ModuleNotFoundError):
+        with_entry_points(["theirs"])
+
+
+def test_a_named_policy_is_loaded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(registry, "OFFERED_FOR_TEST", BUILT_IN["od"], raising=False)
+    offered(monkeypatch, mine="gnomon_autoscaler.registry:OFFERED_FOR_TEST")
+    policies = with_entry_points(["mine"])
+    assert scaling_policy("mine", Settings(), policies).name == "od"
+
+
+@pytest.mark.parametrize(
+    ("name", "code"),
+    [("absent", "unknown_policy"), ("od", "unknown_policy"), ("wrong", "invalid_policy")],
+)
+def test_a_name_that_cannot_be_loaded_is_refused(monkeypatch: pytest.MonkeyPatch, name: str, code: str) -> None:
+    offered(monkeypatch, wrong="gnomon_autoscaler.registry:GROUP", od="gnomon_autoscaler.registry:GROUP")
+    with pytest.raises(GnomonError) as refused:
+        with_entry_points([name])
+    assert refused.value.code == code

@@ -1,0 +1,78 @@
+"""Instances that fail to start are not started over and over."""
+
+from itertools import pairwise
+
+from gnomon_autoscaler.starts import Starts
+from gnomon_autoscaler.testing import Timeline
+from gnomon_core.fleet import Instance, InstanceState
+from gnomon_core.scaling import CreateBody
+from gnomon_core.settings import ScaleSettings, Settings
+
+
+def test_an_instance_that_ended_by_itself_is_replaced_at_once_also_within_a_long_period() -> None:
+    line = Timeline(Settings(autoscaler="lv", scale=ScaleSettings(min=3)))
+    line.play(12)
+    line.instances.popitem()
+    assert [decision.desired for decision in line.play(0.5)] == [3]
+    assert line.live == 3
+    assert line.reason == "1 of 3 instances are missing: replaced"
+
+
+def test_a_function_that_cannot_start_is_tried_ever_more_rarely() -> None:
+    line = Timeline(Settings(autoscaler="fixed"), start_s=5.0)
+    created = []
+    for _ in range(4 * 60 * 2):
+        line.instances.clear()  # whatever was started has crashed
+        created += [line.now_s for decision in line.play(0.5) if any(isinstance(a, CreateBody) for a in decision.actions)]
+    waits = [round(later - earlier, 1) for earlier, later in pairwise(created)]
+    assert waits == [1.5, 2.5, 4.5, 8.5, 16.5, 32.5, 60.5, 60.5]
+
+
+def test_a_deployment_forgives() -> None:
+    line = Timeline(Settings(autoscaler="fixed"), start_s=5.0)
+    for _ in range(20):
+        line.instances.clear()
+        line.play(0.5)
+    line.instances.clear()
+    line.play(0.5)
+    assert line.live == 0
+    line.runner.redeployed()
+    line.play(0.5)
+    assert line.live == 1
+
+
+def instance(id_: str, state: InstanceState, version: int = 1) -> Instance:
+    return Instance(id_, "f.ns", version, "n", 1, 0, state, 0.0)
+
+
+def look(*looks: tuple[float, tuple[Instance, ...]]) -> Starts:
+    starts = Starts()
+    for now_s, instances in looks:
+        starts.look(now_s, instances)
+    return starts
+
+
+def test_what_was_asked_to_end_drained_or_was_replaced_did_not_fail() -> None:
+    starts = Starts()
+    starts.look(0, (instance("a", InstanceState.READY),))
+    starts.dismiss(["a"])
+    starts.look(1, ())
+    assert starts.failed == 0
+    assert look((0, (instance("a", InstanceState.DRAINING),)), (1, ())).failed == 0
+    assert look((0, (instance("a", InstanceState.READY),)), (1, (instance("b", InstanceState.STARTING, 2),))).failed == 0
+
+
+def test_one_crash_after_a_long_life_is_not_a_failed_start() -> None:
+    ready = (instance("a", InstanceState.READY),)
+    assert look((0, ready), (10, ready), (11, ())).failed == 0
+    assert look((0, ready), (9, ready), (9.5, ())).failed == 1
+
+
+def test_a_steady_instance_ends_the_row() -> None:
+    starting, ready = instance("a", InstanceState.STARTING), instance("b", InstanceState.READY)
+    starts = look((0, (starting,)), (1, ()), (2, (starting,)), (3, ()))
+    assert starts.failed == 2
+    starts.look(4, (ready,))
+    assert starts.failed == 2
+    starts.look(14, (ready,))
+    assert starts.failed == 0
