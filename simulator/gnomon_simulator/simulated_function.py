@@ -86,6 +86,7 @@ class SimulatedFunction:
         self._lane = LaneKey("events", plan.profile.variant)
         self._successes = {size: (OK,) * size for size in range(plan.settings.max_batch + 1)}
         self._timer_s = NEVER_S
+        self._poked = False
         self._row = 0
         self._most = 0
 
@@ -127,8 +128,8 @@ class SimulatedFunction:
         if self._row < len(self.plan.arrivals_s):
             self._events.at(self.plan.arrivals_s[self._row], self._arrive)
         self._carry_out(self._dispatcher.arrive(request, now_s))
-        if not self._dispatcher.workers.by_id and request.is_open and not self._live():
-            self._look()
+        if not self._dispatcher.workers.by_id:
+            self._poke()
 
     def _finish(self, instance_id: str, batch_id: int, size: int) -> None:
         if self._platform.has(instance_id):
@@ -139,12 +140,14 @@ class SimulatedFunction:
         self._carry_out(
             self._dispatcher.instance_ready(instance.id, instance.cores, self._settings.max_batch, self._events.now_s)
         )
+        self._poke()
 
     def _crash(self) -> None:
         ready = [instance for instance in self._platform.instances(self.plan.name) if instance.state is InstanceState.READY]
         if ready:
             self._platform.destroy(ready[0].id)
             self._carry_out(self._dispatcher.instance_gone(ready[0].id, self._events.now_s))
+            self._poke()
 
     def _timer(self, set_for_s: float) -> None:
         if set_for_s != self._timer_s:
@@ -157,6 +160,16 @@ class SimulatedFunction:
         self._look()
         if self._row < len(self.plan.arrivals_s) or self._dispatcher.in_system:
             self._events.at(self._events.now_s + BIN_S, self._turn)
+
+    def _poke(self) -> None:
+        """Instances came or went, or a request finds none: the autoscaler looks as soon as this event is over."""
+        if not self._poked:
+            self._poked = True
+            self._events.at(self._events.now_s, self._poked_look)
+
+    def _poked_look(self) -> None:
+        self._poked = False
+        self._look()
 
     # What the dispatcher wants
 
@@ -171,7 +184,8 @@ class SimulatedFunction:
                 self._record(effect)
             elif isinstance(effect, Drained):
                 self._platform.destroy(effect.instance_id)
-                self._dispatcher.instance_gone(effect.instance_id, events.now_s)
+                self._carry_out(self._dispatcher.instance_gone(effect.instance_id, events.now_s))
+                self._poke()
         wake_s = self._dispatcher.wake_s
         if wake_s < self._timer_s:
             self._timer_s = wake_s
@@ -205,6 +219,7 @@ class SimulatedFunction:
         except GnomonError as refused:
             self._runner.refused(self._events.now_s)
             return f"{refused.code}: {refused}"
+        self._runner.carried_out(decision)
         return ""
 
     def _act(self, action: Action) -> None:
@@ -233,7 +248,7 @@ class SimulatedFunction:
             counters=self._dispatcher.counters(self._events.now_s),
             instances=tuple([self._seen(instance) for instance in self._platform.instances(self.plan.name)]),
             nodes=self._platform.nodes(),
-            latency_s=tuple([seconds for seconds in known if seconds is not None]),
+            latency_s=tuple([seconds for seconds in known if seconds is not None]) if None not in known else (),
         )
 
     def _seen(self, instance: Instance) -> Instance:
@@ -241,10 +256,8 @@ class SimulatedFunction:
         worker = self._dispatcher.workers.by_id.get(instance.id)
         if worker is None or worker.batch is None:
             return instance
-        return replace(instance, busy=True, in_flight=worker.batch.live)
-
-    def _live(self) -> bool:
-        return any(instance.state is not InstanceState.DRAINING for instance in self._platform.instances(self.plan.name))
+        known = (instance.id, instance.function, instance.version, instance.node, instance.cores, instance.memory_bytes)
+        return Instance(*known, instance.state, instance.started_s, busy=True, in_flight=len(worker.batch.requests))
 
     def _count_starting(self) -> None:
         instances = self._platform.instances(self.plan.name)

@@ -1,0 +1,164 @@
+"""What `gnomon simulate` and `gnomon replay` do, as plain functions with options; the command line only fills the options in.
+
+Each prints its result (a table, or JSON) and returns an exit code: 0, or 1 when the run says that something is wrong (an answer
+that was another request's, a request that was never sent). Wrong options raise `GnomonError`, which says what to do.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import TextIO
+
+from gnomon_core.errors import bad_request
+from gnomon_core.settings import read_settings
+from gnomon_simulator import arrivals
+from gnomon_simulator.profiles import Noise, Profile, constant, read_profile
+from gnomon_simulator.replay import Plan, Target, replay_apart
+from gnomon_simulator.results import table
+from gnomon_simulator.samples import Outcome, Token
+from gnomon_simulator.simulated_function import FunctionPlan
+from gnomon_simulator.simulated_platform import NodePlan
+from gnomon_simulator.simulation import simulate as run_simulation
+from gnomon_simulator.streams import stream
+from gnomon_simulator.traces import read_trace
+
+
+@dataclass(frozen=True, slots=True)
+class ArrivalOptions:
+    """Where arrivals come from: exactly one of `trace`, `record`, `poisson_rps` and `rate_rps`.
+
+    `function` names a column of a per-function trace. `start_s` and `duration_s` choose a stretch of a trace or record; a rate
+    needs a duration. `scale` multiplies a trace's counts or a rate.
+    """
+
+    trace: Path | None = None
+    record: Path | None = None
+    poisson_rps: float | None = None
+    rate_rps: float | None = None
+    function: str | None = None
+    start_s: float = 0.0
+    duration_s: float | None = None
+    scale: float = 1.0
+    seed: int = 1
+
+    def times_s(self) -> list[float]:
+        """The arrivals, from second 0.
+
+        Raises:
+            GnomonError: 400 for none or several sources, or one that cannot be read or is empty.
+
+        """
+        sources = (self.trace, self.record, self.poisson_rps, self.rate_rps)
+        if sum(source is not None for source in sources) != 1:
+            raise bad_request(
+                "bad_arrivals", "Arrivals come from one source.", "Name a trace, a record, a Poisson or a constant rate."
+            )
+        if self.scale <= 0:
+            raise bad_request("bad_arrivals", f"A scale of {self.scale} leaves nothing.", "Use a factor above 0.")
+        times_s = self._times_s()
+        if not times_s:
+            raise bad_request("bad_arrivals", "There is not one arrival in this stretch.", "Choose a longer or busier one.")
+        return times_s
+
+    def _times_s(self) -> list[float]:
+        if self.trace is not None:
+            trace = read_trace(self.trace, self.function).slice(self.start_s, self.duration_s).scaled(self.scale)
+            return arrivals.from_trace(trace, stream(self.seed, "arrivals"))
+        if self.record is not None:
+            if self.scale != 1.0:
+                raise bad_request("bad_arrivals", "A recorded run cannot be scaled.", "Leave the scale out, or use a trace.")
+            return arrivals.selected(arrivals.recorded(self.record), self.start_s, self.duration_s)
+        if self.duration_s is None:
+            raise bad_request("bad_arrivals", "A rate goes on for ever.", "Say for how long.")
+        if self.poisson_rps is not None:
+            return arrivals.poisson(self.poisson_rps * self.scale, self.duration_s, stream(self.seed, "arrivals"))
+        assert self.rate_rps is not None
+        return arrivals.constant(self.rate_rps * self.scale, self.duration_s)
+
+
+@dataclass(frozen=True, slots=True)
+class SimulateOptions:
+    """A function on a simulated cluster.
+
+    `labels` and `annotations` are those of a deployment (`gnomon/autoscaler`, `com.openfaas.scale.max` …). The instances' latency
+    comes from a `profile` or, without one, is `service_s` a request. `schedulers` runs the same arrivals once for each.
+    """
+
+    arrivals: ArrivalOptions
+    labels: Mapping[str, str] = field(default_factory=dict)
+    annotations: Mapping[str, str] = field(default_factory=dict)
+    profile: Path | None = None
+    service_s: float | None = None
+    load_s: float | None = None
+    noise: Noise | None = None
+    knowledge: str = "profiled"
+    nodes: int = 1
+    node_cores: int = 16
+    warm: int = 0
+    schedulers: tuple[str, ...] = ()
+    requests: Path | None = None
+    json: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class ReplayOptions:
+    """Load on a running system. `record` is written when the run is over; `processes` share the load."""
+
+    arrivals: ArrivalOptions
+    target: Target
+    deadline_s: float = 30.0
+    max_connections: int = 1024
+    processes: int = 1
+    record: Path | None = None
+    json: bool = False
+
+
+def simulate(options: SimulateOptions, out: TextIO | None = None) -> int:
+    """Run the simulation and print its figures; the decisions are in the JSON."""
+    settings = read_settings(options.labels, options.annotations)
+    profile = _profile(options, settings.cores)
+    times_s = options.arrivals.times_s()
+    nodes = [NodePlan(f"node-{number}", options.node_cores) for number in range(1, options.nodes + 1)]
+    results = []
+    for scheduler in options.schedulers or (settings.scheduler,):
+        chosen = replace(settings, scheduler=scheduler)
+        plan = FunctionPlan("function", chosen, profile, times_s, options.knowledge, options.warm)
+        results.append(run_simulation([plan], nodes, options.arrivals.seed)["function"])
+    if options.requests is not None:
+        results[-1].write_requests(options.requests)
+    shown = json.dumps([result.summary() for result in results], indent=2) if options.json else table(results)
+    print(shown, file=out or sys.stdout)  # noqa: T201 - this is the command's output
+    return 0
+
+
+def replay(options: ReplayOptions, out: TextIO | None = None, begun: Callable[[int, float], None] | None = None) -> int:
+    """Offer the load and print what became of it; `begun` is told the number of requests and the length before it starts."""
+    times_s = options.arrivals.times_s()
+    if begun is not None:
+        begun(len(times_s), times_s[-1])
+    plan = Plan(times_s, options.deadline_s, options.max_connections)
+    report = replay_apart(plan, options.target, options.processes)
+    if options.record is not None:
+        report.write_record(options.record)
+    shown = json.dumps(report.summary(), indent=2) if options.json else report.table()
+    print(shown, file=out or sys.stdout)  # noqa: T201 - this is the command's output
+    rows = report.samples
+    return 1 if Token.WRONG in rows.token or Outcome.UNSENT in rows.outcome else 0
+
+
+def _profile(options: SimulateOptions, cores: int) -> Profile:
+    if (options.profile is None) == (options.service_s is None):
+        raise bad_request("bad_profile", "An instance's speed comes from one source.", "Name a profile, or a time per request.")
+    if options.profile is not None:
+        profile = read_profile(options.profile)
+    else:
+        assert options.service_s is not None
+        if options.service_s <= 0:
+            raise bad_request("bad_profile", f"{options.service_s} s for a request.", "It takes longer than 0 s.")
+        profile = constant("function", options.service_s, cores=cores)
+    changes = {"load_s": options.load_s, "noise": options.noise}
+    return replace(profile, **{name: value for name, value in changes.items() if value is not None})
