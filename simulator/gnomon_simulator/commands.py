@@ -131,7 +131,7 @@ def simulate(options: SimulateOptions, out: TextIO | None = None) -> int:
     if options.requests is not None:
         results[-1].write_requests(options.requests)
     shown = json.dumps([result.summary() for result in results], indent=2) if options.json else table(results)
-    print(shown, file=out or sys.stdout)  # noqa: T201 - this is the command's output
+    print(shown, file=out or sys.stdout)
     return 0
 
 
@@ -145,7 +145,7 @@ def replay(options: ReplayOptions, out: TextIO | None = None, begun: Callable[[i
     if options.record is not None:
         report.write_record(options.record)
     shown = json.dumps(report.summary(), indent=2) if options.json else report.table()
-    print(shown, file=out or sys.stdout)  # noqa: T201 - this is the command's output
+    print(shown, file=out or sys.stdout)
     rows = report.samples
     return 1 if Token.WRONG in rows.token or Outcome.UNSENT in rows.outcome else 0
 
@@ -160,5 +160,5 @@ def _profile(options: SimulateOptions, cores: int) -> Profile:
         if options.service_s <= 0:
             raise bad_request("bad_profile", f"{options.service_s} s for a request.", "It takes longer than 0 s.")
         profile = constant("function", options.service_s, cores=cores)
-    changes = {"load_s": options.load_s, "noise": options.noise}
-    return replace(profile, **{name: value for name, value in changes.items() if value is not None})
+    load_s = profile.load_s if options.load_s is None else options.load_s
+    return replace(profile, load_s=load_s, noise=options.noise or profile.noise)
