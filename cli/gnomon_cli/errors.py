@@ -7,8 +7,6 @@ from __future__ import annotations
 
 import click
 
-from gnomon_core.errors import GnomonError
-
 EXIT_FAILURE = 1
 
 
@@ -19,8 +17,3 @@ class CommandFailed(click.ClickException):
 
     def __init__(self, message: str, hint: str = "") -> None:
         super().__init__(f"{message} {hint}".strip())
-
-
-def from_gnomon(error: GnomonError) -> CommandFailed:
-    """A part's error, as the command line says it."""
-    return CommandFailed(error.message, error.hint)

@@ -15,6 +15,7 @@ EXIT_INTERRUPTED = 130
 _COMMANDS = "gnomon_cli.commands"
 TABLE = {
     "serve": Entry(f"{_COMMANDS}.serve", "serve", "Serve functions on this machine: gateway, autoscaler, instances."),
+    "run": Entry(f"{_COMMANDS}.run", "run", "Serve, deploy a stack file and classify a photograph."),
     "up": Entry(f"{_COMMANDS}.up", "up", "Build the functions of a stack file and deploy them."),
     "deploy": Entry(f"{_COMMANDS}.deploy", "deploy", "Deploy the functions of a stack file, or one image."),
     "list": Entry(f"{_COMMANDS}.functions", "list_functions", "List the deployed functions."),

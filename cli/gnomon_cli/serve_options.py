@@ -11,9 +11,9 @@ class ServeOptions:
     """The options of `gnomon serve`.
 
     `state` holds what must outlive a restart. `cores` bounds the node, None for all of the machine's. `images` is a further table
-    of images and their runtimes. `secrets` is the folder of `basic-auth-user` and `basic-auth-password`, None for one in the state
-    folder. `policies` are the third-party policies that may be loaded, `callback_hosts` the hosts that an asynchronous answer may
-    be sent to.
+    of images and their runtimes. `secrets` is the folder of `basic-auth-user` and `basic-auth-password`, None for one in the
+    state folder. `policies` are the third-party policies that may be loaded, `callback_hosts` the hosts that an asynchronous
+    answer may be sent to.
     """
 
     host: str

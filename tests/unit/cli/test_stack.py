@@ -1,0 +1,99 @@
+"""What a stack file means, and what is told about one that is wrong."""
+
+from __future__ import annotations
+
+import pytest
+
+from gnomon_cli.errors import CommandFailed
+from gnomon_cli.stack import Stack, load_stack, parse_stack, select
+
+HEAD = "version: 1.0\nprovider:\n  name: openfaas\n"
+
+
+def parse(functions: str, head: str = HEAD) -> Stack:
+    return parse_stack(head + functions, "stack.yml", {})
+
+
+def test_an_image_without_a_tag_gets_latest() -> None:
+    stack = parse("functions:\n  a: {image: host:5000/x}\n  b: {image: x:1}\n  c: {}\n")
+    assert [function.image for function in stack.functions] == ["host:5000/x:latest", "x:1", ""]
+
+
+def test_functions_keep_the_files_order() -> None:
+    assert [function.name for function in parse("functions: {z: {}, a: {}, m: {}}").functions] == ["z", "a", "m"]
+
+
+def test_a_merged_key_gives_way_to_one_that_is_written() -> None:
+    stack = parse("x: &x {a: 1, b: 2}\ny: &y {b: 3, c: 4}\nfunctions:\n  f:\n    labels: {<<: [*x, *y], c: 5}\n")
+    assert stack.functions[0].labels == {"a": "1", "b": "2", "c": "5"}
+
+
+@pytest.mark.parametrize(
+    ("text", "meant"), [("true", True), ("on", True), ('"yes"', True), ("no", False), ("", False), ("FALSE", False)]
+)
+def test_switches_as_yaml_ever_wrote_them(text: str, meant: bool) -> None:  # noqa: FBT001 - a table's column
+    assert parse(f"functions:\n  f:\n    readonly_root_filesystem: {text}\n").functions[0].readonly_root_filesystem is meant
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("version: 2.0\nprovider: {name: openfaas}", "stack.yml:1: version is '2.0'. The only one is 1.0."),
+        ("version: 1.0\nprovider:\n  name: faas", "stack.yml:3: provider.name is 'faas'. It must be openfaas"),
+        ("version: 1.0", "stack.yml: provider.name is ''. It must be openfaas"),
+        (
+            f"{HEAD}functions:\n  f:\n    image: x\n    image: y",
+            "stack.yml:6: functions.f has 'image' on line 6 and again on line 7.",
+        ),
+        (f"{HEAD}functions:\n  f:\n    labels: [a]", "stack.yml:6: functions.f.labels must be a mapping"),
+        (
+            f"{HEAD}functions:\n  f:\n    environment:\n      A: {{b: c}}",
+            "stack.yml:7: functions.f.environment.A must be one value",
+        ),
+        (f"{HEAD}functions:\n  f:\n    secrets: one", "stack.yml:6: functions.f.secrets must be a list"),
+        (
+            f'{HEAD}functions:\n  f:\n    skip_build: "true"',
+            "stack.yml:6: functions.f.skip_build is 'true'. It must be true or false",
+        ),
+        (f"{HEAD}functions:\n  F_1: {{}}", "stack.yml:5: functions.F_1 is not a function name."),
+        (f"{HEAD}functions:\n  f: {{a: b", "stack.yml:5: expected ',' or '}'"),
+        (f"{HEAD}# ${{1", "stack.yml: line 4: '${1' is not a substitution."),
+        ("", "stack.yml: provider.name is ''."),
+    ],
+)
+def test_an_error_names_the_line_and_says_what_to_write(text: str, told: str) -> None:
+    with pytest.raises(CommandFailed) as error:
+        parse_stack(text, "stack.yml", {})
+    assert error.value.message.startswith(told)
+
+
+def test_a_file_that_is_not_there() -> None:
+    with pytest.raises(CommandFailed, match=r"nowhere\.yml: No such file or directory"):
+        load_stack("nowhere.yml", {})
+
+
+@pytest.mark.parametrize(
+    ("pattern", "regex", "chosen"),
+    [
+        ("img-*", "", ["img-a", "img-b"]),
+        ("*-b", "", ["img-b"]),
+        ("img", "", []),
+        ("i*-*a", "", ["img-a"]),
+        ("*", "", ["img-a", "img-b", "other"]),
+        ("", "^o", ["other"]),
+        ("", "g-[ab]", ["img-a", "img-b"]),
+        ("i.g-a", "", []),
+    ],
+)
+def test_filter_and_regex(pattern: str, regex: str, chosen: list[str]) -> None:
+    stack = parse("functions: {img-a: {}, img-b: {}, other: {}}")
+    if chosen:
+        assert [function.name for function in select(stack, pattern, regex).functions] == chosen
+    else:
+        with pytest.raises(CommandFailed, match="It has: img-a, img-b, other"):
+            select(stack, pattern, regex)
+
+
+def test_filter_and_regex_together_are_refused() -> None:
+    with pytest.raises(CommandFailed, match="Use one of them"):
+        select(parse("functions: {}"), "a", "b")
