@@ -1,0 +1,222 @@
+"""The control application on a real server, in front of a FunctionService that keeps its functions in memory."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import socket
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import aiohttp
+import pytest
+import uvicorn
+
+from gnomon_core.clock import WallClock
+from gnomon_core.errors import conflict
+from gnomon_core.functions import FunctionKey, FunctionSpec
+from gnomon_core.scaling import CreateBody, Decision
+from gnomon_core.seams import Usage
+from gnomon_gateway.asynchronous.callbacks import Callbacks
+from gnomon_gateway.asynchronous.calls import CallStore
+from gnomon_gateway.asynchronous.endpoint import AsyncEndpoint
+from gnomon_gateway.asynchronous.invocation import FunctionAnswer, Invocation
+from gnomon_gateway.asynchronous.queue import AsyncLimits, AsyncQueue
+from gnomon_gateway.asynchronous.retries import read_retry_rule
+from gnomon_gateway.asynchronous.targets import CallbackHosts
+from gnomon_gateway.auth import BasicAuth
+from gnomon_gateway.histogram import Histogram
+from gnomon_gateway.logs import LogBook
+from gnomon_gateway.metrics import AsyncCollector, FunctionReading, GatewayCollector, metrics_page
+from gnomon_gateway.namespaces import Namespaces
+from gnomon_gateway.openfaas.application import control_application
+from gnomon_gateway.openfaas.control import Control, unknown_function
+from gnomon_gateway.openfaas.measured import ControlCounters
+from gnomon_gateway.origin import host_rule
+from gnomon_gateway.secrets import Secrets
+from gnomon_gateway.service import DecisionRecord, FunctionStatus, KnownPolicies
+from gnomon_gateway.serving.metrics import FunctionMetrics
+from gnomon_gateway.store.sqlite import SqliteStore
+from gnomon_gateway.version import Version
+
+USER, PASSWORD = "admin", "s3cret"
+
+
+class MemoryFunctions:
+    """A FunctionService without instances: what is wanted is there at once."""
+
+    def __init__(self) -> None:
+        self.deployed: dict[FunctionKey, FunctionStatus] = {}
+        self.fault: Exception | None = None
+
+    async def deploy(self, spec: FunctionSpec) -> None:
+        if self.fault is not None:
+            raise self.fault
+        if spec.key in self.deployed:
+            raise conflict("function_exists", f"{spec.key} exists.")
+        wanted = spec.settings.scale.min
+        self.deployed[spec.key] = FunctionStatus(spec, 1700000000.5, wanted, wanted)
+
+    async def update(self, spec: FunctionSpec) -> None:
+        self.deployed[spec.key] = replace(self._require(spec.key), spec=spec)
+
+    async def remove(self, key: FunctionKey) -> None:
+        self._require(key)
+        del self.deployed[key]
+
+    async def scale(self, key: FunctionKey, replicas: int) -> None:
+        self.deployed[key] = replace(self._require(key), replicas=replicas, available_replicas=replicas)
+
+    def status(self, key: FunctionKey, *, usage: bool = False) -> FunctionStatus | None:
+        status = self.deployed.get(key)
+        return replace(status, usage=Usage(1.5, 1 << 20)) if status is not None and usage else status
+
+    def list(self, namespace: str) -> Sequence[FunctionStatus]:
+        return [self.deployed[key] for key in sorted(self.deployed) if key.namespace == namespace]
+
+    def decisions(self, key: FunctionKey, limit: int) -> Sequence[DecisionRecord] | None:
+        if key not in self.deployed:
+            return None
+        records = [DecisionRecord(1700000000.0 + n, "fixed", Decision((CreateBody(2),), f"reason {n}", n)) for n in range(5)]
+        return records[::-1][:limit]
+
+    def policies(self) -> KnownPolicies:
+        return KnownPolicies({"fixed": "A fixed number.", "kpa": "Knative's."}, {"immediate": "At once."})
+
+    def _require(self, key: FunctionKey) -> FunctionStatus:
+        if key not in self.deployed:
+            raise unknown_function(key)
+        return self.deployed[key]
+
+
+async def echo(invocation: Invocation) -> FunctionAnswer:
+    return FunctionAnswer(200, (("Content-Type", "text/plain"),), invocation.body)
+
+
+@dataclass
+class Gateway:
+    """The server that runs, what is behind it, and a client that talks to it."""
+
+    url: str
+    port: int
+    client: aiohttp.ClientSession
+    functions: MemoryFunctions
+    logs: LogBook
+    namespaces: Namespaces
+    queue: AsyncQueue
+    callbacks: Callbacks
+    healthy: list[bool] = field(default_factory=lambda: [True])
+
+    async def call(self, method: str, path: str, json: Any = None, **more: Any) -> tuple[int, Any]:
+        """Status and body, read as JSON where it is JSON."""
+        async with self.client.request(method, self.url + path, json=json, **more) as response:
+            if "json" in response.headers.get("Content-Type", "") and "ndjson" not in response.headers["Content-Type"]:
+                return response.status, await response.json()
+            return response.status, await response.text()
+
+    async def deploy(self, name: str, **fields: Any) -> None:
+        status, body = await self.call("POST", "/system/functions", {"service": name, "image": "functions/alpine:latest", **fields})
+        assert status == 202, body
+
+    async def raw(self, request: bytes) -> bytes:
+        """What the server answers to these bytes until it closes or falls silent."""
+        reader, writer = await asyncio.open_connection("127.0.0.1", self.port)
+        writer.write(request)
+        answer = b""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(0.5):
+                while chunk := await reader.read(65536):
+                    answer += chunk
+        writer.close()
+        with contextlib.suppress(OSError):
+            await writer.wait_closed()
+        return answer
+
+
+StartGateway = Callable[..., Awaitable[Gateway]]
+
+
+@pytest.fixture
+async def start_gateway(tmp_path: Path) -> AsyncIterator[StartGateway]:
+    async with contextlib.AsyncExitStack() as stack:
+
+        async def start(
+            *,
+            auth: BasicAuth | None = None,
+            invoke: Callable[[Invocation], Awaitable[FunctionAnswer]] = echo,
+            callback_hosts: Sequence[str] = (),
+            limits: AsyncLimits | None = None,
+            resolve: Any = None,
+        ) -> Gateway:
+            return await stack.enter_async_context(_running(tmp_path, auth, invoke, callback_hosts, limits, resolve))
+
+        yield start
+
+
+@pytest.fixture
+async def gateway(start_gateway: StartGateway) -> Gateway:
+    return await start_gateway()
+
+
+@contextlib.asynccontextmanager
+async def _running(
+    folder: Path, auth: BasicAuth | None, invoke: Any, callback_hosts: Sequence[str], limits: AsyncLimits | None, resolve: Any
+) -> AsyncIterator[Gateway]:
+    functions, counters, clock = MemoryFunctions(), ControlCounters(), WallClock()
+    store = SqliteStore(folder / "gnomon.db")
+    logs = LogBook(time.time)
+    callbacks = Callbacks(CallbackHosts(callback_hosts), Random(1), resolve)
+    queue = AsyncQueue(
+        CallStore(folder / "calls.db"), invoke, callbacks, lambda key: _rule(functions, key), clock=clock, chance=Random(1), limits=limits
+    )
+    await queue.start()
+    healthy = [True]
+    namespaces = Namespaces(store)
+    page = metrics_page([GatewayCollector(lambda: _readings(functions), counters, Histogram((0.001,))), AsyncCollector(queue, callbacks)])
+    control = Control(
+        functions=functions,
+        namespaces=namespaces,
+        secrets=Secrets(store),
+        logs=logs,
+        metrics=page,
+        version=Version("0.1.0", "abc123"),
+        now_s=clock.now_s,
+        healthy=lambda: healthy[0],
+    )
+    endpoint = AsyncEndpoint(queue, callbacks, lambda key: key in functions.deployed, time.time)
+    application = control_application(control, host_rule("127.0.0.1"), auth, counters, [endpoint.handlers()])
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port = listener.getsockname()[1]
+        server = _Server(uvicorn.Config(application, log_config=None, lifespan="off", timeout_graceful_shutdown=1))
+        serving = asyncio.create_task(server.serve(sockets=[listener]))
+        while not server.started:
+            await asyncio.sleep(0.001)
+        async with aiohttp.ClientSession() as client:
+            yield Gateway(f"http://127.0.0.1:{port}", port, client, functions, logs, namespaces, queue, callbacks, healthy)
+        logs.close()
+        server.should_exit = True
+        await serving
+    await queue.stop()
+    store.close()
+
+
+class _Server(uvicorn.Server):
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        yield
+
+
+def _rule(functions: MemoryFunctions, key: FunctionKey) -> Any:
+    status = functions.status(key)
+    return read_retry_rule(status.spec.annotations if status is not None else {})
+
+
+def _readings(functions: MemoryFunctions) -> list[FunctionReading]:
+    return [
+        FunctionReading(str(key), status.spec.settings, FunctionMetrics(), status.replicas, status.available_replicas, 0, 0)
+        for key, status in functions.deployed.items()
+    ]

@@ -1,0 +1,236 @@
+"""`/system/functions` and its neighbours, as faas-cli and the certifier use them."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from gnomon_core.errors import GnomonError
+
+
+async def test_nothing_deployed_is_an_empty_list(gateway: Any) -> None:
+    assert await gateway.call("GET", "/system/functions") == (200, [])
+
+
+async def test_what_was_sent_comes_back_and_nothing_else(gateway: Any) -> None:
+    sent = {
+        "service": "fn",
+        "image": "docker.io/functions/alpine:latest",
+        "namespace": "openfaas-fn",
+        "envProcess": "env",
+        "labels": {"canary": "true"},
+        "annotations": {"some-json": '{\n\t"a": {"b": ["é"] }\n }'},
+        "limits": {"memory": "5Mi", "cpu": "100m"},
+    }
+    assert (await gateway.call("POST", "/system/functions", sent))[0] == 202
+    status, (listed,) = await gateway.call("GET", "/system/functions?namespace=openfaas-fn")
+    assert status == 200
+    assert listed == {
+        "name": "fn",
+        "image": "docker.io/functions/alpine:latest",
+        "namespace": "openfaas-fn",
+        "envProcess": "env",
+        "labels": {"canary": "true", "faas_function": "fn"},
+        "annotations": sent["annotations"],
+        "limits": {"memory": "5Mi", "cpu": "100m"},
+        "invocationCount": 0,
+        "replicas": 1,
+        "availableReplicas": 1,
+        "createdAt": "2023-11-14T22:13:20.500000Z",
+    }
+    assert await gateway.call("GET", "/system/function/fn") == (200, listed)
+
+
+async def test_nulls_are_absent_and_empty_objects_stay(gateway: Any) -> None:
+    await gateway.deploy("fn", labels=None, annotations={}, envVars=None, requests=None, secrets=None, network="func_functions")
+    _, found = await gateway.call("GET", "/system/function/fn")
+    assert found["labels"] == {"faas_function": "fn"}
+    assert found["annotations"] == {}
+    assert found.keys().isdisjoint({"envVars", "requests", "limits", "secrets", "constraints", "readOnlyRootFilesystem", "network"})
+
+
+async def test_faas_cli_deploys_with_put_then_post(gateway: Any) -> None:
+    document = {"service": "fn", "image": "functions/alpine:latest"}
+    assert (await gateway.call("PUT", "/system/functions", document))[0] == 404
+    assert (await gateway.call("POST", "/system/functions", document))[0] == 202
+    assert (await gateway.call("PUT", "/system/functions", {**document, "image": "other"}))[0] == 202
+    assert (await gateway.call("GET", "/system/function/fn"))[1]["image"] == "other"
+
+
+async def test_deploying_a_name_twice_is_a_conflict(gateway: Any) -> None:
+    await gateway.deploy("fn")
+    status, error = await gateway.call("POST", "/system/functions", {"service": "fn", "image": "i"})
+    assert (status, error["error"]["code"]) == (409, "function_exists")
+
+
+async def test_a_removed_function_is_gone_and_its_name_free(gateway: Any) -> None:
+    await gateway.deploy("fn")
+    assert (await gateway.call("DELETE", "/system/functions", {"functionName": "fn", "namespace": "openfaas-fn"}))[0] == 202
+    assert (await gateway.call("GET", "/system/function/fn"))[0] == 404
+    assert (await gateway.call("DELETE", "/system/functions", {"functionName": "fn"}))[0] == 404
+    await gateway.deploy("fn")
+
+
+@pytest.mark.parametrize("path", ["/system/function/fn.staging", "/system/function/fn?namespace=staging"])
+async def test_a_function_is_found_in_its_namespace(gateway: Any, path: str) -> None:
+    await gateway.call("POST", "/system/namespace/", {"name": "staging"})
+    await gateway.deploy("fn", namespace="staging")
+    status, found = await gateway.call("GET", path)
+    assert (status, found["namespace"]) == (200, "staging")
+    assert (await gateway.call("GET", "/system/function/fn"))[0] == 404
+    assert (await gateway.call("GET", "/system/functions"))[1] == []
+
+
+async def test_usage_is_there_only_when_asked_for(gateway: Any) -> None:
+    await gateway.deploy("fn")
+    assert "usage" not in (await gateway.call("GET", "/system/function/fn"))[1]
+    assert (await gateway.call("GET", "/system/function/fn?usage=1"))[1]["usage"] == {"cpu": 0.0, "totalMemoryBytes": 1 << 20}
+
+
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [
+        ("/system/scale-function/fn?namespace=staging", {"serviceName": "fn", "replicas": 3}),
+        ("/system/scale-function/fn", {"serviceName": "fn", "replicas": 3, "namespace": "staging"}),
+        ("/system/scale-function/fn.staging", {"replicas": 3}),
+    ],
+)
+async def test_scaling_takes_the_namespace_from_query_body_or_name(gateway: Any, path: str, body: dict[str, Any]) -> None:
+    await gateway.call("POST", "/system/namespace/", {"name": "staging"})
+    await gateway.deploy("fn", namespace="staging")
+    assert (await gateway.call("POST", path, body))[0] == 202
+    assert (await gateway.call("GET", "/system/function/fn.staging"))[1]["replicas"] == 3
+
+
+async def test_scaling_to_zero_shows_zero(gateway: Any) -> None:
+    await gateway.deploy("fn")
+    assert (await gateway.call("POST", "/system/scale-function/fn", {"replicas": 0}))[0] == 202
+    assert (await gateway.call("GET", "/system/function/fn"))[1]["replicas"] == 0
+
+
+@pytest.mark.parametrize("replicas", [None, -1, 1.5, "2", True, 10**9, [], {}])
+async def test_a_number_of_replicas_that_is_none_is_refused(gateway: Any, replicas: Any) -> None:
+    await gateway.deploy("fn")
+    status, error = await gateway.call("POST", "/system/scale-function/fn", {"replicas": replicas})
+    assert (status, error["error"]["code"]) == (400, "invalid_field")
+
+
+async def test_scaling_an_unknown_function_is_404(gateway: Any) -> None:
+    assert (await gateway.call("POST", "/system/scale-function/nope", {"replicas": 1}))[0] == 404
+
+
+WRONG_DEPLOYMENTS = {
+    "an empty body": b"",
+    "no JSON": b"{",
+    "an array": b"[]",
+    "a text": b'"fn"',
+    "not UTF-8": b'{"service": "\xff"}',
+    "half a character": b'{"service": "fn", "image": "i", "annotations": {"a": "\\ud800"}}',
+    "very deep": b"[" * 100_000,
+    "an endless number": b'{"service": ' + b"1" * 5000 + b"}",
+    "no name": b'{"image": "i"}',
+    "no image": b'{"service": "fn"}',
+    "a name with a dot": b'{"service": "fn.x", "image": "i"}',
+    "a name with a slash": b'{"service": "../fn", "image": "i"}',
+    "a long name": b'{"service": "' + b"a" * 64 + b'", "image": "i"}',
+    "a number as name": b'{"service": 1, "image": "i"}',
+    "labels that are a list": b'{"service": "fn", "image": "i", "labels": []}',
+    "a number as label": b'{"service": "fn", "image": "i", "labels": {"a": 1}}',
+    "secrets that are a text": b'{"service": "fn", "image": "i", "secrets": "a"}',
+    "memory that is none": b'{"service": "fn", "image": "i", "limits": {"memory": "much"}}',
+    "an unknown setting": b'{"service": "fn", "image": "i", "annotations": {"gnomon/nope": "1"}}',
+    "a setting out of range": b'{"service": "fn", "image": "i", "annotations": {"gnomon/max-batch": "0"}}',
+    "a retry rule that is none": b'{"service": "fn", "image": "i", "annotations": {"com.openfaas.retry.codes": "all"}}',
+}
+
+
+@pytest.mark.parametrize("method", ["POST", "PUT"])
+@pytest.mark.parametrize("body", WRONG_DEPLOYMENTS.values(), ids=WRONG_DEPLOYMENTS.keys())
+async def test_a_wrong_deployment_is_400_in_our_json(gateway: Any, method: str, body: bytes) -> None:
+    async with gateway.client.request(method, gateway.url + "/system/functions", data=body) as response:
+        assert response.status == 400
+        assert response.headers["X-OpenFaaS-Internal"] == "gnomon"
+        error = json.loads(await response.read())["error"]
+        assert error["code"] in {"invalid_json", "invalid_deployment", "invalid_name", "invalid_setting", "unknown_setting"}
+        assert error["message"]
+    assert gateway.functions.deployed == {}
+
+
+@pytest.mark.parametrize("body", [{}, {"functionName": ""}, {"functionName": 3}, {"functionName": None}, {"functionName": "fn", "namespace": 1}])
+async def test_a_wrong_removal_is_400(gateway: Any, body: Any) -> None:
+    assert (await gateway.call("DELETE", "/system/functions", body))[0] == 400
+
+
+async def test_an_unknown_namespace_is_404_and_says_which_there_are(gateway: Any) -> None:
+    for method, path, body in (
+        ("POST", "/system/functions", {"service": "fn", "image": "i", "namespace": "nope"}),
+        ("PUT", "/system/functions", {"service": "fn", "image": "i", "namespace": "nope"}),
+        ("GET", "/system/functions?namespace=nope", None),
+    ):
+        status, error = await gateway.call(method, path, body)
+        assert (status, error["error"]["code"]) == (404, "namespace_not_found")
+        assert "openfaas-fn" in error["error"]["hint"]
+
+
+async def test_a_body_over_the_limit_is_413_without_being_read(gateway: Any) -> None:
+    head = b"POST /system/functions HTTP/1.1\r\nHost: localhost\r\nContent-Length: 1048577\r\n\r\n"
+    assert (await gateway.raw(head)).startswith(b"HTTP/1.1 413 ")
+
+
+async def test_a_chunked_body_over_the_limit_is_413(gateway: Any) -> None:
+    head = b"POST /system/functions HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n"
+    chunk = b"10000\r\n" + b" " * 0x10000 + b"\r\n"
+    assert (await gateway.raw(head + chunk * 17)).startswith(b"HTTP/1.1 413 ")
+
+
+async def test_a_chunked_deployment_is_taken(gateway: Any) -> None:
+    async def parts() -> Any:
+        for part in (b'{"service": "fn",', b' "image": "i"}'):
+            yield part
+
+    async with gateway.client.post(gateway.url + "/system/functions", data=parts()) as response:
+        assert response.status == 202
+
+
+async def test_a_fault_of_ours_is_500_without_its_insides(gateway: Any, caplog: pytest.LogCaptureFixture) -> None:
+    gateway.functions.fault = RuntimeError("the insides")
+    status, error = await gateway.call("POST", "/system/functions", {"service": "fn", "image": "i"})
+    assert (status, error["error"]["code"]) == (500, "internal_error")
+    assert "the insides" not in json.dumps(error)
+    assert "the insides" in caplog.text
+
+
+async def test_a_refusal_of_the_service_reaches_the_client_as_it_is(gateway: Any) -> None:
+    gateway.functions.fault = GnomonError(503, "no_capacity", "Full.", "Wait.", retry_after_s=3)
+    async with gateway.client.post(gateway.url + "/system/functions", json={"service": "fn", "image": "i"}) as response:
+        assert (response.status, response.headers["Retry-After"]) == (503, "3")
+        assert await response.json() == {"error": {"code": "no_capacity", "message": "Full.", "hint": "Wait."}}
+
+
+async def test_decisions_are_newest_first_with_their_reasons(gateway: Any) -> None:
+    await gateway.deploy("fn")
+    status, found = await gateway.call("GET", "/gnomon/functions/fn/decisions?limit=2")
+    assert status == 200
+    assert [record["reason"] for record in found] == ["reason 4", "reason 3"]
+    assert found[0]["actions"] == [{"action": "CreateBody", "cores": 2, "node": None}]
+    assert (found[0]["at"], found[0]["policy"], found[0]["desired"]) == ("2023-11-14T22:13:24Z", "fixed", 4)
+    assert len((await gateway.call("GET", "/gnomon/functions/fn.openfaas-fn/decisions"))[1]) == 5
+    assert (await gateway.call("GET", "/gnomon/functions/nope/decisions"))[0] == 404
+
+
+@pytest.mark.parametrize("limit", ["0", "-1", "x", "1001", "", "1.5"])
+async def test_a_limit_that_is_none_is_refused(gateway: Any, limit: str) -> None:
+    await gateway.deploy("fn")
+    assert (await gateway.call("GET", f"/gnomon/functions/fn/decisions?limit={limit}"))[0] == 400
+
+
+async def test_policies_are_listed_with_what_they_do(gateway: Any) -> None:
+    assert (await gateway.call("GET", "/gnomon/policies")) == (
+        200,
+        {
+            "scaling": [{"name": "fixed", "description": "A fixed number."}, {"name": "kpa", "description": "Knative's."}],
+            "scheduling": [{"name": "immediate", "description": "At once."}],
+        },
+    )

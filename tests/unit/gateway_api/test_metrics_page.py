@@ -1,0 +1,118 @@
+"""The Prometheus page, by the names that dashboards use."""
+
+from __future__ import annotations
+
+import asyncio
+
+from prometheus_client.parser import text_string_to_metric_families
+
+from gnomon_core.clock import VirtualClock
+from gnomon_core.errors import GnomonError
+from gnomon_core.settings import read_settings
+from gnomon_gateway.histogram import Histogram
+from gnomon_gateway.loop_lag import PERIOD_S, LoopLag
+from gnomon_gateway.metrics import FunctionReading, GatewayCollector, metrics_page
+from gnomon_gateway.openfaas.measured import ControlCounters
+from gnomon_gateway.queueing.batch import Batch
+from gnomon_gateway.queueing.request import LaneKey, Request
+from gnomon_gateway.serving.metrics import FunctionMetrics
+
+
+def reading(name: str = "fn.openfaas-fn", labels: dict[str, str] | None = None) -> FunctionReading:
+    metrics = FunctionMetrics()
+    metrics.started = 5
+    metrics.left = 1
+    metrics.answered(200, 0.02)
+    metrics.answered(200, 0.3)
+    metrics.refused(GnomonError(429, "queue_full", "full"), 0.001)
+    lane = LaneKey("events", "fn")
+    requests = (Request(lane, 1.0, 9.0), Request(lane, 1.2, 9.0))
+    metrics.sent(Batch(1, "i", lane, requests, 1.25))
+    return FunctionReading(name, read_settings(labels, {}), metrics, replicas=3, ready=2, decisions=7, late=4)
+
+
+def samples(*readings: FunctionReading, control: ControlCounters | None = None) -> dict[tuple[str, tuple[tuple[str, str], ...]], float]:
+    page = metrics_page([GatewayCollector(lambda: readings, control or ControlCounters(), Histogram((0.001,)))])()
+    return {
+        (sample.name, tuple(sorted(sample.labels.items()))): sample.value
+        for family in text_string_to_metric_families(page.decode())
+        for sample in family.samples
+    }
+
+
+FN = ("function_name", "fn.openfaas-fn")
+
+
+def test_openfaas_series_have_its_names_and_labels() -> None:
+    found = samples(reading(labels={"com.openfaas.scale.min": "2", "com.openfaas.scale.type": "rps", "com.openfaas.scale.target": "50"}))
+    assert found["gateway_function_invocation_total", (("code", "200"), FN)] == 2
+    assert found["gateway_function_invocation_total", (("code", "429"), FN)] == 1
+    assert found["gateway_function_invocation_started", (FN,)] == 5
+    assert found["gateway_invocation_function_invocation_inflight", (FN,)] == 1
+    assert found["gateway_functions_seconds_count", (("code", "200"), FN)] == 2
+    assert found["gateway_functions_seconds_sum", (("code", "200"), FN)] == 0.32
+    assert found["gateway_functions_seconds_bucket", (("code", "200"), FN, ("le", "0.025"))] == 1
+    assert found["gateway_functions_seconds_bucket", (("code", "200"), FN, ("le", "+Inf"))] == 2
+    assert found["gateway_service_count", (FN,)] == 3
+    assert found["gateway_service_ready_count", (FN,)] == 2
+    assert found["gateway_service_min", (FN,)] == 2
+    assert found["gateway_service_target", (FN, ("scale_type", "rps"))] == 50
+
+
+def test_our_own_series_say_what_batching_did() -> None:
+    found = samples(reading())
+    assert found["gnomon_batch_size_bucket", (FN, ("le", "1.0"))] == 0
+    assert found["gnomon_batch_size_bucket", (FN, ("le", "2.0"))] == 1
+    assert found["gnomon_queue_seconds_count", (FN,)] == 2
+    assert round(found["gnomon_queue_seconds_sum", (FN,)], 6) == 0.3
+    assert found["gnomon_rejections_total", (FN, ("reason", "queue_full"))] == 1
+    assert found["gnomon_late_answers_total", (FN,)] == 4
+    assert found["gnomon_decisions_total", (FN,)] == 7
+
+
+def test_control_requests_share_a_label_for_what_strangers_choose() -> None:
+    control = ControlCounters()
+    control.observe("GET", "/system/function/a", 200, 0.01)
+    control.observe("GET", "/system/function/b", 200, 0.01)
+    control.observe("BREW", "/coffee", 401, 0.01)
+    found = samples(control=control)
+    for prefix in ("", "provider_"):
+        labels = (("code", "200"), ("method", "GET"), ("path", "/system/function/{name}"))
+        assert found[f"{prefix}http_requests_total", labels] == 2
+        assert found[f"{prefix}http_requests_total", (("code", "401"), ("method", "other"), ("path", "unknown"))] == 1
+        assert found[f"{prefix}http_request_duration_seconds_count", labels] == 2
+
+
+def test_a_page_without_functions_is_still_one() -> None:
+    assert ("gnomon_event_loop_lag_seconds_count", ()) in samples()
+
+
+async def test_loop_lag_is_how_late_a_sleeper_wakes() -> None:
+    clock = VirtualClock()
+    lag = LoopLag(clock)
+    lag.start()
+    await clock.advance(PERIOD_S)
+    assert lag.histogram.counts[0] == 1
+    assert lag.histogram.total == 0.0
+    await lag.stop()
+
+
+async def test_a_blocked_loop_shows() -> None:
+    class Late:
+        now = 0.0
+
+        def now_s(self) -> float:
+            return self.now
+
+        async def sleep(self, duration_s: float) -> None:
+            if self.now:
+                await asyncio.Event().wait()
+            self.now += duration_s + 0.03
+
+    lag = LoopLag(Late())
+    lag.start()
+    for _ in range(5):
+        await asyncio.sleep(0)
+    await lag.stop()
+    assert round(lag.histogram.total, 9) == 0.03
+    assert sum(lag.histogram.counts[:6]) == 0
