@@ -1,7 +1,7 @@
 """Run a policy beside the event loop, for a limited time.
 
 A policy is somebody's Python: it may compute for long or for ever, and the event loop must not notice. Each question gets a
-thread of its own (0.1 ms), because a thread that never comes back must hold up nobody else's question. One that overruns is told
+thread of its own (0.2 ms), because a thread that never comes back must hold up nobody else's question. One that overruns is told
 to end, which ends Python code at its next bytecode; a thread inside a C call ends when that returns.
 """
 

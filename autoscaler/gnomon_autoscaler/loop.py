@@ -89,6 +89,11 @@ class Autoscaler:
         self._runner(function).redeployed()
         self.poke(function)
 
+    def removed(self, function: str) -> None:
+        """The function is gone: one by the same name begins with nothing."""
+        self._runners.pop(function, None)
+        self._logs.pop(function, None)
+
     def decisions(self, function: str, limit: int = 100) -> list[DecisionRecord]:
         """The function's last decisions, the newest first."""
         known = self._logs.get(function)
@@ -123,8 +128,7 @@ class Autoscaler:
     def _turn(self) -> None:
         functions = self._fleet.functions()
         for function in self._runners.keys() - set(functions):
-            del self._runners[function]
-            self._logs.pop(function, None)
+            self.removed(function)
         for function in functions:
             self._look(function)
 
@@ -175,7 +179,7 @@ class Autoscaler:
                 runner.refused(self._clock.now_s())
             else:
                 runner.carried_out(decision)
-        if function in self._runners:
+        if self._runners.get(function) is runner:
             self._log(function).add(self._stamp_s(), runner.policy_name, decision, error)
 
     async def _decide(self, runner: Runner, asked: Question) -> tuple[Decision, str]:

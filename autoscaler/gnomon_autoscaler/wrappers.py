@@ -95,8 +95,8 @@ def _wishes(memory: Memory) -> Sequence[tuple[float, int]]:
 class RateLimit(_Wrapper):
     """At most `up` × or `up_by` more than the last wish, whichever is more, and at least a `down`-th of it.
 
-    Example: up = 2, up_by = 4, down = 2, after a wish for 3: at most 7, at least 1. The first wish is measured by what lives, later
-    ones by the last wish, so that a number which an operator asked for does not look like a change of the load.
+    Example: up = 2, up_by = 4, down = 2, after a wish for 3: at most 7, at least 1. The first wish is measured by what lives,
+    later ones by the last wish, so that a number which an operator asked for does not look like a change of the load.
     """
 
     up: float

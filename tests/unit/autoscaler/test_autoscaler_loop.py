@@ -111,6 +111,20 @@ async def test_an_operators_request_counts_at_once_and_shows_as_desired_even_soo
         assert len(function.instances) == 4
 
 
+async def test_a_function_by_the_name_of_a_removed_one_begins_with_nothing() -> None:
+    stage = Stage()
+    stage.deploy()
+    async with running(stage.autoscaler):
+        await stage.clock.advance(2)
+        stage.autoscaler.request(FUNCTION, 4)
+        await stage.clock.advance(1)
+        stage.autoscaler.removed(FUNCTION)
+        function = stage.deploy()
+        await stage.clock.advance(1)
+        assert len(function.instances) == 1
+        assert len(stage.autoscaler.decisions(FUNCTION)) == 1
+
+
 async def test_no_room_is_part_of_the_record_and_is_tried_again() -> None:
     stage = Stage(nodes=(("small", 2),))
     function = stage.deploy(min=3)

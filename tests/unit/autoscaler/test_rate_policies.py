@@ -62,6 +62,16 @@ def test_od_follows_the_last_second_both_ways() -> None:
     assert line.live == 1  # scale.min
 
 
+def test_a_higher_rate_may_need_fewer_instances_because_larger_batches_fill_in_time() -> None:
+    line = timeline("od")
+    line.rps = 29.0
+    line.play(4)
+    assert line.live == 4  # 29 / 9 at b = 3
+    line.rps = 30.0
+    line.play(4)
+    assert line.live == 3  # 30 / 10 at b = 4
+
+
 def test_lv_changes_once_a_period_to_the_mean_of_the_last() -> None:
     line = timeline("lv")
     line.rps = 40.0
