@@ -56,9 +56,11 @@ def live(order: Order, supervisor: int) -> int:
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGCHLD, signal.SIGHUP):
         signal.signal(number, signal.SIG_DFL)
     _await_adoption(supervisor)
+    linux.allow_inspection()
     Path("/proc/self/oom_score_adj").write_text(OOM_SCORE, encoding="ascii")
     if order.entered:
         sandbox.set_limits(order.sandbox.limits)
+        linux.forbid_inspection()
     else:
         enter(order.sandbox)
     linux.die_with_parent(signal.SIGKILL)

@@ -63,6 +63,11 @@ def forbid_inspection() -> None:
     _prctl(_PR_SET_DUMPABLE, 0, "PR_SET_DUMPABLE")
 
 
+def allow_inspection() -> None:
+    """Undo it. While it holds, our files in /proc belong to root, and we cannot write our own."""
+    _prctl(_PR_SET_DUMPABLE, 1, "PR_SET_DUMPABLE")
+
+
 def forbid_new_privileges() -> None:
     """A set-uid program that we start gains nothing."""
     _prctl(_PR_SET_NO_NEW_PRIVS, 1, "PR_SET_NO_NEW_PRIVS")

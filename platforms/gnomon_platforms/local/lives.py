@@ -125,7 +125,7 @@ class Life:
         words = ""
         if self._log is not None:
             self._log.close()
-            words = " | ".join(line for line in self._log.last if line)
+            words = " | ".join(line.strip() for line in self._log.last if line.strip(" ^~"))
         failed = self._why != "stopped"
         self.instance = replace(self.instance, state=InstanceState.GONE)
         self._surroundings.ended(self, cpu_s)

@@ -15,7 +15,7 @@ READ_BYTES = 64 * 1024
 MAX_LINE_BYTES = 16 * 1024
 LINES_PER_S = 1000
 BURST_LINES = 2000
-KEPT_LINES = 10
+KEPT_LINES = 5
 """The last lines are kept: they say why an instance has ended."""
 
 

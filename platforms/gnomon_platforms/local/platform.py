@@ -7,6 +7,7 @@ instance. Everything runs on the event loop, and nothing there waits for a proce
 from __future__ import annotations
 
 import asyncio
+import importlib.util
 import itertools
 import logging
 import secrets as chance
@@ -37,7 +38,11 @@ _LOG = logging.getLogger(__name__)
 
 
 class LocalPlatform:
-    """See `gnomon_core.seams.Platform`. `cores` is what the node gives away; more than the machine has shares its CPUs."""
+    """See `gnomon_core.seams.Platform`.
+
+    `cores` is what the node gives away; more than the machine has shares its CPUs. Without `preload_torch`, the zygote with torch
+    starts when the first model is prepared.
+    """
 
     name = "local"
     capabilities = Capabilities(place=True, size=True, victim=True, resize=True, pair=False)
@@ -51,6 +56,7 @@ class LocalPlatform:
         images: Path | None = None,
         cores: int | None = None,
         start_timeout_s: float = START_TIMEOUT_S,
+        preload_torch: bool = True,
         clock: Clock | None = None,
     ) -> None:
         state_dir.mkdir(parents=True, exist_ok=True)
@@ -58,6 +64,7 @@ class LocalPlatform:
         self._node = LocalNode.this_machine(cores)
         self._clock = clock or WallClock()
         self._start_timeout_s = start_timeout_s
+        self._at_start = (BARE, TORCH) if preload_torch and importlib.util.find_spec("torch") else (BARE,)
         self._lives: dict[str, Life] = {}
         self._starting: set[asyncio.Task[None]] = set()
         self._ended_cpu_s: dict[str, float] = {}
@@ -104,6 +111,10 @@ class LocalPlatform:
                 f"This machine does not let us mount secrets for one function alone ({self._no_isolation}).",
                 "Start Gnomon as root, or allow unprivileged user namespaces, or deploy the function without secrets.",
             )
+
+    def revision(self, spec: FunctionSpec) -> str:
+        """A digest of what the image and the model name now."""
+        return self._recipes.find(spec).revision
 
     async def prepare(self, spec: FunctionSpec) -> None:
         """Warm the zygote that the function's instances are forked from."""
@@ -210,8 +221,8 @@ class LocalPlatform:
             self._no_isolation = await asyncio.wait_for(self._hello, HELLO_TIMEOUT_S)
         except TimeoutError:
             raise GnomonError(500, "supervisor_failed", "The supervisor did not start.", "See the output above.") from None
-        self._zygotes.begin(BARE)
-        self._zygotes.begin(TORCH)
+        for environment in self._at_start:
+            self._zygotes.begin(environment)
 
     def _heard(self, event: dict[str, Any]) -> None:
         kind = event["event"]

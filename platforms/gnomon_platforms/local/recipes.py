@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import importlib.util
+import json
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -39,6 +40,12 @@ class Recipe:
     environment: Mapping[str, str] = field(default_factory=dict)
     content_id: str = ""
     signature: ModelSignature | None = None
+
+    @property
+    def revision(self) -> str:
+        """A digest of what an instance is made from. Models and built handlers lie under the digest of their content."""
+        made_from = [self.kind, self.python, self.content_id, dict(self.options), dict(self.environment)]
+        return hashlib.sha256(json.dumps(made_from, sort_keys=True).encode()).hexdigest()
 
 
 class Recipes:

@@ -1,0 +1,100 @@
+"""What tests of a platform need beside it: a listener that remembers, and sources that hold nothing."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+
+from gnomon_core.errors import not_found
+from gnomon_core.fleet import Instance
+from gnomon_core.functions import FunctionKey
+from gnomon_core.seams import BatchChannel, ModelEntry
+from gnomon_core.wire import Frame, Kind, Member
+
+
+class Recorder:
+    """A `PlatformListener` that keeps what it is told, and waits for it."""
+
+    def __init__(self) -> None:
+        self.ready: dict[str, Instance] = {}
+        self.channels: dict[str, BatchChannel] = {}
+        self.gone: dict[str, str] = {}
+        self.times_gone: Counter[str] = Counter()
+        self.lines: list[tuple[str, str]] = []
+        self._told = asyncio.Event()
+
+    def instance_ready(self, instance: Instance, channel: BatchChannel) -> None:
+        self.ready[instance.id] = instance
+        self.channels[instance.id] = channel
+        self._told.set()
+
+    def instance_gone(self, instance_id: str, reason: str) -> None:
+        self.gone[instance_id] = reason
+        self.times_gone[instance_id] += 1
+        self._told.set()
+
+    def log_line(self, function: FunctionKey, instance_id: str, text: str) -> None:
+        del instance_id
+        self.lines.append((str(function), text))
+        self._told.set()
+
+    async def until(self, condition: Callable[[], bool], timeout_s: float = 30.0) -> None:
+        """Return when this holds. It is asked each time something has been told."""
+        async with asyncio.timeout(timeout_s):
+            while not condition():
+                self._told.clear()
+                await self._told.wait()
+
+    async def channel(self, instance_id: str) -> BatchChannel:
+        """The channel of an instance once it is ready; fails with its reason if it goes instead."""
+        await self.until(lambda: instance_id in self.ready or instance_id in self.gone)
+        assert instance_id in self.ready, self.gone[instance_id]
+        return self.channels[instance_id]
+
+    async def reason(self, instance_id: str) -> str:
+        """Why an instance has gone, once it has."""
+        await self.until(lambda: instance_id in self.gone)
+        return self.gone[instance_id]
+
+
+class NoModels:
+    """An empty `ModelRepository`."""
+
+    def get(self, reference: str) -> ModelEntry:
+        raise not_found("model_not_found", f"There is no model {reference!r}.", "The repository is empty.")
+
+    def put(self, name: str, version: str, files: Mapping[str, bytes]) -> ModelEntry:
+        raise NotImplementedError
+
+    def list(self) -> Iterable[ModelEntry]:
+        return ()
+
+    def verify(self, reference: str) -> bool:
+        del reference
+        return False
+
+
+class NothingBuilt:
+    """No image was built here."""
+
+    def resolve(self, image: str) -> None:
+        del image
+
+
+def request_frame(*bodies: bytes, batch_id: int = 1, epoch: int = 1, meta: bytes = b"POST\n/\n\n") -> Frame:
+    """A BATCH of HTTP requests."""
+    return Frame(Kind.BATCH, batch_id, epoch, 30.0, members=[Member(0, 1, meta, body) for body in bodies])
+
+
+def send(channel: BatchChannel, frame: Frame, stream: Callable[[Frame], None] | None = None) -> asyncio.Future[Frame | None]:
+    """Run a batch. The future gets what `done` gets, and an exception if it is called twice."""
+    answer: asyncio.Future[Frame | None] = asyncio.get_running_loop().create_future()
+    channel.run(frame, answer.set_result, stream)
+    return answer
+
+
+def answers(frame: Frame | None) -> Sequence[tuple[int, bytes]]:
+    """Status and body of each member of a result."""
+    assert frame is not None, "the instance was lost"
+    return [(member.code, bytes(member.body)) for member in frame.members]

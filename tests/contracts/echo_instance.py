@@ -1,0 +1,57 @@
+"""A real instance loop around an application that does what the request's path says. Run with the channel's descriptor."""
+
+import os
+import socket
+import sys
+import time
+from collections.abc import Iterator
+
+from gnomon_core.wire import Frame, Kind, Member
+from gnomon_runtime import instance
+
+
+def pieces(batch: Frame) -> Iterator[Frame]:
+    try:
+        yield Frame(Kind.STREAM_START, batch.batch_id, members=(Member(200, 1, b"Content-Type: text/plain", b""),))
+        for number in range(1000):
+            yield Frame(Kind.STREAM_DATA, batch.batch_id, members=(Member(0, 0, b"", b"%d\n" % number),))
+            time.sleep(0.002)
+            if batch.members[0].body == b"short" and number == 2:
+                break
+        yield Frame(Kind.STREAM_END, batch.batch_id)
+    finally:
+        sys.stdout.write("closed\n")
+        sys.stdout.flush()
+
+
+class Echo:
+    kept: bytes | memoryview = b""
+    cores = 1
+
+    def hello(self) -> dict[str, str]:
+        return {"kind": "echo"}
+
+    def resize(self, cores: int) -> None:
+        self.cores = cores
+
+    def run(self, batch: Frame) -> Frame | Iterator[Frame]:
+        path = batch.members[0].meta.split(b"\n")[1]
+        if path == b"/crash":
+            os._exit(3)
+        if path == b"/slow":
+            time.sleep(0.3)
+        if path == b"/garbage":
+            os.write(int(sys.argv[1]), b"x" * 100)
+        if path == b"/stream":
+            return pieces(batch)
+        if path == b"/keep":
+            self.kept = batch.members[0].body
+        if path == b"/kept":
+            return Frame(Kind.RESULT, batch.batch_id, members=[Member(200, 1, b"", bytes(self.kept))])
+        if path == b"/cpus":
+            body = f"{self.cores} {sorted(os.sched_getaffinity(0))}".encode()
+            return Frame(Kind.RESULT, batch.batch_id, members=[Member(200, 1, b"", body)])
+        return Frame(Kind.RESULT, batch.batch_id, members=[Member(200, 1, b"", bytes(m.body)) for m in batch.members])
+
+
+sys.exit(instance.run(Echo(), socket.socket(fileno=int(sys.argv[1])), ()))

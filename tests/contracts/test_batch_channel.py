@@ -1,0 +1,173 @@
+"""What every way to an instance promises its caller. A new implementation inherits `BatchChannelContract`."""
+
+import asyncio
+import os
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+
+import pytest
+
+from gnomon_core.seams import BatchChannel
+from gnomon_core.wire import Frame, Kind
+from gnomon_platforms.local.channel import UnixChannel, channel_pair
+from gnomon_platforms.testing import answers, request_frame, send
+
+Instance = tuple[subprocess.Popen[bytes], socket.socket]
+INSTANCE = Path(__file__).with_name("echo_instance.py")
+
+
+class BatchChannelContract:
+    """Needs the fixtures `channel`, to an instance that runs echo_instance.py's application, and `pid`, its process."""
+
+    async def test_a_result_has_one_member_per_member_in_the_same_order(self, channel: BatchChannel) -> None:
+        bodies = [b"%d" % number for number in range(700)]
+        assert answers(await send(channel, request_frame(*bodies))) == [(200, body) for body in bodies]
+
+    async def test_a_batch_larger_than_any_socket_buffer_comes_back_whole(self, channel: BatchChannel) -> None:
+        bodies = [bytes([number]) * 3_000_001 for number in range(8)]
+        assert answers(await send(channel, request_frame(*bodies))) == [(200, body) for body in bodies]
+
+    async def test_batch_after_batch_each_gets_its_own_result(self, channel: BatchChannel) -> None:
+        for number in range(200):
+            body = os.urandom(number)
+            assert answers(await send(channel, request_frame(body, batch_id=number))) == [(200, body)]
+
+    async def test_done_may_send_the_next_batch(self, channel: BatchChannel) -> None:
+        finished: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        seen: list[bytes] = []
+
+        def done(frame: Frame | None) -> None:
+            seen.append(answers(frame)[0][1])
+            if len(seen) == 50:
+                finished.set_result(None)
+            else:
+                channel.run(request_frame(b"%d" % len(seen), batch_id=len(seen)), done)
+
+        channel.run(request_frame(b"0"), done)
+        await finished
+        assert seen == [b"%d" % number for number in range(50)]
+
+    async def test_a_batch_from_an_old_epoch_is_refused_member_by_member(self, channel: BatchChannel) -> None:
+        await send(channel, request_frame(b"new", epoch=7))
+        old = answers(await send(channel, request_frame(b"a", b"b", epoch=6)))
+        assert [status for status, _ in old] == [409, 409]
+        assert b"stale_epoch" in old[0][1]
+        assert answers(await send(channel, request_frame(b"same", epoch=7))) == [(200, b"same")]
+
+    async def test_an_instance_that_dies_gives_its_batch_back_as_none(self, channel: BatchChannel) -> None:
+        assert await send(channel, request_frame(b"", meta=b"POST\n/crash\n\n")) is None
+
+    async def test_a_batch_for_a_dead_instance_is_none_as_well(self, channel: BatchChannel) -> None:
+        await send(channel, request_frame(b"", meta=b"POST\n/crash\n\n"))
+        assert await send(channel, request_frame(b"late", batch_id=2)) is None
+        assert not await channel.probe(1.0)
+
+    async def test_an_instance_that_sends_nonsense_is_lost(self, channel: BatchChannel) -> None:
+        assert await send(channel, request_frame(b"", meta=b"POST\n/garbage\n\n")) is None
+
+    async def test_a_cancelled_batch_is_still_done(self, channel: BatchChannel) -> None:
+        answer = send(channel, request_frame(b"x", meta=b"POST\n/slow\n\n"))
+        channel.cancel(1)
+        channel.cancel(99)
+        assert answers(await answer) == [(200, b"x")]
+        assert answers(await send(channel, request_frame(b"y", batch_id=2))) == [(200, b"y")]
+
+    async def test_a_stream_gives_its_parts_and_then_an_empty_result(self, channel: BatchChannel) -> None:
+        parts: list[Frame] = []
+        result = await send(channel, request_frame(b"short", meta=b"GET\n/stream\n\n"), parts.append)
+        assert [part.kind for part in parts] == [Kind.STREAM_START, *[Kind.STREAM_DATA] * 3, Kind.STREAM_END]
+        assert b"".join(bytes(part.members[0].body) for part in parts[1:-1]) == b"0\n1\n2\n"
+        assert result is not None
+        assert not result.members
+
+    async def test_a_stream_that_nobody_asked_for_comes_as_one_result(self, channel: BatchChannel) -> None:
+        assert answers(await send(channel, request_frame(b"short", meta=b"GET\n/stream\n\n"))) == [(200, b"0\n1\n2\n")]
+
+    async def test_a_cancelled_stream_ends_early(self, channel: BatchChannel) -> None:
+        parts: list[Frame] = []
+
+        def take(part: Frame) -> None:
+            parts.append(part)
+            if len(parts) == 5:
+                channel.cancel(1)
+
+        assert await send(channel, request_frame(b"", meta=b"GET\n/stream\n\n"), take) is not None
+        assert len(parts) < 500
+        assert answers(await send(channel, request_frame(b"next", batch_id=2))) == [(200, b"next")]
+
+    async def test_a_healthy_instance_answers_a_probe(self, channel: BatchChannel) -> None:
+        assert await channel.probe(5.0)
+
+    async def test_a_frozen_instance_does_not(self, channel: BatchChannel, pid: int) -> None:
+        os.kill(pid, signal.SIGSTOP)
+        assert not await channel.probe(0.2)
+        os.kill(pid, signal.SIGCONT)
+        assert await channel.probe(5.0)
+
+
+class TestUnixChannel(BatchChannelContract):
+    @pytest.fixture
+    def process(self) -> Iterator[Instance]:
+        ours, theirs = channel_pair()
+        process = subprocess.Popen(
+            [sys.executable, str(INSTANCE), str(theirs.fileno())], pass_fds=[theirs.fileno()], stdout=subprocess.PIPE
+        )
+        theirs.close()
+        yield process, ours
+        process.kill()
+        process.wait()
+        assert process.stdout is not None
+        process.stdout.close()
+
+    @pytest.fixture
+    def pid(self, process: Instance) -> int:
+        return process[0].pid
+
+    @pytest.fixture
+    async def channel(self, process: Instance) -> AsyncIterator[UnixChannel]:
+        hello: asyncio.Future[dict[str, object]] = asyncio.get_running_loop().create_future()
+        lost: list[str] = []
+        channel = UnixChannel(process[1], hello.set_result, lost.append)
+        assert (await asyncio.wait_for(hello, 30))["kind"] == "echo"
+        yield channel
+        channel.close()
+        assert len(lost) == 1
+
+    async def test_a_cancelled_stream_closes_the_generator(self, channel: UnixChannel, process: Instance) -> None:
+        parts: list[Frame] = []
+
+        def take(part: Frame) -> None:
+            parts.append(part)
+            channel.cancel(1)
+
+        await send(channel, request_frame(b"", meta=b"GET\n/stream\n\n"), take)
+        output = process[0].stdout
+        assert output is not None
+        assert await asyncio.to_thread(output.readline) == b"closed\n"
+
+    async def test_a_body_that_the_function_keeps_is_not_overwritten_by_the_next_batch(self, channel: UnixChannel) -> None:
+        await send(channel, request_frame(b"first visitor", meta=b"POST\n/keep\n\n"))
+        await send(channel, request_frame(b"second", batch_id=2))
+        assert answers(await send(channel, request_frame(b"x", batch_id=3, meta=b"GET\n/kept\n\n"))) == [(200, b"first visitor")]
+
+    async def test_a_resize_moves_the_instance_to_other_cpus(self, channel: UnixChannel) -> None:
+        cpu = max(os.sched_getaffinity(0))
+        channel.resize(3, (cpu,))
+        answer = await send(channel, request_frame(b"", meta=b"GET\n/cpus\n\n"))
+        assert answers(answer) == [(200, f"3 [{cpu}]".encode())]
+
+    async def test_stop_lets_the_instance_finish_and_exit(self, channel: UnixChannel, process: Instance) -> None:
+        answer = send(channel, request_frame(b"last", meta=b"POST\n/slow\n\n"))
+        channel.stop()
+        assert answers(await answer) == [(200, b"last")]
+        assert await asyncio.to_thread(process[0].wait, 10) == 0
+
+    async def test_a_second_batch_while_one_is_in_flight_is_a_mistake_of_the_caller(self, channel: BatchChannel) -> None:
+        answer = send(channel, request_frame(b"1", meta=b"POST\n/slow\n\n"))
+        with pytest.raises(RuntimeError, match="in flight"):
+            channel.run(request_frame(b"2"), lambda _: None)
+        await answer

@@ -1,0 +1,199 @@
+"""What every platform promises its owner. A new implementation inherits `PlatformContract`."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from gnomon_core.errors import GnomonError
+from gnomon_core.fleet import InstanceState
+from gnomon_core.functions import FunctionSpec, read_deployment
+from gnomon_core.seams import BatchChannel, InstanceRequest, Platform
+from gnomon_platforms.local.platform import LocalPlatform
+from gnomon_platforms.testing import NoModels, NothingBuilt, Recorder, answers, request_frame, send
+
+Started = tuple[Platform, Recorder]
+
+
+def deployment(service: str = "echo", process: str = "cat", **fields: object) -> FunctionSpec:
+    return read_deployment({"service": service, "image": "functions/alpine:latest", "envProcess": process, **fields})
+
+
+def instance_of(spec: FunctionSpec, *, node: str | None = None, version: int = 1) -> InstanceRequest:
+    return InstanceRequest(spec, version, 1, node, {})
+
+
+class PlatformContract:
+    """Needs the fixture `started`: a platform and the Recorder that it was started with, and a node with at least one core."""
+
+    async def test_create_returns_at_once_and_the_instance_becomes_ready_and_answers(self, started: Started) -> None:
+        platform, told = started
+        spec = deployment()
+        instance = await platform.create(instance_of(spec, version=4))
+        assert (instance.state, instance.function, instance.version) == (InstanceState.STARTING, "echo.openfaas-fn", 4)
+        channel = await told.channel(instance.id)
+        assert told.ready[instance.id].state is InstanceState.READY
+        assert [live.id for live in platform.instances("echo.openfaas-fn")] == [instance.id]
+        assert answers(await send(channel, request_frame(b"hello"))) == [(200, b"hello")]
+        assert await channel.probe(5.0)
+
+    async def test_a_destroyed_instance_is_gone_once_and_its_place_is_free_again(self, started: Started) -> None:
+        platform, told = started
+        before = platform.nodes()
+        instance = await platform.create(instance_of(deployment()))
+        assert platform.nodes()[0].free_cores < before[0].free_cores
+        await told.channel(instance.id)
+        await platform.destroy(instance.id)
+        await platform.destroy(instance.id)
+        await told.reason(instance.id)
+        await platform.destroy(instance.id)
+        assert told.times_gone == {instance.id: 1}
+        assert platform.instances("echo.openfaas-fn") == ()
+        assert platform.nodes() == before
+
+    async def test_an_instance_destroyed_before_it_began_is_gone_as_well(self, started: Started) -> None:
+        platform, told = started
+        instance = await platform.create(instance_of(deployment()))
+        await platform.destroy(instance.id)
+        await told.reason(instance.id)
+        assert told.times_gone == {instance.id: 1}
+
+    async def test_unknown_instances_are_ignored(self, started: Started) -> None:
+        platform, _ = started
+        await platform.destroy("nobody")
+        await platform.resize("nobody", 2)
+
+    async def test_instances_are_told_apart_by_function_and_listed_oldest_first(self, started: Started) -> None:
+        platform, told = started
+        made = [await platform.create(instance_of(deployment("one"))) for _ in range(3)]
+        other = await platform.create(instance_of(deployment("two")))
+        for instance in (*made, other):
+            await told.channel(instance.id)
+        assert [live.id for live in platform.instances("one.openfaas-fn")] == [instance.id for instance in made]
+        assert [live.id for live in platform.instances("two.openfaas-fn")] == [other.id]
+
+    async def test_an_instance_that_does_not_fit_is_refused_and_takes_nothing(self, started: Started) -> None:
+        platform, _ = started
+        before = platform.nodes()
+        with pytest.raises(GnomonError) as refused:
+            await platform.create(instance_of(deployment(limits={"cpu": "5000"})))
+        assert (refused.value.status, refused.value.code) == (503, "no_capacity")
+        with pytest.raises(GnomonError) as refused:
+            await platform.create(instance_of(deployment(), node="elsewhere"))
+        assert refused.value.status == 503
+        assert platform.nodes() == before
+
+    async def test_a_function_that_can_never_run_is_refused_with_what_is_allowed(self, started: Started) -> None:
+        platform, _ = started
+        with pytest.raises(GnomonError) as refused:
+            platform.check(read_deployment({"service": "x", "image": "nobody/knows:1"}))
+        assert refused.value.status == 400
+        platform.check(deployment())
+        await platform.prepare(deployment())
+        assert platform.signature(deployment()) is None
+
+    async def test_a_start_that_fails_is_told_with_the_reason(self, started: Started) -> None:
+        platform, told = started
+        instance = await platform.create(instance_of(deployment(process=" ")))
+        assert "names no process" in await told.reason(instance.id)
+        assert instance.id not in told.ready
+
+    async def test_what_a_function_writes_is_told_line_by_line(self, started: Started) -> None:
+        platform, told = started
+        instance = await platform.create(instance_of(deployment()))
+        await send(await told.channel(instance.id), request_frame(b"four"))
+        await told.until(lambda: len(told.lines) >= 2)
+        assert [name for name, _ in told.lines] == ["echo.openfaas-fn"] * 2
+        first, second = (text.lstrip("0123456789/: ") for _, text in told.lines)
+        assert first == "Forking fprocess."
+        assert second.startswith("Wrote 4 Bytes - Duration: ")
+
+    async def test_usage_counts_instances_that_have_ended(self, started: Started) -> None:
+        platform, told = started
+        spec = deployment(process="python3 -c sum(range(10**7))")
+        instance = await platform.create(instance_of(spec))
+        await send(await told.channel(instance.id), request_frame(b""))
+        during = platform.usage("echo.openfaas-fn")
+        assert during.cpu_s > 0.02
+        assert during.memory_bytes > 0
+        await platform.destroy(instance.id)
+        await told.reason(instance.id)
+        after = platform.usage("echo.openfaas-fn")
+        assert after.cpu_s >= during.cpu_s
+        assert after.memory_bytes == 0
+
+    async def test_stop_ends_every_instance(self, started: Started) -> None:
+        platform, told = started
+        made = [await platform.create(instance_of(deployment())) for _ in range(4)]
+        await told.channel(made[0].id)
+        await platform.stop()
+        assert told.times_gone == {instance.id: 1 for instance in made}
+        assert platform.instances("echo.openfaas-fn") == ()
+
+
+class TestLocalPlatform(PlatformContract):
+    @pytest.fixture
+    async def started(self, tmp_path: Path) -> AsyncIterator[Started]:
+        platform, told = LocalPlatform(tmp_path / "state", NoModels(), NothingBuilt(), preload_torch=False), Recorder()
+        await platform.start(told)
+        yield platform, told
+        await platform.stop()
+
+    async def test_an_unknown_image_is_refused_with_the_name_of_the_table(self, started: Started) -> None:
+        platform, _ = started
+        with pytest.raises(GnomonError) as refused:
+            platform.check(read_deployment({"service": "x", "image": "nobody/knows:1"}))
+        assert refused.value.code == "unknown_image"
+        assert "images.yml" in refused.value.hint
+        assert "functions/alpine" in refused.value.hint
+
+    async def test_a_model_function_without_a_model_is_refused(self, started: Started) -> None:
+        platform, _ = started
+        with pytest.raises(GnomonError) as refused:
+            platform.check(read_deployment({"service": "x", "image": "gnomon/body:latest"}))
+        assert (refused.value.status, refused.value.code) == (400, "model_missing")
+        with pytest.raises(GnomonError) as refused:
+            platform.check(
+                read_deployment({"service": "x", "image": "gnomon/body:latest", "annotations": {"gnomon/model": "unheard-of"}})
+            )
+        assert refused.value.status == 404
+
+    async def test_redirector(self, started: Started) -> None:
+        platform, told = started
+        spec = read_deployment(
+            {
+                "service": "away",
+                "image": "docker.io/theaxer/redirector:latest",
+                "envProcess": "./handler",
+                "envVars": {"destination": "http://example.com"},
+            }
+        )
+        instance = await platform.create(instance_of(spec))
+        frame = await send(await told.channel(instance.id), request_frame(b""))
+        assert frame is not None
+        assert [(member.code, member.meta) for member in frame.members] == [(302, b"Location: http://example.com")]
+
+    async def test_resize_pins_to_more_cpus_and_back(self, started: Started) -> None:
+        platform, told = started
+        node = platform.nodes()[0]
+        spec = deployment(process="grep Cpus_allowed_list /proc/self/status")
+        instance = await platform.create(instance_of(spec))
+        channel = await told.channel(instance.id)
+        assert await allowed_cpus(channel) == 1
+        await platform.resize(instance.id, node.cores)
+        assert await allowed_cpus(channel) == node.cores
+        assert platform.instances("echo.openfaas-fn")[0].cores == node.cores
+
+    async def test_a_burst_of_instances_is_ready_together(self, started: Started) -> None:
+        platform, told = started
+        made = [await platform.create(instance_of(deployment())) for _ in range(8)]
+        await asyncio.gather(*(told.channel(instance.id) for instance in made))
+        assert len(platform.instances("echo.openfaas-fn")) == 8
+
+
+async def allowed_cpus(channel: BatchChannel) -> int:
+    [(status, text)] = answers(await send(channel, request_frame(b"")))
+    assert status == 200
+    ranges = [part.split("-") for part in text.decode().split(":")[1].strip().split(",")]
+    return sum(int(part[-1]) - int(part[0]) + 1 for part in ranges)
