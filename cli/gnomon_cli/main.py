@@ -64,6 +64,13 @@ def main() -> None:
     except GnomonError as error:
         click.echo(f"Error: {error}", err=True)
         sys.exit(EXIT_FAILURE)
+    except ModuleNotFoundError as error:
+        if (error.name or "gnomon").startswith("gnomon"):
+            raise
+        click.echo(
+            f"Error: {error.name} is not installed. This command needs more than the client: install gnomon[all].", err=True
+        )
+        sys.exit(EXIT_FAILURE)
     except (click.Abort, KeyboardInterrupt):
         click.echo("", err=True)
         sys.exit(EXIT_INTERRUPTED)

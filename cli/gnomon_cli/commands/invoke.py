@@ -62,9 +62,9 @@ def invoke(
     """Call a function with what standard input or -d holds."""
     if bool(sign) != bool(key):
         raise click.UsageError("--sign and --key go together.")
-    headers = _headers(header)
+    headers = headers_of(header)
     parameters = _parameters(query)
-    body = _body(data)
+    body = read_standard_input() if data is None else body_of(data)
     if content_type or "content-type" not in {known.lower() for known in headers}:
         headers["Content-Type"] = content_type or _guessed(data)
     if sign:
@@ -99,9 +99,8 @@ def _address(target: Target, name: str, namespace: str) -> str:
     return f"{name}.{namespace or DEFAULT_NAMESPACE}"
 
 
-def _body(data: str | None) -> bytes:
-    if data is None:
-        return read_standard_input()
+def body_of(data: str) -> bytes:
+    """A text, or the file that `@` names."""
     if not data.startswith("@"):
         return data.encode()
     try:
@@ -114,7 +113,7 @@ def _guessed(data: str | None) -> str:
     return (mimetypes.guess_type(data[1:])[0] if data and data.startswith("@") else None) or TEXT
 
 
-def _headers(texts: Iterable[str]) -> dict[str, str]:
+def headers_of(texts: Iterable[str]) -> dict[str, str]:
     """`Key: Value`, or faas-cli's older `key=value`; a key that is given twice is joined by commas."""
     headers: dict[str, str] = {}
     for text in texts:

@@ -1,0 +1,185 @@
+"""`gnomon simulate` and `replay`: the same arrivals, once in virtual time and once against a running gateway."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import click
+
+from gnomon_cli.command import Command
+from gnomon_cli.commands.invoke import body_of, headers_of
+from gnomon_cli.deployment import pairs
+from gnomon_cli.errors import CommandFailed
+from gnomon_cli.options import Duration, Target, gateway_options, json_option
+from gnomon_cli.output import note
+
+FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
+NEW_FILE = click.Path(dir_okay=False, writable=True, path_type=Path)
+KNOWLEDGE = ("given", "profiled", "learned")
+NOISES = ("none", "lognormal", "exponential")
+
+
+def arrival_options(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Where requests come from; given to the command as `arrivals`, a dict of gnomon_simulator's ArrivalOptions."""
+
+    @functools.wraps(function)
+    def wrapped(*args: Any, **rest: Any) -> Any:
+        names = ("trace", "recorded", "poisson", "rate", "column", "start", "duration", "scale", "seed")
+        chosen = {name: rest.pop(name) for name in names}
+        arrivals = {
+            "trace": chosen["trace"],
+            "record": chosen["recorded"],
+            "poisson_rps": chosen["poisson"],
+            "rate_rps": chosen["rate"],
+            "function": chosen["column"],
+            "start_s": chosen["start"],
+            "duration_s": chosen["duration"],
+            "scale": chosen["scale"],
+            "seed": chosen["seed"],
+        }
+        return function(*args, arrivals=arrivals, **rest)
+
+    options = [
+        click.option("--trace", type=FILE, help="Requests per bin of time: CSV, plain or gzipped."),
+        click.option("--recorded", type=FILE, help="A run that `gnomon replay --record` wrote."),
+        click.option("--poisson", type=float, metavar="RPS", help="Poisson arrivals at this rate; with --duration."),
+        click.option("--rate", type=float, metavar="RPS", help="Evenly spaced arrivals; with --duration."),
+        click.option("--column", help="Of a trace with several functions, which one."),
+        click.option("--start", type=Duration(), default=0.0, metavar="DURATION", help="Where in the trace to begin."),
+        click.option("--duration", type=Duration(), default=None, metavar="DURATION", help="How much of it."),
+        click.option("--scale", type=float, default=1.0, help="Factor on a trace's counts or on a rate; default 1."),
+        click.option("--seed", type=int, default=1, help="The same seed gives the same run; default 1."),
+    ]
+    decorated: Callable[..., Any] = wrapped
+    for option in reversed(options):
+        decorated = option(decorated)
+    return decorated
+
+
+@click.command(
+    cls=Command,
+    examples="""
+    gnomon simulate --trace twitter_1s.csv.gz --duration 1h --service-time 20ms --annotation gnomon/autoscaler=k-lv
+    gnomon simulate classify -f stack.yml --poisson 200 --duration 10m --profile efficientnet-lite0.json
+    gnomon simulate --poisson 50 --duration 5m --service-time 30ms --scheduler immediate --scheduler adaptive
+    """,
+)
+@click.argument("name", required=False, default="")
+@gateway_options()
+@arrival_options
+@click.option("-l", "--label", multiple=True, metavar="KEY=VALUE", help="Label of the function.")
+@click.option("--annotation", multiple=True, metavar="KEY=VALUE", help="Annotation, such as gnomon/autoscaler=kpa.")
+@click.option("--profile", type=FILE, help="Measured latency table of an instance.")
+@click.option("--service-time", type=Duration(), default=None, metavar="DURATION", help="Of one request, instead of a profile.")
+@click.option("--load-time", type=Duration(), default=None, metavar="DURATION", help="Until a new instance is ready.")
+@click.option("--noise", type=click.Choice(NOISES), default=None, help="How a batch's latency varies.")
+@click.option("--noise-cv", type=float, default=0.1, help="Coefficient of variation of lognormal noise; default 0.1.")
+@click.option(
+    "--knowledge", type=click.Choice(KNOWLEDGE), default="profiled", help="What the gateway knows of it; default profiled."
+)
+@click.option("--nodes", type=click.IntRange(min=1), default=1, help="Default 1.")
+@click.option("--node-cores", type=click.IntRange(min=1), default=16, help="Cores of each node; default 16.")
+@click.option("--warm", type=click.IntRange(min=0), default=0, help="Instances that are ready at second 0; default 0.")
+@click.option("--scheduler", "schedulers", multiple=True, metavar="NAME", help="Run once with each of these scheduling policies.")
+@click.option("--requests", type=NEW_FILE, default=None, help="Write what became of each request.")
+@json_option
+def simulate(
+    *,
+    target: Target,
+    name: str,
+    arrivals: dict[str, Any],
+    label: tuple[str, ...],
+    annotation: tuple[str, ...],
+    service_time: float | None,
+    load_time: float | None,
+    noise: str | None,
+    noise_cv: float,
+    as_json: bool,
+    **options: Any,
+) -> None:
+    """Try a scaling and a scheduling policy on a trace, in virtual time, with the objects that serve.
+
+    With NAME and -f, the labels and annotations of that function of a stack file are used.
+    """
+    from gnomon_simulator import commands  # noqa: PLC0415 - the simulator takes a while to import
+    from gnomon_simulator.profiles import Noise  # noqa: PLC0415
+
+    labels, annotations = _settings(target, name)
+    code = commands.simulate(
+        commands.SimulateOptions(
+            arrivals=commands.ArrivalOptions(**arrivals),
+            labels=labels | pairs(label, "label"),
+            annotations=annotations | pairs(annotation, "annotation"),
+            service_s=service_time,
+            load_s=load_time,
+            noise=Noise(noise, noise_cv) if noise else None,
+            json=as_json,
+            **options,
+        )
+    )
+    click.get_current_context().exit(code)
+
+
+@click.command(
+    cls=Command,
+    examples="""
+    gnomon replay classify --poisson 50 --duration 1m -d @photo.jpg --deadline 500ms
+    gnomon replay echo --trace twitter_1s.csv.gz --start 10h --duration 5m --scale 0.1 --check-token -d "{token}"
+    gnomon replay echo --rate 100 --duration 30s --record run.jsonl && gnomon simulate --recorded run.jsonl --service-time 5ms
+    """,
+)
+@click.argument("name")
+@gateway_options()
+@arrival_options
+@click.option("-d", "--data", default="", metavar="TEXT|@FILE", help="Body of each request; default empty.")
+@click.option("-m", "--method", default="POST", help="Default POST.")
+@click.option("-H", "--header", multiple=True, metavar="'KEY: VALUE'", help="Request header.")
+@click.option("--check-token", is_flag=True, help="Send a token of its own with each request and look for it in the answer.")
+@click.option("--deadline", type=Duration(), default=30.0, metavar="DURATION", help="When a client gives up; default 30s.")
+@click.option("--max-connections", type=click.IntRange(min=1), default=1024, help="Default 1024.")
+@click.option("--processes", type=click.IntRange(min=1), default=1, help="That share the load; default 1.")
+@click.option("--record", type=NEW_FILE, default=None, help="Write what was sent and answered, for `simulate --recorded`.")
+@click.option("--allow-remote", is_flag=True, help="Also where the gateway is not this machine.")
+@json_option
+def replay(
+    *,
+    target: Target,
+    name: str,
+    arrivals: dict[str, Any],
+    data: str,
+    method: str,
+    header: tuple[str, ...],
+    check_token: bool,
+    deadline: float,
+    allow_remote: bool,
+    as_json: bool,
+    **options: Any,
+) -> None:
+    """Send requests to a function (or a URL) at their times, whatever becomes of those before them, and measure.
+
+    A client that gives up closes its connection. Latency counts from the intended time; the generator reports its own lag.
+    """
+    from gnomon_simulator import commands  # noqa: PLC0415 - the simulator takes a while to import
+    from gnomon_simulator.replay import Target as Load  # noqa: PLC0415
+
+    url = name if "://" in name else f"{target.gateway().url}/function/{name}"
+    load = Load(url, method.upper(), headers_of(header), body_of(data), check_token, allow_remote)
+    chosen = commands.ReplayOptions(commands.ArrivalOptions(**arrivals), load, deadline_s=deadline, json=as_json, **options)
+    code = commands.replay(chosen, begun=lambda count, length_s: note(f"Sending {count} requests to {url} in {length_s:.1f} s."))
+    click.get_current_context().exit(code)
+
+
+def _settings(target: Target, name: str) -> tuple[dict[str, str], dict[str, str]]:
+    """Labels and annotations of a function of the stack file; none without a name."""
+    if not name:
+        return {}, {}
+    stack = target.stack()
+    for function in stack.functions if stack else ():
+        if function.name == name:
+            return dict(function.labels), dict(function.annotations)
+    raise CommandFailed(
+        f"There is no function {name!r} in {stack.file if stack else 'a stack file here'}.", "Name the file with -f."
+    )
