@@ -52,11 +52,14 @@ class DecisionLog:
     """The last decisions of one function."""
 
     def __init__(self, function: str, keep: int = KEEP) -> None:
+        self.total = 0
+        """Every decision there was, repeated and forgotten ones included."""
         self._function = function
         self._records: deque[DecisionRecord] = deque(maxlen=keep)
 
     def add(self, at: float, policy: str, decision: Decision, error: str = "") -> DecisionRecord:
         """Record a decision, or count it where nothing happened since the last."""
+        self.total += 1
         record = DecisionRecord(at, policy, decision.desired, decision.actions, decision.reason, error, at)
         last = self._records[-1] if self._records else None
         if last is not None and _same(last, record):

@@ -99,6 +99,11 @@ class Autoscaler:
         known = self._logs.get(function)
         return known.latest(limit) if known else []
 
+    def decided(self, function: str) -> int:
+        """How many decisions there have been."""
+        known = self._logs.get(function)
+        return known.total if known else 0
+
     def desired(self, function: str) -> int | None:
         """How many instances the last decision wants; None before it or where the policy does not think in numbers."""
         runner = self._runners.get(function)

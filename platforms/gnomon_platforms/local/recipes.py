@@ -29,7 +29,7 @@ DEFAULT_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
 @dataclass(frozen=True, slots=True)
 class Recipe:
-    """How instances of a function are made. `own_zygote` says that the zygote lives in the function's sandbox."""
+    """How instances of a function are made. `content_id` is that of a handler which was built here, else empty."""
 
     kind: str
     python: str
@@ -104,7 +104,7 @@ class Recipes:
             options={
                 "program": str(entry.program),
                 "weights": str(entry.weights),
-                "signature": entry.signature.to_json(),
+                "sha256": dict(entry.sha256),
             },
             environment=environment,
             signature=entry.signature,

@@ -1,0 +1,210 @@
+"""The composition root: every part of Gnomon on this machine, made once and joined here.
+
+    store ─▶ manager ◀─ request path, API, asynchronous calls, builder
+               │ ▲
+      platform ┘ └ autoscaler
+
+Starting happens inside out (store, platform, functions, autoscaler, listener), stopping the other way round, so that a request is
+let in only while everything behind it works, and everything let in is answered before what answers it stops.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import logging
+from collections.abc import Iterable
+from datetime import UTC, datetime
+from pathlib import Path
+from random import SystemRandom
+
+from gnomon_autoscaler.loop import Autoscaler
+from gnomon_autoscaler.registry import with_entry_points
+from gnomon_cli.fetching import ModelFetcher
+from gnomon_cli.scaling import ScalingAdapter
+from gnomon_cli.serve_options import ServeOptions
+from gnomon_cli.serve_secrets import basic_auth
+from gnomon_core.clock import WallClock
+from gnomon_core.functions import FunctionKey
+from gnomon_core.seams import StoredNamespace
+from gnomon_gateway.app import GatewayApp
+from gnomon_gateway.asynchronous.callbacks import Callbacks
+from gnomon_gateway.asynchronous.calls import CallStore
+from gnomon_gateway.asynchronous.endpoint import AsyncEndpoint
+from gnomon_gateway.asynchronous.queue import AsyncQueue
+from gnomon_gateway.asynchronous.retries import RetryRule, read_retry_rule
+from gnomon_gateway.asynchronous.targets import CallbackHosts
+from gnomon_gateway.auth import require_safe_binding
+from gnomon_gateway.build_api import build_routes, payload_secret
+from gnomon_gateway.dispatch.latency import LearnedLatency
+from gnomon_gateway.inside_call import Invoker
+from gnomon_gateway.lifecycle.manager import Manager, Surroundings
+from gnomon_gateway.logs import LogBook
+from gnomon_gateway.loop_lag import LoopLag
+from gnomon_gateway.metrics import AsyncCollector, FunctionReading, GatewayCollector, metrics_page
+from gnomon_gateway.namespaces import Namespaces
+from gnomon_gateway.openfaas.application import control_application
+from gnomon_gateway.openfaas.control import Control
+from gnomon_gateway.openfaas.measured import ControlCounters
+from gnomon_gateway.origin import host_rule
+from gnomon_gateway.secrets import Secrets
+from gnomon_gateway.server.gateway_server import GatewayServer
+from gnomon_gateway.store.sqlite import SqliteStore
+from gnomon_gateway.version import this_version
+from gnomon_platforms.local.builder import EnvironmentBuilder
+from gnomon_platforms.local.platform import LocalPlatform
+from gnomon_profiler.repository import DirectoryRepository
+
+_LOG = logging.getLogger("gnomon")
+
+
+class Gnomon:
+    """Everything that `gnomon serve` runs. `start` returns when requests are accepted, `stop` when all of them are answered."""
+
+    def __init__(self, options: ServeOptions) -> None:
+        self.options = options
+        self._auth = basic_auth(options)
+        require_safe_binding(options.host, self._auth)
+        options.state.mkdir(mode=0o700, parents=True, exist_ok=True)
+        clock = self._clock = WallClock()
+        self._store = SqliteStore(options.state / "functions.db")
+        repository = DirectoryRepository(options.models)
+        builder = self._builder = EnvironmentBuilder(options.state / "built", hidden=(options.state,))
+        self.platform = LocalPlatform(
+            options.state / "platform",
+            repository=repository,
+            built=builder,
+            images=options.images,
+            cores=options.cores,
+            clock=clock,
+        )
+        policies = with_entry_points(options.policies)
+        scaling = ScalingAdapter(policies, self.platform.capabilities)
+        self._logs = LogBook(_now)
+        self.manager = Manager(
+            Surroundings(
+                store=self._store,
+                platform=self.platform,
+                scaling=scaling,
+                latency=LearnedLatency(),
+                logs=self._logs,
+                fetch_model=ModelFetcher(repository).fetch,
+                now=_now,
+            )
+        )
+        self.autoscaler = Autoscaler(self.manager.instances, clock, policies=policies)
+        scaling.bind(self.autoscaler)
+        self._loop_lag = LoopLag(clock)
+        self._async_queue, self._callbacks = self._asynchronous()
+        self.server = GatewayServer(self._application(), options.host, options.port)
+        self._scaling_task: asyncio.Task[None] | None = None
+
+    @property
+    def url(self) -> str:
+        """Where clients on this machine reach it."""
+        host = "127.0.0.1" if self.options.host in ("0.0.0.0", "::") else self.options.host  # noqa: S104 - compared, not bound
+        return f"http://{f'[{host}]' if ':' in host else host}:{self.server.port}"
+
+    async def start(self) -> None:
+        """Begin to serve, with every function that was deployed before."""
+        await self.platform.start(self.manager.instances)
+        for namespace in self.options.namespaces:
+            if namespace not in self._namespaces.names():
+                await self._namespaces.create(StoredNamespace(namespace))
+        self._restore_scaling()
+        await self.manager.start()
+        self._scaling_task = asyncio.create_task(self.autoscaler.run())
+        await self._async_queue.start()
+        self._loop_lag.start()
+        await self.server.start()
+
+    async def stop(self) -> None:
+        """Let nothing more in, answer everything, end every process."""
+        self._logs.close()
+        await self.server.stop()
+        await self._async_queue.stop()
+        if self._scaling_task is not None:
+            self._scaling_task.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await self._scaling_task
+        self._save_scaling()
+        await self.manager.stop()
+        await self.platform.stop()
+        await self._loop_lag.stop()
+        self._store.close()
+
+    def _asynchronous(self) -> tuple[AsyncQueue, Callbacks]:
+        callbacks = Callbacks(CallbackHosts(self.options.callback_hosts), SystemRandom())
+        queue = AsyncQueue(
+            CallStore(self.options.state / "calls.db"),
+            Invoker(self.manager),
+            callbacks,
+            self._retry_rule,
+            clock=self._clock,
+            chance=SystemRandom(),
+        )
+        return queue, callbacks
+
+    def _application(self) -> GatewayApp:
+        counters = ControlCounters()
+        self._namespaces = Namespaces(self._store)
+        control = Control(
+            functions=self.manager,
+            namespaces=self._namespaces,
+            secrets=Secrets(self._store),
+            logs=self._logs,
+            metrics=metrics_page(
+                [
+                    GatewayCollector(self._readings, counters, self._loop_lag.histogram),
+                    AsyncCollector(self._async_queue, self._callbacks),
+                ]
+            ),
+            version=this_version(),
+            now_s=self._clock.now_s,
+        )
+        asynchronous = AsyncEndpoint(self._async_queue, self._callbacks, lambda key: self.manager.status(key) is not None, _now)
+        build = build_routes(self._builder, payload_secret(self.options.state / "payload-secret"))
+        hosts = host_rule(self.options.host)
+        application = control_application(control, hosts, self._auth, counters, [asynchronous.handlers(), *build])
+        return GatewayApp(self.manager, application)
+
+    def _retry_rule(self, key: FunctionKey) -> RetryRule:
+        status = self.manager.status(key)
+        return read_retry_rule(status.spec.annotations) if status is not None else RetryRule()
+
+    def _readings(self) -> Iterable[FunctionReading]:
+        for runtime in self.manager.runtimes():
+            status = self.manager.status(runtime.key)
+            if status is not None:
+                yield FunctionReading(
+                    name=runtime.name,
+                    settings=status.spec.settings,
+                    metrics=runtime.metrics,
+                    replicas=status.replicas,
+                    ready=status.available_replicas,
+                    decisions=self.autoscaler.decided(runtime.name),
+                    late=runtime.dispatcher.late_answers,
+                )
+
+    def _restore_scaling(self) -> None:
+        try:
+            self.autoscaler.import_state(json.loads(self._scaling_file.read_bytes()))
+        except FileNotFoundError:
+            return
+        except (ValueError, KeyError, TypeError):
+            _LOG.warning("%s cannot be read: the autoscaler starts afresh", self._scaling_file)
+
+    def _save_scaling(self) -> None:
+        temporary = self._scaling_file.with_suffix(".new")
+        temporary.write_text(json.dumps(self.autoscaler.export_state()))
+        temporary.replace(self._scaling_file)
+
+    @property
+    def _scaling_file(self) -> Path:
+        return self.options.state / "autoscaler.json"
+
+
+def _now() -> float:
+    """Seconds since 1970, for date stamps only."""
+    return datetime.now(UTC).timestamp()

@@ -1,0 +1,70 @@
+"""What must be there before anything is started: a free port, memory, disk. One clear line for whatever is not."""
+
+from __future__ import annotations
+
+import errno
+import shutil
+import socket
+from pathlib import Path
+
+from gnomon_core.errors import GnomonError
+
+MEMORY_BYTES = 1_500_000_000
+DISK_BYTES = 500_000_000
+
+
+def check_port(host: str, port: int) -> None:
+    """Refuse a port that something else has, or that we may not have.
+
+    Raises:
+        GnomonError: 500 `port_in_use` or `port_refused`.
+
+    """
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    with socket.socket(family, socket.SOCK_STREAM) as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((host, port))
+        except OSError as error:
+            if error.errno == errno.EADDRINUSE:
+                raise GnomonError(
+                    500,
+                    "port_in_use",
+                    f"Port {port} on {host} is in use.",
+                    "Stop what listens there, or choose another: --port N (make run PORT=N).",
+                ) from None
+            raise GnomonError(500, "port_refused", f"Cannot listen on {host}:{port}: {error.strerror}.") from None
+
+
+def check_room(state: Path, *, memory_bytes: int = MEMORY_BYTES, disk_bytes: int = DISK_BYTES) -> None:
+    """Refuse to begin where it would end half-way.
+
+    Raises:
+        GnomonError: 500 `no_memory` or `no_disk`.
+
+    """
+    available = _available_memory_bytes()
+    if available is not None and available < memory_bytes:
+        raise GnomonError(
+            500,
+            "no_memory",
+            f"{available / 1e9:.1f} GB of memory are free; {memory_bytes / 1e9:.1f} GB are needed.",
+            "Close something and try again.",
+        )
+    folder = next(parent for parent in (state, *state.absolute().parents) if parent.exists())
+    free = shutil.disk_usage(folder).free
+    if free < disk_bytes:
+        raise GnomonError(
+            500,
+            "no_disk",
+            f"{free / 1e9:.1f} GB are free in {folder}; {disk_bytes / 1e9:.1f} GB are needed.",
+            "Make room, or choose another folder with --state.",
+        )
+
+
+def _available_memory_bytes() -> int | None:
+    try:
+        lines = Path("/proc/meminfo").read_text().splitlines()
+    except OSError:
+        return None
+    return next((int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable:")), None)

@@ -1,0 +1,58 @@
+"""The autoscaler as the gateway asks for it. The two parts know nothing of each other; the composition root joins them here."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from gnomon_autoscaler.loop import Autoscaler
+from gnomon_autoscaler.registry import Policies, require, scaling_policy
+from gnomon_core.scaling import Decision
+from gnomon_core.seams import Capabilities
+from gnomon_core.settings import Settings
+from gnomon_gateway.service import DecisionRecord
+
+
+class ScalingAdapter:
+    """A `ScalingControl` that an `Autoscaler` answers. `bind` closes the circle: it observes the functions that ask it."""
+
+    def __init__(self, policies: Policies, capabilities: Capabilities) -> None:
+        self._policies = policies
+        self._capabilities = capabilities
+        self._autoscaler: Autoscaler | None = None
+
+    def bind(self, autoscaler: Autoscaler) -> None:
+        """Answer by this autoscaler from now on."""
+        self._autoscaler = autoscaler
+
+    def check(self, settings: Settings) -> str:
+        policy = scaling_policy(settings.autoscaler, settings, self._policies)
+        require(policy, self._capabilities)
+        return policy.default_scheduler
+
+    def poke(self, function: str) -> None:
+        if self._autoscaler is not None:
+            self._autoscaler.poke(function)
+
+    def request(self, function: str, instances: int) -> None:
+        if self._autoscaler is not None:
+            self._autoscaler.request(function, instances)
+
+    def redeployed(self, function: str) -> None:
+        if self._autoscaler is not None:
+            self._autoscaler.redeployed(function)
+
+    def desired(self, function: str) -> int | None:
+        return self._autoscaler.desired(function) if self._autoscaler is not None else None
+
+    def decisions(self, function: str, limit: int) -> Sequence[DecisionRecord]:
+        if self._autoscaler is None:
+            return []
+        return [
+            DecisionRecord(
+                record.at, record.policy, Decision(record.actions, record.reason, record.desired), record.error, record.repeats
+            )
+            for record in self._autoscaler.decisions(function, limit)
+        ]
+
+    def policies(self) -> Mapping[str, str]:
+        return {name: offer.about for name, offer in self._policies.items()}

@@ -1,0 +1,52 @@
+"""`gnomon serve`: run everything until someone asks it to stop, then stop without losing a request."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import signal
+from collections.abc import Awaitable, Callable
+
+import uvloop
+
+from gnomon_cli.composition import Gnomon
+from gnomon_cli.preflight import check_port, check_room
+from gnomon_cli.serve_options import ServeOptions
+
+
+def serve(options: ServeOptions, then: Callable[[Gnomon], Awaitable[bool]] | None = None) -> None:
+    """Serve until SIGINT or SIGTERM. `then` runs once serving has begun, and ends it by returning False.
+
+    Raises:
+        GnomonError: what is missing: a port, memory, disk, credentials.
+
+    """
+    logging.basicConfig(
+        level=logging.INFO if options.verbose else logging.WARNING, format="%(asctime)s %(levelname)s %(name)s: %(message)s"
+    )
+    if options.port:
+        check_port(options.host, options.port)
+    check_room(options.state)
+    uvloop.run(_serve(options, then))
+
+
+async def _serve(options: ServeOptions, then: Callable[[Gnomon], Awaitable[bool]] | None) -> None:
+    stop = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(number, stop.set)
+    gnomon = Gnomon(options)
+    try:
+        await gnomon.start()
+        print(f"Gnomon serves on {gnomon.url}. State is in {options.state}. Ctrl-C stops it.", flush=True)
+        first = asyncio.ensure_future(then(gnomon)) if then is not None else None
+        ended = asyncio.create_task(stop.wait())
+        if first is not None:
+            await asyncio.wait({first, ended}, return_when=asyncio.FIRST_COMPLETED)
+            if first.done() and not first.result():
+                return
+            first.cancel()
+        await ended
+        print("Stopping: answering what is under way.", flush=True)
+    finally:
+        await gnomon.stop()
