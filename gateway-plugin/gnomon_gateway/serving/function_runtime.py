@@ -10,9 +10,10 @@ can replace it. Everything here runs on the event loop and returns at once; only
 from __future__ import annotations
 
 import asyncio
+import json
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from functools import partial
 
 from gnomon_core.errors import GnomonError
@@ -27,8 +28,8 @@ from gnomon_gateway.dispatch.dispatcher import Dispatcher, Effects
 from gnomon_gateway.dispatch.effects import Answer, Cancel, Send
 from gnomon_gateway.dispatch.latency import LiveLatency
 from gnomon_gateway.queueing.batch import Batch
-from gnomon_gateway.queueing.request import Request
-from gnomon_gateway.serving.health import Health
+from gnomon_gateway.queueing.request import LaneKey, Request
+from gnomon_gateway.serving.health import PROBE_TIMEOUT_S, Health
 from gnomon_gateway.serving.metrics import FunctionMetrics
 
 _LOG = logging.getLogger(__name__)
@@ -63,12 +64,14 @@ class FunctionRuntime:
         self.signature = signature
         self.latency = latency
         self.metrics = FunctionMetrics()
+        self._name_lanes()
         self.dispatcher = Dispatcher(settings, policy, latency, time.monotonic())
         self._epoch = epoch
         self._on_demand = on_demand
         self._channels: dict[str, BatchChannel] = {}
         self._drains: dict[str, list[asyncio.Future[None]]] = {}
         self._emptied: list[asyncio.Future[None]] = []
+        self._background: set[asyncio.Task[None]] = set()
         self._timer: asyncio.TimerHandle | None = None
         self._timer_s = float("inf")
         self._health = Health(self.dispatcher, self._channels, partial(self._frozen, on_frozen))
@@ -76,10 +79,13 @@ class FunctionRuntime:
     # Requests
 
     def submit(self, request: Request) -> None:
-        """Take a request. Its responder is called exactly once, now or later, unless `left` is called first."""
+        """Take a request that has arrived just now (`arrived_s`, on the monotonic clock).
+
+        Its responder is called exactly once, now or later, unless `left` is called first.
+        """
         self.metrics.started += 1
         dispatcher = self.dispatcher
-        self._carry_out(dispatcher.arrive(request, time.monotonic()))
+        self._carry_out(dispatcher.arrive(request, request.arrived_s))
         if not dispatcher.workers.by_id:
             self._on_demand()
 
@@ -88,10 +94,9 @@ class FunctionRuntime:
         self.metrics.left += 1
         self._carry_out(self.dispatcher.left(request, time.monotonic()))
 
-    @property
-    def has_room(self) -> bool:
-        """Whether the queue would take one more small request. Said before a body is read."""
-        return self.dispatcher.queue.has_room(0)
+    def has_room_for(self, body_bytes: int) -> bool:
+        """Whether the queue would take a request of this size now. Asked before a large body is read."""
+        return self.dispatcher.queue.has_room(body_bytes)
 
     # Instances
 
@@ -147,6 +152,7 @@ class FunctionRuntime:
     def update(self, settings: Settings, policy: SchedulingPolicy, signature: ModelSignature | None = None) -> None:
         """Serve by other settings and another policy from now on. What waits stays."""
         self.settings, self.signature = settings, signature
+        self._name_lanes()
         now_s = time.monotonic()
         effects = self.dispatcher.set_policy(settings, policy, now_s)
         for worker in list(self.dispatcher.workers.by_id.values()):
@@ -188,6 +194,15 @@ class FunctionRuntime:
         """The key of the function in its latency model: its model, or its own name."""
         return self.settings.model or self.name
 
+    def _name_lanes(self) -> None:
+        """The kinds of requests that this function takes, made once, so that the hot path compares by identity."""
+        # An image and a tensor take different work: they are predicted apart.
+        events = f"{self.variant}/events" if self.signature is not None else self.variant
+        self.event_lane = LaneKey("events", events)
+        self.stream_lane = LaneKey("stream", events, solo=True)
+        head = {"inputs": [spec.to_json() for spec in self.signature.inputs]} if self.signature is not None else {}
+        self.tensor_lane = LaneKey("tensors", self.variant, json.dumps(head).encode())
+
     # The machinery
 
     def _carry_out(self, effects: Effects, result: Frame | None = None) -> None:
@@ -222,6 +237,9 @@ class FunctionRuntime:
 
     def _done(self, batch: Batch, frame: Frame | None) -> None:
         """The batch has its results, or None came because the instance was lost."""
+        if frame is None and batch.streamed:
+            self._in_background(self._stream_broke(batch))
+            return
         if frame is None:
             self.instance_gone(batch.instance_id, "its channel closed")
             return
@@ -262,6 +280,19 @@ class FunctionRuntime:
             self.dispatcher.stream_began(request)
         if request.batch is batch and request.is_open and request.responder is not None:
             request.responder.stream(frame)
+
+    async def _stream_broke(self, batch: Batch) -> None:
+        """A stream ended in the middle: the function gave up, or the instance is gone. The canary tells."""
+        channel = self._channels.get(batch.instance_id)
+        if channel is not None and await channel.probe(PROBE_TIMEOUT_S):
+            self._carry_out(self.dispatcher.finished(batch.instance_id, batch.id, (), time.monotonic()))
+        else:
+            self.instance_gone(batch.instance_id, "its channel closed")
+
+    def _in_background(self, work: Coroutine[None, None, None]) -> None:
+        task = asyncio.get_running_loop().create_task(work)
+        self._background.add(task)
+        task.add_done_callback(self._background.discard)
 
     def _set_timer(self, wake_s: float) -> None:
         if self._timer is not None:

@@ -1,0 +1,59 @@
+"""Headers on their way through: which go to the function, which come back, and which are ours to set.
+
+Hop-by-hop headers belong to one connection and stop here, with whatever `Connection` names (RFC 9110, 7.6.1). What says where a
+request came from is set by us and never believed from outside. A function's own header lines are checked before they are sent on,
+because a line break in one would be a second answer.
+"""
+
+from __future__ import annotations
+
+import re
+from functools import lru_cache
+
+HOP_BY_HOP = frozenset(
+    {
+        b"connection", b"keep-alive", b"proxy-authenticate", b"proxy-authorization", b"proxy-connection", b"te", b"trailer",
+        b"trailers", b"transfer-encoding", b"upgrade",
+    }
+)  # fmt: skip
+_OURS = frozenset({b"content-length", b"date"})
+_LINE = re.compile(rb"[!#$%&'*+\-.^_`|~0-9A-Za-z]+: ?[^\x00-\x08\x0a-\x1f\x7f]*")
+_CACHED_BYTES = 512
+
+
+class UnfitHeadersError(ValueError):
+    """Header lines that cannot be sent."""
+
+
+def response_lines(meta: bytes) -> bytes:
+    r"""A function's header lines (`Name: value`, joined by `\n`) as they are sent, without what is ours to set.
+
+    Raises:
+        UnfitHeadersError: a line is no header.
+
+    """
+    return _cached_lines(meta) if len(meta) <= _CACHED_BYTES else _lines(meta)
+
+
+@lru_cache(maxsize=512)
+def _cached_lines(meta: bytes) -> bytes:
+    # Most functions answer with the same few header blocks.
+    return _lines(meta)
+
+
+def _lines(meta: bytes) -> bytes:
+    kept: list[bytes] = []
+    for line in meta.split(b"\n"):
+        if not line:
+            continue
+        if _LINE.fullmatch(line) is None:
+            raise UnfitHeadersError(line[:100].decode("latin-1"))
+        name = line.partition(b":")[0].lower()
+        if name not in HOP_BY_HOP and name not in _OURS:
+            kept.append(line + b"\r\n")
+    return b"".join(kept)
+
+
+def named_by_connection(value: bytes) -> frozenset[bytes]:
+    """The header names that a `Connection` header adds to the hop-by-hop ones."""
+    return frozenset(token.strip().lower() for token in value.split(b","))

@@ -1,0 +1,212 @@
+r"""`/function/{name}[.namespace][/path]`: one HTTP request to a function, and its answer back.
+
+The request travels as it is (method, path below the name, query, headers, body) in the member of a batch; the answer's status,
+headers and body come back the same way. Redirects are passed on, not followed. Headers that we add to the request:
+`X-Call-Id` (kept if the client sent one), `X-Start-Time` (nanoseconds since 1970), `X-Forwarded-For` and `-Host`; to the answer:
+the first two and `X-Duration-Seconds`. `X-Gnomon-Deadline-Ms` asks for a shorter deadline than the function's.
+
+A model's function takes images as they are; tensors (JSON or binary) are read as the open inference protocol reads them.
+An answer streams if the client accepts `text/event-stream` or `application/x-ndjson`; such a request is a batch of its own.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+from gnomon_core.errors import GnomonError, bad_request, not_found
+from gnomon_core.wire import Frame, Kind, Member
+from gnomon_gateway.call_id import new_call_id
+from gnomon_gateway.headers import HOP_BY_HOP, UnfitHeadersError, named_by_connection, response_lines
+from gnomon_gateway.queueing.request import Request
+from gnomon_gateway.server.exchange import Exchange, too_large
+from gnomon_gateway.serving.directory import FunctionDirectory
+from gnomon_gateway.serving.function_runtime import FunctionRuntime
+
+PREFIX = b"/function/"
+DEADLINE_HEADER = b"x-gnomon-deadline-ms"
+_MAX_CALL_ID = 128
+_STREAMS = (b"text/event-stream", b"application/x-ndjson")
+_REPLACED = frozenset({b"x-call-id", b"x-start-time", b"x-forwarded-for", b"x-forwarded-host", b"expect", DEADLINE_HEADER})
+_NOT_SENT_ON = _REPLACED | HOP_BY_HOP
+_LOOKED_AT = _NOT_SENT_ON | {b"host", b"accept", b"content-length"}
+
+TensorRoute = Callable[[Exchange, FunctionRuntime], bool]
+"""Takes the request of a model's function if it carries tensors, and says whether it did."""
+
+
+class Functions:
+    """The route, for all functions of a directory."""
+
+    def __init__(self, directory: FunctionDirectory, max_body_bytes: int, tensors: TensorRoute) -> None:
+        self._directory = directory
+        self._max_body_bytes = max_body_bytes
+        self._tensors = tensors
+
+    def begin(self, exchange: Exchange) -> None:
+        """The headers of a request below `/function/` are here."""
+        name, slash, rest = exchange.path[len(PREFIX) :].partition(b"/")
+        runtime = self._directory.lookup(name.decode("latin-1"))
+        if runtime is None:
+            exchange.fail(unknown_function(name))
+            return
+        if runtime.signature is not None and self._tensors(exchange, runtime):
+            return
+        try:
+            invocation = Invocation(exchange, runtime, slash + rest or b"/")
+        except GnomonError as error:
+            exchange.fail(error)
+            return
+        if invocation.content_length > self._max_body_bytes:
+            invocation.refuse_unread(too_large(self._max_body_bytes))
+        elif invocation.content_length and not runtime.has_room_for(invocation.content_length):
+            # Its refusal is certain: it is said, and counted, before the body is read.
+            invocation.submit(b"", invocation.content_length)
+        else:
+            exchange.accept(invocation, self._max_body_bytes)
+
+
+class Invocation:
+    """One request to a function on its way: owner of the exchange, responder of the request."""
+
+    __slots__ = (
+        "_began_ns",
+        "_began_s",
+        "_budget_s",
+        "_call_id",
+        "_exchange",
+        "_meta",
+        "_request",
+        "_runtime",
+        "_streams",
+        "content_length",
+    )
+
+    def __init__(self, exchange: Exchange, runtime: FunctionRuntime, path: bytes) -> None:
+        self._began_s = time.monotonic()
+        self._began_ns = time.time_ns()
+        self._exchange = exchange
+        self._runtime = runtime
+        self._request: Request | None = None
+        self._budget_s = runtime.settings.deadline_s
+        self._call_id = b""
+        self._streams = False
+        self.content_length = 0
+        self._meta = self._read_headers(path)
+
+    def _read_headers(self, path: bytes) -> bytes:
+        """The meta of the batch's member; what is for us is kept."""
+        exchange = self._exchange
+        lines = [exchange.method, path, exchange.query]
+        seen: dict[bytes, bytes] = {}
+        for name, value in exchange.headers:
+            if name in _LOOKED_AT:
+                seen[name] = value
+                if name in _NOT_SENT_ON:
+                    continue
+            lines.append(name + b": " + value)
+        if b"connection" in seen:
+            dropped = named_by_connection(seen[b"connection"])
+            lines[3:] = [line for line in lines[3:] if line.partition(b":")[0] not in dropped]
+        if b"content-length" in seen:
+            self.content_length = int(seen[b"content-length"])
+        if DEADLINE_HEADER in seen:
+            self._budget_s = min(self._budget_s, read_deadline_s(seen[DEADLINE_HEADER]))
+        accepted = seen.get(b"accept")
+        self._streams = accepted is not None and any(kind in accepted for kind in _STREAMS)
+        self._call_id = seen.get(b"x-call-id", b"")[:_MAX_CALL_ID] or new_call_id()
+        lines.append(
+            b"x-call-id: %b\nx-start-time: %d\nx-forwarded-for: %b\nx-forwarded-host: %b"
+            % (self._call_id, self._began_ns, exchange.client, seen.get(b"host", b""))
+        )
+        return b"\n".join(lines)
+
+    # Owner of the exchange
+
+    def received(self, body: bytes | memoryview) -> None:
+        self.submit(body, len(body))
+
+    def submit(self, body: bytes | memoryview, body_bytes: int) -> None:
+        """Hand the request to its function."""
+        runtime = self._runtime
+        lane = runtime.stream_lane if self._streams else runtime.event_lane
+        deadline_s = self._began_s + self._budget_s
+        request = Request(lane, time.monotonic(), deadline_s, meta=self._meta, body=body, responder=self, streaming=self._streams)
+        request.body_bytes = len(self._meta) + body_bytes
+        self._request = request
+        runtime.submit(request)
+
+    def refuse_unread(self, error: GnomonError) -> None:
+        """Answer before anything was submitted."""
+        self._runtime.metrics.started += 1
+        self._runtime.metrics.answered(error.status, 0.0)
+        self.refuse(error)
+
+    def left(self) -> None:
+        if self._request is not None:
+            self._runtime.left(self._request)
+
+    # Responder of the request
+
+    def answer(self, member: Member, head: bytes) -> None:
+        del head
+        try:
+            lines = response_lines(member.meta)
+        except UnfitHeadersError as error:
+            self.refuse(_unfit(error))
+            return
+        self._exchange.respond(member.code, lines + self._own_lines(), member.body)
+
+    def refuse(self, error: GnomonError) -> None:
+        self._exchange.fail(error, self._own_lines())
+
+    def stream(self, frame: Frame) -> None:
+        if frame.kind == Kind.STREAM_DATA:
+            for member in frame.members:
+                self._exchange.write(member.body)
+        elif frame.kind == Kind.STREAM_END:
+            self._exchange.end()
+        else:
+            first = frame.members[0]
+            try:
+                self._exchange.start(first.code, response_lines(first.meta) + self._own_lines())
+            except UnfitHeadersError as error:
+                self.refuse(_unfit(error))
+
+    def broken(self) -> None:
+        self._exchange.abort()
+
+    def _own_lines(self) -> bytes:
+        return b"x-call-id: %b\r\nx-start-time: %d\r\nx-duration-seconds: %.6f\r\n" % (
+            self._call_id,
+            self._began_ns,
+            time.monotonic() - self._began_s,
+        )
+
+
+def read_deadline_s(value: bytes) -> float:
+    """The seconds that an `X-Gnomon-Deadline-Ms` header allows.
+
+    Raises:
+        GnomonError: 400 `invalid_deadline`.
+
+    """
+    try:
+        deadline_ms = float(value)
+    except ValueError:
+        deadline_ms = 0.0
+    if not 0 < deadline_ms < float("inf"):
+        raise bad_request("invalid_deadline", "X-Gnomon-Deadline-Ms is not a number of milliseconds above 0.", "Send 500, say.")
+    return deadline_ms / 1e3
+
+
+def unknown_function(name: bytes) -> GnomonError:
+    """404: there is no such function."""
+    text = name.decode("latin-1")[:200]
+    return not_found("function_not_found", f"There is no function {text!r}.", "List them with: gnomon list")
+
+
+def _unfit(error: UnfitHeadersError) -> GnomonError:
+    return GnomonError(
+        502, "invalid_headers", f"The function answered with a header that cannot be sent: {error}.", "Mend the function."
+    )

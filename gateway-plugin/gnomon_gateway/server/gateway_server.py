@@ -1,0 +1,108 @@
+"""The HTTP server, embedded: started and stopped by a program that owns its own signals and loop.
+
+uvicorn with httptools (docs/decisions/0002-http-server.md says why). Run the program on uvloop for the measured speed; any
+asyncio loop works.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import socket
+from collections.abc import Iterator
+from typing import Any, Protocol
+
+import uvicorn
+from uvicorn.config import Config
+
+from gnomon_core.errors import GnomonError
+from gnomon_gateway.server.exchange import HotRoutes
+from gnomon_gateway.server.limits import Limits
+from gnomon_gateway.server.protocol import Shared, protocol_factory
+from gnomon_gateway.server.sweep import Sweep
+
+_BACKLOG = 2048
+
+
+class ServedApp(HotRoutes, Protocol):
+    """What the server serves: hot routes by exchange, everything else by ASGI."""
+
+    @property
+    def prefixes(self) -> tuple[bytes, ...]:
+        """Paths that begin with one of these are hot."""
+        ...
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None: ...
+
+
+class _Server(uvicorn.Server):
+    """uvicorn's server without its hands on the process's signals."""
+
+    def __init__(self, config: Config) -> None:
+        super().__init__(config)
+        self.listening = asyncio.Event()
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets)
+        self.listening.set()
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        yield
+
+
+class GatewayServer:
+    """Listens on `host` and `port`; port 0 takes a free one, which `port` then says."""
+
+    def __init__(
+        self, app: ServedApp, host: str = "127.0.0.1", port: int = 8080, *, limits: Limits | None = None, grace_s: float = 30.0
+    ) -> None:
+        self.host = host
+        self.port = port
+        self._shared = Shared(app, app.prefixes, limits or Limits())
+        config = Config(
+            app,
+            http=protocol_factory(self._shared),  # type: ignore[arg-type]
+            ws="none",
+            lifespan="off",
+            access_log=False,
+            log_config=None,
+            server_header=False,
+            timeout_graceful_shutdown=max(1, round(grace_s)),
+        )
+        self._server = _Server(config)
+        self._sweep = Sweep(self._shared, self._server.server_state.connections)
+        self._serving: asyncio.Task[None] | None = None
+
+    async def start(self) -> None:
+        """Listen. Returns when connections are accepted.
+
+        Raises:
+            GnomonError: 503 `port_in_use` or `cannot_listen`.
+
+        """
+        listener = _listen(self.host, self.port)
+        self.port = listener.getsockname()[1]
+        self._sweep.start()
+        self._serving = asyncio.get_running_loop().create_task(self._server.serve(sockets=[listener]))
+        await self._server.listening.wait()
+
+    async def stop(self) -> None:
+        """Accept nothing more, answer what is under way (for at most the grace time), and return."""
+        if self._serving is None:
+            return
+        self._server.should_exit = True
+        await self._serving
+        self._sweep.stop()
+        self._serving = None
+
+
+def _listen(host: str, port: int) -> socket.socket:
+    try:
+        family = socket.AF_INET6 if ":" in host else socket.AF_INET
+        return socket.create_server((host, port), family=family, backlog=_BACKLOG)
+    except OSError as error:
+        code = "port_in_use" if error.errno == 98 else "cannot_listen"  # noqa: PLR2004 - EADDRINUSE
+        raise GnomonError(
+            503, code, f"Cannot listen on {host}:{port}: {error.strerror}.", "Choose another with --port, or stop what is there."
+        ) from None

@@ -1,0 +1,76 @@
+"""Ends connections that take too long: silent ones, slow senders, and readers who never take their answer.
+
+One pass over all connections twice a second costs less than a timer for each request, and half a second matters to none of these.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable
+from typing import Any
+
+from gnomon_core.errors import GnomonError
+from gnomon_gateway.server.protocol import GatewayProtocol, Phase, Shared
+
+EVERY_S = 0.5
+_LINGER_S = 1.0
+_UNSENT_S = 30.0
+
+
+class Sweep:
+    """Looks at the connections from `start` to `stop`."""
+
+    def __init__(self, shared: Shared, connections: Iterable[Any]) -> None:
+        self._shared = shared
+        self._connections = connections
+        self._timer: asyncio.TimerHandle | None = None
+
+    def start(self) -> None:
+        loop = asyncio.get_running_loop()
+        self._shared.now_s = loop.time()
+        self._timer = loop.call_later(EVERY_S, self._look)
+
+    def stop(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def _look(self) -> None:
+        self.start()
+        for connection in list(self._connections):
+            if isinstance(connection, GatewayProtocol):
+                judge(connection, self._shared.now_s)
+
+
+def judge(connection: GatewayProtocol, now_s: float) -> None:
+    """Close the connection if it has been in its phase for too long."""
+    limits = connection.shared.limits
+    transport = connection.transport
+    waited_s = now_s - connection.since_s
+    phase = connection.phase
+    if transport.is_closing() and phase != Phase.CLOSING:
+        connection.phase, connection.since_s = Phase.CLOSING, now_s
+    elif phase == Phase.CLOSING:
+        unsent = transport.get_write_buffer_size()
+        if waited_s > (_UNSENT_S if unsent else _LINGER_S):
+            transport.abort()
+    elif phase == Phase.IDLE and waited_s > limits.idle_s:
+        if transport.get_write_buffer_size():
+            transport.abort()
+        else:
+            transport.close()
+    elif phase == Phase.HEAD and waited_s > limits.head_s:
+        connection.refuse(_slow("head", limits.head_s))
+    elif phase == Phase.BODY and not connection.flow.read_paused:
+        allowed_s = limits.body_s + connection.received_bytes / limits.body_bytes_per_s
+        if waited_s > allowed_s:
+            connection.refuse(_slow("body", allowed_s))
+
+
+def _slow(part: str, allowed_s: float) -> GnomonError:
+    return GnomonError(
+        408,
+        "request_too_slow",
+        f"The {part} of the request did not arrive within {allowed_s:.0f} s.",
+        "Send it faster, or in smaller pieces.",
+    )

@@ -1,0 +1,171 @@
+"""One infer request on its way: owner of the exchange, responder of the request, answering as V2 does.
+
+Errors are `{"error": "…"}` with the same status codes and headers as elsewhere.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+import zlib
+
+from gnomon_core.errors import GnomonError, bad_request
+from gnomon_core.signature import ModelSignature
+from gnomon_core.wire import Frame, Member
+from gnomon_gateway.call_id import new_call_id
+from gnomon_gateway.invoke import DEADLINE_HEADER, read_deadline_s
+from gnomon_gateway.queueing.request import Request
+from gnomon_gateway.server.exchange import Exchange, too_large
+from gnomon_gateway.serving.function_runtime import FunctionRuntime
+from gnomon_gateway.v2.infer import Infer, read_request, write_answer
+
+_OK = 200
+_WINDOWS = {b"gzip": 31, b"deflate": 15}
+
+
+class Inference:
+    """An infer request to a model's function."""
+
+    __slots__ = (
+        "_began_ns",
+        "_began_s",
+        "_call_id",
+        "_exchange",
+        "_headers",
+        "_infer",
+        "_max_body_bytes",
+        "_name",
+        "_request",
+        "_runtime",
+        "_signature",
+    )
+
+    def __init__(self, exchange: Exchange, runtime: FunctionRuntime, signature: ModelSignature, max_body_bytes: int) -> None:
+        self._began_s = time.monotonic()
+        self._began_ns = time.time_ns()
+        self._exchange = exchange
+        self._runtime = runtime
+        self._signature = signature
+        self._max_body_bytes = max_body_bytes
+        self._headers = dict(exchange.headers)
+        self._call_id = self._headers.get(b"x-call-id", b"")[:128] or new_call_id()
+        self._infer: Infer | None = None
+        self._request: Request | None = None
+
+    def begin(self) -> None:
+        """The headers are here: refuse what is too large, else receive the body."""
+        stated = self._headers.get(b"content-length", b"0")
+        if int(stated) > self._max_body_bytes:
+            self._refuse_unsubmitted(too_large(self._max_body_bytes))
+        else:
+            self._exchange.accept(self, self._max_body_bytes)
+
+    # Owner of the exchange
+
+    def received(self, body: bytes | memoryview) -> None:
+        try:
+            request = self._request_of(body)
+        except GnomonError as error:
+            self._refuse_unsubmitted(error)
+            return
+        self._request = request
+        self._runtime.submit(request)
+
+    def left(self) -> None:
+        if self._request is not None:
+            self._runtime.left(self._request)
+
+    # Responder of the request
+
+    def answer(self, member: Member, head: bytes) -> None:
+        del head
+        if member.code != _OK:
+            self._fail(member.code, _error_text(bytes(member.body)), b"content-type: application/json\r\n")
+            return
+        assert self._infer is not None
+        try:
+            answer = write_answer(self._infer, self._signature, self._runtime.key.name, memoryview(member.body))
+        except GnomonError as error:
+            self.refuse(error)
+            return
+        lines = b"content-type: application/json\r\n"
+        if answer.header_bytes is not None:
+            lines = b"content-type: application/octet-stream\r\ninference-header-content-length: %d\r\n" % answer.header_bytes
+        body = answer.parts[0] if len(answer.parts) == 1 else b"".join(answer.parts)
+        self._exchange.respond(_OK, lines + self._own_lines(), body)
+
+    def refuse(self, error: GnomonError) -> None:
+        lines = b"".join([b"%b: %b\r\n" % (name.lower().encode(), value.encode()) for name, value in error.headers().items()])
+        self._fail(error.status, str(error), lines)
+
+    def stream(self, frame: Frame) -> None:
+        """Models do not stream: nothing was asked to."""
+
+    def broken(self) -> None:
+        self._exchange.abort()
+
+    # Ours
+
+    def _request_of(self, body: bytes | memoryview) -> Request:
+        view = memoryview(self._decoded(body))
+        length = self._headers.get(b"inference-header-content-length")
+        runtime, settings = self._runtime, self._runtime.settings
+        self._infer = infer = read_request(self._signature, view, length, settings.max_batch)
+        budget_s = settings.deadline_s
+        asked = self._headers.get(DEADLINE_HEADER)
+        if asked is not None:
+            budget_s = min(budget_s, read_deadline_s(asked))
+        return Request(
+            runtime.tensor_lane,
+            time.monotonic(),
+            self._began_s + budget_s,
+            size=infer.samples,
+            body=infer.body,
+            responder=self,
+            replay_safe=True,
+        )
+
+    def _decoded(self, body: bytes | memoryview) -> bytes | memoryview:
+        """The body without its content encoding, which may not make it larger than a body may be."""
+        encoding = self._headers.get(b"content-encoding", b"identity")
+        if encoding == b"identity":
+            return body
+        if encoding not in _WINDOWS:
+            raise GnomonError(415, "unknown_encoding", "The body has an unknown content encoding.", "Use gzip, deflate or none.")
+        inflate = zlib.decompressobj(_WINDOWS[encoding])
+        try:
+            data = inflate.decompress(body, self._max_body_bytes + 1)
+        except zlib.error:
+            raise bad_request("invalid_request", f"The body is not {encoding.decode()}.") from None
+        if len(data) > self._max_body_bytes:
+            raise too_large(self._max_body_bytes)
+        return data
+
+    def _refuse_unsubmitted(self, error: GnomonError) -> None:
+        self._runtime.metrics.started += 1
+        self._runtime.metrics.refused(error, time.monotonic() - self._began_s)
+        self.refuse(error)
+
+    def _fail(self, status: int, text: str, lines: bytes) -> None:
+        self._exchange.respond(status, lines + self._own_lines(), error_body(text))
+
+    def _own_lines(self) -> bytes:
+        return b"x-call-id: %b\r\nx-start-time: %d\r\nx-duration-seconds: %.6f\r\n" % (
+            self._call_id,
+            self._began_ns,
+            time.monotonic() - self._began_s,
+        )
+
+
+def error_body(text: str) -> bytes:
+    """V2's error document."""
+    return json.dumps({"error": text}, ensure_ascii=False).encode()
+
+
+def _error_text(body: bytes) -> str:
+    """What a member's own error says: the sentence of a Gnomon error document, or the text as it is."""
+    try:
+        error = json.loads(body)["error"]
+        return f"{error['message']} {error.get('hint', '')}".strip() if isinstance(error, dict) else str(error)
+    except (ValueError, KeyError, TypeError):
+        return body.decode("utf-8", "replace")

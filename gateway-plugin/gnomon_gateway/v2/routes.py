@@ -1,0 +1,118 @@
+"""The routes of the open inference protocol.
+
+    GET  /v2                                   what this server is
+    GET  /v2/health/live  /v2/health/ready     200
+    GET  /v2/models/{m}[/versions/{v}]         the model's metadata
+    GET  /v2/models/{m}[/versions/{v}]/ready   200 if an instance is ready or one is started by the first request
+    POST /v2/models/{m}[/versions/{v}]/infer
+
+`{m}` is the name of a function that serves a model, optionally with its namespace.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from gnomon_core.errors import GnomonError, not_found
+from gnomon_core.signature import ModelSignature, TensorSpec
+from gnomon_gateway.server.exchange import Exchange
+from gnomon_gateway.serving.directory import FunctionDirectory
+from gnomon_gateway.serving.function_runtime import FunctionRuntime
+from gnomon_gateway.v2.inference import Inference, error_body
+from gnomon_gateway.version import this_version
+
+PREFIX = b"/v2"
+_JSON = b"content-type: application/json\r\n"
+_READ = frozenset({b"GET", b"HEAD"})
+
+
+class InferenceRoutes:
+    """`/v2`, for all functions of a directory."""
+
+    def __init__(self, directory: FunctionDirectory, max_body_bytes: int) -> None:
+        self._directory = directory
+        self._max_body_bytes = max_body_bytes
+        self._server = {"name": "gnomon", "version": this_version().release, "extensions": ["binary_tensor_data"]}
+
+    def begin(self, exchange: Exchange) -> None:
+        """The headers of a request below `/v2` are here."""
+        try:
+            self._begin(exchange, [part.decode("latin-1") for part in exchange.path.split(b"/")[2:] if part])
+        except GnomonError as error:
+            lines = b"".join([b"%b: %b\r\n" % (name.lower().encode(), value.encode()) for name, value in error.headers().items()])
+            exchange.respond(error.status, lines, error_body(str(error)))
+
+    def take_tensors(self, exchange: Exchange, runtime: FunctionRuntime) -> bool:
+        """At `/function/{name}`: whether a model's function was sent tensors, which are then taken."""
+        signature = runtime.signature
+        if signature is None or exchange.method != b"POST":
+            return False
+        headers = dict(exchange.headers)
+        kind = headers.get(b"content-type", b"").partition(b";")[0].strip().lower()
+        if kind != b"application/json" and b"inference-header-content-length" not in headers:
+            return False
+        Inference(exchange, runtime, signature, self._max_body_bytes).begin()
+        return True
+
+    def _begin(self, exchange: Exchange, parts: list[str]) -> None:
+        match parts:
+            case []:
+                _read(exchange, self._server)
+            case ["health", "live" | "ready" as what]:
+                _read(exchange, {what: True})
+            case ["models", name, *rest]:
+                runtime = self._directory.lookup(name)
+                if runtime is None or runtime.signature is None:
+                    raise not_found("model_not_found", f"There is no model {name[:200]!r}.", "List functions with: gnomon list")
+                self._model(exchange, runtime, runtime.signature, rest)
+            case _:
+                raise _no_route()
+
+    def _model(self, exchange: Exchange, runtime: FunctionRuntime, signature: ModelSignature, parts: list[str]) -> None:
+        match parts:
+            case ["versions", version, *rest]:
+                if version != signature.version:
+                    raise not_found("version_not_found", f"The model's version is {signature.version}, not {version[:100]!r}.")
+                parts = rest
+        match parts:
+            case []:
+                _read(exchange, _metadata(runtime, signature))
+            case ["ready"]:
+                ready = runtime.ready > 0 or runtime.settings.scale.min == 0 or runtime.settings.scale.zero
+                _read(exchange, {"ready": ready}, 200 if ready else 503)
+            case ["infer"]:
+                if exchange.method != b"POST":
+                    raise _wrong_method("POST")
+                Inference(exchange, runtime, signature, self._max_body_bytes).begin()
+            case _:
+                raise _no_route()
+
+
+def _read(exchange: Exchange, document: Mapping[str, Any], status: int = 200) -> None:
+    if exchange.method not in _READ:
+        raise _wrong_method("GET")
+    exchange.respond(status, _JSON, json.dumps(document).encode())
+
+
+def _metadata(runtime: FunctionRuntime, signature: ModelSignature) -> dict[str, Any]:
+    return {
+        "name": runtime.key.name,
+        "versions": [signature.version],
+        "platform": "gnomon_layer_program",
+        "inputs": [_tensor(spec) for spec in signature.inputs],
+        "outputs": [_tensor(spec) for spec in signature.outputs],
+    }
+
+
+def _tensor(spec: TensorSpec) -> dict[str, Any]:
+    return {"name": spec.name, "datatype": spec.datatype, "shape": [-1, *spec.shape]}
+
+
+def _no_route() -> GnomonError:
+    return not_found("route_not_found", "There is nothing at this path.", "See the open inference protocol.")
+
+
+def _wrong_method(right: str) -> GnomonError:
+    return GnomonError(405, "method_not_allowed", "This path has no such method.", f"Use {right}.")
