@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import socket
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from random import Random
@@ -15,6 +15,7 @@ from typing import Any
 import aiohttp
 import pytest
 import uvicorn
+from uvicorn.server import ServerState
 
 from gnomon_core.clock import WallClock
 from gnomon_core.errors import conflict
@@ -119,7 +120,9 @@ class Gateway:
             return response.status, await response.text()
 
     async def deploy(self, name: str, **fields: Any) -> None:
-        status, body = await self.call("POST", "/system/functions", {"service": name, "image": "functions/alpine:latest", **fields})
+        status, body = await self.call(
+            "POST", "/system/functions", {"service": name, "image": "functions/alpine:latest", **fields}
+        )
         assert status == 202, body
 
     async def raw(self, request: bytes) -> bytes:
@@ -171,12 +174,20 @@ async def _running(
     logs = LogBook(time.time)
     callbacks = Callbacks(CallbackHosts(callback_hosts), Random(1), resolve)
     queue = AsyncQueue(
-        CallStore(folder / "calls.db"), invoke, callbacks, lambda key: _rule(functions, key), clock=clock, chance=Random(1), limits=limits
+        CallStore(folder / "calls.db"),
+        invoke,
+        callbacks,
+        lambda key: _rule(functions, key),
+        clock=clock,
+        chance=Random(1),
+        limits=limits,
     )
     await queue.start()
     healthy = [True]
     namespaces = Namespaces(store)
-    page = metrics_page([GatewayCollector(lambda: _readings(functions), counters, Histogram((0.001,))), AsyncCollector(queue, callbacks)])
+    page = metrics_page(
+        [GatewayCollector(lambda: _readings(functions), counters, Histogram((0.001,))), AsyncCollector(queue, callbacks)]
+    )
     control = Control(
         functions=functions,
         namespaces=namespaces,
@@ -191,23 +202,30 @@ async def _running(
     application = control_application(control, host_rule("127.0.0.1"), auth, counters, [endpoint.handlers()])
     with socket.create_server(("127.0.0.1", 0)) as listener:
         port = listener.getsockname()[1]
-        server = _Server(uvicorn.Config(application, log_config=None, lifespan="off", timeout_graceful_shutdown=1))
-        serving = asyncio.create_task(server.serve(sockets=[listener]))
-        while not server.started:
-            await asyncio.sleep(0.001)
-        async with aiohttp.ClientSession() as client:
+        async with _serving(application, listener), aiohttp.ClientSession() as client:
             yield Gateway(f"http://127.0.0.1:{port}", port, client, functions, logs, namespaces, queue, callbacks, healthy)
-        logs.close()
-        server.should_exit = True
-        await serving
+            logs.close()
     await queue.stop()
     store.close()
 
 
-class _Server(uvicorn.Server):
-    @contextlib.contextmanager
-    def capture_signals(self) -> Iterator[None]:
-        yield
+@contextlib.asynccontextmanager
+async def _serving(application: Any, listener: socket.socket) -> AsyncIterator[None]:
+    """uvicorn's protocol on a listener of ours: the server without the tenths of a second that its own loop takes to start and end."""
+    config = uvicorn.Config(application, log_config=None, lifespan="off", http="httptools", ws="none")
+    config.load()
+    state = ServerState()
+    protocol = config.http_protocol_class
+    server = await asyncio.get_running_loop().create_server(
+        lambda: protocol(config=config, server_state=state, app_state={}),
+        sock=listener,  # type: ignore[call-arg]
+    )
+    yield
+    server.close()
+    for connection in tuple(state.connections):
+        connection.shutdown()
+    while state.connections or state.tasks:
+        await asyncio.sleep(0.001)
 
 
 def _rule(functions: MemoryFunctions, key: FunctionKey) -> Any:

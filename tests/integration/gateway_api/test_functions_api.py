@@ -48,7 +48,9 @@ async def test_nulls_are_absent_and_empty_objects_stay(gateway: Any) -> None:
     _, found = await gateway.call("GET", "/system/function/fn")
     assert found["labels"] == {"faas_function": "fn"}
     assert found["annotations"] == {}
-    assert found.keys().isdisjoint({"envVars", "requests", "limits", "secrets", "constraints", "readOnlyRootFilesystem", "network"})
+    assert found.keys().isdisjoint(
+        {"envVars", "requests", "limits", "secrets", "constraints", "readOnlyRootFilesystem", "network"}
+    )
 
 
 async def test_faas_cli_deploys_with_put_then_post(gateway: Any) -> None:
@@ -158,7 +160,9 @@ async def test_a_wrong_deployment_is_400_in_our_json(gateway: Any, method: str, 
     assert gateway.functions.deployed == {}
 
 
-@pytest.mark.parametrize("body", [{}, {"functionName": ""}, {"functionName": 3}, {"functionName": None}, {"functionName": "fn", "namespace": 1}])
+@pytest.mark.parametrize(
+    "body", [{}, {"functionName": ""}, {"functionName": 3}, {"functionName": None}, {"functionName": "fn", "namespace": 1}]
+)
 async def test_a_wrong_removal_is_400(gateway: Any, body: Any) -> None:
     assert (await gateway.call("DELETE", "/system/functions", body))[0] == 400
 

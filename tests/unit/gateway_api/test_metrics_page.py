@@ -31,7 +31,9 @@ def reading(name: str = "fn.openfaas-fn", labels: dict[str, str] | None = None) 
     return FunctionReading(name, read_settings(labels, {}), metrics, replicas=3, ready=2, decisions=7, late=4)
 
 
-def samples(*readings: FunctionReading, control: ControlCounters | None = None) -> dict[tuple[str, tuple[tuple[str, str], ...]], float]:
+def samples(
+    *readings: FunctionReading, control: ControlCounters | None = None
+) -> dict[tuple[str, tuple[tuple[str, str], ...]], float]:
     page = metrics_page([GatewayCollector(lambda: readings, control or ControlCounters(), Histogram((0.001,)))])()
     return {
         (sample.name, tuple(sorted(sample.labels.items()))): sample.value
@@ -44,7 +46,9 @@ FN = ("function_name", "fn.openfaas-fn")
 
 
 def test_openfaas_series_have_its_names_and_labels() -> None:
-    found = samples(reading(labels={"com.openfaas.scale.min": "2", "com.openfaas.scale.type": "rps", "com.openfaas.scale.target": "50"}))
+    found = samples(
+        reading(labels={"com.openfaas.scale.min": "2", "com.openfaas.scale.type": "rps", "com.openfaas.scale.target": "50"})
+    )
     assert found["gateway_function_invocation_total", (("code", "200"), FN)] == 2
     assert found["gateway_function_invocation_total", (("code", "429"), FN)] == 1
     assert found["gateway_function_invocation_started", (FN,)] == 5

@@ -63,7 +63,16 @@ def test_our_own_pages_pass() -> None:
 
 @pytest.mark.parametrize(
     "origin",
-    ["http://evil.example", "http://localhost", "http://localhost:3000", "null", "file://", "http://localhost:8080/x", "http://[", ""],
+    [
+        "http://evil.example",
+        "http://localhost",
+        "http://localhost:3000",
+        "null",
+        "file://",
+        "http://localhost:8080/x",
+        "http://[",
+        "",
+    ],
 )
 def test_other_pages_do_not(origin: str) -> None:
     with pytest.raises(GnomonError) as refused:

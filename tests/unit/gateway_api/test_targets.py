@@ -137,7 +137,9 @@ def test_an_inside_address_is_allowed_where_the_list_names_it_with_its_port() ->
         named.check_address(named.target("http://worker.internal:9000/"), "10.0.0.8")
 
 
-@pytest.mark.parametrize("entry", ["*.example.org", "http://x.org", "x.org/path", "x.org:port", "a b", "user@x.org", "0x7f.1", "127.1", "é.org"])
+@pytest.mark.parametrize(
+    "entry", ["*.example.org", "http://x.org", "x.org/path", "x.org:port", "a b", "user@x.org", "0x7f.1", "127.1", "é.org"]
+)
 def test_an_entry_that_is_no_host_is_refused_when_the_gateway_starts(entry: str) -> None:
     with pytest.raises(GnomonError) as refused:
         CallbackHosts([entry])
