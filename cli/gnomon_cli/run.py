@@ -1,12 +1,12 @@
 """`gnomon run`: serve, deploy a stack file, show a photograph to its first model, and go on serving.
 
-The photograph is Grace Hopper's portrait, which matplotlib ships; ImageNet has the class "military uniform".
+The photograph is the cup of coffee that scikit-image ships; ImageNet's class for it is "espresso".
 """
 
 from __future__ import annotations
 
 import asyncio
-import importlib.resources
+import importlib.util
 import json
 import os
 import time
@@ -72,7 +72,7 @@ class _Demonstration:
         print(f"  by {answer['model']} in {first_ms:.0f} ms, again in {again_ms:.0f} ms\n")
         print("Call it yourself:")
         print(
-            f'  curl --data-binary @"{photograph}" -H "Content-Type: image/jpeg" {self.url}/function/{self.classifier.name}\n',
+            f'  curl --data-binary @"{photograph}" -H "Content-Type: image/png" {self.url}/function/{self.classifier.name}\n',
             flush=True,
         )
 
@@ -84,11 +84,11 @@ class _Demonstration:
         send(gateway, from_stack(self.stack, function, Overrides(), read_template=True), replace=False, update=True)
         print(f"  deployed in {time.monotonic() - begun_s:.1f} s", flush=True)
 
-    def _ask(self, gateway: Gateway, jpeg: bytes) -> dict[str, Any]:
+    def _ask(self, gateway: Gateway, photograph: bytes) -> dict[str, Any]:
         end_s = time.monotonic() + READY_LIMIT_S
         while True:
             path = f"/function/{self.classifier.name}"
-            answer = gateway.call("POST", path, body=jpeg, headers={"Content-Type": "image/jpeg"})
+            answer = gateway.call("POST", path, body=photograph, headers={"Content-Type": "image/png"})
             if answer.status == OK:
                 document: dict[str, Any] = json.loads(answer.data)
                 return document
@@ -99,6 +99,8 @@ class _Demonstration:
 
 
 def photograph_path() -> Path:
-    """The portrait in matplotlib's package, without importing matplotlib."""
-    data = importlib.resources.files("matplotlib").joinpath("mpl-data", "sample_data", "grace_hopper.jpg")
-    return Path(str(data))
+    """The picture in scikit-image's package, found without importing it."""
+    package = importlib.util.find_spec("skimage")
+    if package is None or package.origin is None:
+        raise CommandFailed("The photograph comes with scikit-image, which is not installed.", "pip install 'gnomon[models]'")
+    return Path(package.origin).parent / "data" / "coffee.png"
