@@ -1,7 +1,7 @@
-"""Which class serves which kind of function.
+"""What serves which kind of function: something that takes the launch and returns the application.
 
-The class is imported when the first instance of its kind starts, so that a handler's own environment needs neither torch nor what
-another kind uses.
+Its module is imported when the first instance of its kind starts, so that a handler's own environment needs neither torch nor
+what another kind uses.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from gnomon_runtime.application import Application
 
 KINDS = {
     "model": "gnomon_runtime.body:ModelApplication",
-    "handler": "gnomon_runtime.handler:HandlerApplication",
+    "handler": "gnomon_runtime.handler:load_application",
     "process": "gnomon_runtime.process:ProcessApplication",
     "redirect": "gnomon_runtime.process:RedirectApplication",
 }

@@ -16,6 +16,9 @@ call could repeat a side effect, so every member gets a 500.
 A generator streams: Server-sent events or NDJSON, piece by piece, if the client accepts them and the request came alone; anybody
 else gets the pieces joined.
 
+A handler.py that defines `gnomon_application(launch)` answers whole batches itself, tensors too: what it returns is the
+application. `functions/body` does.
+
 The folder is imported as the package `function`, as in OpenFaaS's templates, so `from .model import load` works.
 """
 
@@ -32,20 +35,32 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+from gnomon_core.launch import Launch
 from gnomon_core.wire import Frame, Kind, Member
 from gnomon_runtime.answers import WrongAnswerError, assemble, encode_chunk, failed, header_lines, is_stream, member_of, parts_of
-from gnomon_runtime.application import Launch
+from gnomon_runtime.application import Application
 from gnomon_runtime.events import Context, Event
 
 PACKAGE = "function"
 STREAM_TYPES = ("text/event-stream", "application/x-ndjson")
 
 
-class HandlerApplication:
-    """Serves a handler folder: `launch.options["folder"]`, which holds handler.py."""
+def load_application(launch: Launch) -> Application:
+    """The application of the handler folder `launch.options["folder"]`, which holds handler.py.
 
-    def __init__(self, launch: Launch) -> None:
-        module = load_handler(Path(launch.options["folder"]))
+    Raises:
+        ImportError: it cannot be imported, or defines nothing that could serve.
+
+    """
+    module = load_handler(Path(launch.options["folder"]))
+    own: Callable[[Launch], Application] | None = getattr(module, "gnomon_application", None)
+    return HandlerApplication(launch, module) if own is None else own(launch)
+
+
+class HandlerApplication:
+    """Serves the functions `handle` and `handle_batch` of a module."""
+
+    def __init__(self, launch: Launch, module: ModuleType) -> None:
         handle = getattr(module, "handle", None)
         self._handle_batch: Callable[[list[Event], Context], Any] | None = getattr(module, "handle_batch", None)
         if handle is None and self._handle_batch is None:

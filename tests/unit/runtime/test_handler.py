@@ -11,23 +11,24 @@ from typing import Any
 
 import pytest
 
+from gnomon_core.launch import Launch
 from gnomon_core.wire import Frame, Kind, Member, decode, encode
-from gnomon_runtime.application import Launch
-from gnomon_runtime.handler import HandlerApplication
+from gnomon_runtime.application import Application
+from gnomon_runtime.handler import load_application
 
 META = b"POST\n/a%20b\nx=1&x=2&empty=\nHost: example.org\nX-Token: t\nX-Token: u\nAccept: */*"
-Make = Callable[..., HandlerApplication]
+Make = Callable[..., Application]
 
 
 @pytest.fixture
 def make(tmp_path: Path) -> Iterator[Make]:
-    def build(source: str, files: dict[str, str] | None = None, **environment: str) -> HandlerApplication:
+    def build(source: str, files: dict[str, str] | None = None, **environment: str) -> Application:
         folder = tmp_path / "any-name"
         folder.mkdir()
         for name, text in {"handler.py": source, **(files or {})}.items():
             (folder / name).parent.mkdir(parents=True, exist_ok=True)
             (folder / name).write_text(textwrap.dedent(text))
-        return HandlerApplication(Launch("handler", "echo", "echo-1", 2, 8, environment, {"folder": str(folder)}))
+        return load_application(Launch("handler", "echo", "echo-1", 2, 8, environment, {"folder": str(folder)}))
 
     yield build
     for name in [name for name in sys.modules if name == "function" or name.startswith("function.")]:
@@ -38,7 +39,7 @@ def batch(*bodies: bytes, meta: bytes = META) -> Frame:
     return decode(encode(Frame(Kind.BATCH, 7, members=[Member(0, 1, meta, body) for body in bodies])))
 
 
-def answer(application: HandlerApplication, *bodies: bytes, meta: bytes = META) -> list[Member]:
+def answer(application: Application, *bodies: bytes, meta: bytes = META) -> list[Member]:
     result = application.run(batch(*bodies, meta=meta))
     assert isinstance(result, Frame)
     assert (result.kind, result.batch_id, len(result.members)) == (Kind.RESULT, 7, len(bodies))
@@ -309,6 +310,16 @@ def test_a_handler_that_cannot_serve_is_refused_at_the_start(make: Make, source:
         make(source)
 
 
+def test_a_handler_may_bring_an_application_of_its_own(make: Make) -> None:
+    application = make("""
+        def gnomon_application(launch):
+            return Own()
+        class Own:
+            def hello(self): return {"kind": "own"}
+    """)
+    assert application.hello() == {"kind": "own"}
+
+
 def test_a_missing_requirement_is_named_in_the_log(make: Make, capfd: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(ImportError):
         make("import no_such_module_here")
@@ -317,4 +328,4 @@ def test_a_missing_requirement_is_named_in_the_log(make: Make, capfd: pytest.Cap
 
 def test_a_folder_without_a_handler_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ImportError, match=r"holds no handler\.py"):
-        HandlerApplication(Launch("handler", "f", "f-1", options={"folder": str(tmp_path)}))
+        load_application(Launch("handler", "f", "f-1", options={"folder": str(tmp_path)}))

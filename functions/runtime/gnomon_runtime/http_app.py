@@ -1,0 +1,205 @@
+"""The application inside an image: the workload contract of OpenFaaS, and the batch channel, on one HTTP port.
+
+    /, /anything         a request of its own: a batch of one
+    POST /gnomon/batch   a BATCH frame of gnomon_core.wire, answered with a RESULT frame or a stream of frames; needs the token
+    /_/health, /_/ready  200, or 503 from the moment the process has been told to end
+
+Every way in feeds one executor: a single thread, because the application is used by one thread at a time and because torch keeps
+a pool of threads for each thread that calls it. A batch whose time is over when its turn comes is not run.
+
+    gunicorn --config python:gnomon_runtime.gunicorn_config 'gnomon_runtime.http_app:create_app()'
+"""
+
+from __future__ import annotations
+
+import hmac
+import os
+import time
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+from flask import Flask, Response, request
+from werkzeug.exceptions import HTTPException
+
+from gnomon_core.errors import GnomonError, bad_request
+from gnomon_core.launch import Launch
+from gnomon_core.wire import Frame, Kind, Member, WireError, decode, encode
+from gnomon_runtime.application import Application
+from gnomon_runtime.applications import load
+
+METHODS = ["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"]
+FRAME_TYPE = "application/octet-stream"
+EXTENSION = "gnomon"
+TOKEN_FILE = "/var/openfaas/secrets/gnomon-batch-token"  # noqa: S105 - where it is, not what it is
+MAX_BODY_BYTES = 256 << 20
+
+
+class Service:
+    """The loaded function behind its one executor, with one readiness and one drain."""
+
+    def __init__(self, application: Application, clock: Callable[[], float] = time.monotonic) -> None:
+        self._application = application
+        self._clock = clock
+        self._executor = ThreadPoolExecutor(1, "application")
+        self._epoch = 0
+        self.draining = False
+
+    def run(self, batch: Frame) -> Frame | Iterator[Frame]:
+        """Answer a batch when its turn comes."""
+        answer = self._executor.submit(self._run, batch, self._clock()).result()
+        return answer if isinstance(answer, Frame) else self._stream(answer)
+
+    def _run(self, batch: Frame, received_s: float) -> Frame | Iterator[Frame]:
+        if batch.epoch < self._epoch:
+            text = f"This batch is from epoch {batch.epoch}; the function's queue has moved on to {self._epoch}."
+            return _refused(batch, GnomonError(409, "stale_epoch", text, "Try again."))
+        self._epoch = batch.epoch
+        if 0 < batch.budget_s < self._clock() - received_s:
+            return _refused(batch, GnomonError(504, "deadline_exceeded", "The deadline passed before the batch's turn came."))
+        return self._application.run(batch)
+
+    def _stream(self, frames: Iterator[Frame]) -> Iterator[Frame]:
+        """The frames, each made by the executor. Other batches may run between two of them."""
+        try:
+            while (frame := self._executor.submit(next, frames, None).result()) is not None:
+                yield frame
+        finally:
+            close = getattr(frames, "close", None)
+            if close is not None:
+                self._executor.submit(close).result()
+
+
+def create_app(environment: Mapping[str, str] = os.environ) -> Flask:
+    """The Flask application for what the environment describes."""
+    service = Service(load(launch_from(environment)))
+    token = _token(environment)
+    app = Flask(__name__, static_folder=None)
+    app.url_map.merge_slashes = False
+    max_body_bytes = int(environment.get("GNOMON_MAX_BODY_BYTES") or MAX_BODY_BYTES)
+    app.extensions[EXTENSION] = service
+
+    @app.get("/_/health")
+    @app.get("/_/ready")
+    def probe() -> Response:
+        return Response("draining\n", 503) if service.draining else Response("ok\n")
+
+    @app.post("/gnomon/batch")
+    def batch() -> Response:
+        _authorize(token, request.headers.get("Authorization", ""))
+        return _framed(service.run(_read_batch(_body(max_body_bytes))))
+
+    @app.route("/", methods=METHODS, provide_automatic_options=False)
+    @app.route("/<path:_path>", methods=METHODS, provide_automatic_options=False)
+    def alone(_path: str = "") -> Response:
+        member = Member(0, 1, _meta(), _body(max_body_bytes))
+        return _plain(service.run(Frame(Kind.BATCH, members=(member,))))
+
+    @app.errorhandler(HTTPException)
+    def refused(error: HTTPException) -> Response:
+        code = (error.name or "error").lower().replace(" ", "_")
+        return _error(GnomonError(error.code or 500, code, error.description or error.name))
+
+    @app.errorhandler(GnomonError)
+    def failed(error: GnomonError) -> Response:
+        return _error(error)
+
+    return app
+
+
+def launch_from(environment: Mapping[str, str]) -> Launch:
+    """What an image serves: the handler in ./function, as its variables describe it."""
+    cores = int(environment.get("GNOMON_CORES") or len(os.sched_getaffinity(0)))
+    name = environment.get("GNOMON_FUNCTION") or "function"
+    folder = environment.get("GNOMON_HANDLER_FOLDER") or "function"
+    return Launch(
+        "handler",
+        name,
+        environment.get("HOSTNAME") or name,
+        cores,
+        int(environment.get("GNOMON_MAX_BATCH") or 64),
+        dict(environment),
+        {"folder": str(Path(folder).resolve())},
+    )
+
+
+def _token(environment: Mapping[str, str]) -> str | None:
+    """The token of the batch route, from `GNOMON_BATCH_TOKEN` or from the secret's file."""
+    file = Path(environment.get("GNOMON_BATCH_TOKEN_FILE") or TOKEN_FILE)
+    return environment.get("GNOMON_BATCH_TOKEN") or (file.read_text().strip() if file.is_file() else "") or None
+
+
+def _authorize(token: str | None, header: str) -> None:
+    if token is None:
+        message = "This function takes no batches: it has no token for them."
+        raise GnomonError(403, "batches_off", message, "Give it the secret gnomon-batch-token.")
+    if not hmac.compare_digest(header.encode("latin-1", "replace"), f"Bearer {token}".encode()):
+        raise GnomonError(401, "bad_token", "The batch route needs its token.", "Send it as Authorization: Bearer TOKEN.")
+
+
+def _body(max_bytes: int) -> bytes:
+    """The request's body. Flask's own limit cuts a chunked body short without a word, so it is not used."""
+    length = request.content_length or 0
+    body: bytes = b"" if length > max_bytes else request.environ["wsgi.input"].read(max_bytes + 1)
+    if max(length, len(body)) > max_bytes:
+        raise GnomonError(413, "body_too_large", f"The body has more than {max_bytes} bytes.", "Send less, or a reference to it.")
+    return body
+
+
+def _read_batch(data: bytes) -> Frame:
+    try:
+        frame = decode(data)
+    except WireError as error:
+        raise bad_request("bad_frame", f"The body is no frame: {error}.", "Send one BATCH frame.") from error
+    if frame.kind is not Kind.BATCH or not frame.members:
+        raise bad_request("bad_frame", f"The body is a {frame.kind.name} frame of {len(frame.members)}.", "Send one BATCH frame.")
+    return frame
+
+
+def _meta() -> bytes:
+    r"""The request as a member's meta: `method\npath\nquery\nName: value\n…`."""
+    path, _, query = request.environ["RAW_URI"].partition("?")
+    if not path.startswith("/"):  # a proxy's absolute form: http://host/path
+        path = "/" + path.partition("://")[2].partition("/")[2]
+    lines = [request.method, path, query, *(f"{name}: {value}" for name, value in request.headers)]
+    return "\n".join(lines).encode("latin-1", "replace")
+
+
+def _framed(answer: Frame | Iterator[Frame]) -> Response:
+    if isinstance(answer, Frame):
+        return Response(encode(answer), content_type=FRAME_TYPE)
+    return Response(map(encode, answer), content_type=FRAME_TYPE)
+
+
+def _plain(answer: Frame | Iterator[Frame]) -> Response:
+    """The answer to a request of its own."""
+    if isinstance(answer, Frame):
+        (member,) = answer.members
+        return Response(bytes(member.body), member.code, _headers(member.meta))
+    (start,) = next(answer).members
+    return Response(_pieces(answer), start.code, _headers(start.meta))
+
+
+def _pieces(frames: Iterator[Frame]) -> Iterator[bytes]:
+    for frame in frames:
+        if frame.kind is Kind.STREAM_END and frame.members:
+            # A chunked answer that ends without its last chunk tells the client that it is not whole.
+            raise ConnectionError("the handler failed in the middle of its answer")
+        yield from (bytes(member.body) for member in frame.members)
+
+
+def _headers(meta: bytes) -> list[tuple[str, str]]:
+    lines = meta.decode("latin-1").split("\n")
+    return [(name, value) for name, separator, value in (line.partition(": ") for line in lines) if separator]
+
+
+def _refused(batch: Frame, error: GnomonError) -> Frame:
+    member = Member(error.status, 1, b"Content-Type: application/json", error.body())
+    return Frame(Kind.RESULT, batch.batch_id, members=[member] * len(batch.members))
+
+
+def _error(error: GnomonError) -> Response:
+    headers = error.headers()
+    if error.status == 401:  # noqa: PLR2004 - unauthorized
+        headers["WWW-Authenticate"] = "Bearer"
+    return Response(error.body(), error.status, headers)

@@ -1,0 +1,269 @@
+"""The application of an image under real gunicorn: the workload contract, batches, and an end that loses nothing."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from gnomon_core.wire import Frame, FrameReader, Kind, Member, decode, encode
+
+TOKEN = "of-the-gateway"
+HANDLER = """
+import time
+
+def handle(event, context):
+    if event.path == "/sleep":
+        time.sleep(float(event.body))
+    if event.path == "/stream":
+        return pieces(event.body)
+    if event.path == "/fail":
+        raise RuntimeError("a secret detail")
+    return {"statusCode": 200, "body": {"method": event.method, "path": event.path, "q": event.query.get("q"),
+            "x": event.headers.get("X-Test"), "body": event.body.decode()}, "headers": {"X-Answer": "1"}}
+
+def handle_batch(events, context):
+    time.sleep(0.01)
+    return [event.body * 2 for event in events]
+
+def pieces(body):
+    yield "data: 1\\n\\n"
+    if body == b"break":
+        raise RuntimeError("half way")
+    yield "data: 2\\n\\n"
+"""
+
+
+class Served:
+    def __init__(self, process: subprocess.Popen[bytes], port: int, log: Path) -> None:
+        self.process, self.port, self.log = process, port, log
+
+    def request(self, method: str, path: str, body: bytes | Iterator[bytes] = b"", **headers: str) -> tuple[int, bytes]:
+        with closing(http.client.HTTPConnection("127.0.0.1", self.port, timeout=20)) as connection:
+            connection.request(method, path, body, {name.replace("_", "-"): value for name, value in headers.items()})
+            answer = connection.getresponse()
+            return answer.status, answer.read()
+
+    def batch(self, data: bytes, token: str | None = TOKEN) -> tuple[int, bytes]:
+        headers = {} if token is None else {"Authorization": f"Bearer {token}"}
+        return self.request("POST", "/gnomon/batch", data, **headers)
+
+    def end(self) -> int:
+        self.process.send_signal(signal.SIGTERM)
+        return self.process.wait(20)
+
+
+def free_port() -> int:
+    with closing(socket.socket()) as listener:
+        listener.bind(("127.0.0.1", 0))
+        return int(listener.getsockname()[1])
+
+
+@pytest.fixture
+def serve(tmp_path: Path) -> Iterator[Callable[..., Served]]:
+    started: list[subprocess.Popen[bytes]] = []
+
+    def start(**variables: str) -> Served:
+        folder = tmp_path / "function"
+        folder.mkdir(exist_ok=True)
+        (folder / "handler.py").write_text(HANDLER)
+        port, log = free_port(), tmp_path / "log"
+        environment = {"PATH": os.environ["PATH"], "GNOMON_PORT": str(port), "GNOMON_BATCH_TOKEN": TOKEN, **variables}
+        with log.open("wb") as file:
+            process = subprocess.Popen(
+                [sys.executable, "-m", "gunicorn", "--config", "python:gnomon_runtime.gunicorn_config",
+                 "--bind", f"127.0.0.1:{port}", "gnomon_runtime.http_app:create_app()"],
+                cwd=tmp_path, env=environment, stdout=file, stderr=subprocess.STDOUT,
+            )  # fmt: skip
+        started.append(process)
+        served = Served(process, port, log)
+        for _ in range(400):
+            try:
+                if served.request("GET", "/_/ready")[0] == 200:
+                    return served
+            except OSError:
+                assert process.poll() is None, log.read_text()
+            time.sleep(0.05)
+        raise AssertionError(log.read_text())
+
+    yield start
+    for process in started:
+        if process.poll() is None:
+            process.kill()
+        process.wait(10)
+
+
+@pytest.fixture
+def served(serve: Callable[..., Served]) -> Served:
+    return serve()
+
+
+def frame(*bodies: bytes, **fields: float) -> bytes:
+    members = [Member(0, 1, b"POST\n/\n\nAccept: text/event-stream", body) for body in bodies]
+    return encode(Frame(Kind.BATCH, 5, int(fields.get("epoch", 0)), fields.get("budget_s", 0.0), members=members))
+
+
+def test_a_request_is_a_batch_of_one(served: Served) -> None:
+    status, body = served.request("PATCH", "/a%20b//c?q=1%2B1", b"hello", X_Test="yes")
+    assert status == 200
+    assert json.loads(body) == {"method": "PATCH", "path": "/a b//c", "q": "1+1", "x": "yes", "body": "hello"}
+    assert served.request("HEAD", "/") == (200, b"")
+    assert json.loads(served.request("OPTIONS", "/")[1])["method"] == "OPTIONS"
+
+
+def test_a_chunked_body_arrives(served: Served) -> None:
+    status, body = served.request("POST", "/", iter([b"in ", b"pieces"]))
+    assert (status, json.loads(body)["body"]) == (200, "in pieces")
+
+
+def test_an_exception_is_a_500_without_its_text(served: Served) -> None:
+    status, body = served.request("GET", "/fail")
+    assert status == 500
+    assert b"a secret detail" not in body
+    assert "a secret detail" in served.log.read_text()
+
+
+def test_a_handler_streams(served: Served) -> None:
+    assert served.request("GET", "/stream", Accept="text/event-stream") == (200, b"data: 1\n\ndata: 2\n\n")
+
+
+def test_a_stream_that_breaks_off_is_not_taken_for_a_whole_answer(served: Served) -> None:
+    with pytest.raises(http.client.IncompleteRead):
+        served.request("POST", "/stream", b"break", Accept="text/event-stream")
+
+
+def test_requests_at_the_same_time_get_their_own_answers(served: Served) -> None:
+    with ThreadPoolExecutor(16) as pool:
+        answers = list(pool.map(lambda number: served.request("POST", "/", b"%d" % number), range(200)))
+    assert [(status, json.loads(body)["body"]) for status, body in answers] == [(200, str(number)) for number in range(200)]
+
+
+def test_a_batch_is_answered_as_a_frame(served: Served) -> None:
+    status, data = served.batch(frame(b"a", b"b", b"c"))
+    result = decode(data)
+    assert (status, result.kind, result.batch_id) == (200, Kind.RESULT, 5)
+    assert [(member.code, bytes(member.body)) for member in result.members] == [(200, b"aa"), (200, b"bb"), (200, b"cc")]
+
+
+def test_a_batch_that_streams_is_answered_as_frames(served: Served) -> None:
+    member = Member(0, 1, b"GET\n/stream\n\nAccept: text/event-stream", b"")
+    _, data = served.batch(encode(Frame(Kind.BATCH, 5, members=[member])))
+    kinds = [part.kind for part in FrameReader().feed(data)]
+    assert kinds == [Kind.STREAM_START, Kind.STREAM_DATA, Kind.STREAM_DATA, Kind.STREAM_END]
+
+
+def test_a_batch_whose_time_is_over_when_its_turn_comes_is_not_run(served: Served) -> None:
+    blocking = threading.Thread(target=served.request, args=("POST", "/sleep", b"0.6"))
+    blocking.start()
+    time.sleep(0.2)
+    _, data = served.batch(frame(b"a", b"b", budget_s=0.1))
+    blocking.join()
+    assert [member.code for member in decode(data).members] == [504, 504]
+
+
+def test_a_batch_of_an_older_epoch_is_refused(served: Served) -> None:
+    assert decode(served.batch(frame(b"a", epoch=3))[1]).members[0].code == 200
+    assert decode(served.batch(frame(b"a", epoch=2))[1]).members[0].code == 409
+
+
+@pytest.mark.parametrize("token", [None, "", "wrong", TOKEN + "x", "é"])
+def test_a_batch_needs_the_token(served: Served, token: str | None) -> None:
+    assert served.batch(frame(b"a"), token)[0] == 401
+
+
+def test_without_a_token_there_are_no_batches(serve: Callable[..., Served]) -> None:
+    assert serve(GNOMON_BATCH_TOKEN="").batch(frame(b"a"), "")[0] == 403
+
+
+def test_the_token_can_be_a_secrets_file(serve: Callable[..., Served], tmp_path: Path) -> None:
+    (tmp_path / "token").write_text("from-the-file\n")
+    served = serve(GNOMON_BATCH_TOKEN="", GNOMON_BATCH_TOKEN_FILE=str(tmp_path / "token"))
+    assert served.batch(frame(b"a"), "from-the-file")[0] == 200
+
+
+@pytest.mark.parametrize("data", [b"", b"GNM1", frame(b"a")[:-1], frame(b"a") + b"x", encode(Frame(Kind.STOP)), frame()])
+def test_what_is_no_batch_is_a_400(served: Served, data: bytes) -> None:
+    status, body = served.batch(data)
+    assert (status, json.loads(body)["error"]["code"]) == (400, "bad_frame")
+
+
+@pytest.mark.parametrize("chunked", [False, True])
+def test_a_body_over_the_limit_is_a_413(serve: Callable[..., Served], *, chunked: bool) -> None:
+    served = serve(GNOMON_MAX_BODY_BYTES="1000")
+    if chunked:
+        status, body = served.request("POST", "/", iter([bytes(600)] * 2))
+    else:
+        status, body = served.request("POST", "/", bytes(1001))
+    assert (status, json.loads(body)["error"]["code"]) == (413, "body_too_large")
+    assert served.request("POST", "/", b"x" * 1000)[0] == 200
+
+
+def test_sigterm_ends_readiness_first_and_what_is_in_flight_last(served: Served) -> None:
+    with ThreadPoolExecutor(1) as pool:
+        slow = pool.submit(served.request, "POST", "/sleep", b"1.2")
+        time.sleep(0.3)
+        served.process.send_signal(signal.SIGTERM)
+        time.sleep(0.1)
+        assert served.request("GET", "/_/ready")[0] == 503
+        assert slow.result()[0] == 200
+    assert served.process.wait(20) == 0
+
+
+def test_sigterm_loses_nothing_that_was_connected(serve: Callable[..., Served]) -> None:
+    served = serve(GNOMON_QUIET_S="0.3")
+    refused = threading.Event()
+    lost: list[str] = []
+    answered: list[int] = []
+
+    def call_until_refused() -> None:
+        while not refused.is_set():
+            try:
+                connection = socket.create_connection(("127.0.0.1", served.port), timeout=10)
+            except ConnectionRefusedError:
+                refused.set()
+                return
+            with closing(connection):
+                try:
+                    connection.sendall(b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 2\r\nConnection: close\r\n\r\nhi")
+                    head = connection.makefile("rb").readline()
+                except ConnectionError as error:
+                    head = repr(error).encode()
+                answered.append(1) if b" 200 " in head else lost.append(repr(head))
+            if terminated.is_set():
+                return  # a caller that has seen the readiness end comes no more
+
+    terminated = threading.Event()
+    threads = [threading.Thread(target=call_until_refused) for _ in range(12)]
+    for thread in threads:
+        thread.start()
+    time.sleep(0.7)
+    served.process.send_signal(signal.SIGTERM)
+    time.sleep(0.15)
+    terminated.set()
+    for thread in threads:
+        thread.join(20)
+    assert served.process.wait(20) == 0
+    assert lost == []
+    assert len(answered) > 100
+
+
+def test_a_handler_that_cannot_start_ends_the_container(tmp_path: Path) -> None:
+    result = subprocess.run(
+        [sys.executable, "-m", "gunicorn", "--config", "python:gnomon_runtime.gunicorn_config",
+         "--bind", "127.0.0.1:0", "gnomon_runtime.http_app:create_app()"],
+        cwd=tmp_path, env={"PATH": os.environ["PATH"]}, capture_output=True, timeout=30, check=False,
+    )  # fmt: skip
+    assert result.returncode != 0
+    assert b"holds no handler.py" in result.stderr
