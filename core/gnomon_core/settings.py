@@ -43,7 +43,7 @@ class Settings:
     """Everything that labels and annotations decide, with units in the names.
 
     `deadline_s` bounds a request's stay when the client sets none; `slo_s` is the objective that batches are timed by and, where
-    it is not set, equals the deadline. `cores` is the size of an instance.
+    it is not set, equals the deadline. `max_wait_s` None leaves the wait to the scheduling policy. `cores` is the size of an instance.
     """
 
     model: str | None = None
@@ -52,7 +52,7 @@ class Settings:
     slo_s: float = 30.0
     slo_percentile: float = 95.0
     max_batch: int = 1
-    max_wait_s: float = 0.0
+    max_wait_s: float | None = None
     cores: int = 1
     max_cores: int = 16
     deadline_s: float = 30.0

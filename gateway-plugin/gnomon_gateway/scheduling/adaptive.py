@@ -5,7 +5,8 @@ leaves for that instance when
 
     t_s ≤ SLO < t_s·(1 + n)/n        n samples wait; t_s/n stands for the time until the next request
     n has reached the largest batch of the instance, or
-    the timer at SLO − t_l has come (arrivals alone would leave the last requests of a burst waiting).
+    the timer at SLO − t_l has come (arrivals alone would leave the last requests of a burst waiting), or
+    `gnomon/max-wait-ms` is set and has passed: at low load the algorithm spends the whole objective on waiting.
 
 Example: SLO 100 ms, 4 samples wait, the oldest for 45 ms, a batch takes 40 ms. t_s = 85 ms and 85·5/4 = 106 ms: it leaves now.
 
@@ -17,6 +18,7 @@ learns.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from itertools import islice
 
@@ -29,15 +31,16 @@ TIMER_SLACK_S = 0.002
 
 
 class Adaptive:
-    """Algorithm 3; rejection by the requests' own deadlines."""
+    """Algorithm 3; rejection by the requests' own deadlines. `max_wait_s` bounds the wait where the objective would allow more."""
 
     name = "adaptive"
 
-    def __init__(self, slo_s: float) -> None:
+    def __init__(self, slo_s: float, max_wait_s: float | None = None) -> None:
         self._slo_s = slo_s
+        self._max_wait_s = math.inf if max_wait_s is None else max_wait_s
 
     def next(self, queue: QueueView, fleet: FleetView, latency: LatencyModel, now_s: float) -> Sequence[ScheduleAction]:
-        if not fleet.idle or not queue.requests:
+        if not fleet.idle or not queue.samples:
             return ()
         oldest_s = queue.requests[0].arrived_s
         wake_s = float("inf")
@@ -53,7 +56,7 @@ class Adaptive:
             stay_s = now_s - oldest_s + batch_s
             if stay_s > self._slo_s:
                 continue
-            due_s = oldest_s + self._slo_s - batch_s - TIMER_SLACK_S
+            due_s = oldest_s + min(self._slo_s - batch_s - TIMER_SLACK_S, self._max_wait_s)
             one_more_s = stay_s * (1 + queue.samples) / queue.samples
             if one_more_s > self._slo_s or queue.samples >= slot.max_batch or now_s >= due_s:
                 return (Dispatch(slot.instance_id, fill(queue.requests, slot.max_batch)),)

@@ -23,7 +23,7 @@ class Fixed:
 
     def next(self, queue: QueueView, fleet: FleetView, latency: LatencyModel, now_s: float) -> Sequence[ScheduleAction]:
         del latency
-        if not fleet.idle or not queue.requests:
+        if not fleet.idle or not queue.samples:
             return ()
         due_s = queue.requests[0].arrived_s + self._max_wait_s
         full = queue.samples >= self._max_batch

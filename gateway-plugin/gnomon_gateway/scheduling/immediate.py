@@ -19,7 +19,7 @@ class Immediate:
 
     def next(self, queue: QueueView, fleet: FleetView, latency: LatencyModel, now_s: float) -> Sequence[ScheduleAction]:
         del latency, now_s
-        if not fleet.idle or not queue.requests:
+        if not fleet.idle or not queue.samples:
             return ()
         slot = fleet.idle[0]
         return (Dispatch(slot.instance_id, fill(queue.requests, slot.max_batch)),)

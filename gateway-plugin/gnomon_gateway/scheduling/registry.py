@@ -21,7 +21,7 @@ GROUP = "gnomon.scheduling_policies"
 
 _OWN: Mapping[str, tuple[Callable[[Settings], SchedulingPolicy], str]] = {
     "adaptive": (
-        lambda settings: Adaptive(settings.slo_s),
+        lambda settings: Adaptive(settings.slo_s, settings.max_wait_s),
         "sends a batch when waiting for one more request would miss the objective",
     ),
     "adaptive-paper": (
@@ -29,7 +29,7 @@ _OWN: Mapping[str, tuple[Callable[[Settings], SchedulingPolicy], str]] = {
         "adaptive as printed in AsyFunc: drops what cannot meet the objective",
     ),
     "fixed": (
-        lambda settings: Fixed(settings.max_batch, settings.max_wait_s),
+        lambda settings: Fixed(settings.max_batch, settings.max_wait_s or 0.0),
         "sends a batch when it is full or its oldest request has waited gnomon/max-wait-ms",
     ),
     "immediate": (lambda _: Immediate(), "sends whatever waits as soon as an instance is idle"),
