@@ -5,7 +5,7 @@ import json
 import logging
 import threading
 import time
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 
 import pytest
@@ -15,7 +15,7 @@ from gnomon_autoscaler.loop import Autoscaler
 from gnomon_autoscaler.registry import BUILT_IN, Offer
 from gnomon_autoscaler.testing import FUNCTION, MemoryFleet, MemoryFunction
 from gnomon_core.clock import VirtualClock, WallClock
-from gnomon_core.scaling import CreateBody, Decision, DestroyBody, Observation, PolicyState
+from gnomon_core.scaling import Action, CreateBody, Decision, DestroyBody, Observation, PolicyState
 from gnomon_core.settings import ScaleSettings, Settings
 
 EPOCH_S = 1_700_000_000.0
@@ -138,6 +138,24 @@ async def test_no_room_is_part_of_the_record_and_is_tried_again() -> None:
         await stage.clock.advance(2)
         assert len(function.instances) == 3
         assert stage.autoscaler.decisions(FUNCTION, 1)[0].error == ""
+
+
+async def test_instances_that_crash_as_they_start_are_tried_ever_more_rarely() -> None:
+    class Crashing(MemoryFleet):
+        tries = 0
+
+        async def apply(self, function: str, actions: Sequence[Action]) -> None:
+            await super().apply(function, actions)
+            self.tries += 1
+            self.known[function].instances.clear()
+
+    stage = Stage()
+    stage.fleet = fleet = Crashing(stage.clock.now_s)
+    stage.autoscaler = stage.another()
+    stage.deploy(autoscaler="od")
+    async with running(stage.autoscaler):
+        await stage.clock.advance(60)
+    assert fleet.tries == 7  # at 0, 0.5, 2, 4.5, 9, 17.5 and 34 s
 
 
 async def test_a_function_that_cannot_be_observed_does_not_stop_the_others(caplog: pytest.LogCaptureFixture) -> None:
