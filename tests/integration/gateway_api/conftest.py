@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import socket
-import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -151,11 +151,11 @@ async def start_gateway(tmp_path: Path) -> AsyncIterator[StartGateway]:
             *,
             auth: BasicAuth | None = None,
             invoke: Callable[[Invocation], Awaitable[FunctionAnswer]] = echo,
-            callback_hosts: Sequence[str] = (),
+            callbacks: Callbacks | None = None,
             limits: AsyncLimits | None = None,
-            resolve: Any = None,
         ) -> Gateway:
-            return await stack.enter_async_context(_running(tmp_path, auth, invoke, callback_hosts, limits, resolve))
+            callbacks = callbacks or Callbacks(CallbackHosts([]), Random(1))
+            return await stack.enter_async_context(_running(tmp_path, auth, invoke, callbacks, limits))
 
         yield start
 
@@ -167,12 +167,11 @@ async def gateway(start_gateway: StartGateway) -> Gateway:
 
 @contextlib.asynccontextmanager
 async def _running(
-    folder: Path, auth: BasicAuth | None, invoke: Any, callback_hosts: Sequence[str], limits: AsyncLimits | None, resolve: Any
+    folder: Path, auth: BasicAuth | None, invoke: Any, callbacks: Callbacks, limits: AsyncLimits | None
 ) -> AsyncIterator[Gateway]:
     functions, counters, clock = MemoryFunctions(), ControlCounters(), WallClock()
     store = SqliteStore(folder / "gnomon.db")
-    logs = LogBook(time.time)
-    callbacks = Callbacks(CallbackHosts(callback_hosts), Random(1), resolve)
+    logs = LogBook(seconds_since_1970)
     queue = AsyncQueue(
         CallStore(folder / "calls.db"),
         invoke,
@@ -198,9 +197,12 @@ async def _running(
         now_s=clock.now_s,
         healthy=lambda: healthy[0],
     )
-    endpoint = AsyncEndpoint(queue, callbacks, lambda key: key in functions.deployed, time.time)
+    endpoint = AsyncEndpoint(queue, callbacks, lambda key: key in functions.deployed, seconds_since_1970)
     application = control_application(control, host_rule("127.0.0.1"), auth, counters, [endpoint.handlers()])
-    with socket.create_server(("127.0.0.1", 0)) as listener:
+    # Made with its protocol's number: asyncio turns Nagle's algorithm off only where it sees that one, and each answer would wait
+    # 40 ms for an acknowledgement otherwise.
+    with socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP) as listener:
+        listener.bind(("127.0.0.1", 0))
         port = listener.getsockname()[1]
         async with _serving(application, listener), aiohttp.ClientSession() as client:
             yield Gateway(f"http://127.0.0.1:{port}", port, client, functions, logs, namespaces, queue, callbacks, healthy)
@@ -211,7 +213,7 @@ async def _running(
 
 @contextlib.asynccontextmanager
 async def _serving(application: Any, listener: socket.socket) -> AsyncIterator[None]:
-    """uvicorn's protocol on a listener of ours: the server without the tenths of a second that its own loop takes to start and end."""
+    """uvicorn's protocol on a listener of ours, without the tenths of a second that its own loop takes to start and end."""
     config = uvicorn.Config(application, log_config=None, lifespan="off", http="httptools", ws="none")
     config.load()
     state = ServerState()
@@ -224,8 +226,23 @@ async def _serving(application: Any, listener: socket.socket) -> AsyncIterator[N
     server.close()
     for connection in tuple(state.connections):
         connection.shutdown()
-    while state.connections or state.tasks:
-        await asyncio.sleep(0.001)
+    await until(lambda: not state.connections and not state.tasks)
+
+
+async def until(true: Callable[[], object]) -> None:
+    """Wait for something that has no event to wait for."""
+    async with asyncio.timeout(10):
+        while not true():  # noqa: ASYNC110 - see above
+            await asyncio.sleep(0.002)
+
+
+@pytest.fixture(name="until")
+def until_fixture() -> Callable[[Callable[[], object]], Awaitable[None]]:
+    return until
+
+
+def seconds_since_1970() -> float:
+    return datetime.now(UTC).timestamp()
 
 
 def _rule(functions: MemoryFunctions, key: FunctionKey) -> Any:

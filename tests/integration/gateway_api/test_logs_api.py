@@ -53,24 +53,20 @@ async def test_a_follower_gets_each_line_at_once_until_the_function_goes(gateway
             assert await response.content.read() == b""
 
 
-async def test_a_follower_that_leaves_is_forgotten(gateway: Any) -> None:
+async def test_a_follower_that_leaves_is_forgotten(gateway: Any, until: Any) -> None:
     await gateway.deploy("fn")
     gateway.logs.append(FN, "i", "x")
     response = await gateway.client.get(gateway.url + "/system/logs?name=fn&follow=true")
     await response.content.readline()
     response.close()
-    async with asyncio.timeout(5):
-        while gateway.logs._followers:
-            await asyncio.sleep(0.005)
+    await until(lambda: not gateway.logs._followers)
 
 
-async def test_a_follower_that_does_not_read_holds_nobody_up(gateway: Any) -> None:
+async def test_a_follower_that_does_not_read_holds_nobody_up(gateway: Any, until: Any) -> None:
     await gateway.deploy("fn")
     _, writer = await asyncio.open_connection("127.0.0.1", gateway.port)
     writer.write(b"GET /system/logs?name=fn&follow=true HTTP/1.1\r\nHost: localhost\r\n\r\n")
-    async with asyncio.timeout(5):
-        while not gateway.logs._followers:
-            await asyncio.sleep(0.005)
+    await until(lambda: gateway.logs._followers)
     for number in range(20_000):
         gateway.logs.append(FN, "i", f"{number} " + "x" * 1000)
         if number % 1000 == 0:
