@@ -1,0 +1,117 @@
+"""Whoever is killed: only its own work is lost, and nothing stays behind."""
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+from gnomon_core.functions import read_deployment
+from gnomon_core.seams import InstanceRequest
+from gnomon_core.wire import Frame
+from gnomon_platforms.local import lives
+from gnomon_platforms.testing import answers, request_frame, send
+
+Running = Any
+"""The class of that name in conftest.py, which pytest does not let us import."""
+
+
+def alive(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
+
+
+def until_dead(pids: list[int], patience_s: float = 10.0) -> list[int]:
+    deadline_s = time.monotonic() + patience_s
+    while (left := [pid for pid in pids if alive(pid)]) and time.monotonic() < deadline_s:
+        time.sleep(0.02)
+    return left
+
+
+async def pid_of(running: Running, instance: Any) -> int:
+    return int(await running.ask(instance, "echo $PPID"))
+
+
+async def test_an_instance_killed_in_the_middle_of_a_batch_loses_only_that_batch(running: Running) -> None:
+    victim, other = await running.begin("victim"), await running.begin("other")
+    pid = await pid_of(running, victim)
+    lost: asyncio.Future[Frame | None] = send(running.channel(victim), request_frame(b"sleep 1000"))
+    kept = send(running.channel(other), request_frame(b"sleep 0.3; echo kept"))
+    os.kill(pid, signal.SIGKILL)
+    assert await asyncio.wait_for(lost, 5) is None
+    assert answers(await kept) == [(200, b"kept\n")]
+    assert "SIGKILL" in await running.told.reason(victim.id)
+    assert running.told.times_gone == {victim.id: 1}
+    assert running.platform.instances("victim.openfaas-fn") == ()
+
+
+async def test_what_an_instance_has_started_ends_with_it(running: Running) -> None:
+    instance = await running.begin("parent")
+    left = await running.ask(instance, "setsid sleep 1000 </dev/null >/dev/null 2>&1 & echo $!")
+    assert alive(int(left))
+    await running.platform.destroy(instance.id)
+    await running.told.reason(instance.id)
+    assert until_dead([int(left)]) == []
+
+
+async def test_an_instance_that_does_not_react_is_ended_in_bounded_time(running: Running, monkeypatch: Any) -> None:
+    monkeypatch.setattr(lives, "STOP_S", 0.3)
+    monkeypatch.setattr(lives, "TERM_S", 0.3)
+    instance = await running.begin("stuck")
+    os.kill(await pid_of(running, instance), signal.SIGSTOP)
+    await running.platform.destroy(instance.id)
+    assert "SIGKILL" in await asyncio.wait_for(running.told.reason(instance.id), 5)
+
+
+async def test_an_instance_that_never_gets_ready_is_ended_with_the_reason(running: Running, monkeypatch: Any) -> None:
+    monkeypatch.setattr(running.platform, "_start_timeout_s", 0.0005)
+    spec = read_deployment({"service": "slow", "image": "functions/alpine", "envProcess": "cat"})
+    instance = await running.platform.create(InstanceRequest(spec, 1, 1, None, {}))
+    assert "not ready after" in await running.told.reason(instance.id)
+
+
+async def test_a_killed_supervisor_takes_its_instances_along_and_is_replaced(running: Running) -> None:
+    instance = await running.begin("before")
+    pid = await pid_of(running, instance)
+    os.kill(running.platform._supervisor.pid, signal.SIGKILL)
+    assert "supervisor" in await running.told.reason(instance.id)
+    assert until_dead([pid]) == []
+    await asyncio.sleep(1)
+    after = await running.begin("after", "cat")
+    assert await running.ask(after, "works") == "works"
+
+
+async def test_a_killed_zygote_is_replaced_and_its_instances_live_on(running: Running) -> None:
+    before = await running.begin("before", "cat")
+    supervisor = running.platform._supervisor.pid
+    [zygote] = [pid for pid in children(supervisor) if is_zygote(pid)]
+    os.kill(zygote, signal.SIGKILL)
+    assert until_dead([zygote]) == []
+    await asyncio.sleep(0.2)
+    after = await running.begin("after", "cat")
+    assert await running.ask(after, "new") == "new"
+    assert await running.ask(before, "old") == "old"
+
+
+def children(pid: int) -> list[int]:
+    return [int(text) for text in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+
+
+def is_zygote(pid: int) -> bool:
+    # It leads a session; a child that waits for its order does not, and an instance has another name.
+    return os.getsid(pid) == pid and Path(f"/proc/{pid}/comm").read_text().strip() == "gnomon zygote"
+
+
+def test_a_sigkill_of_the_owner_leaves_no_process_behind(tmp_path: Path) -> None:
+    script = Path(__file__).with_name("owner.py")
+    with subprocess.Popen([sys.executable, str(script), str(tmp_path / "state")], stdout=subprocess.PIPE, text=True) as owner:
+        assert owner.stdout is not None
+        pids = [int(text) for text in owner.stdout.readline().split()]
+        assert len(pids) >= 15
+        owner.kill()
+    assert until_dead(pids) == []

@@ -1,0 +1,224 @@
+"""What a function may see and use: its own secrets, its own cores and memory, and nothing of ours."""
+
+import asyncio
+import os
+import shutil
+import subprocess
+import sys
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gnomon_core.errors import GnomonError
+from gnomon_core.functions import read_deployment
+from gnomon_core.launch import Limits, Sandbox
+from gnomon_core.seams import InstanceRequest
+from gnomon_platforms.testing import answers, request_frame, send
+
+Running = Any
+"""The class of that name in conftest.py, which pytest does not let us import."""
+SECRETS = "/var/openfaas/secrets"
+
+needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can give functions users of their own")
+
+
+def is_on_the_host(secret: str) -> bool:
+    return Path(SECRETS, secret).exists()
+
+
+async def test_secrets_are_where_openfaas_puts_them(running: Running) -> None:
+    instance = await running.begin("reader", secrets={"api-key": b"sesam", "raw": b"\x00\x01"})
+    assert await running.ask(instance, f"cat {SECRETS}/api-key") == "sesam"
+    assert await running.ask(instance, f"od -An -tx1 {SECRETS}/raw") == " 00 01\n"
+    listing = await running.ask(instance, f"ls -ln {SECRETS}")
+    assert "api-key" in listing
+    assert listing.count("-r--------") == 2
+
+
+async def test_each_function_sees_its_own_secrets_only(running: Running) -> None:
+    one = await running.begin("one", secrets={"token": b"of one"})
+    two = await running.begin("two", secrets={"token": b"of two"})
+    none = await running.begin("none")
+    assert await running.ask(one, f"cat {SECRETS}/token") == "of one"
+    assert await running.ask(two, f"cat {SECRETS}/token") == "of two"
+    assert "No such file" in await running.ask(none, f"cat {SECRETS}/token")
+    inside = await running.ask(one, "echo $PPID")
+    assert "of one" not in await running.ask(two, f"cat /proc/{inside.strip()}/root{SECRETS}/token")
+    assert not is_on_the_host("token")
+
+
+async def test_a_secret_cannot_be_changed_by_its_function(running: Running) -> None:
+    instance = await running.begin("writer", secrets={"s": b"x"})
+    assert await running.ask(instance, f"chmod 600 {SECRETS}/s; echo no > {SECRETS}/s; cat {SECRETS}/s") != "no"
+    assert (await running.ask(instance, f"cat {SECRETS}/s")) == "x"
+
+
+@pytest.mark.parametrize("name", ["../x", "a/b", "", ".."])
+async def test_a_secret_with_a_name_that_leaves_the_folder_starts_nothing(running: Running, name: str) -> None:
+    spec = read_deployment({"service": "f", "image": "functions/alpine", "envProcess": "cat"})
+    instance = await running.platform.create(InstanceRequest(spec, 1, 1, None, {name: b"x"}))
+    assert "cannot be the name" in await running.told.reason(instance.id)
+
+
+async def test_the_state_directory_cannot_be_read(running: Running) -> None:
+    (running.state / "gnomon.db").write_text("everybody's secrets")
+    running.state.chmod(0o755)
+    instance = await running.begin("curious")
+    assert "everybody" not in await running.ask(instance, f"cat {running.state}/gnomon.db; ls -la {running.state}")
+
+
+async def test_our_environment_cannot_be_read_by_any_way(running: Running, monkeypatch: pytest.MonkeyPatch) -> None:
+    instance = await running.begin("curious", envVars={"mine": "1"})
+    owner, supervisor = os.getpid(), running.platform._supervisor.pid
+    seen = await running.ask(instance, f"env; cat /proc/{owner}/environ /proc/{supervisor}/environ /proc/$PPID/environ")
+    assert "mine=1" in seen
+    assert "PYTEST_CURRENT_TEST" not in seen
+    names = {line.split("=")[0] for line in seen.splitlines() if "=" in line and not line.startswith("Http_")}
+    assert names <= {"PATH", "HOME", "HOSTNAME", "fprocess", "mine", "PWD", "OLDPWD", "SHLVL", "_"}
+
+
+async def test_tmp_is_private(running: Running, tmp_path: Path) -> None:
+    one, two = await running.begin("one"), await running.begin("two")
+    assert await running.ask(one, "echo mine > /tmp/f; cat /tmp/f") == "mine\n"
+    assert "No such file" in await running.ask(two, "cat /tmp/f")
+    assert await running.ask(two, "ls /tmp | wc -l") == "0\n"
+
+
+async def test_a_read_only_root_is_one(running: Running) -> None:
+    instance = await running.begin("fixed", readOnlyRootFilesystem=True)
+    assert "Read-only" in await running.ask(instance, "touch /var/x /etc/x 2>&1")
+    assert await running.ask(instance, "echo ok > /tmp/x; cat /tmp/x") == "ok\n"
+
+
+async def test_no_privilege_is_left(running: Running) -> None:
+    instance = await running.begin("plain")
+    status = await running.ask(instance, "cat /proc/self/status")
+    assert "CapEff:\t0000000000000000" in status
+    assert "NoNewPrivs:\t1" in status
+
+
+async def test_an_instance_runs_on_as_many_cpus_as_it_has_cores(running: Running) -> None:
+    instance = await running.begin("pinned")
+    assert await running.ask(instance, "nproc") == "1\n"
+
+
+async def test_passing_a_memory_limit_ends_only_the_one_that_did(running: Running) -> None:
+    greedy = await running.begin("greedy", limits={"memory": "64Mi"})
+    modest = await running.begin("modest", limits={"memory": "64Mi"})
+    frame = await send(running.channel(greedy), request_frame(b"tail /dev/zero"))
+    if frame is not None:
+        assert [status for status, _ in answers(frame)] == [500]
+    assert await running.ask(modest, "echo fine") == "fine\n"
+
+
+@pytest.mark.root
+@needs_root
+async def test_functions_are_different_users_and_nobody_important(running: Running) -> None:
+    one, two = await running.begin("one"), await running.begin("two")
+    ids = [await running.ask(instance, "id -u; id -g; id -G") for instance in (one, two)]
+    assert ids[0] != ids[1]
+    assert all(len(set(text.split())) == 1 and int(text.split()[0]) >= 200_000 for text in ids)
+    again = await running.begin("one")
+    assert await running.ask(again, "id -u; id -g; id -G") == ids[0]
+
+
+@pytest.mark.root
+@needs_root
+async def test_one_function_cannot_see_or_end_another(running: Running) -> None:
+    one, two = await running.begin("one"), await running.begin("two")
+    pid = (await running.ask(one, "echo $PPID")).strip()
+    assert pid not in (await running.ask(two, "ls /proc")).split()
+    assert await running.ask(two, f"kill -9 {pid} && echo done") != "done\n"
+    assert await running.ask(one, "echo still here") == "still here\n"
+
+
+@dataclass
+class Handler:
+    folder: Path
+    python: Path
+    preload: tuple[str, ...] = ()
+    content_id: str = "c1"
+
+
+HANDLER = """
+import os, pathlib, sys
+def handle(event, context):
+    try:
+        return str(eval(event.body))
+    except Exception as error:
+        return repr(error)
+"""
+
+
+def build(state: Path) -> Handler:
+    folder, environment = state / "contents", state / "environment"
+    folder.mkdir()
+    (folder / "handler.py").write_text(HANDLER)
+    tool = shutil.which("uv") or str(Path(sys.executable).with_name("uv"))
+    subprocess.run([tool, "venv", "--quiet", "--python", os.path.realpath(sys.executable), str(environment)], check=True)
+    [site] = environment.glob("lib/python*/site-packages")
+    # Code that a package's .pth file runs as soon as Python starts.
+    (site / "spy.pth").write_text("import sys, os; sys.started_as = os.getuid()\n")
+    return Handler(folder, environment / "bin" / "python")
+
+
+async def test_a_handler_runs_in_its_own_environment_with_nothing_of_ours(running: Running) -> None:
+    handler = running.images.built["mine"] = build(running.state)
+    environment = handler.python.parent.parent
+    spec = read_deployment({"service": "handler", "image": "mine", "secrets": ["s"]})
+    instance = await running.begin_spec(spec, {"s": b"sesam"})
+    assert await running.ask(instance, "pathlib.Path('/var/openfaas/secrets/s').read_text()") == "sesam"
+    assert await running.ask(instance, "__import__('starlette')") == "ModuleNotFoundError(\"No module named 'starlette'\")"
+    assert await running.ask(instance, "sys.prefix") == str(environment)
+    assert await running.ask(instance, "len(os.sched_getaffinity(0))") == "1"
+    (running.state / "users-of-others").write_text("x")
+    assert "Error" in await running.ask(instance, f"pathlib.Path('{running.state}/users-of-others').read_text()")
+    if os.geteuid() == 0:
+        assert int(await running.ask(instance, "sys.started_as")) >= 200_000
+
+
+@pytest.mark.root
+@needs_root
+def test_a_command_in_a_sandbox_ends_in_time_with_everything_it_started(tmp_path: Path) -> None:
+    tmp_path.chmod(0o755)
+    (tmp_path / "out").mkdir()
+    os.chown(tmp_path / "out", 212_345, 212_345)
+    sandbox = Sandbox(uid=212_345, writable=(str(tmp_path / "out"),), hidden=(str(tmp_path),), limits=Limits(wall_s=0.5))
+    script = f"id -u > {tmp_path}/out/uid; setsid sleep 1000 & echo $! > {tmp_path}/out/pid; sleep 1000"
+    command = [sys.executable, "-I", "-m", "gnomon_runtime.sandbox", sandbox.to_json(), "--", "sh", "-c", script]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=30, check=False)
+    assert done.returncode == 124
+    assert "time it may take" in done.stderr
+    assert (tmp_path / "out/uid").read_text() == "212345\n"
+    assert not Path("/proc", (tmp_path / "out/pid").read_text().strip()).exists()
+
+
+def test_secrets_are_not_taken_from_an_argument() -> None:
+    sandbox = Sandbox(secrets={"a": b"b"})
+    command = [sys.executable, "-I", "-m", "gnomon_runtime.sandbox", sandbox.to_json(), "--", "true"]
+    assert subprocess.run(command, capture_output=True, check=False).returncode == 2
+
+
+async def test_where_secrets_cannot_be_kept_apart_a_function_with_secrets_is_refused(running: Running) -> None:
+    running.platform._no_isolation = "user namespaces are forbidden"
+    document = {"service": "f", "image": "functions/alpine", "envProcess": "cat"}
+    running.platform.check(read_deployment(document))
+    with pytest.raises(GnomonError, match="user namespaces are forbidden") as refused:
+        running.platform.check(read_deployment({**document, "secrets": ["a"]}))
+    assert (refused.value.status, refused.value.code) == (400, "secrets_unavailable")
+
+
+async def test_a_start_takes_a_small_part_of_a_second(running: Running) -> None:
+    spec = read_deployment({"service": "quick", "image": "functions/alpine", "envProcess": "cat"})
+    await running.platform.prepare(spec)
+    times_s = []
+    for _ in range(5):
+        await asyncio.sleep(0.15)
+        began_s = time.monotonic()
+        await running.begin_spec(spec)
+        times_s.append(time.monotonic() - began_s)
+    # 10 to 25 ms on an idle machine; the bound leaves room for a busy one.
+    assert sorted(times_s)[2] < 0.25

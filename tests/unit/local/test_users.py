@@ -1,0 +1,25 @@
+from pathlib import Path
+
+import pytest
+
+from gnomon_platforms.local import users
+from gnomon_platforms.local.users import Users
+
+
+def test_each_function_has_its_own_user_also_after_a_restart(tmp_path: Path) -> None:
+    first = Users(tmp_path)
+    ids = [first.uid(name) for name in ("a.x", "b.x", "a.y")]
+    assert len(set(ids)) == 3
+    assert min(ids) >= users.FIRST_UID
+    again = Users(tmp_path)
+    assert [again.uid(name) for name in ("a.x", "b.x", "a.y")] == ids
+    assert again.uid("new.x") not in ids
+
+
+def test_when_no_id_is_left_nobody_gets_somebody_elses(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(users, "LAST_UID", users.FIRST_UID)
+    known = Users(tmp_path)
+    known.uid("a")
+    with pytest.raises(RuntimeError, match="are taken"):
+        known.uid("b")
+    assert known.uid("a") == users.FIRST_UID
