@@ -41,6 +41,10 @@ class ScalingAdapter:
         if self._autoscaler is not None:
             self._autoscaler.redeployed(function)
 
+    def removed(self, function: str) -> None:
+        if self._autoscaler is not None:
+            self._autoscaler.removed(function)
+
     def desired(self, function: str) -> int | None:
         return self._autoscaler.desired(function) if self._autoscaler is not None else None
 

@@ -33,6 +33,10 @@ class ScalingControl(Protocol):
         """The function was deployed again: failed starts of the past are forgiven."""
         ...
 
+    def removed(self, function: str) -> None:
+        """The function is gone: forget what was learned about it."""
+        ...
+
     def desired(self, function: str) -> int | None:
         """How many instances the last decision wants; None before there is one."""
         ...

@@ -122,6 +122,7 @@ class Manager:
             if key.namespace == DEFAULT_NAMESPACE:
                 self._names.pop(key.name, None)
             self.instances.release(deployed)
+            self._around.scaling.removed(deployed.name)
             self._around.logs.forget(key)
 
     async def scale(self, key: FunctionKey, replicas: int) -> None:
