@@ -13,7 +13,7 @@ from typing import Any
 from urllib.parse import urlencode, urlsplit
 
 import urllib3
-from urllib3.exceptions import HTTPError, MaxRetryError, NewConnectionError, SSLError
+from urllib3.exceptions import HTTPError, LocationValueError, MaxRetryError, NewConnectionError, SSLError
 from urllib3.exceptions import TimeoutError as HTTPTimeout
 
 from gnomon_cli.credentials import Credentials
@@ -81,19 +81,20 @@ class Gateway:
         except ValueError:
             raise CommandFailed(f"{self.url}{path} answered something that is not JSON.", "Is it a gateway?") from None
 
-    def lines(self, answer: urllib3.BaseHTTPResponse) -> Iterator[bytes]:
-        """The lines of a streamed answer, each as soon as it is whole.
+    def documents(self, answer: urllib3.BaseHTTPResponse) -> Iterator[dict[str, Any]]:
+        """The JSON documents of a streamed answer, one a line, each as soon as its line is whole.
 
         Raises:
-            CommandFailed: The connection broke.
+            CommandFailed: The connection broke, or a line is no document.
 
         """
-        rest = b""
-        for piece in self.pieces(answer):
-            *whole, rest = (rest + piece).split(b"\n")
-            yield from (line for line in whole if line.strip())
-        if rest.strip():
-            yield rest
+        for line in self._lines(answer):
+            document = _parsed(line)
+            if not isinstance(document, dict):
+                raise CommandFailed(
+                    f"{self.url} answered a line that is no JSON document: {line[:100].decode(errors='replace')!r}."
+                )
+            yield document
 
     def pieces(self, answer: urllib3.BaseHTTPResponse) -> Iterator[bytes]:
         """The body of a streamed answer, as it comes.
@@ -108,6 +109,14 @@ class Gateway:
             raise CommandFailed(f"The connection to {self.url} broke: {_cause(error)}.") from None
         finally:
             answer.close()
+
+    def _lines(self, answer: urllib3.BaseHTTPResponse) -> Iterator[bytes]:
+        rest = b""
+        for piece in self.pieces(answer):
+            *whole, rest = (rest + piece).split(b"\n")
+            yield from (line for line in whole if line.strip())
+        if rest.strip():
+            yield rest
 
     def check(self, answer: urllib3.BaseHTTPResponse) -> None:
         """Raise `CommandFailed` unless the answer is 2xx."""
@@ -128,6 +137,8 @@ class Gateway:
             return f"{self.url} answered {answer.status}" + (f": {shown}" if shown else ".")
 
     def _unreachable(self, error: HTTPError) -> CommandFailed:
+        if isinstance(error, LocationValueError):
+            return CommandFailed(f"{self.url} is not an address.", "Write it as http://HOST:PORT.")
         cause = error.reason if isinstance(error, MaxRetryError) else error
         if isinstance(cause, SSLError):
             return CommandFailed(f"{self.url} has a certificate that cannot be trusted.", "If it is yours, pass --tls-no-verify.")
@@ -136,6 +147,14 @@ class Gateway:
         return CommandFailed(
             f"Cannot reach {self.url}: {_cause(error)}.", "Start it with `gnomon serve`, or name another gateway with -g."
         )
+
+
+def _parsed(text: bytes) -> Any:
+    """A document; None for what is none."""
+    try:
+        return json.loads(text)
+    except ValueError:
+        return None
 
 
 def _cause(error: BaseException) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -68,8 +67,7 @@ def logs(
         answer.read(cache_content=True)
         gateway.check(answer)
     shown = {"timestamp": with_time, "name": with_name, "instance": with_instance}
-    for line in gateway.lines(answer):
-        message = json.loads(line)
+    for message in gateway.documents(answer):
         if as_json or output == "json":
             print_line(message)
         elif output == "keyvalue":

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import hashlib
 import hmac
-import json
 import os
 import time
 from pathlib import Path
@@ -118,8 +117,7 @@ def _build(builder: Gateway, function: StackFunction, archive: bytes, secret: by
         answer.read(cache_content=True)
         raise CommandFailed(f"{function.name}: {builder.explain(answer)}")
     last: dict[str, Any] = {}
-    for line in builder.lines(answer):
-        last = json.loads(line)
+    for last in builder.documents(answer):
         for text in last.get("log") or []:
             if not quiet:
                 note(f"  {text}")

@@ -5,7 +5,9 @@ from __future__ import annotations
 import base64
 import io
 import json
+import shutil
 import socket
+import subprocess
 import tarfile
 from hashlib import sha256
 from hmac import new as hmac
@@ -36,6 +38,11 @@ REFUSED = {"error": {"code": "unknown_policy", "message": "There is no scaling p
 
 def documents(recorder: Any) -> list[object]:
     return [json.loads(seen.body) for seen in recorder.requests]
+
+
+def files_of(archive: bytes) -> dict[str, bytes]:
+    with tarfile.open(fileobj=io.BytesIO(archive)) as tar:
+        return {member.name: tar.extractfile(member).read() for member in tar if member.isfile()}
 
 
 class TestDeploy:
@@ -353,11 +360,40 @@ class TestUp:
         gnomon("up", "--filter", "greet", "--skip-deploy")
         assert recorder.requests[0].body == recorder.requests[1].body
 
+    @pytest.mark.faas_cli
+    def test_the_real_faas_cli_sends_the_same_files(
+        self, recorder: Any, gnomon: Any, project: Path, environment: dict[str, str]
+    ) -> None:
+        faas_cli = shutil.which("faas-cli")
+        if faas_cli is None:
+            pytest.skip("no faas-cli on PATH")
+        shutil.rmtree(project / "greet" / "__pycache__")
+        recorder.answer("POST", "/build", 200, b'{"status":"success"}\n')
+        flags = [
+            "--filter",
+            "greet",
+            "--skip-deploy",
+            "--payload-secret",
+            ".gnomon/payload-secret",
+            "--remote-builder",
+            recorder.url,
+        ]
+        assert gnomon("up", *flags, "-b", "DEBUG=on").returncode == 0
+        command = [faas_cli, "up", *flags, "-b", "DEBUG=on"]
+        subprocess.run(command, cwd=project, env=environment, check=True, capture_output=True, timeout=30)
+        ours, theirs = [files_of(seen.body) for seen in recorder.requests]
+        assert ours == theirs
+
     def test_a_failed_build_is_not_deployed(self, recorder: Any, gnomon: Any) -> None:
         recorder.answer("POST", "/build", 200, b'{"log":["no such package"],"status":"failed","error":"pip said no"}\n')
         result = gnomon("up", "--filter", "greet")
         assert (result.returncode, len(recorder.requests)) == (1, 1)
         assert result.stderr.endswith("Error: greet was not built: pip said no.\n")
+
+    def test_a_builder_that_speaks_something_else_is_told(self, recorder: Any, gnomon: Any) -> None:
+        recorder.answer("POST", "/build", 200, b"<html>")
+        result = gnomon("up", "--filter", "greet")
+        assert (result.returncode, "no JSON document: '<html>'" in result.stderr) == (1, True)
 
     @pytest.mark.parametrize(
         ("flags", "problem"),
