@@ -27,7 +27,7 @@ async def main(state: Path) -> None:
         (await told.channel(instance.id)).run(request_frame(script), lambda _: None)
     supervisor = descendants(os.getpid())[0]
     # Supervisor, zygote, its waiting child, and for each instance itself, its shell and two sleeps.
-    while len(below := descendants(supervisor)) < 2 + 3 * 4:
+    while len(below := descendants(supervisor)) < 2 + 3 * 4:  # noqa: ASYNC110 - nobody tells us about processes
         await asyncio.sleep(0.05)
     print(supervisor, *below, flush=True)  # noqa: T201 - this is what the test reads
     await asyncio.sleep(1000)
