@@ -34,12 +34,12 @@ _ACTIVATIONS = """
 """
 _ARITHMETIC = """
     add.Tensor add.Scalar sub.Tensor sub.Scalar rsub.Tensor rsub.Scalar mul.Tensor mul.Scalar div.Tensor div.Scalar
-    div.Tensor_mode div.Scalar_mode pow.Tensor_Scalar pow.Tensor_Tensor pow.Scalar remainder.Scalar remainder.Tensor
-    fmod.Scalar fmod.Tensor floor_divide.default maximum.default minimum.default lerp.Tensor lerp.Scalar addcmul.default addcdiv.default
+    div.Tensor_mode div.Scalar_mode pow.Tensor_Scalar pow.Tensor_Tensor pow.Scalar remainder.Scalar remainder.Tensor fmod.Scalar
+    fmod.Tensor floor_divide.default maximum.default minimum.default lerp.Tensor lerp.Scalar addcmul.default addcdiv.default
     neg.default abs.default sqrt.default rsqrt.default square.default reciprocal.default exp.default expm1.default log.default
     log1p.default log2.default sin.default cos.default tan.default atan.default atan2.default erf.default sign.default
-    floor.default ceil.default round.default trunc.default isnan.default isinf.default nan_to_num.default
-    clamp.default clamp.Tensor clamp_min.default clamp_max.default
+    floor.default ceil.default round.default trunc.default isnan.default isinf.default nan_to_num.default clamp.default
+    clamp.Tensor clamp_min.default clamp_max.default
 """
 _LOGIC = """
     eq.Scalar eq.Tensor ne.Scalar ne.Tensor lt.Scalar lt.Tensor le.Scalar le.Tensor gt.Scalar gt.Tensor ge.Scalar ge.Tensor
@@ -47,20 +47,19 @@ _LOGIC = """
     bitwise_or.Tensor bitwise_xor.Tensor where.self where.ScalarOther where.ScalarSelf masked_fill.Scalar masked_fill.Tensor
 """
 _REDUCTIONS = """
-    mean.dim mean.default sum.dim_IntList sum.default prod.dim_int amax.default amin.default max.dim min.dim argmax.default argmin.default
-    var.correction var_mean.correction std.correction all.dim any.dim any.default all.default cumsum.default topk.default sort.default
-    logsumexp.default
+    mean.dim mean.default sum.dim_IntList sum.default prod.dim_int amax.default amin.default max.dim min.dim argmax.default
+    argmin.default var.correction var_mean.correction std.correction all.dim any.dim any.default all.default cumsum.default
+    topk.default sort.default logsumexp.default
 """
 _SHAPES = """
     view.default reshape.default _unsafe_view.default flatten.using_ints unflatten.int permute.default transpose.int t.default
-    squeeze.default squeeze.dim squeeze.dims unsqueeze.default expand.default repeat.default repeat_interleave.self_int tile.default select.int slice.Tensor narrow.default
-    split.Tensor split_with_sizes.default unbind.int cat.default stack.default roll.default flip.default
-    movedim.int numpy_T.default pixel_shuffle.default pixel_unshuffle.default channel_shuffle.default
-    contiguous.default clone.default alias.default detach.default lift_fresh_copy.default
-    to.dtype to.dtype_layout _to_copy.default type_as.default
-    pad.default constant_pad_nd.default reflection_pad1d.default reflection_pad2d.default replication_pad2d.default
-    tril.default triu.default diagonal.default
-    slice_scatter.default select_scatter.default fill.Scalar zero.default copy.default
+    squeeze.default squeeze.dim squeeze.dims unsqueeze.default expand.default repeat.default repeat_interleave.self_int
+    tile.default select.int slice.Tensor narrow.default split.Tensor split_with_sizes.default unbind.int cat.default stack.default
+    roll.default flip.default movedim.int numpy_T.default pixel_shuffle.default pixel_unshuffle.default channel_shuffle.default
+    contiguous.default clone.default alias.default detach.default lift_fresh_copy.default to.dtype to.dtype_layout
+    _to_copy.default type_as.default pad.default constant_pad_nd.default reflection_pad1d.default reflection_pad2d.default
+    replication_pad2d.default tril.default triu.default diagonal.default slice_scatter.default select_scatter.default fill.Scalar
+    zero.default copy.default
 """
 _LOOKUPS = """
     embedding.default index.Tensor index_select.default gather.default scatter.src
@@ -68,7 +67,8 @@ _LOOKUPS = """
 """
 _NEW = """
     full.default zeros.default ones.default full_like.default zeros_like.default ones_like.default new_zeros.default
-    new_ones.default new_full.default arange.default arange.start arange.start_step scalar_tensor.default eye.default linspace.default
+    new_ones.default new_full.default arange.default arange.start arange.start_step scalar_tensor.default eye.default
+    linspace.default
 """
 _RESAMPLING = """
     upsample_nearest1d.vec upsample_nearest2d.vec upsample_nearest3d.vec upsample_nearest2d.default

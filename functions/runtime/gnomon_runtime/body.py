@@ -1,0 +1,192 @@
+"""The Body's application: a layer program that answers batches.
+
+A batch of tensors is concatenated, run once and cut into the members' answers. A batch of events, an HTTP request each, is a
+photograph each for an image classifier: decoded one by one, so that a broken one gets its own 4xx, then classified together.
+A forward that raises is tried again on each half of the batch until only the guilty member is left: one bad input among B costs
+at most 2·log2(B) further runs and fails nobody else.
+
+`Launch.options`: `program` and `weights` (paths), `weight_mode` ("shared" or "private"), `sha256` (of the files, by name: the
+program's is compared here, the weights' by the model repository, because hashing a mapped file would touch all of it), and
+`warm_up_batches` (sizes to run before HELLO, [1] unless given).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import accumulate
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import torch
+from torch import Tensor
+
+from gnomon_core.errors import GnomonError, bad_request
+from gnomon_core.launch import Launch
+from gnomon_core.program import invalid_program
+from gnomon_core.signature import TensorSpec
+from gnomon_core.wire import Frame, Kind, Member
+from gnomon_runtime.answers import JSON
+from gnomon_runtime.engine import load_program
+from gnomon_runtime.engine.allocator import keep_freed_memory
+from gnomon_runtime.events import Event
+from gnomon_runtime.photographs import Preprocess, read_photograph
+from gnomon_runtime.tensor_frames import check_member, head_of, read_batch, write_sample
+
+IMAGE_CLASSIFICATION = "image-classification"
+TOP = 5
+Outputs: TypeAlias = tuple[Tensor, ...]
+
+
+class ModelApplication:
+    """An instance that holds a whole model."""
+
+    def __init__(self, launch: Launch) -> None:
+        options = launch.options
+        keep_freed_memory()
+        torch.set_num_threads(launch.cores)
+        program = Path(options["program"])
+        _check_hash(program, options.get("sha256", {}).get("program.json"))
+        self._model = load_program(program, Path(options["weights"]), options.get("weight_mode", "shared"))
+        self._signature = self._model.signature
+        self._output_head = head_of(self._signature.outputs)
+        details = self._signature.details
+        self._labels: Sequence[str] = details.get("labels", ())
+        self._preprocess = Preprocess.from_json(details["preprocess"]) if self._signature.kind == IMAGE_CLASSIFICATION else None
+        self._warm_up_ms = {str(batch): self._warm_up(batch) for batch in options.get("warm_up_batches", [1])}
+
+    def hello(self) -> Mapping[str, Any]:
+        weights = self._model.weights
+        return {
+            "kind": "model",
+            "model": self._signature.model,
+            "version": self._signature.version,
+            "weight_mode": weights.mode,
+            "weight_bytes": weights.file_bytes,
+            "weight_load_ms": round(1000 * weights.load_s, 3),
+            "warm_up_ms": self._warm_up_ms,
+        }
+
+    def resize(self, cores: int) -> None:
+        torch.set_num_threads(cores)
+
+    def run(self, batch: Frame) -> Frame | Iterator[Frame]:
+        try:
+            head = batch.head_json()
+            if head.get("kind") == "tensors":
+                return self._run_tensors(batch, head)
+            return self._run_events(batch)
+        except Exception as error:  # noqa: BLE001 - an error is the members' answer, never the instance's end
+            return Frame(Kind.RESULT, batch.batch_id, batch.epoch, members=[_failed(error)] * len(batch.members))
+
+    def _run_tensors(self, batch: Frame, head: Mapping[str, Any]) -> Frame:
+        specs = self._signature.inputs
+        sent = tuple(TensorSpec.from_json(spec) for spec in head.get("inputs", ()))
+        if sent != specs:
+            raise bad_request("wrong_inputs", f"The model takes {specs}, not {sent}.", "Ask GET /v2/models/NAME what it takes.")
+
+        def check(member: Member) -> Member:
+            check_member(member, specs)
+            return member
+
+        answers, good, members = _sort(batch.members, check)
+        outputs = self._forward(read_batch(members, specs), [member.size for member in members]) if members else []
+        for index, output in zip(good, outputs, strict=True):
+            answers[index] = (
+                _failed(output)
+                if isinstance(output, GnomonError)
+                else Member(200, batch.members[index].size, b"", write_sample(output))
+            )
+        return Frame(Kind.RESULT, batch.batch_id, batch.epoch, head=self._output_head, members=answers)
+
+    def _run_events(self, batch: Frame) -> Frame:
+        answers, good, pictures = _sort(batch.members, self._read_picture)
+        if pictures:
+            outputs = self._forward([torch.stack(pictures)], [1] * len(pictures))
+            for index, output in zip(good, outputs, strict=True):
+                answers[index] = _failed(output) if isinstance(output, GnomonError) else self._classified(output)
+        return Frame(Kind.RESULT, batch.batch_id, batch.epoch, members=answers)
+
+    def _read_picture(self, member: Member) -> Tensor:
+        if self._preprocess is None:
+            raise GnomonError(
+                415,
+                "unsupported_media_type",
+                f"{self._signature.model} takes tensors, not files.",
+                "Call it with the open inference protocol: POST /v2/models/NAME/infer",
+            )
+        if not len(member.body) and Event(member.meta, b"").method in ("GET", "HEAD"):
+            raise bad_request(
+                "empty_body",
+                f"{self._signature.model} classifies a photograph.",
+                "POST a JPEG or a PNG: curl --data-binary @photo.jpg URL",
+            )
+        return torch.from_numpy(read_photograph(member.body, self._preprocess))
+
+    def _classified(self, outputs: Outputs) -> Member:
+        confidences, indices = outputs[0].float().softmax(-1).view(-1).topk(min(TOP, outputs[0].numel()))
+        top = [
+            {"label": self._label(index), "index": index, "confidence": round(confidence, 6)}
+            for confidence, index in zip(confidences.tolist(), indices.tolist(), strict=True)
+        ]
+        document = {"model": self._signature.model, **top[0], "top": top}
+        return Member(200, 1, JSON, json.dumps(document, ensure_ascii=False).encode())
+
+    def _label(self, index: int) -> str:
+        return self._labels[index] if index < len(self._labels) else str(index)
+
+    def _forward(self, inputs: Sequence[Tensor], sizes: Sequence[int]) -> list[Outputs | GnomonError]:
+        """Each member's outputs, or why it has none. Members that raise together are tried apart."""
+        try:
+            outputs = self._model.executor.run(inputs)
+        except Exception as error:  # noqa: BLE001 - a kernel may raise anything
+            if len(sizes) == 1:
+                return [_reason(error)]
+            half = len(sizes) // 2
+            cut = sum(sizes[:half])
+            first = self._forward([tensor[:cut] for tensor in inputs], sizes[:half])
+            return first + self._forward([tensor[cut:] for tensor in inputs], sizes[half:])
+        ends = list(accumulate(sizes))
+        return [tuple(tensor[end - size : end] for tensor in outputs) for size, end in zip(sizes, ends, strict=True)]
+
+    def _warm_up(self, batch: int) -> float:
+        began_s = time.perf_counter()
+        self._model.executor.run(self._model.zeros(batch))
+        return round(1000 * (time.perf_counter() - began_s), 3)
+
+
+def _sort(members: Sequence[Member], read: Callable[[Member], Any]) -> tuple[list[Member], list[int], list[Any]]:
+    """Answers so far, the indices of the members that could be read, and what was read of them."""
+    answers: list[Member] = []
+    good: list[int] = []
+    found: list[Any] = []
+    for index, member in enumerate(members):
+        try:
+            found.append(read(member))
+        except Exception as error:  # noqa: BLE001 - whatever a library says of a hostile file is that member's answer
+            answers.append(_failed(error))
+        else:
+            good.append(index)
+            answers.append(Member(500, 1, JSON, b""))
+    return answers, good, found
+
+
+def _failed(error: BaseException) -> Member:
+    reason = _reason(error)
+    return Member(reason.status, 1, JSON, reason.body())
+
+
+def _reason(error: BaseException) -> GnomonError:
+    if isinstance(error, GnomonError):
+        return error
+    text = str(error).strip().splitlines() or [""]
+    return GnomonError(
+        500, "model_failed", f"The model raised {type(error).__name__}: {text[0][:200]}", "Check the input's values."
+    )
+
+
+def _check_hash(program: Path, expected: str | None) -> None:
+    if expected is not None and hashlib.sha256(program.read_bytes()).hexdigest() != expected:
+        raise invalid_program("The program's file does not have the SHA-256 that its entry states.", "Put the model again.")

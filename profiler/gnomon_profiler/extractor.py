@@ -1,0 +1,249 @@
+"""Captures a torch module once, and writes it as a layer program with its weights.
+
+`torch.export` traces the module with a batch axis of unknown size, at a batch of 2 because a size of 1 broadcasts and would be
+taken for a constant. Its decompositions are then run with an empty table, which functionalises: no operation that changes a
+tensor in place is left, whatever the module's author wrote. What cannot be a layer program (a custom operator, control flow as
+data, a size that depends on values, a buffer that changes) is refused by name before anything is written.
+"""
+
+from __future__ import annotations
+
+import inspect
+import operator
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.export import Dim, ExportedProgram
+from torch.export.graph_signature import InputKind, OutputKind
+
+from gnomon_core.operators import ALLOWED_OPERATORS
+from gnomon_core.program import Operation, Program, Weight, dump_program, schema_sha256
+from gnomon_core.signature import ModelSignature, TensorSpec
+from gnomon_profiler.arguments import argument_of, is_batch, unsupported
+from gnomon_profiler.weights import DATATYPES, WeightFile
+
+CAPTURE_BATCH = 2
+MAX_BATCH = 4096
+_ASSERTIONS = frozenset(
+    {
+        "aten._assert_async.msg",
+        "aten._assert_scalar.default",
+        "aten._assert_tensor_metadata.default",
+        "aten.sym_constrain_range.default",
+        "aten.sym_constrain_range_for_size.default",
+    }
+)
+"""What torch.export leaves behind to check its own assumptions; they make nothing."""
+
+
+@dataclass(frozen=True, slots=True)
+class Description:
+    """What a model is called and what is done around it: the part of its signature that its graph does not tell."""
+
+    model: str
+    version: str = "1"
+    kind: str = ""
+    details: Mapping[str, Any] | None = None
+    input_names: tuple[str, ...] = ()
+    output_names: tuple[str, ...] = ()
+
+
+def capture(module: torch.nn.Module, example: Sequence[Tensor], description: Description) -> dict[str, bytes]:
+    """The files of a model repository entry: `program.json` and `weights.safetensors`.
+
+    `example` holds one tensor for each input, its first axis the batch; values do not matter where the module does not branch on
+    them.
+
+    Raises:
+        GnomonError: 422 `unsupported_model`, naming what cannot be captured.
+
+    """
+    exported = _export(module, example)
+    _refuse_changes(exported)
+    writer = _Writer(exported)
+    inputs = description.input_names or _parameter_names(module, len(example))
+    program = writer.program(description, inputs)
+    return {"program.json": dump_program(program), "weights.safetensors": writer.weights.file_bytes()}
+
+
+def _export(module: torch.nn.Module, example: Sequence[Tensor]) -> ExportedProgram:
+    modes = [(part, part.training) for part in module.modules()]
+    module.eval()
+    batch = Dim("batch", min=1, max=MAX_BATCH)
+    args = tuple(tensor[:1].repeat(CAPTURE_BATCH, *([1] * (tensor.dim() - 1))) for tensor in example)
+    try:
+        with torch.no_grad():
+            exported = torch.export.export(module, args, dynamic_shapes=tuple({0: batch} for _ in args), strict=False)
+            functional: ExportedProgram = exported.run_decompositions({})
+            return functional
+    except Exception as error:  # torch.export raises dozens of kinds, all of them about the module
+        lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+        reason = lines[0] if lines else type(error).__name__
+        raise unsupported(
+            f"torch.export cannot capture the model: {reason[:500]}",
+            "Export its network alone: no control flow that depends on values, no post-processing, a free batch axis.",
+        ) from error
+    finally:
+        for part, training in modes:
+            part.training = training
+
+
+def _refuse_changes(exported: ExportedProgram) -> None:
+    for spec in exported.graph_signature.output_specs:
+        if spec.kind in (OutputKind.BUFFER_MUTATION, OutputKind.USER_INPUT_MUTATION):
+            raise unsupported(
+                f"The model changes {spec.target!r} when it runs.", "Keep state outside the model, or put it in eval mode."
+            )
+
+
+def _parameter_names(module: torch.nn.Module, count: int) -> tuple[str, ...]:
+    names = [
+        parameter.name
+        for parameter in inspect.signature(module.forward).parameters.values()
+        if parameter.kind in (parameter.POSITIONAL_ONLY, parameter.POSITIONAL_OR_KEYWORD)
+    ]
+    return tuple(names[:count]) if len(names) >= count else tuple(f"input_{index}" for index in range(count))
+
+
+class _Writer:
+    """Walks the graph once and collects inputs, weights and operations."""
+
+    def __init__(self, exported: ExportedProgram) -> None:
+        self._exported = exported
+        self.weights = WeightFile()
+        self._values: dict[str, str] = {}
+        """From a node's name to the value's: the same but for tied weights and parts of several results."""
+        self._inputs: list[Any] = []
+        self._operations: list[Operation] = []
+        self._schemas: dict[str, str] = {}
+
+    def program(self, description: Description, input_names: Sequence[str]) -> Program:
+        self._read_placeholders()
+        self._refuse_operators()
+        for node in self._exported.graph.nodes:
+            if node.op == "call_function":
+                self._add(node)
+        outputs = self._outputs()
+        signature = ModelSignature(
+            model=description.model,
+            version=description.version,
+            inputs=tuple(_tensor_spec(name, node) for name, node in zip(input_names, self._inputs, strict=True)),
+            outputs=tuple(
+                _tensor_spec(name, node)
+                for name, node in zip(description.output_names or self._output_names(len(outputs)), outputs, strict=True)
+            ),
+            kind=description.kind,
+            details=description.details or {},
+        )
+        return Program(
+            torch_version=torch.__version__.split("+")[0],
+            schema_sha256=schema_sha256(self._schemas.values()),
+            signature=signature,
+            inputs=tuple(node.name for node in self._inputs),
+            outputs=tuple(self._values[node.name] for node in outputs),
+            weights=self._weights_read(outputs),
+            operations=tuple(self._operations),
+        )
+
+    def _read_placeholders(self) -> None:
+        stored = {**self._exported.state_dict, **self._exported.constants}
+        by_name = {node.name: node for node in self._exported.graph.nodes if node.op == "placeholder"}
+        for spec in self._exported.graph_signature.input_specs:
+            name = getattr(spec.arg, "name", "")
+            if spec.kind is InputKind.USER_INPUT and isinstance(by_name[name].meta.get("val"), Tensor):
+                self._inputs.append(by_name[name])
+                self._values[name] = name
+            elif spec.kind in (InputKind.PARAMETER, InputKind.BUFFER, InputKind.CONSTANT_TENSOR) and spec.target in stored:
+                self._values[name] = self.weights.add(str(spec.target), stored[str(spec.target)])
+            else:
+                raise unsupported(f"The model's input {name!r} is not a tensor.", "A layer program takes tensors only.")
+
+    def _refuse_operators(self) -> None:
+        refused = set()
+        for node in self._exported.graph.nodes:
+            if node.op == "get_attr":
+                refused.add(f"a sub-graph ({node.target})")
+            elif node.op == "call_function" and not _is_structure(node) and str(node.target) not in ALLOWED_OPERATORS:
+                refused.add(str(node.target))
+        if refused:
+            raise unsupported(
+                f"The model uses what a layer program may not hold: {', '.join(sorted(refused))}.",
+                "Custom, higher-order, random and data-dependent operators are refused; see gnomon_core.operators.",
+            )
+
+    def _add(self, node: Any) -> None:
+        if node.target is operator.getitem:
+            return
+        if _is_structure(node):
+            return
+        op = str(node.target)
+        self._schemas[op] = str(node.target._schema)  # noqa: SLF001 - what print(overload) shows
+        self._operations.append(
+            Operation(
+                op=op,
+                args=tuple(argument_of(argument, self._values) for argument in node.args),
+                results=self._results(node),
+                kwargs={name: argument_of(argument, self._values) for name, argument in node.kwargs.items()},
+            )
+        )
+
+    def _results(self, node: Any) -> tuple[str | None, ...]:
+        value = node.meta["val"]
+        if isinstance(value, Tensor):
+            self._values[node.name] = node.name
+            return (node.name,)
+        results: list[str | None] = [None] * len(value)
+        for user in node.users:
+            position = user.args[1]
+            results[position] = results[position] or user.name
+            self._values[user.name] = str(results[position])
+        return tuple(results)
+
+    def _outputs(self) -> list[Any]:
+        by_name = {node.name: node for node in self._exported.graph.nodes}
+        outputs = []
+        for spec in self._exported.graph_signature.output_specs:
+            node = by_name.get(getattr(spec.arg, "name", ""))
+            if node is None or not isinstance(node.meta.get("val"), Tensor):
+                raise unsupported(
+                    "One of the model's outputs is not a tensor.", "Return tensors, in a tuple or a dict if there are several."
+                )
+            outputs.append(node)
+        return outputs
+
+    def _output_names(self, count: int) -> tuple[str, ...]:
+        spec = self._exported.call_spec.out_spec
+        keys = spec.context if spec is not None and spec.type is not None and issubclass(spec.type, dict) else None
+        if keys and len(keys) == count:
+            return tuple(str(key) for key in keys)
+        return ("output",) if count == 1 else tuple(f"output_{index}" for index in range(count))
+
+    def _weights_read(self, outputs: Sequence[Any]) -> dict[str, Weight]:
+        read = {name for operation in self._operations for name in operation.reads()} | {
+            self._values[node.name] for node in outputs
+        }
+        self.weights.keep(read)
+        return self.weights.described()
+
+
+def _is_structure(node: Any) -> bool:
+    """Whether a node makes no tensor: it picks one of several results, follows a size, or asserts."""
+    if node.target is operator.getitem or str(node.target) in _ASSERTIONS:
+        return True
+    return isinstance(node.meta.get("val"), torch.SymInt | int | torch.SymBool | bool)
+
+
+def _tensor_spec(name: str, node: Any) -> TensorSpec:
+    value = node.meta["val"]
+    sizes = tuple(value.shape)
+    if not sizes or not is_batch(sizes[0]) or not all(isinstance(size, int) for size in sizes[1:]):
+        raise unsupported(
+            f"{name!r} has the shape {sizes}: its first axis must be the batch and no other may depend on it.",
+            "Make the batch the first axis of every input and output.",
+        )
+    if value.dtype not in DATATYPES:
+        raise unsupported(f"{name!r} is {value.dtype}.", f"Known ones: {', '.join(map(str, DATATYPES))}.")
+    return TensorSpec(name, DATATYPES[value.dtype], sizes[1:])
