@@ -1,0 +1,148 @@
+"""The template and the functions made from it: self-contained, locked, and serving from the wheel alone."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import os
+import re
+import shutil
+import socket
+import subprocess
+import sys
+import time
+import zipfile
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from pathlib import Path
+
+import pytest
+import yaml
+
+from gnomon_core.wire import Frame, Kind, Member, decode, encode
+
+ROOT = Path(__file__).resolve().parents[3]
+TEMPLATE = ROOT / "templates" / "gnomon-body"
+
+
+@pytest.fixture(scope="module")
+def wheel_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """What the wheel holds, unpacked, as an installation would."""
+    folder = tmp_path_factory.mktemp("wheel")
+    build = [sys.executable, "-m", "build", "--wheel", "--no-isolation", "--outdir", folder, ROOT]
+    subprocess.run(build, check=True, capture_output=True, timeout=60)
+    (wheel,) = folder.glob("gnomon-*-py3-none-any.whl")
+    zipfile.ZipFile(wheel).extractall(folder / "packages")
+    return folder / "packages"
+
+
+@contextmanager
+def serving(folder: Path, packages: Path, **variables: str) -> Iterator[int]:
+    """What the image's CMD starts, with our packages from the wheel before those of this environment."""
+    with closing(socket.socket()) as listener:
+        listener.bind(("127.0.0.1", 0))
+        port = listener.getsockname()[1]
+    environment = {"PATH": os.environ["PATH"], "PYTHONPATH": str(packages), "GNOMON_BATCH_TOKEN": "token", **variables}
+    command = yaml.safe_load((TEMPLATE / "template.yml").read_text())["fprocess"].split()
+    with (folder / "log").open("wb") as log:
+        process = subprocess.Popen(
+            [sys.executable, "-m", *command, "--bind", f"127.0.0.1:{port}"],
+            cwd=folder, env=environment, stdout=log, stderr=log,
+        )  # fmt: skip
+    try:
+        deadline_s = time.monotonic() + 60
+        while True:
+            try:
+                if call(port, "GET", "/_/ready")[0] == 200:
+                    break
+            except OSError:
+                assert process.poll() is None, (folder / "log").read_text()
+            assert time.monotonic() < deadline_s
+            time.sleep(0.05)
+        yield port
+    finally:
+        process.terminate()
+        print((folder / "log").read_text())
+        assert process.wait(30) == 0
+
+
+def call(port: int, method: str, path: str, body: bytes = b"", token: str = "token") -> tuple[int, bytes]:
+    with closing(http.client.HTTPConnection("127.0.0.1", port, timeout=20)) as connection:
+        connection.request(method, path, body, {"Authorization": f"Bearer {token}"})
+        answer = connection.getresponse()
+        return answer.status, answer.read()
+
+
+def test_the_template_serves_from_the_wheel_alone(tmp_path: Path, wheel_folder: Path) -> None:
+    shutil.copytree(TEMPLATE / "function", tmp_path / "function")
+    with serving(tmp_path, wheel_folder) as port:
+        assert json.loads(call(port, "POST", "/", b"three small words")[1]) == {"words": 3}
+        frame = Frame(Kind.BATCH, members=[Member(0, 1, b"POST\n/\n\n", body) for body in (b"a", b"\xff", b"a b")])
+        result = decode(call(port, "POST", "/gnomon/batch", encode(frame))[1])
+    assert [member.code for member in result.members] == [200, 400, 200]
+
+
+def test_the_handlers_own_test_passes(tmp_path: Path) -> None:
+    shutil.copytree(TEMPLATE / "function", tmp_path / "function")
+    command = re.search(r'TEST_COMMAND="python (.*)"', (TEMPLATE / "Dockerfile").read_text())
+    assert command is not None
+    result = subprocess.run([sys.executable, *command[1].split()], cwd=tmp_path, capture_output=True, timeout=60, check=False)
+    assert result.returncode == 0, result.stderr
+    assert b"Ran 3 tests" in result.stderr
+
+
+def test_everything_an_image_installs_from_an_index_is_locked_by_hash() -> None:
+    lock = (TEMPLATE / "requirements.txt").read_text()
+    requirements = lock.replace("\\\n", " ").splitlines()
+    assert len(requirements) > 20
+    for line in requirements:
+        assert line.startswith("#") or re.fullmatch(r"[a-z0-9-]+==\S+( ; .*?)?( +--hash=sha256:[0-9a-f]{64})+", line), line
+    assert "://" not in lock
+    names = {line.partition("==")[0] for line in requirements}
+    assert {"flask", "gunicorn", "numpy", "pillow", "safetensors", "torch"} <= names
+    assert "gnomon" not in names, "ours comes from the wheel, never by name from an index"
+
+
+def test_the_lock_holds_the_versions_that_are_tested_together() -> None:
+    pinned = re.compile(r"^([a-z0-9.-]+)==(\S+)", re.MULTILINE)
+    tested = dict(pinned.findall((ROOT / "constraints.txt").read_text()))
+    locked = dict(pinned.findall((TEMPLATE / "requirements.txt").read_text()))
+    assert {name: version for name, version in locked.items() if tested.get(name, version) != version} == {}
+
+
+def test_the_image_has_the_port_and_the_user_of_the_contract() -> None:
+    dockerfile = (TEMPLATE / "Dockerfile").read_text()
+    assert "EXPOSE 8080" in dockerfile
+    assert "USER 10001:10001" in dockerfile
+    installs = re.findall(r"pip install (.*)", dockerfile)
+    assert len(installs) == 3
+    assert "--require-hashes" in installs[0]
+    assert installs[1].startswith("--no-index --no-deps /tmp/gnomon/gnomon-*.whl")
+
+
+@pytest.mark.torch
+def test_the_body_serves_the_model_that_is_named(tmp_path: Path, wheel_folder: Path) -> None:
+    capture = """
+import sys, torch
+from pathlib import Path
+from gnomon_profiler.extractor import Description, capture
+from gnomon_profiler.repository import DirectoryRepository
+torch.manual_seed(0)
+module = torch.nn.Sequential(torch.nn.Linear(3, 4), torch.nn.ReLU())
+files = capture(module, [torch.zeros(2, 3)], Description("small"))
+DirectoryRepository(Path(sys.argv[1])).put("small", "1", files)
+print(module.eval()(torch.ones(1, 3)).tolist())
+"""
+    made = subprocess.run(
+        [sys.executable, "-c", capture, tmp_path / "models"], capture_output=True, text=True, check=True, timeout=100
+    )
+    shutil.copytree(ROOT / "functions" / "body", tmp_path / "function")
+    with serving(tmp_path, wheel_folder, GNOMON_MODEL="small@1", GNOMON_MODELS=str(tmp_path / "models")) as port:
+        assert call(port, "POST", "/", b"x")[0] == 415
+        head = json.dumps({"kind": "tensors", "inputs": [{"name": "input", "datatype": "FP32", "shape": [3]}]}).encode()
+        ones = b"\0\0\x80\x3f" * 3
+        frame = Frame(Kind.BATCH, 1, head=head, members=[Member(0, 1, b"", ones), Member(0, 2, b"", ones * 2)])
+        result = decode(call(port, "POST", "/gnomon/batch", encode(frame))[1])
+    assert [(member.code, member.size) for member in result.members] == [(200, 1), (200, 2)]
+    expected = json.loads(made.stdout)[0]
+    assert memoryview(bytes(result.members[0].body)).cast("f").tolist() == pytest.approx(expected, rel=1e-5)
