@@ -239,7 +239,8 @@ def replay_apart(plan: Plan, target: Target, processes: int = 1) -> Report:
     connections = max(1, plan.max_connections // processes)
     shares = [replace(plan, times_s=plan.times_s[n::processes], max_connections=connections) for n in range(processes)]
     with ProcessPoolExecutor(processes, mp_context=context, initializer=_wait_for_all, initargs=(started,)) as pool:
-        pool.submit(int)  # the first task starts the processes; second 0 is set when all of them are there
+        for _ in range(processes):
+            pool.submit(int)  # each task starts a process; second 0 is set when all of them are there
         started.wait(START_LIMIT_S)
         begin_s = time.monotonic() + plan.lead_s
         started_at = datetime.now(UTC)

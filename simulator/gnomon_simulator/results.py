@@ -84,6 +84,7 @@ class FunctionResult:
     """One function's run of `duration_s` virtual seconds.
 
     `instance_s` and `core_s` count each instance from creation to end, loading included; `busy_core_s` only executing ones.
+    The fewest and most instances are those that live at the autoscaler's looks, loading ones included, draining ones not.
     """
 
     function: str
@@ -95,6 +96,7 @@ class FunctionResult:
     instance_s: float
     core_s: float
     busy_core_s: float
+    fewest_instances: int
     most_instances: int
 
     @property
@@ -129,6 +131,7 @@ class FunctionResult:
             "instance_s": round(self.instance_s, 6),
             "core_s": round(self.core_s, 6),
             "busy_core_s": round(self.busy_core_s, 6),
+            "fewest_instances": self.fewest_instances,
             "most_instances": self.most_instances,
             "mean_instances": self.instance_s / self.duration_s if self.duration_s else 0.0,
             "decisions": [record.to_json() for record in self.decisions],

@@ -88,7 +88,7 @@ class SimulatedFunction:
         self._timer_s = NEVER_S
         self._poked = False
         self._row = 0
-        self._most = 0
+        self._lives: set[int] = set()
 
     def begin(self) -> None:
         """Enter what is known beforehand: the first arrival, the first look, the crashes."""
@@ -115,7 +115,8 @@ class SimulatedFunction:
             instance_s=sum((now_s if life.gone_s is None else life.gone_s) - life.instance.started_s for life in lives),
             core_s=sum(life.core_s for life in lives),
             busy_core_s=self._dispatcher.counters(now_s).busy_core_s,
-            most_instances=self._most,
+            fewest_instances=min(self._lives, default=0),
+            most_instances=max(self._lives, default=0),
         )
 
     # Events
@@ -211,6 +212,8 @@ class SimulatedFunction:
         if decision is not None:
             error = self._apply(decision)
             self._decisions.add(now_s, self._runner.policy_name, decision, error)
+        instances = self._platform.instances(self.plan.name)
+        self._lives.add(sum(instance.state is not InstanceState.DRAINING for instance in instances))
 
     def _apply(self, decision: Decision) -> str:
         try:
@@ -262,7 +265,6 @@ class SimulatedFunction:
     def _count_starting(self) -> None:
         instances = self._platform.instances(self.plan.name)
         self._dispatcher.workers.set_starting(sum(instance.state is InstanceState.STARTING for instance in instances))
-        self._most = max(self._most, len(instances))
 
 
 def _check(plan: FunctionPlan) -> None:

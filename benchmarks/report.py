@@ -1,0 +1,118 @@
+"""Figures of benchmarks: one JSON file a benchmark in `results/`, and the same as a table.
+
+A figure is measured several times. It is met only if the whole 95 % interval of its mean is on the goal's side, missed only if
+the whole interval is on the other; in between it reads "not resolved". A figure without a goal is there to be seen beside others.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import platform
+import statistics
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+RESULTS = Path(__file__).parent / "results"
+# Two-sided 95 % points of Student's t for 1, 2, … degrees of freedom; beyond the list the normal distribution's will do.
+_T95 = (12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228, 2.201, 2.179, 2.160, 2.145, 2.131)
+_NORMAL95 = 1.960
+
+
+@dataclass(frozen=True, slots=True)
+class Figure:
+    """One figure. `comparison` is "<=" or ">=" where there is a goal; `met` is "met", "missed", "not resolved" or ""."""
+
+    key: str
+    value: float
+    unit: str
+    goal: float | None = None
+    comparison: str = ""
+    met: str = ""
+    detail: str = ""
+
+
+def measured(
+    key: str, values: Sequence[float], unit: str, *, at_most: float | None = None, at_least: float | None = None, detail: str = ""
+) -> Figure:
+    """A figure from its repeated measurements: their mean, judged by the interval around it."""
+    value, half = statistics.fmean(values), half_width(values)
+    spread = f"± {half:.3g} (95 %), {min(values):.4g} to {max(values):.4g} in {len(values)} runs" if len(values) > 1 else "1 run"
+    detail = f"{spread}; {detail}" if detail else spread
+    if at_most is not None:
+        return Figure(
+            key, value, unit, at_most, "<=", _judged(met=value + half <= at_most, missed=value - half > at_most), detail
+        )
+    if at_least is not None:
+        return Figure(
+            key, value, unit, at_least, ">=", _judged(met=value - half >= at_least, missed=value + half < at_least), detail
+        )
+    return Figure(key, value, unit, detail=detail)
+
+
+def half_width(values: Sequence[float]) -> float:
+    """Half of the 95 % interval of the mean; 0 for a single value, which says nothing about its spread."""
+    if len(values) <= 1:
+        return 0.0
+    degrees = len(values) - 1
+    point = _T95[degrees - 1] if degrees <= len(_T95) else _NORMAL95
+    return point * statistics.stdev(values) / math.sqrt(len(values))
+
+
+def write(name: str, figures: Sequence[Figure], *, repeats: int, packages: Iterable[str] = (), folder: Path = RESULTS) -> Path:
+    """Write `NAME.json`, print it as a table, and say where it is."""
+    document = {
+        "name": name,
+        "measured_at": datetime.now(UTC).isoformat(timespec="seconds"),
+        "machine": machine(),
+        "versions": {"python": platform.python_version()} | {package: _version(package) for package in packages},
+        "repeats": repeats,
+        "figures": [asdict(figure) for figure in figures],
+    }
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / f"{name}.json"
+    path.write_text(json.dumps(document, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+    print(table([document]))
+    return path
+
+
+def table(documents: Iterable[Mapping[str, Any]]) -> str:
+    """All figures, those not met first."""
+    order = {"missed": 0, "not resolved": 1, "met": 2, "": 3}
+    rows = [
+        [
+            str(order[figure["met"]]),
+            f"{document['name']}: {figure['key']}",
+            f"{figure['value']:.4g} {figure['unit']}".strip(),
+            f"{figure['comparison']} {figure['goal']:g}" if figure["goal"] is not None else "",
+            figure["met"],
+            str(figure["detail"]),
+        ]
+        for document in documents
+        for figure in document["figures"]
+    ]
+    rows.sort(key=lambda row: row[0])
+    widths = [max((len(row[column]) for row in rows), default=0) for column in range(1, 5)]
+    return "\n".join("  ".join([*(text.ljust(w) for text, w in zip(row[1:5], widths, strict=True)), row[5]]) for row in rows)
+
+
+def machine() -> str:
+    """What it ran on, in words."""
+    memory_gib = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
+    return f"{os.cpu_count()} cores, {memory_gib:.0f} GiB, {platform.system()} {platform.release()} {platform.machine()}"
+
+
+def _judged(*, met: bool, missed: bool) -> str:
+    return "met" if met else "missed" if missed else "not resolved"
+
+
+def _version(package: str) -> str:
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return ""

@@ -1,0 +1,88 @@
+"""`simulate` as a command: options in, figures out, wrong options refused with what to do."""
+
+import io
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gnomon_core.errors import GnomonError
+from gnomon_simulator.commands import ArrivalOptions, SimulateOptions, simulate
+
+TRACE = "t_seconds,count\n" + "".join(f"{second},{20 + second % 5}\n" for second in range(60))
+
+
+@pytest.fixture
+def trace(tmp_path: Path) -> Path:
+    path = tmp_path / "trace.csv"
+    path.write_text(TRACE)
+    return path
+
+
+def figures(options: SimulateOptions) -> Any:
+    out = io.StringIO()
+    assert simulate(options, out) == 0
+    return json.loads(out.getvalue())
+
+
+def test_a_trace_is_simulated_once_for_each_scheduler(trace: Path, tmp_path: Path) -> None:
+    options = SimulateOptions(
+        ArrivalOptions(trace=trace, start_s=10.0, duration_s=30.0, scale=2.0),
+        labels={"com.openfaas.scale.max": "8"},
+        annotations={"gnomon/autoscaler": "od", "gnomon/slo-ms": "500", "gnomon/max-batch": "4"},
+        service_s=0.05,
+        schedulers=("adaptive", "immediate"),
+        warm=2,
+        requests=tmp_path / "requests.jsonl",
+        json=True,
+    )
+    first, second = figures(options)
+    assert (first["scheduler"], second["scheduler"]) == ("adaptive", "immediate")
+    assert first["requests"] == second["requests"] == sum(2 * (20 + at % 5) for at in range(10, 40))
+    assert first["autoscaler"] == "od"
+    assert first["decisions"][0]["reason"]
+    assert len((tmp_path / "requests.jsonl").read_text().splitlines()) == second["requests"]
+    assert figures(options) == [first, second]
+
+
+def test_without_a_scheduler_it_is_the_scaling_policy_s_own() -> None:
+    options = SimulateOptions(
+        ArrivalOptions(poisson_rps=20.0, duration_s=5.0), annotations={"gnomon/autoscaler": "k-lv"}, service_s=0.01, json=True
+    )
+    assert figures(options)[0]["scheduler"] == "adaptive"
+
+
+def test_a_profile_gives_the_speed(tmp_path: Path) -> None:
+    profile = tmp_path / "profile.json"
+    profile.write_text(json.dumps({"variant": "v", "latency_s": {"1": {"1": 0.04}}}))
+    options = SimulateOptions(ArrivalOptions(rate_rps=5.0, duration_s=5.0), profile=profile, warm=1, json=True)
+    assert figures(options)[0]["latency_ms"]["p50"] == pytest.approx(40.0)
+
+
+def test_the_table_is_what_people_get() -> None:
+    out = io.StringIO()
+    simulate(SimulateOptions(ArrivalOptions(rate_rps=5.0, duration_s=1.0), service_s=0.01), out)
+    assert "violations" in out.getvalue()
+
+
+@pytest.mark.parametrize(
+    "arrivals",
+    [
+        ArrivalOptions(),
+        ArrivalOptions(poisson_rps=1.0, rate_rps=1.0, duration_s=1.0),
+        ArrivalOptions(rate_rps=1.0),
+        ArrivalOptions(rate_rps=1.0, duration_s=0.0),
+        ArrivalOptions(rate_rps=1.0, duration_s=1.0, scale=0.0),
+    ],
+)
+def test_arrivals_come_from_exactly_one_source(arrivals: ArrivalOptions) -> None:
+    with pytest.raises(GnomonError) as refused:
+        simulate(SimulateOptions(arrivals, service_s=0.1))
+    assert refused.value.hint
+
+
+@pytest.mark.parametrize("speed", [{}, {"service_s": 0.0}, {"service_s": 0.1, "profile": Path("p.json")}])
+def test_speed_comes_from_exactly_one_source(speed: Any) -> None:
+    with pytest.raises(GnomonError):
+        simulate(SimulateOptions(ArrivalOptions(rate_rps=1.0, duration_s=1.0), **speed))
