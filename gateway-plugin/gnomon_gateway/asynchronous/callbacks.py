@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import re
 import socket
 from collections.abc import Awaitable, Callable, Sequence
 from random import Random
@@ -23,6 +24,7 @@ CONNECT_TIMEOUT_S = 5.0
 MAX_TRIES = 5
 MIN_WAIT_S = 1.0
 MAX_WAIT_S = 60.0
+_PRINTABLE = re.compile("[ -~]+")
 _SUCCESS = range(200, 300)
 _LATER = frozenset({408, 425, 429, 500, 502, 503, 504})
 
@@ -133,8 +135,9 @@ def _url(target: Target) -> URL:
 
 
 def _headers(call: Call, answer: FunctionAnswer, duration_s: float) -> dict[str, str]:
+    content_type = answer.header("Content-Type") or ""
     return {
-        "Content-Type": answer.header("Content-Type") or "application/octet-stream",
+        "Content-Type": content_type if _PRINTABLE.fullmatch(content_type) else "application/octet-stream",
         "X-Call-Id": call.call_id,
         "X-Function-Name": str(call.function),
         "X-Function-Status": str(answer.status),

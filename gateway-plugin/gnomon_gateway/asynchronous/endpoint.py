@@ -15,29 +15,15 @@ from gnomon_gateway.asynchronous.callbacks import Callbacks
 from gnomon_gateway.asynchronous.calls import Call
 from gnomon_gateway.asynchronous.invocation import Headers
 from gnomon_gateway.asynchronous.queue import AsyncQueue
+from gnomon_gateway.headers import HOP_BY_HOP
 from gnomon_gateway.openfaas.control import Handlers, unknown_function
 from gnomon_gateway.openfaas.documents import read_body
 
 MAX_HEADER_BYTES = 32 * 1024
 _CALL_ID = re.compile(r"[!-~]{1,128}")
 # What belongs to this connection or to us, and not to the function.
-_NOT_KEPT = frozenset(
-    {
-        "connection",
-        "content-length",
-        "expect",
-        "keep-alive",
-        "proxy-authenticate",
-        "proxy-authorization",
-        "te",
-        "trailer",
-        "transfer-encoding",
-        "upgrade",
-        "x-call-id",
-        "x-callback-url",
-        "x-start-time",
-    }
-)
+_OURS = {"content-length", "expect", "x-call-id", "x-callback-url", "x-start-time"}
+_NOT_KEPT = frozenset(_OURS | {name.decode() for name in HOP_BY_HOP})
 
 
 class AsyncEndpoint:
@@ -70,7 +56,7 @@ class AsyncEndpoint:
         call = Call(
             call_id=call_id,
             function=function,
-            path="/" + request.path_params.get("rest", ""),
+            path=_path_below(request.scope["raw_path"]),
             query=request.scope["query_string"].decode("latin-1"),
             headers=(*_kept_headers(request), ("x-call-id", call_id), ("x-start-time", start_time)),
             body_bytes=len(body),
@@ -79,6 +65,11 @@ class AsyncEndpoint:
         )
         await self._queue.submit(call, body)
         return Response(status_code=202, headers={"X-Call-Id": call_id, "X-Start-Time": start_time})
+
+
+def _path_below(raw_path: bytes) -> str:
+    """What comes after the name, undecoded: a decoded line break would be a header to whoever reads lines."""
+    return "/" + raw_path.decode("latin-1").split("/", 3)[3] if raw_path.count(b"/") > 2 else "/"  # noqa: PLR2004 - /a/name/…
 
 
 def _call_id(request: Request) -> str:

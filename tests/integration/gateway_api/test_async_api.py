@@ -7,6 +7,7 @@ import re
 from typing import Any
 
 import pytest
+from yarl import URL
 
 from gnomon_core.errors import GnomonError
 from gnomon_gateway.asynchronous.invocation import FunctionAnswer, Invocation, answer_of
@@ -46,7 +47,7 @@ async def test_a_call_is_202_with_its_id_and_reaches_the_function_as_it_was_sent
     await gateway.deploy("fn")
     headers = {"X-Custom": "é", "Content-Type": "text/plain", "Connection": "X-Hop", "X-Hop": "1"}
     async with gateway.client.post(
-        gateway.url + "/async-function/fn.openfaas-fn/a/b?x=1&y=%20z", data=b"\x00body", headers=headers
+        URL(gateway.url + "/async-function/fn.openfaas-fn/a%0Db/c?x=1&y=%20z", encoded=True), data=b"\x00body", headers=headers
     ) as response:
         assert response.status == 202
         assert await response.read() == b""
@@ -55,7 +56,7 @@ async def test_a_call_is_202_with_its_id_and_reaches_the_function_as_it_was_sent
         assert int(response.headers["X-Start-Time"]) > 1.6e18
     await until(lambda: gateway.queue.counters.completed == 1)
     (seen,) = recorder.seen
-    assert (str(seen.function), seen.method, seen.path, seen.query) == ("fn.openfaas-fn", "POST", "/a/b", "x=1&y=%20z")
+    assert (str(seen.function), seen.method, seen.path, seen.query) == ("fn.openfaas-fn", "POST", "/a%0Db/c", "x=1&y=%20z")
     assert (seen.body, seen.deadline_s) == (b"\x00body", None)
     kept = dict(seen.headers)
     assert kept["x-custom"] == "é".encode().decode("latin-1")
