@@ -62,8 +62,7 @@ def serving(folder: Path, packages: Path, **variables: str) -> Iterator[int]:
         yield port
     finally:
         process.terminate()
-        print((folder / "log").read_text())
-        assert process.wait(30) == 0
+        assert process.wait(30) == 0, (folder / "log").read_text()
 
 
 def call(port: int, method: str, path: str, body: bytes = b"", token: str = "token") -> tuple[int, bytes]:
