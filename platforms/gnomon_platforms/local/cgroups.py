@@ -35,6 +35,7 @@ class MemoryGroups:
     def __init__(self) -> None:
         self._root: Path | None = None
         self._names = _V1
+        self._emptying: set[Path] = set()
         self.description = "RLIMIT_DATA of each process; no memory control group is writable"
         for version, names, parent in _candidates():
             root = _try(parent, names)
@@ -74,10 +75,14 @@ class MemoryGroups:
         return False
 
     def remove(self, instance_id: str) -> None:
-        """Remove a group whose members have ended."""
+        """Remove a group whose members have ended. One that an orphan still holds is removed with a later one."""
         if self._root is not None:
-            with contextlib.suppress(OSError):
-                self._group(instance_id).rmdir()
+            self._emptying.add(self._group(instance_id))
+            for group in list(self._emptying):
+                with contextlib.suppress(OSError):
+                    if group.exists():
+                        group.rmdir()
+                    self._emptying.discard(group)
 
     def close(self) -> None:
         """Remove what is left and our own group."""

@@ -169,5 +169,6 @@ def describe_exit(status: int | None, *, out_of_memory: bool) -> str:
     if status is None:
         return ""
     if os.WIFSIGNALED(status):
-        return f"ended by {signal.Signals(os.WTERMSIG(status)).name}"
+        number = os.WTERMSIG(status)
+        return f"ended by {signal.Signals(number).name if number in set(signal.Signals) else f'signal {number}'}"
     return f"exit status {os.WEXITSTATUS(status)}"

@@ -25,7 +25,7 @@ from gnomon_platforms.local.cgroups import MemoryGroups
 from gnomon_platforms.local.images import BuiltImages, ImageTable
 from gnomon_platforms.local.lives import Life, Surroundings, describe_exit
 from gnomon_platforms.local.nodes import LocalNode, claimed_cores
-from gnomon_platforms.local.recipes import Recipe, Recipes
+from gnomon_platforms.local.recipes import Recipe, Recipes, limit_bytes
 from gnomon_platforms.local.supervisor_client import SupervisorClient
 from gnomon_platforms.local.users import forbid_inspection
 from gnomon_platforms.local.zygotes import BARE, TORCH, Environment, Zygotes
@@ -168,7 +168,7 @@ class LocalPlatform:
                 return
             join: list[str] = []
             if self._memory.available:
-                join = [self._memory.create(life.instance.id, request.spec.memory_bytes)]
+                join = [self._memory.create(life.instance.id, limit_bytes(request.spec))]
             cpus = self._node.claimed(life.instance.id).cpus
             order = self._recipes.order(recipe, request, life.instance.id, cpus, limited=bool(join))
             life.order(order, join, self._start_timeout_s)

@@ -23,6 +23,9 @@ from gnomon_platforms.local.zygotes import BARE, TORCH, Environment
 MODEL_OVERHEAD_BYTES = 96 * 2**20
 """What a model's instance holds besides its weights: activations and the pages it does not share with the zygote."""
 SMALL_INSTANCE_BYTES = 32 * 2**20
+RUNTIME_BYTES = 16 * 2**20
+"""What the runtime itself holds in an instance, 9 MB as measured, comes on top of a function's limit, as a pod's overhead does in
+Kubernetes: a function that runs `env` may be limited to 5Mi."""
 MAX_PROCESSES = 1024
 DEFAULT_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
@@ -137,7 +140,7 @@ class Recipes:
         )
         entered = self.environment(recipe, spec, request.secrets).sandbox is not None
         secrets = {} if entered else request.secrets
-        sandbox = self._sandbox(recipe, spec, secrets, memory_bytes=None if limited else spec.memory_bytes)
+        sandbox = self._sandbox(recipe, spec, secrets, memory_bytes=None if limited else limit_bytes(spec))
         return Order(launch, sandbox, entered=entered, cpus=cpus)
 
     def _sandbox(
@@ -151,6 +154,11 @@ class Recipes:
             secrets=secrets,
             limits=Limits(memory_bytes=memory_bytes, processes=None if self._users is None else MAX_PROCESSES),
         )
+
+
+def limit_bytes(spec: FunctionSpec) -> int | None:
+    """The bound of an instance's memory; None where the function has no limit."""
+    return None if spec.memory_bytes is None else spec.memory_bytes + RUNTIME_BYTES
 
 
 def _handler(spec: FunctionSpec, built: BuiltHandler) -> Recipe:

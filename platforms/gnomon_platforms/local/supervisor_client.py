@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import importlib.util
 import os
 import subprocess
@@ -107,8 +106,7 @@ class SupervisorClient:
                 return
             except packets.PeerGoneError:
                 self._release()
-                with contextlib.suppress(subprocess.TimeoutExpired):
-                    self._process.wait(0.5)
+                self._loop.run_in_executor(None, self._process.wait)
                 self._on_lost()
                 return
             self._on_event(event)

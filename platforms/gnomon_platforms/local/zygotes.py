@@ -20,7 +20,7 @@ from gnomon_core.launch import Sandbox
 from gnomon_platforms.local.supervisor_client import BASE_ENVIRONMENT, packages
 
 WARM_TIMEOUT_S = 120.0
-MAX_FOREIGN_ZYGOTES = 16
+MAX_FOREIGN_ZYGOTES = 8
 """Zygotes of built environments that are kept for functions without instances; the longest unused ones are ended."""
 
 

@@ -114,6 +114,11 @@ async def test_passing_a_memory_limit_ends_only_the_one_that_did(running: Runnin
     assert await running.ask(modest, "echo fine") == "fine\n"
 
 
+async def test_a_small_limit_leaves_room_for_a_small_function(running: Running) -> None:
+    instance = await running.begin("small", limits={"memory": "5Mi"})
+    assert [await running.ask(instance, "echo fine") for _ in range(3)] == ["fine\n"] * 3
+
+
 @pytest.mark.root
 @needs_root
 async def test_functions_are_different_users_and_nobody_important(running: Running) -> None:
@@ -174,6 +179,9 @@ async def test_a_handler_runs_in_its_own_environment_with_nothing_of_ours(runnin
     assert await running.ask(instance, "__import__('starlette')") == "ModuleNotFoundError(\"No module named 'starlette'\")"
     assert await running.ask(instance, "sys.prefix") == str(environment)
     assert await running.ask(instance, "len(os.sched_getaffinity(0))") == "1"
+    sibling = await running.begin_spec(spec, {"s": b"sesam"})
+    chance = "__import__('random').random()"
+    assert await running.ask(instance, chance) != await running.ask(sibling, chance)
     (running.state / "users-of-others").write_text("x")
     assert "Error" in await running.ask(instance, f"pathlib.Path('{running.state}/users-of-others').read_text()")
     if os.geteuid() == 0:
