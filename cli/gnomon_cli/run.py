@@ -20,14 +20,17 @@ from gnomon_cli.composition import Gnomon
 from gnomon_cli.credentials import Credentials
 from gnomon_cli.deployment import Overrides, from_stack
 from gnomon_cli.errors import CommandFailed
+from gnomon_cli.preflight import check_room
 from gnomon_cli.serve import serve
 from gnomon_cli.serve_options import ServeOptions
 from gnomon_cli.stack import Stack, StackFunction, load_stack
 from gnomon_core.settings import PREFIX
+from gnomon_profiler.add import ensure_model
+from gnomon_profiler.names import in_catalog
+from gnomon_profiler.repository import DirectoryRepository
 
 MODEL = f"{PREFIX}model"
 READY_LIMIT_S = 60.0
-DEPLOY_LIMIT_S = 600.0
 OK = 200
 
 
@@ -47,8 +50,19 @@ def run(options: ServeOptions, stack_file: str, *, once: bool) -> None:
         await asyncio.to_thread(_Demonstration(gnomon.url, stack, classifier).show)
         return not once
 
+    check_room(options.state)
+    _capture(stack, options.models)
     print("Starting Gnomon …", flush=True)
     serve(options, demonstrate)
+
+
+def _capture(stack: Stack, folder: Path) -> None:
+    """Put the models that the stack names into the repository, with progress; the gateway would do it in silence."""
+    repository = DirectoryRepository(folder)
+    for function in stack.functions:
+        model = function.annotations.get(MODEL, "")
+        if in_catalog(model.partition("@")[0]):
+            ensure_model(repository, model.partition("@")[0], progress=lambda line: print(f"  {line}", flush=True))
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +72,7 @@ class _Demonstration:
     classifier: StackFunction
 
     def show(self) -> None:
-        gateway = Gateway(self.url, Credentials(), timeout_s=DEPLOY_LIMIT_S)
+        gateway = Gateway(self.url, Credentials())
         for function in self.stack.functions:
             self._deploy(gateway, function)
         photograph = photograph_path()
@@ -77,12 +91,8 @@ class _Demonstration:
         )
 
     def _deploy(self, gateway: Gateway, function: StackFunction) -> None:
-        model = function.annotations.get(MODEL)
-        what = f" (capturing {model}, the first time)" if model else ""
-        print(f"Deploying {function.name}{what} …", flush=True)
-        begun_s = time.monotonic()
         send(gateway, from_stack(self.stack, function, Overrides(), read_template=True), replace=False, update=True)
-        print(f"  deployed in {time.monotonic() - begun_s:.1f} s", flush=True)
+        print(f"Deployed {function.name}.", flush=True)
 
     def _ask(self, gateway: Gateway, photograph: bytes) -> dict[str, Any]:
         end_s = time.monotonic() + READY_LIMIT_S
