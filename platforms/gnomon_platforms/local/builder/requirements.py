@@ -17,7 +17,7 @@ from gnomon_core.errors import GnomonError
 
 MAX_BYTES = 256 << 10
 _COMMENT = re.compile(r"(^|\s+)#.*$")
-_ELSEWHERE = re.compile(r"^(-r|--requirement|-c|--constraint|-e|--editable)\b|^[./]|\bfile:")
+_OTHER_FILE = re.compile(r"-[rce]|--(requirement|constraint|editable)\b|\.")
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,13 +53,18 @@ def read_requirements(content: bytes) -> Requirements:
     options: list[str] = []
     packages: set[str] = set()
     for line in _logical_lines(text):
-        if _ELSEWHERE.search(line):
+        if _is_elsewhere(line):
             raise _refuse(f"says {line[:100]!r}, which is outside of it", "Name packages of an index, or a URL with a version.")
         if line.startswith("-"):
             options.append(line)
         else:
             packages.add(line)
     return Requirements((*options, *sorted(packages)))
+
+
+def _is_elsewhere(line: str) -> bool:
+    """Whether a line means a file of some machine: an option for one, or a path, or a file's URL."""
+    return bool(_OTHER_FILE.match(line)) or "file:" in line or ("/" in line and "://" not in line)
 
 
 def _logical_lines(text: str) -> Iterator[str]:
