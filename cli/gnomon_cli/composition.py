@@ -165,7 +165,7 @@ class Gnomon:
         )
         asynchronous = AsyncEndpoint(self._async_queue, self._callbacks, lambda key: self.manager.status(key) is not None, _now)
         build = build_routes(self._builder, payload_secret(self.options.state / "payload-secret"))
-        hosts = host_rule(self.options.host)
+        hosts = host_rule(self.options.host, self.options.allowed_hosts)
         application = control_application(control, hosts, self._auth, counters, [asynchronous.handlers(), *build])
         return GatewayApp(self.manager, application)
 

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import errno
+import fcntl
 import shutil
 import socket
 from pathlib import Path
+from typing import BinaryIO
 
 from gnomon_core.errors import GnomonError
 
@@ -34,6 +36,25 @@ def check_port(host: str, port: int) -> None:
                     "Stop what listens there, or choose another: --port N (make run PORT=N).",
                 ) from None
             raise GnomonError(500, "port_refused", f"Cannot listen on {host}:{port}: {error.strerror}.") from None
+
+
+def lock_state(state: Path) -> BinaryIO:
+    """Hold the state folder for this process alone, as long as the returned file is open.
+
+    Raises:
+        GnomonError: 500 `state_in_use`. Two gateways on one folder would each run its asynchronous calls.
+
+    """
+    state.mkdir(mode=0o700, parents=True, exist_ok=True)
+    lock = (state / "lock").open("ab")
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        lock.close()
+        raise GnomonError(
+            500, "state_in_use", f"Another Gnomon serves from {state} already.", "Stop it, or choose another folder with --state."
+        ) from None
+    return lock
 
 
 def check_room(state: Path, *, memory_bytes: int = MEMORY_BYTES, disk_bytes: int = DISK_BYTES) -> None:

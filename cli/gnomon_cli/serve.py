@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Callable
 import uvloop
 
 from gnomon_cli.composition import Gnomon
-from gnomon_cli.preflight import check_port, check_room
+from gnomon_cli.preflight import check_port, check_room, lock_state
 from gnomon_cli.serve_options import ServeOptions
 
 
@@ -27,7 +27,8 @@ def serve(options: ServeOptions, then: Callable[[Gnomon], Awaitable[bool]] | Non
     if options.port:
         check_port(options.host, options.port)
     check_room(options.state)
-    uvloop.run(_serve(options, then))
+    with lock_state(options.state):
+        uvloop.run(_serve(options, then))
 
 
 async def _serve(options: ServeOptions, then: Callable[[Gnomon], Awaitable[bool]] | None) -> None:

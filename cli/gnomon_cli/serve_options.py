@@ -27,4 +27,5 @@ class ServeOptions:
     namespaces: tuple[str, ...]
     policies: tuple[str, ...]
     callback_hosts: tuple[str, ...]
+    allowed_hosts: tuple[str, ...]
     verbose: bool

@@ -45,6 +45,13 @@ def serve_options(function: Any) -> Any:
             click.option(
                 "--callback-host", "callback_hosts", multiple=True, metavar="HOST", help="Host that X-Callback-Url may name."
             ),
+            click.option(
+                "--allowed-host",
+                "allowed_hosts",
+                multiple=True,
+                metavar="NAME",
+                help="Host name that a proxy in front is called by.",
+            ),
             click.option("-v", "--verbose", is_flag=True, help="Log every decision and every change."),
         ]
     ):

@@ -1,0 +1,122 @@
+"""`gnomon serve` as a process, as a user starts it."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import select
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+import urllib3
+
+ROOT = Path(__file__).resolve().parents[3]
+GNOMON = [sys.executable, "-c", "from gnomon_cli.main import main; main()"]
+START_LIMIT_S = 60.0
+EVENTUALLY_S = 30.0
+
+
+@dataclass
+class Serving:
+    """A gateway process on its own state folder; `start` it again to see what it kept."""
+
+    state: Path
+    url: str = ""
+    process: subprocess.Popen[str] | None = None
+    client: urllib3.PoolManager = field(default_factory=lambda: urllib3.PoolManager(maxsize=64))
+
+    def start(self, *options: str) -> None:
+        command = [*GNOMON, "serve", "--port", "0", "--state", str(self.state), "--cores", "8", *options]
+        self.process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=self.state.parent)
+        assert self.process.stdout is not None
+        readable, _, _ = select.select([self.process.stdout], [], [], START_LIMIT_S)
+        found = re.search(r"http://[0-9.:]*\d", self.process.stdout.readline()) if readable else None
+        assert found, f"gnomon serve said nothing within {START_LIMIT_S} s"
+        self.url = found[0]
+
+    def kill(self) -> None:
+        """SIGKILL, as the kernel does when memory is short."""
+        assert self.process is not None
+        self.process.kill()
+        self.process.wait()
+        assert self.process.stdout is not None
+        self.process.stdout.close()
+
+    def stop(self) -> int:
+        assert self.process is not None
+        if self.process.poll() is None:
+            self.process.send_signal(signal.SIGTERM)
+        code = self.process.wait(60)
+        assert self.process.stdout is not None
+        self.process.stdout.close()
+        return code
+
+    def call(self, method: str, path: str, body: Any = None, **headers: str) -> urllib3.BaseHTTPResponse:
+        data = body if body is None or isinstance(body, bytes) else json.dumps(body).encode()
+        named = {name.replace("_", "-"): value for name, value in headers.items()}
+        return self.client.request(method, self.url + path, body=data, headers=named, timeout=30, retries=False, redirect=False)
+
+    def deploy(self, name: str, process: str = "cat", *, method: str = "POST", **fields: Any) -> urllib3.BaseHTTPResponse:
+        document = {"service": name, "image": "functions/alpine:latest", "envProcess": process, **fields}
+        return self.call(method, "/system/functions", document)
+
+    def status(self, name: str) -> dict[str, Any]:
+        document: dict[str, Any] = self.call("GET", f"/system/function/{name}").json()
+        return document
+
+    def instances(self) -> list[int]:
+        """The process ids below the gateway that hold an instance or a zygote."""
+        assert self.process is not None
+        return _descendants(self.process.pid)
+
+
+@pytest.fixture
+def serving(tmp_path: Path) -> Iterator[Serving]:
+    gateway = Serving(tmp_path / "state")
+    gateway.start()
+    yield gateway
+    if gateway.process is not None and gateway.process.poll() is None:
+        gateway.stop()
+    elif gateway.process is not None and gateway.process.stdout is not None:
+        gateway.process.stdout.close()
+    gateway.client.clear()
+
+
+def eventually(what: Callable[[], bool], why: str, limit_s: float = EVENTUALLY_S) -> None:
+    """Wait until it is so; what is slow on a busy machine is no failure, what never comes is."""
+    end_s = time.monotonic() + limit_s
+    while not what():
+        assert time.monotonic() < end_s, why
+        time.sleep(0.02)
+
+
+def _descendants(pid: int) -> list[int]:
+    children: dict[int, list[int]] = {}
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            try:
+                parent = int((entry / "stat").read_text().rpartition(")")[2].split()[1])
+            except (FileNotFoundError, ProcessLookupError):
+                continue
+            children.setdefault(parent, []).append(int(entry.name))
+    found, queue = [], [pid]
+    while queue:
+        queue += children.get(queue.pop(), [])
+        found = queue + found
+    return sorted(set(found))
+
+
+def is_alive(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    return True
