@@ -5,7 +5,7 @@
     report = compare(recorded, simulate([plan], nodes)[plan.name])
 
 The recorded stretch begins with the function's deployment: then both sides decide from nothing, and no history is missing. The
-simulation begins with the first recorded decision, so that both autoscalers look at the same moments, to within half a second.
+simulation begins with the first recorded decision, and its autoscaler looks in the rhythm that the later ones show.
 
 Decisions are compared as steps: those that did something, each with its number of instances. Two equal sequences agree; where
 they differ, the longest common blocks say how much is alike. Latencies are compared from sending to answer, percentile by
@@ -23,6 +23,7 @@ from difflib import SequenceMatcher
 from pathlib import Path
 from typing import Any
 
+from gnomon_autoscaler.windows import BIN_S
 from gnomon_core.errors import bad_request
 from gnomon_core.settings import Settings
 from gnomon_simulator.percentiles import percentile
@@ -64,7 +65,11 @@ class Recording:
     def plan(self, name: str, settings: Settings, profile: Profile, knowledge: str = "learned") -> FunctionPlan:
         """The same function in the simulator, with the arrivals as they were sent."""
         sent = sorted(time_s + self.lead_s for time_s in self.samples.sent_s if not math.isnan(time_s))
-        return FunctionPlan(name, settings, profile, sent, knowledge)
+        return FunctionPlan(name, settings, profile, sent, knowledge, looks_from_s=self._rhythm_s())
+
+    def _rhythm_s(self) -> float:
+        """When in each half second the live autoscaler looked. The first decision came with the deployment, out of rhythm."""
+        return self.steps[1].at_s % BIN_S if len(self.steps) > 1 else 0.0
 
 
 def read_recording(record: Path, decisions: Sequence[Mapping[str, Any]]) -> Recording:

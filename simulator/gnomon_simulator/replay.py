@@ -22,7 +22,7 @@ from collections import deque
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, field, replace
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from multiprocessing.synchronize import Barrier
 from urllib.parse import urlsplit
 
@@ -222,8 +222,7 @@ class _Run:
 
 def replay(plan: Plan, target: Target) -> Report:
     """Send the plan from this process, and return when every request has its outcome."""
-    begin_s = time.monotonic() + plan.lead_s
-    started_at = datetime.now(UTC)
+    begin_s, started_at = _second_0(plan)
     samples = uvloop.run(_run(plan, target, begin_s))
     return _report(plan, target, begin_s, started_at, samples)
 
@@ -242,10 +241,14 @@ def replay_apart(plan: Plan, target: Target, processes: int = 1) -> Report:
         for _ in range(processes):
             pool.submit(int)  # each task starts a process; second 0 is set when all of them are there
         started.wait(START_LIMIT_S)
-        begin_s = time.monotonic() + plan.lead_s
-        started_at = datetime.now(UTC)
+        begin_s, started_at = _second_0(plan)
         parts = list(pool.map(_work, shares, [target] * processes, [begin_s] * processes))
     return _report(plan, target, begin_s, started_at, parts[0] if processes == 1 else merged(parts))
+
+
+def _second_0(plan: Plan) -> tuple[float, datetime]:
+    """The run's beginning on the monotonic clock, and as a date."""
+    return time.monotonic() + plan.lead_s, datetime.now(UTC) + timedelta(seconds=plan.lead_s)
 
 
 def _wait_for_all(started: Barrier) -> None:

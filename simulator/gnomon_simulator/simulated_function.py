@@ -40,8 +40,8 @@ class FunctionPlan:
 
     `knowledge` says what the gateway knows of its latency: "given" (the profile's table, right by definition), "profiled" (the
     table as a first guess, corrected by what is measured) or "learned" (nothing but what is measured). `warm` instances are ready
-    at second 0. `first_look_s` is when the autoscaler first looks, then every half second; `crashes_s` when the oldest ready
-    instance dies.
+    at second 0, when the function is deployed and the autoscaler is told so; `looks_from_s` is when its rhythm of half seconds
+    begins. `crashes_s` is when the oldest ready instance dies.
     """
 
     name: str
@@ -50,7 +50,7 @@ class FunctionPlan:
     arrivals_s: Sequence[float]
     knowledge: str = "profiled"
     warm: int = 0
-    first_look_s: float = 0.0
+    looks_from_s: float = 0.0
     crashes_s: Sequence[float] = ()
 
     def latency(self) -> LiveLatency:
@@ -91,7 +91,7 @@ class SimulatedFunction:
         self._lives: set[int] = set()
 
     def begin(self) -> None:
-        """Enter what is known beforehand: the first arrival, the first look, the crashes."""
+        """Enter what is known beforehand: the first arrival, the deployment, the crashes."""
         for _ in range(self.plan.warm):
             warm = replace(self.plan.profile, load_s=0.0)
             self._platform.create(self.plan.name, warm, self._settings.cores, None, self._ready)
@@ -99,7 +99,8 @@ class SimulatedFunction:
             self._events.at(crash_s, self._crash)
         if self.plan.arrivals_s:
             self._events.at(self.plan.arrivals_s[0], self._arrive)
-        self._events.at(self.plan.first_look_s, self._turn)
+        self._poke()
+        self._events.at(self.plan.looks_from_s, self._turn)
 
     def result(self) -> FunctionResult:
         """What happened."""
