@@ -40,8 +40,8 @@ def main() -> int:
     download_gb, disk_gb = SIZES_GB[build]
     free_gb = shutil.disk_usage(ROOT).free / 1e9
     if free_gb < disk_gb and not STAMP.exists():
-        return fail(f"{disk_gb} GB of disk are needed in {ROOT}, {free_gb:.1f} GB are free. TORCH=cpu needs less.")
-    print(f"Installing into {ENVIRONMENT} with PyTorch's {build} build: about {download_gb} GB to download, {disk_gb} GB on disk.")
+        return fail(f"{disk_gb} GB of disk are needed in {ROOT}, {free_gb:.1f} are free. TORCH=cpu needs less.")
+    print(f"Installing into {ENVIRONMENT}: PyTorch's {build} build, about {download_gb} GB to download, {disk_gb} GB on disk.")
     print("TORCH=cpu or TORCH=default chooses the other build.", flush=True)
     try:
         install(build)
@@ -72,8 +72,7 @@ def install(build: str) -> None:
     if not python.exists():
         run([sys.executable, "-m", "venv", "--clear", str(ENVIRONMENT)])
     run([str(python), "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "-c", str(ROOT / "constraints.txt"), "uv"])
-    extra = ["--index-strategy", "unsafe-best-match", "--extra-index-url", CPU_INDEX] if build == "cpu" else []
-    requirement = ["--torch-backend", "cpu"] if build == "cpu" and CPU_INDEX.startswith("https://download.pytorch.org") else extra
+    index = ["--index-strategy", "unsafe-best-match", "--extra-index-url", CPU_INDEX] if build == "cpu" else []
     run(
         [
             str(ENVIRONMENT / "bin" / "uv"),
@@ -83,7 +82,7 @@ def install(build: str) -> None:
             str(python),
             "--constraint",
             str(ROOT / "constraints.txt"),
-            *requirement,
+            *index,
             "--editable",
             f"{ROOT}[dev]",
         ]

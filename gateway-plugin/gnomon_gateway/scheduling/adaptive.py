@@ -31,7 +31,7 @@ TIMER_SLACK_S = 0.002
 
 
 class Adaptive:
-    """Algorithm 3; rejection by the requests' own deadlines. `max_wait_s` bounds the wait where the objective would allow more."""
+    """Algorithm 3; rejection by the requests' own deadlines. `max_wait_s` bounds a wait that the objective would allow."""
 
     name = "adaptive"
 
