@@ -16,7 +16,7 @@ check: venv  ## format, lint, types, import contracts, unit and property tests
 	@$(BIN)/ruff check --quiet .
 	@$(BIN)/mypy
 	@$(BIN)/lint-imports --no-timing > .cache/import-contracts.txt || { cat .cache/import-contracts.txt; exit 1; }
-	@$(BIN)/python -m pytest -q tests/unit tests/properties tests/typing --timeout 30
+	@$(BIN)/python -m pytest -q tests/unit tests/properties --timeout 60
 
 test: venv  ## every test that one machine can run
 	@$(BIN)/python -m pytest -q tests

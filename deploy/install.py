@@ -71,7 +71,8 @@ def install(build: str) -> None:
     python = ENVIRONMENT / "bin" / "python"
     if not python.exists():
         run([sys.executable, "-m", "venv", "--clear", str(ENVIRONMENT)])
-    run([str(python), "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "-c", str(ROOT / "constraints.txt"), "uv"])
+    pip = [str(python), "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
+    run([*pip, "-c", str(ROOT / "constraints.txt"), "uv"])
     index = ["--index-strategy", "unsafe-best-match", "--extra-index-url", CPU_INDEX] if build == "cpu" else []
     run(
         [
