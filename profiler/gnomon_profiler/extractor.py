@@ -18,6 +18,7 @@ import torch
 from torch import Tensor
 from torch.export import Dim, ExportedProgram
 from torch.export.graph_signature import InputKind, OutputKind
+from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols
 
 from gnomon_core.operators import ALLOWED_OPERATORS
 from gnomon_core.program import Operation, Program, Weight, dump_program, schema_sha256
@@ -166,8 +167,11 @@ class _Writer:
         for node in self._exported.graph.nodes:
             if node.op == "get_attr":
                 refused.add(f"a sub-graph ({node.target})")
-            elif node.op == "call_function" and not _is_structure(node) and str(node.target) not in ALLOWED_OPERATORS:
-                refused.add(str(node.target))
+            elif node.op == "call_function" and not _is_structure(node):
+                if str(node.target) not in ALLOWED_OPERATORS:
+                    refused.add(str(node.target))
+                elif free_unbacked_symbols(node.meta["val"]):
+                    refused.add(f"{node.target} with a result whose size depends on values")
         if refused:
             raise unsupported(
                 f"The model uses what a layer program may not hold: {', '.join(sorted(refused))}.",

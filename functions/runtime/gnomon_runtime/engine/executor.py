@@ -59,7 +59,9 @@ class Executor:
         batch = inputs[0].shape[0]
         with torch.inference_mode():
             plan = self._plans.get(batch)
-            return self._walk(plan, inputs) if plan else self._first_run(batch, inputs)
+            outputs = self._walk(plan, inputs) if plan else self._first_run(batch, inputs)
+        self._check_outputs(batch, outputs)
+        return outputs
 
     def peak_bytes(self, batch: int) -> int | None:
         """The most that values held at once at this batch size, weights and inputs not counted; None before its first run."""
@@ -86,7 +88,6 @@ class Executor:
         run = CheckedRun(self._limits, constants, dict(zip(self._bindings.inputs, inputs, strict=True)))
         steps = [run.step(operation) for operation in self._bindings.operations]
         outputs = tuple(run.slots[slot] for slot in self._bindings.outputs)
-        self._check_outputs(batch, outputs)
         self._plans[batch] = _Plan(constants, tuple(steps), run.peak_bytes)
         return outputs
 

@@ -11,6 +11,7 @@ import re
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, TypeAlias
 
+import torch
 from torch import Tensor
 
 from gnomon_core.operators import ALLOWED_OPERATORS
@@ -244,6 +245,8 @@ def _embedded(arguments: Sequence[Any]) -> int:
 def _indexed(arguments: Sequence[Any]) -> int:
     tensor, indices = arguments[:2]
     picked = [index for index in indices if index is not None]
+    if any(index.dtype in (torch.bool, torch.uint8) for index in picked):
+        raise invalid_program("An operation indexes by a mask: the size of its result would depend on values.")
     rest = math.prod(size for axis, size in enumerate(tensor.shape) if axis >= len(indices) or indices[axis] is None)
     return int(max(_broadcast(picked), 1) * rest)
 

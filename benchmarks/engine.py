@@ -1,0 +1,132 @@
+"""Layer programs beside the modules they were captured from, in alternating runs on one thread.
+
+    python -m benchmarks.engine [--repeats 7]
+
+A repeat is the median ratio of paired runs, each pair in the other order than the one before; both sides keep freed memory, as an
+instance does. What that setting gives is measured as well, in pairs of processes with and without it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import torch
+from gnomon_profiler.catalog import load_model
+from gnomon_profiler.extractor import capture
+from gnomon_runtime.engine import load_program
+from gnomon_runtime.engine.allocator import keep_freed_memory
+
+from benchmarks.report import Figure, measured, write
+
+GOAL_RATIO = 1.03
+MODELS = ("efficientnet-lite0", "torchvision:resnet50")
+BATCHES = (1, 8)
+PAIR_BUDGET_S = 8.0
+"""Of one repeat: enough pairs for a steady median, few enough to end."""
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--repeats", type=int, default=7)
+    parser.add_argument("--time-one", nargs=2, metavar=("FOLDER", "SETTING"), help=argparse.SUPPRESS)
+    arguments = parser.parse_args()
+    torch.set_num_threads(1)
+    if arguments.time_one:
+        _time_one(Path(arguments.time_one[0]), kept=arguments.time_one[1] == "kept")
+        return
+    keep_freed_memory()
+    figures: list[Figure] = []
+    with tempfile.TemporaryDirectory() as directory:
+        for name in MODELS:
+            folder = Path(directory) / name.replace(":", "-")
+            figures += _compare(name, folder, arguments.repeats)
+            figures += _allocator(name, folder, arguments.repeats)
+    write("engine", figures, repeats=arguments.repeats, packages=("torch", "torchvision", "safetensors"))
+
+
+def _compare(name: str, folder: Path, repeats: int) -> list[Figure]:
+    model = load_model(name)
+    folder.mkdir()
+    for file, data in capture(model.module, model.example, model.description).items():
+        (folder / file).write_bytes(data)
+    figures = [measured(f"{name}: program read, weights mapped and bound", [_load_ms(folder) for _ in range(repeats)], "ms")]
+    program = load_program(folder / "program.json", folder / "weights.safetensors")
+    for batch in BATCHES:
+        inputs = torch.randn(batch, *program.signature.inputs[0].shape)
+        ratios, module_ms, program_ms = [], [], []
+        with torch.inference_mode():
+            equal = torch.equal(model.module(inputs), program.executor.run([inputs])[0])
+            for _ in range(repeats):
+                ratio, first, second = _pairs(lambda: model.module(inputs), lambda: program.executor.run([inputs]))
+                ratios.append(ratio)
+                module_ms.append(first)
+                program_ms.append(second)
+        key = f"{name}: batch {batch}"
+        detail = "bit-equal" if equal else "NOT bit-equal"
+        figures += [
+            measured(f"{key}, program ÷ module", ratios, "", at_most=GOAL_RATIO, detail=detail),
+            measured(f"{key}, module", module_ms, "ms"),
+            measured(f"{key}, program", program_ms, "ms"),
+        ]
+    return figures
+
+
+def _pairs(first: Callable[[], object], second: Callable[[], object]) -> tuple[float, float, float]:
+    """The median ratio second ÷ first of paired runs, and the median of each in ms."""
+    first()
+    second()
+    times: list[tuple[float, float]] = []
+    end_s = time.perf_counter() + PAIR_BUDGET_S
+    while time.perf_counter() < end_s or len(times) < 4:
+        if len(times) % 2:
+            later, earlier = _seconds(second), _seconds(first)
+            times.append((earlier, later))
+        else:
+            times.append((_seconds(first), _seconds(second)))
+    ratio = statistics.median(b / a for a, b in times)
+    return ratio, 1000 * statistics.median(a for a, _ in times), 1000 * statistics.median(b for _, b in times)
+
+
+def _seconds(run: Callable[[], object]) -> float:
+    began_s = time.perf_counter()
+    run()
+    return time.perf_counter() - began_s
+
+
+def _load_ms(folder: Path) -> float:
+    return 1000 * _seconds(lambda: load_program(folder / "program.json", folder / "weights.safetensors"))
+
+
+def _allocator(name: str, folder: Path, repeats: int) -> list[Figure]:
+    pairs = [[_elsewhere(folder, setting) for setting in ("kept", "returned")] for _ in range(repeats)]
+    ratios = [kept / returned for kept, returned in pairs]
+    return [measured(f"{name}: batch {BATCHES[-1]}, freed memory kept ÷ returned", ratios, "", detail="CPU time of the program")]
+
+
+def _elsewhere(folder: Path, setting: str) -> float:
+    command = [sys.executable, "-m", "benchmarks.engine", "--time-one", str(folder), setting]
+    return float(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
+
+
+def _time_one(folder: Path, *, kept: bool) -> None:
+    if kept:
+        keep_freed_memory()
+    program = load_program(folder / "program.json", folder / "weights.safetensors")
+    inputs = program.zeros(BATCHES[-1])
+    times = []
+    for _ in range(8):
+        began_s = time.process_time()
+        program.executor.run(inputs)
+        times.append(time.process_time() - began_s)
+    print(statistics.median(times[2:]))
+
+
+if __name__ == "__main__":
+    main()
