@@ -10,7 +10,6 @@ the wall's time is the same on a machine with a core to spare.
 
 from __future__ import annotations
 
-import os
 import sys
 import time
 from pathlib import Path
@@ -27,7 +26,7 @@ from gnomon_simulator.simulation import simulate
 from gnomon_simulator.streams import stream
 from gnomon_simulator.traces import read_trace
 
-TRACE = Path(os.environ.get("GNOMON_TRACES", "../shared/traces")) / "twitter_may25_1s.csv.gz"
+TRACE = Path(__file__).parent / "traces" / "twitter_may25_1s.csv.gz"
 START_S, HOUR_S = 74_220.0, 3600.0
 SCHEDULERS = ("adaptive", "immediate")
 GOAL_S = 5.0
