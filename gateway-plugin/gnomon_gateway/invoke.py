@@ -165,7 +165,10 @@ class Invocation:
             for member in frame.members:
                 self._exchange.write(member.body)
         elif frame.kind == Kind.STREAM_END:
-            self._exchange.end()
+            if frame.members:  # it broke off
+                self._exchange.abort()
+            else:
+                self._exchange.end()
         else:
             first = frame.members[0]
             try:

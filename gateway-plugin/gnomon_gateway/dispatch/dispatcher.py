@@ -84,6 +84,7 @@ class Dispatcher:
         self._deadlines.add(request)
         effects: Effects = []
         if idle:
+            self._expire(now_s, effects)
             self._schedule(lane, now_s, effects)
         return effects
 
@@ -149,10 +150,9 @@ class Dispatcher:
             return []
         self._counting.advance(now_s)
         answers: Effects = []
-        self._expire(now_s, answers)
         if not batch.streamed and batch.live:
             self.latency.observe(batch.lane.variant, worker.cores, batch.size, now_s - batch.sent_s)
-        self._collect(batch, codes, answers)
+        self._collect(batch, codes, now_s, answers)
         self.workers.release(worker)
         effects: Effects = [Drained(instance_id)] if worker.draining else []
         self._schedule_all(now_s, effects)
@@ -212,6 +212,7 @@ class Dispatcher:
 
     def _schedule_all(self, now_s: float, effects: Effects) -> Effects:
         """Something may be possible now that was not before: ask the policy about every lane in which something waits."""
+        self._expire(now_s, effects)
         if self.queue.requests:
             for lane in self.queue.waiting_lanes():
                 self._schedule(lane, now_s, effects)
@@ -322,7 +323,7 @@ class Dispatcher:
             self._withdraw(request, effects)
             effects.append(Answer(request, deadline_exceeded(waited_s) if served else no_instance(waited_s)))
 
-    def _collect(self, batch: Batch, codes: Sequence[int], answers: Effects) -> None:
+    def _collect(self, batch: Batch, codes: Sequence[int], now_s: float, answers: Effects) -> None:
         """Turn a batch's results into answers for those members that still wait for one."""
         error = None if len(codes) == len(batch.requests) else invalid_result(batch.instance_id)
         for index, request in enumerate(batch.requests):
@@ -330,6 +331,10 @@ class Dispatcher:
                 self.late_answers += 1
                 continue
             self._answered(request)
+            if now_s > request.deadline_s:
+                self.late_answers += 1
+                answers.append(Answer(request, deadline_exceeded(now_s - request.arrived_s)))
+                continue
             if error is None and codes[index] in _SUCCESS:
                 self._counting.successes += 1
             answers.append(Answer(request, error, index))

@@ -19,7 +19,7 @@ from gnomon_core.seams import LatencyModel
 WEIGHT = 0.2
 """Of the newest measurement in a moving mean; the first few weigh more: 1, 1/2, 1/3 …"""
 DOUBT = 0.9
-_REFIT = 0.02
+_REFIT = 0.05
 _GRID = (1, 2, 4, 8, 16, 32, 64, 128)
 _MOST_SEEN = 20
 
@@ -86,7 +86,7 @@ class LearnedLatency:
 class _Curve:
     """Seconds over batch size for one variant on one number of cores."""
 
-    __slots__ = ("_batches", "_expected", "_factor", "_fitted", "_means", "_seconds", "_seen")
+    __slots__ = ("_batches", "_expected", "_factor", "_fitted", "_means", "_read", "_seconds", "_seen")
 
     def __init__(self, expected: dict[int, float]) -> None:
         self._expected = expected
@@ -96,9 +96,38 @@ class _Curve:
         self._fitted: dict[int, float] = {}
         self._batches: list[int] = []
         self._seconds: list[float] = []
+        self._read: dict[int, float | None] = {}
         self._fit()
 
     def at(self, batch: int) -> float | None:
+        """The curve at this size. Read several times for each request, so what was read is kept until the next fit."""
+        try:
+            return self._read[batch]
+        except KeyError:
+            seconds = self._read[batch] = self._between(batch)
+            return seconds
+
+    def observe(self, batch: int, seconds: float) -> None:
+        expected = self._expected.get(batch)
+        if expected:
+            self._factor += WEIGHT * (seconds / expected - self._factor)
+        seen = self._seen.get(batch, 0)
+        if seen < _MOST_SEEN:
+            seen += 1
+            self._seen[batch] = seen
+        mean = self._means.get(batch, seconds)
+        mean += (WEIGHT if WEIGHT * seen > 1 else 1 / seen) * (seconds - mean)
+        self._means[batch] = mean
+        # A fit costs microseconds per known size: it is made again when a mean has moved enough to matter.
+        if abs(mean - self._fitted.get(batch, 0.0)) > _REFIT * mean:
+            self._fit()
+
+    def scale(self, factor: float) -> None:
+        self._factor *= factor
+        self._means = {batch: mean * factor for batch, mean in self._means.items()}
+        self._fit()
+
+    def _between(self, batch: int) -> float | None:
         batches, seconds = self._batches, self._seconds
         if not batches:
             return None
@@ -111,29 +140,13 @@ class _Curve:
         share = (batch - left) / (right - left)
         return seconds[above - 1] + share * (seconds[above] - seconds[above - 1])
 
-    def observe(self, batch: int, seconds: float) -> None:
-        expected = self._expected.get(batch)
-        if expected:
-            self._factor += WEIGHT * (seconds / expected - self._factor)
-        seen = self._seen[batch] = min(self._seen.get(batch, 0) + 1, _MOST_SEEN)
-        mean = self._means.get(batch, seconds)
-        mean += max(WEIGHT, 1 / seen) * (seconds - mean)
-        self._means[batch] = mean
-        # A fit costs microseconds per known size: it is made again when a mean has moved enough to matter.
-        if abs(mean - self._fitted.get(batch, 0.0)) > _REFIT * mean:
-            self._fit()
-
-    def scale(self, factor: float) -> None:
-        self._factor *= factor
-        self._means = {batch: mean * factor for batch, mean in self._means.items()}
-        self._fit()
-
     def _fit(self) -> None:
         points = {batch: (seconds * self._factor, 1) for batch, seconds in self._expected.items()}
         points |= {batch: (mean, self._seen[batch]) for batch, mean in self._means.items()}
         self._batches = sorted(points)
         self._seconds = never_falling([points[batch] for batch in self._batches])
         self._fitted = dict(self._means)
+        self._read = {}
 
 
 def never_falling(points: list[tuple[float, int]]) -> list[float]:

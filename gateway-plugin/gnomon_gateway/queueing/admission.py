@@ -48,14 +48,20 @@ def refusal(  # noqa: PLR0911 - one exit per reason
         return _hopeless("The deadline of the request has passed.")
     if not capacity.instances:
         return None  # it is held until the first instance is ready
-    alone_s = latency.seconds(request.lane.variant, capacity.cores, request.size)
-    if alone_s is None:
-        return None
+    variant, cores = request.lane.variant, capacity.cores
+    full_s = latency.seconds(variant, cores, capacity.max_batch)
+    rounds = -(-(queue.samples + request.size) // capacity.samples)
+    if full_s is None or MARGIN * (rounds + 1) * full_s <= budget_s:
+        return None  # in time even if every batch were a full one: nearly always, and one look-up
+    alone_s = latency.seconds(variant, cores, request.size) or 0.0
     if alone_s > budget_s:
         return _hopeless(f"The request takes about {alone_s * 1e3:.0f} ms, its deadline leaves {budget_s * 1e3:.0f} ms.")
     if idle and not queue.requests:
         return None
-    finish_s = MARGIN * _finish_s(request, queue.samples, capacity, latency, idle=idle)
+    own_s = latency.seconds(variant, cores, min(capacity.max_batch, queue.samples + request.size)) or 0.0
+    running_s = own_s if rounds == 1 else full_s
+    wait_s = 0.0 if idle and rounds == 1 else running_s / capacity.instances + (rounds - 1) * full_s
+    finish_s = MARGIN * (wait_s + own_s)
     if finish_s <= budget_s:
         return None
     return GnomonError(
@@ -66,16 +72,6 @@ def refusal(  # noqa: PLR0911 - one exit per reason
         "Send it again later, allow it more time, or let the function have more instances (com.openfaas.scale.max).",
         retry_after_s=finish_s - budget_s,
     )
-
-
-def _finish_s(request: Request, queued: int, capacity: Capacity, latency: LatencyModel, *, idle: bool) -> float:
-    waiting = queued + request.size
-    own_s = latency.seconds(request.lane.variant, capacity.cores, min(capacity.max_batch, waiting)) or 0.0
-    rounds = -(-waiting // capacity.samples)
-    if rounds == 1:
-        return own_s if idle else own_s / capacity.instances + own_s
-    full_s = latency.seconds(request.lane.variant, capacity.cores, capacity.max_batch) or 0.0
-    return full_s / capacity.instances + (rounds - 1) * full_s + own_s
 
 
 def _full(queue: FunctionQueue, capacity: Capacity, latency: LatencyModel, request: Request) -> GnomonError:

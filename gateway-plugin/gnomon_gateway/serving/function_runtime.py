@@ -42,8 +42,8 @@ def _nothing(*_: object) -> None:
 class FunctionRuntime:
     """A function's queue, policy, instances and counters, live.
 
-    `signature` is None for a function that takes HTTP requests as they are. `epoch` names this owner of the queue: results of
-    batches that another owner sent are dropped.
+    `signature` is None for a function that takes HTTP requests as they are. `epoch` names this owner of the queue: instances
+    refuse batches of an owner before it.
     """
 
     def __init__(
@@ -200,7 +200,8 @@ class FunctionRuntime:
         events = f"{self.variant}/events" if self.signature is not None else self.variant
         self.event_lane = LaneKey("events", events)
         self.stream_lane = LaneKey("stream", events, solo=True)
-        head = {"inputs": [spec.to_json() for spec in self.signature.inputs]} if self.signature is not None else {}
+        inputs = self.signature.inputs if self.signature is not None else ()
+        head = {"kind": "tensors", "inputs": [spec.to_json() for spec in inputs]}
         self.tensor_lane = LaneKey("tensors", self.variant, json.dumps(head).encode())
 
     # The machinery
@@ -243,12 +244,7 @@ class FunctionRuntime:
         if frame is None:
             self.instance_gone(batch.instance_id, "its channel closed")
             return
-        if frame.batch_id != batch.id or frame.epoch != self._epoch:
-            codes = []  # not an answer to what was asked
-        elif batch.streamed:
-            codes = [200]
-        else:
-            codes = [member.code for member in frame.members]
+        codes = [200] if batch.streamed else [member.code for member in frame.members]
         self._carry_out(self.dispatcher.finished(batch.instance_id, batch.id, codes, time.monotonic()), frame)
 
     def _answer(self, answer: Answer, result: Frame | None) -> None:
