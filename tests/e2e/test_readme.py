@@ -23,7 +23,7 @@ def blocks(language: str) -> list[str]:
 
 def shell(script: str, environment: dict[str, str], limit_s: float = 300.0) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        ["bash", "-euo", "pipefail", "-c", script],
+        ["bash", "-veuo", "pipefail", "-c", script],
         cwd=ROOT,
         env=environment,
         capture_output=True,
@@ -59,11 +59,10 @@ def test_every_command_works_in_order(environment: dict[str, str], url: str) -> 
     script = "\n".join(blocks("sh"))
     lines = [line for line in script.splitlines() if not line.startswith(NOT_HERE)]
     assert any("gnomon deploy" in line for line in lines), "the README shows no deployment any more"
-    told = "\n".join(f"echo '$ {line.split('#')[0].strip()}'\n{line}".replace("'$ '", "''") for line in lines if line.strip())
-    result = shell(told.replace(DEFAULT_URL, url), {**environment, "OPENFAAS_URL": url})
+    result = shell("\n".join(lines).replace(DEFAULT_URL, url), {**environment, "OPENFAAS_URL": url})
     assert result.returncode == 0, result.stdout + result.stderr
     assert "espresso" in result.stdout, "the photograph was not recognised"
-    assert "Ada" in result.stdout.split("invoke greet")[1], "the handler did not greet"
+    assert "Hello, Ada!" in result.stdout, "the handler did not greet"
 
 
 @pytest.mark.torch
