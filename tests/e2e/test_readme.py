@@ -23,7 +23,7 @@ def blocks(language: str) -> list[str]:
 
 def shell(script: str, environment: dict[str, str], limit_s: float = 300.0) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        ["bash", "-veuo", "pipefail", "-c", script],
+        ["bash", "-euo", "pipefail", "-c", script],
         cwd=ROOT,
         env=environment,
         capture_output=True,
