@@ -39,10 +39,13 @@ def main() -> int:
     build = choice or ("cpu" if cpu_index_answers() else "default")
     download_gb, disk_gb = SIZES_GB[build]
     free_gb = shutil.disk_usage(ROOT).free / 1e9
-    if free_gb < disk_gb and not STAMP.exists():
+    if STAMP.exists():
+        print(f"Renewing {ENVIRONMENT}: what it is made from has changed.", flush=True)
+    elif free_gb < disk_gb:
         return fail(f"{disk_gb} GB of disk are needed in {ROOT}, {free_gb:.1f} are free. TORCH=cpu needs less.")
-    print(f"Installing into {ENVIRONMENT}: PyTorch's {build} build, about {download_gb} GB to download, {disk_gb} GB on disk.")
-    print("TORCH=cpu or TORCH=default chooses the other build.", flush=True)
+    else:
+        print(f"Installing into {ENVIRONMENT}: PyTorch's {build} build, about {download_gb} GB to download, {disk_gb} GB on disk.")
+        print("TORCH=cpu or TORCH=default chooses the other build.", flush=True)
     try:
         install(build)
     except subprocess.CalledProcessError as error:
