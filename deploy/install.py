@@ -44,7 +44,7 @@ def main() -> int:
     elif free_gb < disk_gb:
         return fail(f"{disk_gb} GB of disk are needed in {ROOT}, {free_gb:.1f} are free. TORCH=cpu needs less.")
     else:
-        print(f"Installing into {ENVIRONMENT}: PyTorch's {build} build, about {download_gb} GB to download, {disk_gb} GB on disk.")
+        print(f"Installing into {ENVIRONMENT}: PyTorch's {build} build, {download_gb} GB to download, {disk_gb} GB on disk.")
         print("TORCH=cpu or TORCH=default chooses the other build.", flush=True)
     try:
         install(build)
