@@ -76,7 +76,7 @@ class Dispatching(RuleBasedStateMachine):
         assert batch.instance_id not in self.draining, "a batch for a draining instance"
         assert len({request.lane for request in batch.requests}) == 1, "kinds mixed"
         assert sum(request.size for request in batch.requests) <= self.instances[batch.instance_id] or len(batch.requests) == 1
-        if batch.lane.solo:
+        if batch.lane.solo or any(request.retried for request in batch.requests):
             assert len(batch.requests) == 1
         for request in batch.requests:
             assert request not in self.gone, "run for a client that left"

@@ -86,7 +86,7 @@ class LearnedLatency:
 class _Curve:
     """Seconds over batch size for one variant on one number of cores."""
 
-    __slots__ = ("_batches", "_expected", "_factor", "_fitted", "_means", "_read", "_seconds", "_seen")
+    __slots__ = ("_batches", "_expected", "_factor", "_fitted", "_fitted_factor", "_means", "_read", "_seconds", "_seen")
 
     def __init__(self, expected: dict[int, float]) -> None:
         self._expected = expected
@@ -94,6 +94,7 @@ class _Curve:
         self._means: dict[int, float] = {}
         self._seen: dict[int, int] = {}
         self._fitted: dict[int, float] = {}
+        self._fitted_factor = 1.0
         self._batches: list[int] = []
         self._seconds: list[float] = []
         self._read: dict[int, float | None] = {}
@@ -119,7 +120,8 @@ class _Curve:
         mean += (WEIGHT if WEIGHT * seen > 1 else 1 / seen) * (seconds - mean)
         self._means[batch] = mean
         # A fit costs microseconds per known size: it is made again when a mean has moved enough to matter.
-        if abs(mean - self._fitted.get(batch, 0.0)) > _REFIT * mean:
+        moved = abs(mean - self._fitted.get(batch, 0.0)) > _REFIT * mean
+        if moved or abs(self._factor - self._fitted_factor) > _REFIT * self._factor:
             self._fit()
 
     def scale(self, factor: float) -> None:
@@ -145,7 +147,7 @@ class _Curve:
         points |= {batch: (mean, self._seen[batch]) for batch, mean in self._means.items()}
         self._batches = sorted(points)
         self._seconds = never_falling([points[batch] for batch in self._batches])
-        self._fitted = dict(self._means)
+        self._fitted, self._fitted_factor = dict(self._means), self._factor
         self._read = {}
 
 

@@ -49,7 +49,7 @@ def read_tensors(
             continue
         if tensor.data is not None:
             raise _invalid(f"{tensor.name} has both data and binary_data_size.")
-        if size != samples * spec.sample_bytes or isinstance(size, bool):
+        if type(size) is not int or size != samples * spec.sample_bytes:
             raise _invalid(f"{tensor.name} has binary_data_size {size}; its shape takes {samples * spec.sample_bytes} bytes.")
         parts[tensor.name] = binary[offset : offset + size]
         offset += size
@@ -81,12 +81,22 @@ def _from_json(tensor: InputDocument, spec: TensorSpec) -> bytes:
         raise _invalid(f"{tensor.name} has no data.")
     try:
         values = np.array(tensor.data)
+        if spec.datatype == "UINT64" and values.dtype.kind == "f":
+            # numpy makes floats of numbers of which some need the 64th bit and some do not.
+            values = _whole(tensor.data)
     except (ValueError, OverflowError):
         raise _invalid(f"The data of {tensor.name} is ragged or holds more than numbers.") from None
     expected = math.prod(tensor.shape)
     if values.size != expected or values.shape not in ((expected,), tuple(tensor.shape)):
         raise _invalid(f"The data of {tensor.name} has {values.size} numbers, its shape {tensor.shape} takes {expected}.")
     return _cast(values, tensor.name, spec.datatype)
+
+
+def _whole(data: list[Any]) -> np.ndarray[Any, Any]:
+    """The data as Python's own numbers, which are exact."""
+    values = np.array(data, dtype=object)
+    whole = all(type(value) is int for value in values.flat)
+    return values.astype("u8") if whole and min(values.flat) >= 0 else np.array(data)
 
 
 def _cast(values: np.ndarray[Any, Any], name: str, datatype: str) -> bytes:

@@ -1,0 +1,111 @@
+"""Algorithm 3 on worked examples: SLO 100 ms; a batch of b takes 20 + 5·b ms on one core, half of that on two."""
+
+from __future__ import annotations
+
+import pytest
+
+from gnomon_core.scheduling import Dispatch, FleetView, Reject, ScheduleAction, Slot, WaitUntil
+from gnomon_gateway.queueing.queue import Lane
+from gnomon_gateway.queueing.request import LaneKey, Request
+from gnomon_gateway.scheduling.adaptive import TIMER_SLACK_S, Adaptive, AdaptivePaper
+from gnomon_gateway.scheduling.fixed import Fixed
+from gnomon_gateway.scheduling.immediate import Immediate
+
+SLO_S = 0.1
+SMALL = Slot("small", 1, 4)
+LARGE = Slot("large", 2, 16)
+BOTH = FleetView((SMALL, LARGE), 0, 0)
+
+
+class Linear:
+    def seconds(self, variant: str, body_cores: int, batch: int) -> float | None:
+        return (0.02 + 0.005 * batch) / body_cores if variant == "v" else None
+
+
+def waiting(*arrivals_s: float, deadline_s: float = 10.0, variant: str = "v") -> Lane:
+    lane = Lane(LaneKey("events", variant))
+    for number, arrived_s in enumerate(arrivals_s, 1):
+        request = Request(lane.key, arrived_s, arrived_s + deadline_s)
+        request.id = number
+        lane.add(request)
+    return lane
+
+
+def dispatched(actions: list[ScheduleAction] | tuple[ScheduleAction, ...]) -> tuple[str, int]:
+    (action,) = actions
+    assert isinstance(action, Dispatch)
+    return action.instance_id, len(action.requests)
+
+
+def test_one_fresh_request_waits_until_it_would_be_late() -> None:
+    # t_l(1) = 25 ms on the small instance: nothing is lost by waiting until 100 − 25 ms.
+    (wait,) = Adaptive(SLO_S).next(waiting(0.0), FleetView((SMALL,), 0, 0), Linear(), 0.0)
+    assert isinstance(wait, WaitUntil)
+    assert wait.time_s == pytest.approx(SLO_S - 0.025 - TIMER_SLACK_S)
+
+
+def test_it_leaves_when_one_more_request_would_miss_the_objective() -> None:
+    # Three wait, the oldest for 40 ms: t_s = 40 + 35 = 75 ms, and 75·4/3 = 100 ms is not beyond 100. A millisecond later it is.
+    lane = waiting(0.0, 0.01, 0.02)
+    policy, fleet = Adaptive(SLO_S), FleetView((SMALL,), 0, 0)
+    assert isinstance(policy.next(lane, fleet, Linear(), 0.0399)[0], WaitUntil)
+    assert dispatched(policy.next(lane, fleet, Linear(), 0.041)) == ("small", 3)
+
+
+def test_it_leaves_when_the_largest_batch_of_an_instance_is_reached() -> None:
+    assert dispatched(Adaptive(SLO_S).next(waiting(0.0, 0.0, 0.0, 0.0), BOTH, Linear(), 0.001)) == ("small", 4)
+
+
+def test_it_leaves_at_the_timer_even_if_nothing_arrives() -> None:
+    assert dispatched(Adaptive(SLO_S).next(waiting(0.0), FleetView((SMALL,), 0, 0), Linear(), 0.074)) == ("small", 1)
+
+
+def test_a_larger_instance_is_taken_when_the_small_one_would_be_late() -> None:
+    # 80 ms have passed: 25 ms more are late on the small instance, 12.5 ms on the large one are not.
+    assert dispatched(Adaptive(SLO_S).next(waiting(0.0), BOTH, Linear(), 0.08)) == ("large", 1)
+
+
+def test_beyond_the_objective_everything_within_its_deadline_still_leaves_for_the_largest() -> None:
+    actions = Adaptive(SLO_S).next(waiting(0.0, 0.05), BOTH, Linear(), 0.5)
+    assert dispatched(actions) == ("large", 2)
+
+
+def test_what_cannot_meet_its_deadline_even_alone_is_rejected_and_the_others_leave() -> None:
+    lane = waiting(0.0, 0.15, deadline_s=0.2)
+    reject, dispatch = Adaptive(SLO_S).next(lane, FleetView((LARGE,), 0, 0), Linear(), 0.19)
+    # 10 ms are left to the first, 12.5 ms is what it takes alone; the second has 160 ms, and its own timer has not come.
+    assert isinstance(reject, Reject)
+    assert [request.arrived_s for request in reject.requests] == [0.0]
+    assert isinstance(dispatch, Dispatch)
+    assert [request.arrived_s for request in dispatch.requests] == [0.15]
+
+
+def test_a_batch_grows_only_as_long_as_all_its_members_meet_their_deadlines() -> None:
+    # 20 ms are left to the first: 12.5, 15, 17.5, 20 ms for 1, 2, 3, 4; a fifth would take 22.5 and make it late.
+    lane = waiting(*[0.0] * 6, deadline_s=0.2)
+    assert dispatched(Adaptive(SLO_S).next(lane, FleetView((LARGE,), 0, 0), Linear(), 0.18 - 1e-9)) == ("large", 4)
+
+
+def test_as_printed_the_latest_leave_and_the_earlier_ones_are_dropped() -> None:
+    # At 160 ms: 40 ms are left by the SLO to the one from 100 ms, none to the one from 0 ms, although its deadline is far.
+    reject, dispatch = AdaptivePaper(SLO_S).next(waiting(0.0, 0.1), FleetView((LARGE,), 0, 0), Linear(), 0.16)
+    assert isinstance(reject, Reject)
+    assert [request.arrived_s for request in reject.requests] == [0.0]
+    assert isinstance(dispatch, Dispatch)
+    assert [request.arrived_s for request in dispatch.requests] == [0.1]
+
+
+def test_while_nothing_is_known_it_sends_at_once() -> None:
+    assert dispatched(Adaptive(SLO_S).next(waiting(0.0, variant="new"), BOTH, Linear(), 0.0)) == ("small", 1)
+
+
+def test_fixed_waits_for_a_full_batch_or_the_longest_wait() -> None:
+    policy = Fixed(max_batch=3, max_wait_s=0.05)
+    assert policy.next(waiting(0.0, 0.01), BOTH, Linear(), 0.02) == (WaitUntil(0.05),)
+    assert dispatched(policy.next(waiting(0.0, 0.01, 0.02), BOTH, Linear(), 0.02)) == ("small", 3)
+    assert dispatched(policy.next(waiting(0.0, 0.01), BOTH, Linear(), 0.05)) == ("small", 2)
+
+
+def test_immediate_takes_what_is_there() -> None:
+    assert dispatched(Immediate().next(waiting(0.0), BOTH, Linear(), 0.0)) == ("small", 1)
+    assert dispatched(Immediate().next(waiting(*[0.0] * 9), BOTH, Linear(), 0.0)) == ("small", 4)

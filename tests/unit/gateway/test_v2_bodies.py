@@ -1,0 +1,202 @@
+"""Bodies of the open inference protocol. The model takes x: FP32 [2] and n: UINT8 [], gives y: FP32 [3] and label: INT64 []."""
+
+from __future__ import annotations
+
+import json
+import struct
+from typing import Any
+
+import numpy as np
+import pytest
+
+from gnomon_core.errors import GnomonError
+from gnomon_core.signature import ModelSignature, TensorSpec
+from gnomon_gateway.v2.infer import Infer, read_request, write_answer
+
+SIGNATURE = ModelSignature(
+    "m",
+    "1",
+    inputs=(TensorSpec("x", "FP32", (2,)), TensorSpec("n", "UINT8", ())),
+    outputs=(TensorSpec("y", "FP32", (3,)), TensorSpec("label", "INT64", ())),
+)
+
+
+def one(datatype: str, *shape: int) -> ModelSignature:
+    return ModelSignature("m", "1", (TensorSpec("x", datatype, shape),), (TensorSpec("y", datatype, shape),))
+
+
+def tensor(name: str, datatype: str, shape: list[int], data: Any = None, **parameters: Any) -> dict[str, Any]:
+    document = {"name": name, "datatype": datatype, "shape": shape}
+    if data is not None:
+        document["data"] = data
+    if parameters:
+        document["parameters"] = parameters
+    return document
+
+
+X = tensor("x", "FP32", [2, 2], [[1.0, 2.0], [3.0, 4.0]])
+N = tensor("n", "UINT8", [2], [7, 8])
+
+
+def read(document: Any, *, binary: bytes = b"", signature: ModelSignature = SIGNATURE, max_batch: int = 4) -> Infer:
+    text = document if isinstance(document, bytes) else json.dumps(document).encode()
+    length = str(len(text)).encode() if binary else None
+    return read_request(signature, memoryview(text + binary), length, max_batch)
+
+
+def refused(document: Any, **options: Any) -> GnomonError:
+    with pytest.raises(GnomonError) as caught:
+        read(document, **options)
+    assert caught.value.status == 400
+    return caught.value
+
+
+def test_json_tensors_become_raw_bytes_in_the_signatures_order() -> None:
+    infer = read({"id": "a", "inputs": [N, X]})
+    assert bytes(infer.body) == struct.pack("<4f", 1, 2, 3, 4) + bytes([7, 8])
+    assert (infer.id, infer.samples, infer.outputs) == ("a", 2, {"y": False, "label": False})
+
+
+def test_flat_data_is_the_same_as_nested() -> None:
+    flat = tensor("x", "FP32", [2, 2], [1, 2, 3, 4])
+    assert bytes(read({"inputs": [flat, N]}).body) == bytes(read({"inputs": [X, N]}).body)
+
+
+def test_binary_and_json_inputs_mix() -> None:
+    raw = struct.pack("<4f", 1, float("nan"), float("inf"), 4)
+    infer = read({"inputs": [tensor("x", "FP32", [2, 2], binary_data_size=16), N]}, binary=raw)
+    assert bytes(infer.body) == raw + bytes([7, 8])
+
+
+def test_one_binary_input_is_not_copied() -> None:
+    infer = read({"inputs": [tensor("x", "FP32", [1, 2], binary_data_size=8)]}, binary=bytes(8), signature=one("FP32", 2))
+    assert isinstance(infer.body, memoryview)
+
+
+def test_nan_is_a_number_of_a_float_tensor_in_json_too() -> None:
+    body = b'{"inputs": [{"name": "x", "datatype": "FP32", "shape": [1, 2], "data": [NaN, -Infinity]}]}'
+    values = np.frombuffer(read(body, signature=one("FP32", 2)).body, "<f4")
+    assert np.isnan(values[0])
+    assert values[1] == -np.inf
+
+
+@pytest.mark.parametrize(
+    ("datatype", "data", "dtype"),
+    [
+        ("BOOL", [True, False], "?"),
+        ("UINT8", [0, 255], "u1"),
+        ("INT8", [-128, 127], "i1"),
+        ("UINT64", [0, 2**64 - 1], "<u8"),
+        ("INT64", [-(2**63), 2**63 - 1], "<i8"),
+        ("FP16", [0.5, -2], "<f2"),
+        ("FP64", [0.1, 1e300], "<f8"),
+    ],
+)
+def test_every_datatype_goes_there_and_back(datatype: str, data: list[Any], dtype: str) -> None:
+    signature = one(datatype, 2)
+    infer = read({"inputs": [tensor("x", datatype, [1, 2], data)]}, signature=signature)
+    assert np.frombuffer(infer.body, dtype).tolist() == data
+    answer = json.loads(b"".join(write_answer(infer, signature, "f", memoryview(infer.body)).parts))
+    assert answer["outputs"][0]["data"] == data
+
+
+def test_bfloat_is_rounded_to_nearest() -> None:
+    signature = one("BF16", 2)
+    infer = read({"inputs": [tensor("x", "BF16", [1, 2], [1.0, 3.141592])]}, signature=signature)
+    answer = json.loads(b"".join(write_answer(infer, signature, "f", memoryview(infer.body)).parts))
+    assert answer["outputs"][0]["data"] == [1.0, 3.140625]
+
+
+@pytest.mark.parametrize(
+    ("document", "message"),
+    [
+        ({"inputs": [X]}, "the model takes x, n"),
+        ({"inputs": [X, X, N]}, "the model takes x, n"),
+        ({"inputs": [X, N, tensor("z", "FP32", [1], [1])]}, "the model takes x, n"),
+        ({"inputs": []}, "inputs are none"),
+        ({"inputs": [X | {"datatype": "FP64"}, N]}, "the model takes FP32"),
+        ({"inputs": [X | {"shape": [4]}, N]}, "has shape"),
+        ({"inputs": [X | {"shape": [2, 3]}, N]}, "has shape"),
+        ({"inputs": [X | {"shape": [0, 2]}, N]}, "has shape"),
+        ({"inputs": [X | {"shape": [-1, 2]}, N]}, "has shape"),
+        ({"inputs": [X | {"shape": [1, 2]}, N]}, "4 numbers"),
+        ({"inputs": [X, N | {"shape": [1], "data": [7]}]}, "1 samples"),
+        ({"inputs": [X | {"data": [[1.0, 2.0], [3.0]]}, N]}, "ragged"),
+        ({"inputs": [X | {"data": ["1", "2", "3", "4"]}, N]}, "not all numbers"),
+        ({"inputs": [X | {"data": [1, 2, None, 4]}, N]}, "not all numbers"),
+        ({"inputs": [X, N | {"data": [7, 256]}]}, "does not fit UINT8"),
+        ({"inputs": [X, N | {"data": [7, -1]}]}, "does not fit UINT8"),
+        ({"inputs": [X, N | {"data": [7, 1.5]}]}, "whole numbers"),
+        ({"inputs": [X, N | {"data": [True, False]}]}, "whole numbers"),
+        ({"inputs": [X, N | {"data": [2**64, 1]}]}, "not"),
+        ({"inputs": [X | {"data": "AAAA"}, N]}, "has no data"),
+        ({"inputs": [X | {"parameters": {"binary_data_size": 16}}, N]}, "both"),
+        ({"inputs": [X, N], "outputs": [{"name": "z"}]}, "'z' is unknown"),
+        ({"inputs": [X, N], "outputs": [{"name": "y"}, {"name": "y"}]}, "twice"),
+    ],
+)
+def test_what_does_not_fit_the_signature_is_refused_with_the_reason(document: dict[str, Any], message: str) -> None:
+    assert message in refused(document).message
+
+
+@pytest.mark.parametrize("body", [b"", b"{", b"[]", b"null", b'{"inputs": 3}', b'{"inputs": [{}]}', b"\xff\xfe", b"[" * 100_000])
+def test_what_is_no_infer_request_is_refused(body: bytes) -> None:
+    assert refused(body).code == "invalid_request"
+
+
+@pytest.mark.parametrize("size", [0, 15, 17, -16, "16", 16.0, True])
+def test_a_binary_size_must_be_what_the_shape_takes(size: object) -> None:
+    document = {"inputs": [tensor("x", "FP32", [2, 2], binary_data_size=size), N]}
+    assert refused(document, binary=bytes(16)).code == "invalid_tensor"
+
+
+def test_bytes_that_no_input_states_are_refused() -> None:
+    assert "bytes of binary data" in refused({"inputs": [X, N]}, binary=b"extra").message
+
+
+@pytest.mark.parametrize("length", [b"99999", b"-1", b"x", b""])
+def test_a_header_length_beyond_the_body_is_refused(length: bytes) -> None:
+    with pytest.raises(GnomonError, match="Inference-Header-Content-Length"):
+        read_request(SIGNATURE, memoryview(json.dumps({"inputs": [X, N]}).encode()), length, 4)
+
+
+def test_more_samples_than_a_batch_takes_are_refused() -> None:
+    assert refused({"inputs": [X, N]}, max_batch=1).code == "batch_too_large"
+
+
+OUTPUTS = struct.pack("<6f", *range(6)) + struct.pack("<2q", 10, 11)
+
+
+def test_an_answer_is_json_unless_binary_was_asked_for() -> None:
+    answer = write_answer(read({"id": "a", "inputs": [X, N]}), SIGNATURE, "f", memoryview(OUTPUTS))
+    assert answer.header_bytes is None
+    assert json.loads(answer.parts[0]) == {
+        "model_name": "f",
+        "model_version": "1",
+        "id": "a",
+        "outputs": [
+            {"name": "y", "datatype": "FP32", "shape": [2, 3], "data": [0, 1, 2, 3, 4, 5]},
+            {"name": "label", "datatype": "INT64", "shape": [2], "data": [10, 11]},
+        ],
+    }
+
+
+def test_outputs_come_as_and_in_the_order_they_were_asked_for() -> None:
+    asked = [{"name": "label", "parameters": {"binary_data": True}}, {"name": "y", "parameters": {"binary_data": False}}]
+    answer = write_answer(read({"inputs": [X, N], "outputs": asked}), SIGNATURE, "f", memoryview(OUTPUTS))
+    document = json.loads(answer.parts[0])
+    assert [output["name"] for output in document["outputs"]] == ["label", "y"]
+    assert document["outputs"][0]["parameters"] == {"binary_data_size": 16}
+    assert answer.header_bytes == len(answer.parts[0])
+    assert bytes(answer.parts[1]) == OUTPUTS[24:]
+
+
+def test_binary_data_output_asks_for_all() -> None:
+    infer = read({"inputs": [X, N], "parameters": {"binary_data_output": True}})
+    assert infer.outputs == {"y": True, "label": True}
+
+
+def test_a_result_of_another_length_is_a_502() -> None:
+    with pytest.raises(GnomonError) as caught:
+        write_answer(read({"inputs": [X, N]}), SIGNATURE, "f", memoryview(OUTPUTS[:-1]))
+    assert caught.value.status == 502
