@@ -1,0 +1,1 @@
+"""Load tests against running systems, side by side with peers: reported, never a gate."""

@@ -1,0 +1,103 @@
+"""Programs that a benchmark starts: output in a file, and an end that leaves nothing behind."""
+
+from __future__ import annotations
+
+import contextlib
+import http.client
+import os
+import signal
+import socket
+import subprocess
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+
+START_LIMIT_S = 120.0
+STOP_LIMIT_S = 20.0
+EVERY_S = 0.02
+
+
+class ProgramFailedError(RuntimeError):
+    """A program ended early, or was not ready in time."""
+
+
+class Program:
+    """A running program, leader of a session of its own."""
+
+    def __init__(self, command: Sequence[str], folder: Path, environment: Mapping[str, str]) -> None:
+        self.output = folder / "output.txt"
+        with self.output.open("wb") as file:
+            self.process = subprocess.Popen(
+                list(command),
+                cwd=folder,
+                env={**os.environ, **environment},
+                stdin=subprocess.DEVNULL,
+                stdout=file,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
+
+    def wait_ready(self, url: str, limit_s: float = START_LIMIT_S) -> None:
+        """Return when a GET of this address is answered 200.
+
+        Raises:
+            ProgramFailedError: it has ended, or the time is over; with the last lines of its output.
+
+        """
+        end_s = time.monotonic() + limit_s
+        while not _answers(url):
+            if self.process.poll() is not None or time.monotonic() > end_s:
+                raise ProgramFailedError(f"{self.process.args!r} is not ready:\n{self.tail()}")
+            time.sleep(EVERY_S)
+
+    def tail(self) -> str:
+        """The last lines of its output."""
+        return "\n".join(self.output.read_text(errors="replace").splitlines()[-20:])
+
+    def stop(self) -> None:
+        """Ask it to end, and after a while end it and everything in its session."""
+        self.process.terminate()
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self.process.wait(STOP_LIMIT_S)
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self.process.pid, signal.SIGKILL)
+        self.process.wait()
+
+
+@contextlib.contextmanager
+def running(command: Sequence[str], folder: Path, environment: Mapping[str, str] | None = None) -> Iterator[Program]:
+    """A program for the length of a block."""
+    folder.mkdir(parents=True, exist_ok=True)
+    program = Program(command, folder, environment or {})
+    try:
+        yield program
+    finally:
+        program.stop()
+
+
+def free_port() -> int:
+    """A port that is free now."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port: int = listener.getsockname()[1]
+    return port
+
+
+def _answers(url: str) -> bool:
+    host, _, path = url.removeprefix("http://").partition("/")
+    connection = http.client.HTTPConnection(host, timeout=2)
+    try:
+        connection.request("GET", f"/{path}")
+        return connection.getresponse().status == http.HTTPStatus.OK
+    except OSError:
+        return False
+    finally:
+        connection.close()
+
+
+def end_on_sigterm() -> None:
+    """Let a SIGTERM unwind the program as Ctrl-C does, so that what it started is ended."""
+
+    def interrupt(_number: int, _frame: object) -> None:
+        raise KeyboardInterrupt
+
+    signal.signal(signal.SIGTERM, interrupt)
