@@ -15,15 +15,16 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import torch
+
+from benchmarks.report import Figure, measured, write
 from gnomon_profiler.catalog import load_model
 from gnomon_profiler.extractor import capture
 from gnomon_runtime.engine import load_program
 from gnomon_runtime.engine.allocator import keep_freed_memory
-
-from benchmarks.report import Figure, measured, write
 
 GOAL_RATIO = 1.03
 MODELS = ("efficientnet-lite0", "torchvision:resnet50")
@@ -60,14 +61,10 @@ def _compare(name: str, folder: Path, repeats: int) -> list[Figure]:
     program = load_program(folder / "program.json", folder / "weights.safetensors")
     for batch in BATCHES:
         inputs = torch.randn(batch, *program.signature.inputs[0].shape)
-        ratios, module_ms, program_ms = [], [], []
+        run_module, run_program = partial(model.module, inputs), partial(program.executor.run, [inputs])
         with torch.inference_mode():
-            equal = torch.equal(model.module(inputs), program.executor.run([inputs])[0])
-            for _ in range(repeats):
-                ratio, first, second = _pairs(lambda: model.module(inputs), lambda: program.executor.run([inputs]))
-                ratios.append(ratio)
-                module_ms.append(first)
-                program_ms.append(second)
+            equal = torch.equal(run_module(), run_program()[0])
+            ratios, module_ms, program_ms = zip(*(_pairs(run_module, run_program) for _ in range(repeats)), strict=True)
         key = f"{name}: batch {batch}"
         detail = "bit-equal" if equal else "NOT bit-equal"
         figures += [
