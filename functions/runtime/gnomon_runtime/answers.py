@@ -27,6 +27,8 @@ BYTES = b"Content-Type: application/octet-stream"
 ANSWER_KEYS = frozenset({"statusCode", "body", "headers"})
 LOWEST_STATUS, HIGHEST_STATUS = 200, 599
 PAIR, TRIPLE = 2, 3
+# One encoder for all answers: json.dumps makes a new one each time it is asked for anything but its defaults.
+_to_json = json.JSONEncoder(ensure_ascii=False, allow_nan=False).encode
 
 
 class WrongAnswerError(TypeError):
@@ -96,7 +98,7 @@ def encode_body(body: Any) -> tuple[bytes, bytes]:
         return b"", TEXT
     if isinstance(body, dict | list):
         try:
-            return json.dumps(body, ensure_ascii=False, allow_nan=False).encode(), JSON
+            return _to_json(body).encode(), JSON
         except (TypeError, ValueError) as error:
             raise WrongAnswerError(f"a body that is not JSON: {error}") from error
     if isinstance(body, bool | int | float):
