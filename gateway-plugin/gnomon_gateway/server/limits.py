@@ -17,6 +17,7 @@ class Limits:
     body_s: float = 30.0
     body_bytes_per_s: float = 1 << 20
     idle_s: float = 75.0
+    sweep_s: float = 0.5
     head_bytes: int = 64 << 10
     head_lines: int = 128
     max_body_bytes: int = 64 << 20

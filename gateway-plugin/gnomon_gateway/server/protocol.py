@@ -123,7 +123,7 @@ class GatewayProtocol(HttpToolsProtocol):
         """Answer what is not, or not yet, a request, and close."""
         if self.transport.is_closing():
             return
-        if self._active is None and (self.cycle is None or self.cycle.response_complete):
+        if self._active is None and not self.pipeline and self._can_answer():
             body = error.body()
             head = b"".join([b"%s: %s\r\n" % (name.encode(), value.encode()) for name, value in error.headers().items()])
             self.transport.write(
@@ -144,6 +144,11 @@ class GatewayProtocol(HttpToolsProtocol):
             # A request before the broken one is being answered.
             self._deaf = True
             (self._active or self.cycle).keep_alive = False
+
+    def _can_answer(self) -> bool:
+        """Whether no answer has begun to the newest request, nor will: there is none, it is over, or its body is still coming."""
+        cycle = self.cycle
+        return cycle is None or cycle.response_complete or (cycle.more_body and not cycle.response_started)
 
     def close_after_answer(self, *, unread: bool) -> None:
         """Close once the answer is out.

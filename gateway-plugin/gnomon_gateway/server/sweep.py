@@ -1,6 +1,7 @@
 """Ends connections that take too long: silent ones, slow senders, and readers who never take their answer.
 
-One pass over all connections twice a second costs less than a timer for each request, and half a second matters to none of these.
+One pass over all connections every `sweep_s` costs less than a timer for each request, and half a second matters to none of
+these.
 """
 
 from __future__ import annotations
@@ -12,7 +13,6 @@ from typing import Any
 from gnomon_core.errors import GnomonError
 from gnomon_gateway.server.protocol import GatewayProtocol, Phase, Shared
 
-EVERY_S = 0.5
 _LINGER_S = 1.0
 _UNSENT_S = 30.0
 
@@ -28,7 +28,7 @@ class Sweep:
     def start(self) -> None:
         loop = asyncio.get_running_loop()
         self._shared.now_s = loop.time()
-        self._timer = loop.call_later(EVERY_S, self._look)
+        self._timer = loop.call_later(self._shared.limits.sweep_s, self._look)
 
     def stop(self) -> None:
         if self._timer is not None:

@@ -1,0 +1,186 @@
+"""What a client can do wrong on purpose: too much, too slow, malformed."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+from typing import Any
+
+import pytest
+
+from gnomon_gateway.server.limits import Limits
+
+BRISK = Limits(head_s=0.3, body_s=0.3, idle_s=0.6, sweep_s=0.05)
+LIMIT_BYTES = 1_000_000
+
+
+def code(response: Any) -> str:
+    return json.loads(response.body)["error"]["code"]
+
+
+async def test_a_stated_length_over_the_limit_is_a_413_before_the_body_is_sent(gateway: Any) -> None:
+    await gateway.deploy()
+    connection = await gateway.connect()
+    await connection.send(b"POST /function/f HTTP/1.1\r\nHost: x\r\nContent-Length: 1000001\r\n\r\n")
+    response = await connection.answer()
+    assert (response.status, code(response)) == (413, "body_too_large")
+    assert await connection.closed()
+    assert gateway.executed() == []
+
+
+@pytest.mark.parametrize("length", [b"99999999999999999999999", b"-1", b"1e3", b"0x10", b""])
+async def test_a_length_that_is_none_is_a_400(gateway: Any, length: bytes) -> None:
+    await gateway.deploy()
+    connection = await gateway.connect()
+    await connection.send(b"POST /function/f HTTP/1.1\r\nHost: x\r\nContent-Length: " + length + b"\r\n\r\n")
+    assert (await connection.answer()).status in (400, 413)
+
+
+@pytest.mark.parametrize("path", ["/function/f", "/v2/models/m/infer"])
+async def test_chunks_over_the_limit_are_a_413_without_being_read_whole(gateway: Any, model: Any, path: str) -> None:
+    await gateway.deploy()
+    await gateway.deploy("m", signature=model)
+    connection = await gateway.connect()
+    await connection.send(b"POST %b HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n" % path.encode())
+    sent = 0
+
+    async def pour() -> None:
+        nonlocal sent
+        chunk = b"10000\r\n" + b"x" * 65536 + b"\r\n"
+        while True:
+            await connection.send(chunk)
+            sent += 65536
+
+    pouring = asyncio.ensure_future(pour())
+    response = await connection.answer()
+    assert response.status == 413
+    pouring.cancel()
+    with pytest.raises((asyncio.CancelledError, ConnectionError)):
+        await pouring
+    # What left the client beyond the limit sits in the two sockets' buffers, not in the gateway.
+    assert sent < LIMIT_BYTES + 8_000_000
+    assert gateway.executed() == []
+
+
+async def test_chunks_of_one_byte_are_counted_too(gateway: Any) -> None:
+    await gateway.deploy()
+    connection = await gateway.connect()
+    await connection.send(b"POST /function/f HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n")
+    await connection.send(b"1\r\nx\r\n" * 3000 + b"0\r\n\r\n")
+    assert (await connection.answer()).body == b"x" * 3000
+
+
+@pytest.mark.parametrize(
+    "request_bytes",
+    [
+        b"NONSENSE\r\n\r\n",
+        b"GET\r\n\r\n",
+        b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03",
+        b"GET /function/f HTTP/9.9\r\nHost: x\r\n\r\n",
+        b"POST /function/f HTTP/1.1\r\nHost: x\r\nContent-Length: 3\r\nContent-Length: 4\r\n\r\nabcd",
+        b"POST /function/f HTTP/1.1\r\nHost: x\r\nContent-Length: 3\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n",
+        b"POST /function/f HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: gzip\r\n\r\nabc",
+        b"POST /function/f HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\nZZ\r\nabc\r\n",
+        b"GET /function/f HTTP/1.1\r\nHost: x\r\nX-A: 1\r\n folded: 2\r\n\r\n",
+        b"GET /function/f HTTP/1.1\r\nHost: x\r\nBad Name: 1\r\n\r\n",
+        b"GET /function/f HTTP/1.1\r\nHost: x\r\nX: a\x00b\r\n\r\n",
+    ],
+)
+async def test_what_is_not_http_is_a_400_and_the_end_of_the_connection(gateway: Any, request_bytes: bytes) -> None:
+    await gateway.deploy()
+    connection = await gateway.connect()
+    await connection.send(request_bytes)
+    response = await connection.answer()
+    assert response.status == 400
+    assert await connection.closed()
+    assert gateway.executed() == []
+
+
+@pytest.mark.parametrize("head", [b"X: " + b"a" * 70_000, b"\r\n".join(b"X-%d: 1" % n for n in range(200))])
+async def test_a_head_without_end_is_a_431(gateway: Any, head: bytes) -> None:
+    await gateway.deploy()
+    connection = await gateway.connect()
+    await connection.send(b"GET /function/f HTTP/1.1\r\nHost: x\r\n" + head + b"\r\n\r\n")
+    response = await connection.answer()
+    assert (response.status, code(response)) == (431, "head_too_large")
+    assert await connection.closed()
+
+
+async def test_garbage_behind_a_good_request_does_not_cost_it_its_answer(gateway: Any) -> None:
+    await gateway.deploy()
+    connection = await gateway.connect()
+    await connection.send(b"POST /function/f/sleep/100 HTTP/1.1\r\nHost: x\r\nContent-Length: 2\r\n\r\nokGARBAGE\r\n\r\n")
+    response = await connection.answer()
+    assert (response.status, response.body) == (200, b"ok")
+    assert await connection.closed()
+
+
+@pytest.mark.parametrize("gateway", [BRISK], indirect=True)
+async def test_a_slow_head_is_a_408_however_it_trickles(gateway: Any) -> None:
+    await gateway.deploy()
+    connection = await gateway.connect()
+    began_s = time.monotonic()
+    with_answer = asyncio.ensure_future(connection.answer())
+    for byte in b"GET /function/f HTTP/1.1\r\nHost: a-name-that-does-not-end":
+        if with_answer.done():
+            break
+        await connection.send(bytes([byte]))
+        await asyncio.sleep(0.02)
+    response = await with_answer
+    assert (response.status, code(response)) == (408, "request_too_slow")
+    assert time.monotonic() - began_s < 2.0
+    assert await connection.closed()
+
+
+@pytest.mark.parametrize("gateway", [BRISK], indirect=True)
+@pytest.mark.parametrize("path", ["/function/f", "/system/functions"])
+async def test_a_slow_body_is_a_408(gateway: Any, path: str) -> None:
+    await gateway.deploy()
+    connection = await gateway.connect()
+    await connection.send(b"POST %b HTTP/1.1\r\nHost: x\r\nContent-Length: 1000\r\n\r\nabc" % path.encode())
+    began_s = time.monotonic()
+    assert (await connection.answer()).status == 408
+    assert await connection.closed()
+    assert time.monotonic() - began_s < 3.0
+    assert gateway.executed() == []
+
+
+@pytest.mark.parametrize("gateway", [BRISK], indirect=True)
+async def test_silent_and_idle_connections_are_closed_and_busy_ones_are_not(gateway: Any) -> None:
+    await gateway.deploy()
+    silent, idle, busy = [await gateway.connect() for _ in range(3)]
+    assert (await idle.call("/function/f", b"1")).status == 200
+    long = asyncio.ensure_future(busy.call("/function/f/sleep/1000", b"long"))
+    assert await silent.closed()
+    assert await idle.closed()
+    assert (await long).body == b"long"
+
+
+@pytest.mark.parametrize("gateway", [BRISK], indirect=True)
+async def test_slow_clients_do_not_hold_up_a_good_one(gateway: Any) -> None:
+    await gateway.deploy()
+    slow = [await gateway.connect() for _ in range(100)]
+    for connection in slow:
+        await connection.send(b"POST /function/f HTTP/1.1\r\nHost: x\r\nContent-Length: 1000\r\n\r\n")
+    good = await gateway.connect()
+    for _ in range(20):
+        began_s = time.monotonic()
+        assert (await good.call("/function/f", b"quick")).status == 200
+        assert time.monotonic() - began_s < 0.5
+    assert all([await connection.closed() for connection in slow])
+
+
+async def test_a_refused_small_body_is_swallowed_and_the_connection_goes_on(gateway: Any) -> None:
+    await gateway.deploy()
+    connection = await gateway.connect()
+    assert (await connection.call("/function/nobody", b"x" * 1000)).status == 404
+    assert (await connection.call("/function/f", b"still here")).body == b"still here"
+
+
+async def test_an_offer_to_upgrade_is_answered_as_usual(gateway: Any) -> None:
+    await gateway.deploy()
+    connection = await gateway.connect()
+    await connection.send(b"GET /function/f HTTP/1.1\r\nHost: x\r\nConnection: Upgrade\r\nUpgrade: h2c\r\n\r\n")
+    assert (await connection.answer()).status == 200
+    assert await connection.closed()

@@ -1,0 +1,191 @@
+"""The open inference protocol against the running server, also through the public tritonclient. The model doubles FP32 [2]."""
+
+from __future__ import annotations
+
+import asyncio
+import gzip
+import json
+import struct
+from typing import Any
+
+import numpy as np
+import pytest
+import tritonclient.http as triton
+from tritonclient.utils import InferenceServerException
+
+INFER = "/v2/models/m/infer"
+
+
+def document(*rows: list[float], **more: Any) -> bytes:
+    tensor = {"name": "x", "datatype": "FP32", "shape": [len(rows), 2], "data": list(rows)}
+    return json.dumps({"inputs": [tensor], **more}).encode()
+
+
+@pytest.fixture
+async def served(gateway: Any, model: Any) -> Any:
+    await gateway.deploy("m", signature=model, max_batch=4)
+    await gateway.deploy("plain")
+    return gateway
+
+
+def outputs(response: Any) -> Any:
+    return json.loads(response.body)["outputs"][0]["data"]
+
+
+@pytest.mark.parametrize("path", [INFER, "/v2/models/m/versions/7/infer", "/v2/models/m.openfaas-fn/infer"])
+async def test_json_in_json_out(served: Any, path: str) -> None:
+    response = await served.call(path, document([1, 2], [3, 4], id="mine"))
+    assert response.status == 200
+    assert json.loads(response.body) == {
+        "model_name": "m",
+        "model_version": "7",
+        "id": "mine",
+        "outputs": [{"name": "y", "datatype": "FP32", "shape": [2, 2], "data": [2, 4, 6, 8]}],
+    }
+
+
+async def test_a_function_with_a_model_takes_tensors_under_its_own_name(served: Any) -> None:
+    response = await served.call("/function/m", document([1, 2]), headers={"Content-Type": "application/json"})
+    assert outputs(response) == [2, 4]
+    picture = await served.call("/function/m", b"a picture", headers={"Content-Type": "image/jpeg"})
+    assert picture.body == b"a picture"
+
+
+async def test_the_public_client_works(served: Any) -> None:
+    def talk() -> None:
+        client = triton.InferenceServerClient(f"127.0.0.1:{served.server.port}")
+        assert client.is_server_live()
+        assert client.is_server_ready()
+        assert client.is_model_ready("m")
+        assert client.is_model_ready("m", "7")
+        assert not client.is_model_ready("nobody")
+        assert client.get_server_metadata()["name"] == "gnomon"
+        metadata = client.get_model_metadata("m")
+        assert metadata["inputs"] == [{"name": "x", "datatype": "FP32", "shape": [-1, 2]}]
+        values = np.array([[1, float("nan")], [3, float("inf")]], np.float32)
+        for binary_in in (True, False):
+            for binary_out in (True, False):
+                for packed in (None, "gzip", "deflate"):
+                    sent = triton.InferInput("x", [2, 2], "FP32")
+                    data = values if binary_in else np.array([[1, 2], [3, 4]], np.float32)
+                    sent.set_data_from_numpy(data, binary_data=binary_in)
+                    wanted = triton.InferRequestedOutput("y", binary_data=binary_out)
+                    if binary_in and not binary_out:
+                        continue  # JSON knows no NaN
+                    result = client.infer("m", [sent], outputs=[wanted], request_id="r", request_compression_algorithm=packed)
+                    np.testing.assert_array_equal(result.as_numpy("y"), 2 * data)
+                    assert result.get_response()["id"] == "r"
+        bad = triton.InferInput("x", [1, 3], "FP32")
+        bad.set_data_from_numpy(np.zeros((1, 3), np.float32))
+        with pytest.raises(InferenceServerException, match="shape"):
+            client.infer("m", [bad])
+        client.close()
+
+    await asyncio.to_thread(talk)
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "status"),
+    [
+        ("GET", "/v2", 200),
+        ("GET", "/v2/", 200),
+        ("GET", "/v2/health/live", 200),
+        ("GET", "/v2/health/ready", 200),
+        ("GET", "/v2/models/m", 200),
+        ("GET", "/v2/models/m/ready", 200),
+        ("GET", "/v2/models/m/versions/7", 200),
+        ("GET", "/v2/models/m/versions/8", 404),
+        ("GET", "/v2/models/plain", 404),
+        ("GET", "/v2/models/nobody", 404),
+        ("GET", "/v2/models", 404),
+        ("GET", "/v2/elsewhere", 404),
+        ("GET", INFER, 405),
+        ("POST", "/v2/models/m", 405),
+        ("POST", "/v2/models/nobody/infer", 404),
+        ("POST", "/v2/models/m/explain", 404),
+    ],
+)
+async def test_each_route_has_its_status_and_errors_their_document(served: Any, method: str, path: str, status: int) -> None:
+    response = await served.call(path, b"", method)
+    assert response.status == status
+    assert response.headers["content-type"] == "application/json"
+    if status >= 400:
+        assert set(json.loads(response.body)) == {"error"}
+        assert response.headers["x-openfaas-internal"] == "gnomon"
+
+
+@pytest.mark.parametrize(
+    ("body", "headers", "status"),
+    [
+        (b"", {}, 400),
+        (b"not json", {}, 400),
+        (document([1, 2, 3]), {}, 400),
+        (document([1, 2]).replace(b"FP32", b"FP64"), {}, 400),
+        (document(*[[1, 2]] * 5), {}, 400),
+        (document([1, 2]), {"Inference-Header-Content-Length": "9999"}, 400),
+        (document([1, 2]), {"Content-Encoding": "gzip"}, 400),
+        (document([1, 2]), {"Content-Encoding": "br"}, 415),
+        (document([1, 2]), {"X-Gnomon-Deadline-Ms": "soon"}, 400),
+    ],
+)
+async def test_what_the_model_does_not_take_is_refused_before_it_is_let_in(
+    served: Any, body: bytes, headers: dict[str, str], status: int
+) -> None:
+    response = await served.call(INFER, body, headers=headers)
+    assert response.status == status
+    assert set(json.loads(response.body)) == {"error"}
+    assert served.functions["m"].load().arrivals == 0
+    assert served.functions["m"].metrics.started == 1
+
+
+async def test_a_bomb_of_zeros_is_a_413(served: Any) -> None:
+    response = await served.call(INFER, gzip.compress(bytes(50_000_000)), headers={"Content-Encoding": "gzip"})
+    assert response.status == 413
+
+
+async def test_an_error_of_the_model_is_its_members_own(served: Any) -> None:
+    good, bad = await asyncio.gather(served.call(INFER, document([1, 2])), served.call(INFER, document([-2, 0])))
+    assert outputs(good) == [2, 4]
+    assert bad.status == 422
+    assert json.loads(bad.body) == {"error": "No. Never."}
+
+
+async def test_inference_is_run_once_more_when_its_instance_dies(served: Any) -> None:
+    await served.add_instance("m")
+    response = await served.call(INFER, document([-1, 0]))
+    # This input kills every instance: two of them, not more.
+    assert response.status == 502
+    assert served.functions["m"].ready == 0
+    await served.add_instance("m")
+    assert outputs(await served.call(INFER, document([1, 2]))) == [2, 4]
+
+
+async def test_requests_of_several_samples_share_batches_and_keep_their_rows(served: Any) -> None:
+    async def ask(number: int) -> None:
+        rows = [[number + turn, -number - 0.5] for turn in range(1 + number % 4)]
+        response = await served.call(INFER, document(*rows))
+        assert outputs(response) == [2 * value for row in rows for value in row]
+
+    await asyncio.gather(*(ask(number) for number in range(40)))
+
+
+async def test_binary_out_is_behind_the_document(served: Any) -> None:
+    body = document([1, 2], parameters={"binary_data_output": True})
+    response = await served.call(INFER, body)
+    length = int(response.headers["inference-header-content-length"])
+    assert response.headers["content-type"] == "application/octet-stream"
+    assert struct.unpack("<2f", response.body[length:]) == (2.0, 4.0)
+
+
+async def test_a_deadline_is_a_504_with_the_protocols_document(gateway: Any, model: Any) -> None:
+    await gateway.deploy("m", instances=0, signature=model)
+    response = await gateway.call(INFER, document([1, 2]), headers={"X-Gnomon-Deadline-Ms": "50"})
+    assert response.status == 503
+    assert "No instance" in json.loads(response.body)["error"]
+
+
+async def test_readiness_follows_the_instances(gateway: Any, model: Any) -> None:
+    await gateway.deploy("m", instances=0, signature=model)
+    assert (await gateway.call("/v2/models/m/ready", method="GET")).status == 503
+    await gateway.add_instance("m")
+    assert (await gateway.call("/v2/models/m/ready", method="GET")).status == 200

@@ -1,0 +1,289 @@
+"""`/function/{name}` against the running server and a real instance."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+import time
+from typing import Any
+
+import pytest
+
+from gnomon_core.settings import Settings
+from gnomon_gateway.scheduling.registry import scheduling_policy
+
+
+async def test_a_request_reaches_the_function_as_it_was_sent(gateway: Any) -> None:
+    await gateway.deploy()
+    headers = {
+        "X-Mine": "1",
+        "Connection": "keep-alive, X-Hop",
+        "X-Hop": "secret",
+        "TE": "trailers",
+        "X-Forwarded-For": "6.6.6.6",
+    }
+    response = await gateway.call("/function/f/seen?a=%20b", b"body", "PUT", headers)
+    seen = json.loads(response.body)
+    sent = dict(line.split(": ", 1) for line in seen["headers"])
+    assert (seen["method"], seen["query"]) == ("PUT", "a=%20b")
+    assert sent["x-mine"] == "1"
+    assert sent["content-length"] == "4"
+    assert not {"connection", "x-hop", "te"} & sent.keys()
+    assert (sent["x-forwarded-for"], sent["x-forwarded-host"]) == ("127.0.0.1", "gnomon")
+    assert sent["x-call-id"] == response.headers["x-call-id"]
+    assert sent["x-start-time"] == response.headers["x-start-time"]
+
+
+async def test_every_answer_says_its_call_its_start_and_its_duration(gateway: Any) -> None:
+    await gateway.deploy()
+    response = await gateway.call("/function/f", b"hello")
+    assert (response.status, response.body) == (200, b"hello")
+    assert re.fullmatch(r"[0-9a-f-]{36}", response.headers["x-call-id"])
+    assert abs(int(response.headers["x-start-time"]) - time.time_ns()) < 60e9
+    assert 0 < float(response.headers["x-duration-seconds"]) < 10
+    kept = await gateway.call("/function/f", b"", headers={"X-Call-Id": "mine"})
+    assert kept.headers["x-call-id"] == "mine"
+
+
+@pytest.mark.parametrize("method", ["GET", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"])
+async def test_every_method_is_passed_on(gateway: Any, method: str) -> None:
+    await gateway.deploy()
+    response = await gateway.call("/function/f.openfaas-fn/seen", b"", method)
+    assert json.loads(response.body)["method"] == method
+
+
+async def test_head_204_and_redirects_keep_the_connection_in_step(gateway: Any) -> None:
+    await gateway.deploy()
+    connection = await gateway.connect()
+    head = await connection.call("/function/f/large", method="HEAD", bodiless=True)
+    assert (head.status, head.headers["content-length"]) == (200, "3000000")
+    empty = await connection.call("/function/f/nothing")
+    assert (empty.status, "content-length" in empty.headers) == (204, False)
+    redirect = await connection.call("/function/f/redirect")
+    assert (redirect.status, redirect.headers["location"]) == (302, "/elsewhere")
+    large = await connection.call("/function/f/large")
+    assert len(large.body) == 3_000_000
+
+
+@pytest.mark.parametrize(
+    "path", ["/function/", "/function/.openfaas-fn", "/function/g", "/function/f.elsewhere", "/function/%66"]
+)
+async def test_an_unknown_function_is_a_404_of_ours(gateway: Any, path: str) -> None:
+    await gateway.deploy()
+    response = await gateway.call(path)
+    assert (response.status, response.headers["x-openfaas-internal"]) == (404, "gnomon")
+    assert json.loads(response.body)["error"]["code"] == "function_not_found"
+
+
+async def test_chunked_bodies_arrive_whole(gateway: Any) -> None:
+    await gateway.deploy()
+    connection = await gateway.connect()
+    await connection.send(b"POST /function/f HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n")
+    for part in (b"one ", b"two ", b"x" * 100_000):
+        await connection.send(b"%x\r\n%b\r\n" % (len(part), part))
+        await asyncio.sleep(0.01)
+    await connection.send(b"0\r\n\r\n")
+    assert (await connection.answer()).body == b"one two " + b"x" * 100_000
+
+
+async def test_a_client_that_expects_100_continue_is_told_to_go_on(gateway: Any) -> None:
+    await gateway.deploy()
+    connection = await gateway.connect()
+    await connection.send(b"POST /function/f HTTP/1.1\r\nHost: x\r\nContent-Length: 4\r\nExpect: 100-continue\r\n\r\n")
+    assert (await connection.head()).status == 100
+    await connection.send(b"body")
+    assert (await connection.answer()).body == b"body"
+
+
+async def test_http_10_is_answered_and_closed(gateway: Any) -> None:
+    await gateway.deploy()
+    connection = await gateway.connect()
+    await connection.send(b"GET /function/f HTTP/1.0\r\n\r\n")
+    assert (await connection.answer()).headers["connection"] == "close"
+    assert await connection.closed()
+
+
+async def test_other_paths_go_to_the_control_application_on_the_same_connection(gateway: Any) -> None:
+    await gateway.deploy()
+    connection = await gateway.connect()
+    assert (await connection.call("/system/info", b"abc")).body == b"controlabc"
+    assert (await connection.call("/function/f", b"1")).body == b"1"
+    assert (await connection.call("/system/info")).body == b"control"
+
+
+async def test_pipelined_requests_are_answered_in_order(gateway: Any) -> None:
+    await gateway.deploy(max_batch=8)
+    connection = await gateway.connect()
+    paths = [("/function/f", 200), ("/function/nobody", 404), ("/system/info", 200)] * 40
+    requests = [
+        f"POST {path} HTTP/1.1\r\nHost: x\r\nContent-Length: 3\r\n\r\n{number:03}" for number, (path, _) in enumerate(paths)
+    ]
+    await connection.send("".join(requests).encode())
+    for number, (path, status) in enumerate(paths):
+        response = await connection.answer()
+        assert response.status == status
+        if status == 200:
+            assert response.body == f"{'control' * path.startswith('/system')}{number:03}".encode()
+
+
+async def test_a_thousand_pipelined_refusals_do_not_exhaust_the_stack(gateway: Any) -> None:
+    connection = await gateway.connect()
+    await connection.send(b"GET /function/nobody HTTP/1.1\r\nHost: x\r\n\r\n" * 1500)
+    assert [(await connection.answer()).status for _ in range(1500)] == [404] * 1500
+
+
+async def test_a_shorter_deadline_is_kept_and_the_late_result_is_dropped(gateway: Any) -> None:
+    runtime = await gateway.deploy()
+    connection = await gateway.connect()
+    began_s = time.monotonic()
+    response = await connection.call("/function/f/sleep/400", b"late", headers={"X-Gnomon-Deadline-Ms": "100"})
+    assert 0.09 < time.monotonic() - began_s < 0.35
+    assert (response.status, json.loads(response.body)["error"]["code"]) == (504, "deadline_exceeded")
+    assert "retry-after" in response.headers
+    # The next answer on this connection is the next request's, not the late one.
+    assert (await connection.call("/function/f", b"next", headers={"X-Gnomon-Deadline-Ms": "5000"})).body == b"next"
+    assert runtime.dispatcher.late_answers == 1
+
+
+async def test_a_longer_deadline_than_the_functions_is_not_given(gateway: Any) -> None:
+    await gateway.deploy(deadline_s=0.1)
+    response = await gateway.call("/function/f/sleep/400", headers={"X-Gnomon-Deadline-Ms": "60000"})
+    assert response.status == 504
+
+
+async def test_a_deadline_that_is_none_is_a_400(gateway: Any) -> None:
+    await gateway.deploy()
+    response = await gateway.call("/function/f", headers={"X-Gnomon-Deadline-Ms": "soon"})
+    assert (response.status, json.loads(response.body)["error"]["code"]) == (400, "invalid_deadline")
+
+
+async def test_a_full_queue_is_a_429_at_once(gateway: Any) -> None:
+    runtime = await gateway.deploy(queue_max_requests=2)
+    calls = [asyncio.ensure_future(gateway.call("/function/f/sleep/200", b"%d" % n)) for n in range(3)]
+    await gateway.until(lambda: runtime.load().queued == 2)
+    began_s = time.monotonic()
+    response = await gateway.call("/function/f", b"one too many")
+    assert time.monotonic() - began_s < 0.1
+    assert (response.status, response.headers["x-openfaas-internal"]) == (429, "gnomon")
+    assert int(response.headers["retry-after"]) >= 1
+    assert [call.status for call in await asyncio.gather(*calls)] == [200] * 3
+
+
+async def test_a_body_that_the_queue_has_no_room_for_is_refused_before_it_is_read(gateway: Any) -> None:
+    runtime = await gateway.deploy(queue_max_bytes=10_000)
+    connection = await gateway.connect()
+    await connection.send(b"POST /function/f HTTP/1.1\r\nHost: x\r\nContent-Length: 500000\r\n\r\n")
+    assert (await connection.answer()).status == 429
+    assert runtime.load().arrivals == 1
+
+
+async def test_a_client_that_leaves_while_waiting_is_not_executed(gateway: Any) -> None:
+    runtime = await gateway.deploy()
+    running = asyncio.ensure_future(gateway.call("/function/f/sleep/200", b"running"))
+    await gateway.until(lambda: runtime.load().executing == 1)
+    impatient = await gateway.connect()
+    await impatient.send(b"POST /function/f HTTP/1.1\r\nHost: x\r\nContent-Length: 9\r\n\r\nimpatient")
+    await gateway.until(lambda: runtime.load().queued == 1)
+    impatient.close()
+    await gateway.until(lambda: runtime.load().queued == 0)
+    assert (await running).status == 200
+    assert (await gateway.call("/function/f", b"after")).status == 200
+    assert gateway.executed() == [b"running", b"after"]
+    assert runtime.metrics.left == 1
+
+
+async def test_a_client_that_leaves_while_executing_disturbs_nobody(gateway: Any) -> None:
+    runtime = await gateway.deploy()
+    impatient = await gateway.connect()
+    await impatient.send(b"POST /function/f/sleep/150 HTTP/1.1\r\nHost: x\r\nContent-Length: 1\r\n\r\na")
+    await gateway.until(lambda: runtime.load().executing == 1)
+    impatient.close()
+    assert (await gateway.call("/function/f", b"b")).body == b"b"
+    assert runtime.dispatcher.late_answers == 1
+
+
+async def test_requests_wait_for_the_first_instance(gateway: Any) -> None:
+    runtime = await gateway.deploy(instances=0)
+    call = asyncio.ensure_future(gateway.call("/function/f", b"patient"))
+    await gateway.until(lambda: runtime.load().queued == 1)
+    assert gateway.demands == ["f"]
+    await gateway.add_instance()
+    assert (await call).body == b"patient"
+
+
+async def test_a_deadline_without_any_instance_is_a_503(gateway: Any) -> None:
+    await gateway.deploy(instances=0, deadline_s=0.1)
+    response = await gateway.call("/function/f")
+    assert (response.status, json.loads(response.body)["error"]["code"]) == (503, "no_instance")
+
+
+async def test_a_crash_is_a_502_for_its_own_batch_only(gateway: Any) -> None:
+    runtime = await gateway.deploy(instances=2)
+    slow = asyncio.ensure_future(gateway.call("/function/f/sleep/200", b"slow"))
+    await gateway.until(lambda: runtime.load().executing == 1)
+    crashed = await gateway.call("/function/f/crash", b"crash")
+    assert (crashed.status, json.loads(crashed.body)["error"]["code"]) == (502, "instance_lost")
+    assert (await slow).body == b"slow"
+    assert runtime.ready == 1
+    assert gateway.executed().count(b"crash") == 1
+
+
+async def test_a_header_that_would_split_the_answer_becomes_a_502(gateway: Any) -> None:
+    await gateway.deploy()
+    response = await gateway.call("/function/f/split")
+    assert (response.status, json.loads(response.body)["error"]["code"]) == (502, "invalid_headers")
+    assert "set-cookie" not in response.headers
+
+
+async def test_batches_form_under_load_and_everybody_gets_his_own_answer(gateway: Any) -> None:
+    runtime = await gateway.deploy(max_batch=8)
+    connections = [await gateway.connect() for _ in range(16)]
+
+    async def talk(number: int) -> None:
+        for turn in range(30):
+            token = b"%d-%d" % (number, turn)
+            assert (await connections[number].call("/function/f", token)).body == token
+
+    await asyncio.gather(*(talk(number) for number in range(16)))
+    assert runtime.metrics.by_code[200].count == 480
+    assert len(set(gateway.executed())) == len(gateway.executed()) == 480
+    assert runtime.load().successes == 480
+    assert runtime.dispatcher._last_batch < 480
+
+
+async def test_policies_switch_and_instances_come_and_go_while_requests_flow(gateway: Any) -> None:
+    runtime = await gateway.deploy(instances=2, max_batch=4)
+    connections = [await gateway.connect() for _ in range(8)]
+    ended = asyncio.Event()
+    answers = 0
+
+    async def talk(number: int) -> None:
+        nonlocal answers
+        while not ended.is_set():
+            answers += 1
+            token = b"%d-%d" % (number, answers)
+            response = await connections[number].call("/function/f", token)
+            assert (response.status, response.body) == (200, token)
+
+    talks = [asyncio.ensure_future(talk(number)) for number in range(8)]
+    for turn in range(6):
+        name = ("adaptive", "fixed", "immediate")[turn % 3]  # adaptive-paper drops on purpose
+        settings = Settings(max_batch=1 + turn, slo_s=0.02, max_wait_s=0.002)
+        runtime.update(settings, scheduling_policy(name, settings))
+        added = await gateway.add_instance()
+        await asyncio.wait_for(runtime.drain(added), 5)
+        assert runtime.in_flight(added) == 0
+        runtime.instance_gone(added, "drained")
+    ended.set()
+    await asyncio.gather(*talks)
+    assert answers > 100
+
+
+async def test_drain_all_waits_for_what_was_let_in(gateway: Any) -> None:
+    runtime = await gateway.deploy()
+    calls = [asyncio.ensure_future(gateway.call("/function/f/sleep/100", b"x")) for _ in range(3)]
+    await gateway.until(lambda: runtime.load().queued == 2)
+    await runtime.drain_all()
+    assert [call.status for call in await asyncio.gather(*calls)] == [200] * 3
+    assert runtime.ready == 0
