@@ -74,6 +74,8 @@ class LocalPlatform:
         self._supervisor: SupervisorClient | None = None
         self._surroundings: Surroundings | None = None
         self._hello: asyncio.Future[str | None] | None = None
+        self._up = asyncio.Event()
+        """There is a supervisor that can be told something."""
         self._no_isolation: str | None = None
         self._stopping = False
 
@@ -121,7 +123,7 @@ class LocalPlatform:
         recipe = self._recipes.find(spec)
         environment = self._recipes.environment(recipe, spec, {})
         if environment.sandbox is None or not spec.secrets:
-            await self._zygotes.warm(environment)
+            await self._warm(environment)
 
     def signature(self, spec: FunctionSpec) -> ModelSignature | None:
         return self._recipes.find(spec).signature
@@ -163,7 +165,7 @@ class LocalPlatform:
     async def _begin(self, life: Life, recipe: Recipe, request: InstanceRequest, environment: Environment) -> None:
         assert self._memory is not None
         try:
-            await self._zygotes.warm(environment)
+            await self._warm(environment)
             if life.gone.done():
                 return
             join: list[str] = []
@@ -214,15 +216,30 @@ class LocalPlatform:
         assert self._supervisor is not None
         self._supervisor.send(message, descriptors or [])
 
+    async def _warm(self, environment: Environment) -> None:
+        """Return when instances can be forked: what is said while there is no supervisor would be lost.
+
+        Raises:
+            GnomonError: 500 `environment_failed` or `supervisor_failed`.
+
+        """
+        try:
+            await asyncio.wait_for(self._up.wait(), HELLO_TIMEOUT_S)
+        except TimeoutError:
+            raise _supervisor_failed() from None
+        await self._zygotes.warm(environment)
+
     async def _start_supervisor(self) -> None:
         self._hello = asyncio.get_running_loop().create_future()
-        self._supervisor = SupervisorClient(self._heard, self._lost)
+        supervisor = self._supervisor = SupervisorClient(self._heard, self._lost)
         try:
             self._no_isolation = await asyncio.wait_for(self._hello, HELLO_TIMEOUT_S)
         except TimeoutError:
-            raise GnomonError(500, "supervisor_failed", "The supervisor did not start.", "See the output above.") from None
+            await supervisor.stop()
+            raise _supervisor_failed() from None
         for environment in self._at_start:
             self._zygotes.begin(environment)
+        self._up.set()
 
     def _heard(self, event: dict[str, Any]) -> None:
         kind = event["event"]
@@ -253,17 +270,27 @@ class LocalPlatform:
 
     def _lost(self) -> None:
         """The supervisor has ended, and everything below it with it. Report that and start another."""
+        self._up.clear()
         self._zygotes.lost("the supervisor has ended")
-        if self._hello is not None and not self._hello.done():
-            self._hello.set_result("the supervisor has ended")
         for life in list(self._lives.values()):
             life.end(life.cpu_s, "the supervisor has ended")
-        if not self._stopping:
+        if self._hello is not None and not self._hello.done():
+            # It is being waited for: whoever does that starts another, or gives up.
+            self._hello.set_exception(_supervisor_failed())
+        elif not self._stopping:
             _LOG.error("the supervisor has ended; starting another")
             task = asyncio.get_running_loop().create_task(self._restart())
             self._starting.add(task)
             task.add_done_callback(self._starting.discard)
 
     async def _restart(self) -> None:
-        await self._clock.sleep(RESTART_PAUSE_S)
-        await self._start_supervisor()
+        while not self._up.is_set():
+            await self._clock.sleep(RESTART_PAUSE_S)
+            try:
+                await self._start_supervisor()
+            except (GnomonError, OSError) as error:
+                _LOG.error("%s", error)
+
+
+def _supervisor_failed() -> GnomonError:
+    return GnomonError(500, "supervisor_failed", "The supervisor did not start.", "See the output above.")

@@ -1,0 +1,139 @@
+"""What happened to every request, kept append-only, and the proof that each had exactly one right end.
+
+Three witnesses write to it: the callers (`sent`, `answered`, `left`), and the instances themselves, whose handler tells the
+ledger of each execution *before* it does the work, so that even an instance that is killed a moment later has said what it began.
+`check` compares the three and raises on the first contradiction:
+
+- every request sent has one end: an answer, or its caller left; nothing hangs and nothing is answered twice;
+- a 200 carries its own token, from the one instance that executed it;
+- nothing is executed twice, unless it may be (a model's inference, once more after its instance died);
+- what was refused before it was dispatched is never executed: its error's code says so.
+"""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections import Counter
+from dataclasses import dataclass, field
+
+NEVER_DISPATCHED = frozenset(
+    {"queue_full", "overloaded", "deadline_cannot_be_met", "no_instance", "function_removed", "function_not_found"}
+)
+"""Error codes that promise that nothing ran."""
+LEFT = "left"
+
+
+class BrokenPromiseError(AssertionError):
+    """The history shows what may not be."""
+
+
+@dataclass(frozen=True)
+class Execution:
+    """An instance began to work on a token. Times are on the machine's monotonic clock."""
+
+    token: str
+    instance: str
+    pid: int
+    batch: int
+    at_s: float
+
+
+@dataclass(frozen=True)
+class End:
+    """How a request ended for its caller: an HTTP answer, or `LEFT`."""
+
+    token: str
+    status: int
+    code: str
+    echoed: str
+    instance: str
+    at_s: float
+    retry_after: bool = False
+
+
+@dataclass
+class History:
+    """Append-only. `sent` is by token, with when."""
+
+    sent_at_s: dict[str, float] = field(default_factory=dict)
+    ends: list[End] = field(default_factory=list)
+    executions: list[Execution] = field(default_factory=list)
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def sent(self, token: str, at_s: float) -> None:
+        with self._lock:
+            if token in self.sent_at_s:
+                raise BrokenPromiseError(f"{token} was sent twice: the test is wrong")
+            self.sent_at_s[token] = at_s
+
+    def answered(self, token: str, status: int, headers: dict[str, str], body: bytes, at_s: float) -> End:
+        """A whole answer has come. Header names are lower-case."""
+        code, echoed = "", ""
+        if headers.get("x-openfaas-internal"):
+            code = str(json.loads(body)["error"]["code"])
+        else:
+            echoed = body.decode()
+        end = End(token, status, code, echoed, headers.get("x-instance", ""), at_s, "retry-after" in headers)
+        return self._end(end)
+
+    def left(self, token: str, at_s: float) -> End:
+        """The caller hung up before an answer came."""
+        return self._end(End(token, 0, LEFT, "", "", at_s))
+
+    def executed(self, execution: Execution) -> None:
+        with self._lock:
+            self.executions.append(execution)
+
+    def _end(self, end: End) -> End:
+        with self._lock:
+            self.ends.append(end)
+        return end
+
+    # Questions
+
+    def end_of(self, token: str) -> End:
+        [end] = [end for end in self.ends if end.token == token]
+        return end
+
+    def runs_of(self, token: str) -> list[Execution]:
+        with self._lock:
+            return [execution for execution in self.executions if execution.token == token]
+
+    def count(self) -> Counter[str]:
+        """How many requests ended how: by status, with the error's code where it was ours."""
+        return Counter(f"{end.status} {end.code}".strip() if end.status else end.code for end in self.ends)
+
+    # The proof
+
+    def check(self, *, may_run_again: bool = False) -> Counter[str]:
+        """Raise unless every promise was kept; how the requests ended otherwise."""
+        ended = Counter(end.token for end in self.ends)
+        self._demand(set(self.sent_at_s) - set(ended), "never answered")
+        self._demand(set(ended) - set(self.sent_at_s), "answered, but never sent")
+        self._demand({token for token, times in ended.items() if times > 1}, "answered twice")
+        runs: dict[str, list[Execution]] = {}
+        for execution in self.executions:
+            runs.setdefault(execution.token, []).append(execution)
+        self._demand(set(runs) - set(self.sent_at_s), "executed, but never sent")
+        most = 2 if may_run_again else 1
+        self._demand({token for token, times in runs.items() if len(times) > most}, "executed too often")
+        for end in self.ends:
+            self._check_end(end, runs.get(end.token, []))
+        return self.count()
+
+    def _check_end(self, end: End, runs: list[Execution]) -> None:
+        if end.status == 200:
+            if end.echoed != end.token:
+                raise BrokenPromiseError(f"{end.token} got the answer of {end.echoed!r}")
+            if end.instance not in {run.instance for run in runs}:
+                raise BrokenPromiseError(f"{end.token} was answered by {end.instance!r}, which has not executed it: {runs}")
+        elif end.code in NEVER_DISPATCHED and runs:
+            raise BrokenPromiseError(f"{end.token} was refused with {end.code}, and executed: {runs}")
+        elif not end.code:
+            raise BrokenPromiseError(f"{end.token} got {end.status} {end.echoed!r}, which neither function nor gateway says")
+
+    @staticmethod
+    def _demand(tokens: set[str], what: str) -> None:
+        if tokens:
+            raise BrokenPromiseError(f"{len(tokens)} requests were {what}: {sorted(tokens)[:5]}")
