@@ -183,6 +183,11 @@ class FunctionRuntime:
         worker = self.dispatcher.workers.by_id.get(instance_id)
         return len(worker.batch.requests) if worker is not None and worker.batch is not None else 0
 
+    def answered(self, instance_id: str) -> int:
+        """How many batches the instance has answered."""
+        worker = self.dispatcher.workers.by_id.get(instance_id)
+        return worker.answered if worker is not None else 0
+
     def latency_s(self) -> tuple[float, ...]:
         """Predicted latency of an instance with the function's cores for batches of 1, 2, … `max_batch`; empty if unknown."""
         cores, variant = self.settings.cores, self.variant

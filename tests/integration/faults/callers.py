@@ -21,7 +21,7 @@ class Callers:
 
     def __init__(self, session: aiohttp.ClientSession, url: str, history: History) -> None:
         self._session = session
-        self._url = url
+        self.url = url
         self._numbers = itertools.count()
         self.history = history
 
@@ -41,11 +41,13 @@ class Callers:
         try:
             async with asyncio.timeout(leave_after_s or HANGS_S):
                 async with self._session.post(
-                    f"{self._url}/function/{function}?sleep={sleep_s}",
+                    f"{self.url}/function/{function}?sleep={sleep_s}",
                     data=token.encode() + b";" + bytes(filler),
                     headers=headers,
                 ) as answer:
                     body = await answer.read()
+        except aiohttp.ClientError:
+            return self.history.broke_off(token, time.monotonic())
         except TimeoutError:
             if leave_after_s is None:
                 raise AssertionError(f"{token} hangs") from None

@@ -22,6 +22,7 @@ NEVER_DISPATCHED = frozenset(
 )
 """Error codes that promise that nothing ran."""
 LEFT = "left"
+BROKE_OFF = "broke off"
 
 
 class BrokenPromiseError(AssertionError):
@@ -41,7 +42,7 @@ class Execution:
 
 @dataclass(frozen=True)
 class End:
-    """How a request ended for its caller: an HTTP answer, or `LEFT`."""
+    """How a request ended for its caller: an HTTP answer, `LEFT`, or `BROKE_OFF` with the connection."""
 
     token: str
     status: int
@@ -81,6 +82,10 @@ class History:
         """The caller hung up before an answer came."""
         return self._end(End(token, 0, LEFT, "", "", at_s))
 
+    def broke_off(self, token: str, at_s: float) -> End:
+        """The connection ended under it. Nobody may rely on that; a test that kills no gateway does not allow it."""
+        return self._end(End(token, 0, BROKE_OFF, "", "", at_s))
+
     def executed(self, execution: Execution) -> None:
         with self._lock:
             self.executions.append(execution)
@@ -106,12 +111,14 @@ class History:
 
     # The proof
 
-    def check(self, *, may_run_again: bool = False) -> Counter[str]:
+    def check(self, *, may_run_again: bool = False, may_break_off: bool = False) -> Counter[str]:
         """Raise unless every promise was kept; how the requests ended otherwise."""
         ended = Counter(end.token for end in self.ends)
         self._demand(set(self.sent_at_s) - set(ended), "never answered")
         self._demand(set(ended) - set(self.sent_at_s), "answered, but never sent")
         self._demand({token for token, times in ended.items() if times > 1}, "answered twice")
+        if not may_break_off:
+            self._demand({end.token for end in self.ends if end.code == BROKE_OFF}, "broken off")
         runs: dict[str, list[Execution]] = {}
         for execution in self.executions:
             runs.setdefault(execution.token, []).append(execution)

@@ -42,3 +42,19 @@ async def test_a_supervisor_that_is_killed_while_it_starts_is_replaced_too(fault
     answers = await asyncio.gather(*(callers.call("echo") for _ in range(8)))
     assert {answer.status for answer in answers} == {200}, "requests are held until an instance is there"
     callers.history.check()
+
+
+async def test_a_killed_gateway_leaves_no_process_and_serves_again(lone: Faulty, callers: Callers) -> None:
+    lone.serve("echo", instances=2)
+    await until(lambda: lone.ready("echo") == 2, "not ready")
+    processes = lone.instances()
+    async with callers.load("echo", 4, sleep_s=0.005):
+        await until(lambda: len(callers.history.ends) > 20, "no answers")
+        lone.kill()
+        await until(lambda: not any(map(is_alive, processes)), "a process outlived its gateway")
+        lone.start()
+        callers.url = lone.url
+        again = len(callers.history.ends)
+        await until(lambda: len(callers.history.ends) > again + 20, "no answers after the restart")
+    seen = callers.history.check(may_break_off=True)
+    assert set(seen) == {"200", "broke off"}

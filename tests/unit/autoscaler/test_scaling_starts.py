@@ -1,5 +1,6 @@
 """Instances that fail to start are not started over and over."""
 
+from dataclasses import replace
 from itertools import pairwise
 
 from gnomon_autoscaler.starts import Starts
@@ -66,6 +67,16 @@ def test_one_crash_after_a_long_life_is_not_a_failed_start() -> None:
     ready = (instance("a", InstanceState.READY),)
     assert look((0, ready), (10, ready), (11, ())).failed == 0
     assert look((0, ready), (9, ready), (9.5, ())).failed == 1
+
+
+def test_an_instance_that_answered_has_started_well_however_soon_it_ends() -> None:
+    answered = replace(instance("a", InstanceState.READY), answered=1)
+    starting = instance("b", InstanceState.STARTING)
+    starts = look((0, (starting,)), (1, ()), (2, (starting,)), (3, ()), (4, (answered,)), (5, ()))
+    assert starts.failed == 0
+    starts.look(6, (starting,))
+    starts.look(7, ())
+    assert starts.failed == 1
 
 
 def test_a_steady_instance_ends_the_row() -> None:
