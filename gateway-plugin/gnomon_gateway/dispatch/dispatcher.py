@@ -72,7 +72,7 @@ class Dispatcher:
         counting.last_request_s = now_s
         workers = self.workers
         idle = workers.any_idle
-        error = refusal(request, self.queue, workers.capacity(), self.latency, now_s, idle=idle)
+        error = refusal(request, self.queue, workers, self.latency, now_s)
         if error is not None:
             request.state = ANSWERED
             if idle and error.status == HTTPStatus.GATEWAY_TIMEOUT:
@@ -248,14 +248,18 @@ class Dispatcher:
             return Immediate().next(lane, fleet, self.latency, now_s)
 
     def _refuse_hopeless(self, lane: Lane, now_s: float, effects: Effects) -> None:
-        """Answer the oldest requests that could not be met even alone: running them would help nobody."""
-        cores = self.workers.capacity().cores
+        """Answer the oldest requests that would be late: running them would help nobody and make others wait.
+
+        Would be late means: even alone; or, where the others fill a whole batch without it, in a whole batch.
+        """
+        capacity = self.workers.capacity()
         while lane:
             request = lane.head()
-            alone_s = self.latency.seconds(lane.variant, cores, request.size)
-            if alone_s is None or now_s + alone_s <= request.deadline_s:
+            crowded = not lane.solo and lane.samples - request.size >= capacity.max_batch
+            takes_s = self.latency.seconds(lane.variant, capacity.cores, capacity.max_batch if crowded else request.size)
+            if takes_s is None or now_s + takes_s <= request.deadline_s:
                 return
-            if alone_s > request.deadline_s - request.arrived_s:
+            if not crowded and takes_s > request.deadline_s - request.arrived_s:
                 self._doubt(request)
             self._withdraw(request, effects)
             effects.append(Answer(request, deadline_exceeded(now_s - request.arrived_s)))
@@ -269,6 +273,7 @@ class Dispatcher:
             return False
         self._last_batch += 1
         batch = Batch(self._last_batch, worker.id, lane.key, requests, now_s)
+        batch.expected_end_s = now_s + (self.latency.seconds(lane.variant, worker.cores, batch.size) or 0.0)
         for request in requests:
             self.queue.remove(request)
             request.state = DISPATCHED

@@ -57,6 +57,13 @@ class Workers:
             )
         return self._capacity
 
+    def free_in_s(self, now_s: float) -> float:
+        """Until an instance can take a batch, as predicted; 0 if one can now."""
+        if self._idle:
+            return 0.0
+        ends = [worker.batch.expected_end_s for worker in self.by_id.values() if worker.batch is not None and not worker.draining]
+        return max(0.0, min(ends, default=now_s) - now_s)
+
     @property
     def any_idle(self) -> bool:
         return bool(self._idle)

@@ -1,20 +1,21 @@
 """Whether a request is let in, or refused before anything is spent on it.
 
-A request that arrives at a busy function waits for a running batch to end, then for the rounds of batches before its own, then
-for its own. With *m* instances that take *S* samples together and a batch of B taking t(B):
+A request that arrives at a busy function waits for the first running batch to end, then for the rounds of batches before its own,
+then for its own. With instances that take *S* samples together, at most B each, and a batch of b taking t(b):
 
-    finish = t(B)/m + (ceil(n/S) − 1)·t(B) + t(b),    n = samples waiting with this one, b = min(B, n)
+    finish = until the first is free + (ceil(n/S) − 1)·t(B) + t(min(B, n)),    n = samples waiting with this one
 
-Example: 2 instances, B = 8, t(8) = 80 ms, 40 samples waiting: 80/2 + (ceil(41/16) − 1)·80 + 80 = 280 ms.
+Example: 2 instances, B = 8, t(8) = 80 ms, 40 samples waiting, a batch ends in 30 ms: 30 + (ceil(41/16) − 1)·80 + 80 = 270 ms.
 
-The latencies are means, and a queue that is filled up to its deadline stays there under overload, so a tenth of slow batches
-would make many late. `MARGIN` leaves room; it costs no goodput, because the queue is still never empty.
+The latencies are means, and a queue that is filled up to its deadline stays there under overload, so that slow batches would make
+many late. `MARGIN` leaves room; it costs no goodput, because the queue is still never empty.
 An instance that is idle now is tried even if the prediction says no by the margin: predictions must be able to be wrong.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Protocol
 
 from gnomon_core.errors import GnomonError
 from gnomon_core.seams import LatencyModel
@@ -34,34 +35,50 @@ class Capacity:
     cores: int
 
 
-def refusal(  # noqa: PLR0911 - one exit per reason
-    request: Request, queue: FunctionQueue, capacity: Capacity, latency: LatencyModel, now_s: float, *, idle: bool
-) -> GnomonError | None:
-    """Why this request is not let in; None if it is.
+class Fleet(Protocol):
+    """What admission asks of the instances."""
 
-    `idle` says whether an instance could take a batch at once.
-    """
+    @property
+    def any_idle(self) -> bool: ...
+
+    def capacity(self) -> Capacity: ...
+
+    def free_in_s(self, now_s: float) -> float:
+        """Until an instance can take a batch, as predicted; 0 if one can now."""
+        ...
+
+
+def refusal(request: Request, queue: FunctionQueue, fleet: Fleet, latency: LatencyModel, now_s: float) -> GnomonError | None:
+    """Why this request is not let in; None if it is."""
     if not queue.has_room(request.body_bytes):
-        return _full(queue, capacity, latency, request)
+        return _full(queue, fleet.capacity(), latency, request)
     budget_s = request.deadline_s - now_s
     if budget_s <= 0:
         return _hopeless("The deadline of the request has passed.")
+    capacity = fleet.capacity()
     if not capacity.instances:
         return None  # it is held until the first instance is ready
-    variant, cores = request.lane.variant, capacity.cores
-    full_s = latency.seconds(variant, cores, capacity.max_batch)
+    full_s = latency.seconds(request.lane.variant, capacity.cores, capacity.max_batch)
     rounds = -(-(queue.samples + request.size) // capacity.samples)
     if full_s is None or MARGIN * (rounds + 1) * full_s <= budget_s:
         return None  # in time even if every batch were a full one: nearly always, and one look-up
+    return _judged(request, queue, fleet, latency, now_s, before_s=(rounds - 1) * full_s)
+
+
+def _judged(
+    request: Request, queue: FunctionQueue, fleet: Fleet, latency: LatencyModel, now_s: float, *, before_s: float
+) -> GnomonError | None:
+    """The careful answer. `before_s` is what the rounds before the request's own take."""
+    capacity = fleet.capacity()
+    budget_s = request.deadline_s - now_s
+    variant, cores = request.lane.variant, capacity.cores
     alone_s = latency.seconds(variant, cores, request.size) or 0.0
     if alone_s > budget_s:
         return _hopeless(f"The request takes about {alone_s * 1e3:.0f} ms, its deadline leaves {budget_s * 1e3:.0f} ms.")
-    if idle and not queue.requests:
+    if fleet.any_idle and not queue.requests:
         return None
     own_s = latency.seconds(variant, cores, min(capacity.max_batch, queue.samples + request.size)) or 0.0
-    running_s = own_s if rounds == 1 else full_s
-    wait_s = 0.0 if idle and rounds == 1 else running_s / capacity.instances + (rounds - 1) * full_s
-    finish_s = MARGIN * (wait_s + own_s)
+    finish_s = MARGIN * (fleet.free_in_s(now_s) + before_s + own_s)
     if finish_s <= budget_s:
         return None
     return GnomonError(

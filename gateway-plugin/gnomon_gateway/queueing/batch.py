@@ -8,10 +8,11 @@ from gnomon_gateway.queueing.request import LaneKey, Request
 class Batch:
     """Requests that execute together on one instance.
 
-    `live` counts the members that still wait for their answer; `deadline_s` is the earliest of their deadlines.
+    `live` counts the members that still wait for their answer; `deadline_s` is the earliest of their deadlines;
+    `expected_end_s` is when its result is predicted to come.
     """
 
-    __slots__ = ("deadline_s", "id", "instance_id", "lane", "live", "requests", "sent_s", "size", "streamed")
+    __slots__ = ("deadline_s", "expected_end_s", "id", "instance_id", "lane", "live", "requests", "sent_s", "size", "streamed")
 
     def __init__(self, batch_id: int, instance_id: str, lane: LaneKey, requests: tuple[Request, ...], sent_s: float) -> None:
         self.id = batch_id
@@ -26,3 +27,4 @@ class Batch:
             self.size = sum([request.size for request in requests])
             self.deadline_s = min([request.deadline_s for request in requests])
         self.streamed = False
+        self.expected_end_s = sent_s

@@ -10,8 +10,28 @@ from gnomon_gateway.queueing.queue import FunctionQueue
 from gnomon_gateway.queueing.request import LaneKey, Request
 
 LANE = LaneKey("events", "v")
-ONE = Capacity(instances=1, samples=8, max_batch=8, cores=1)
-TWO = Capacity(instances=2, samples=16, max_batch=8, cores=1)
+
+
+class Instances:
+    """Some that take 8 each, and when the first of them is free."""
+
+    def __init__(self, count: int, free_in_s: float = 0.0) -> None:
+        self.count = count
+        self.free_s = free_in_s
+
+    @property
+    def any_idle(self) -> bool:
+        return self.count > 0 and self.free_s == 0
+
+    def capacity(self) -> Capacity:
+        return Capacity(instances=self.count, samples=8 * self.count, max_batch=8, cores=1)
+
+    def free_in_s(self, now_s: float) -> float:
+        return self.free_s - now_s
+
+
+BUSY = Instances(1, 0.02)
+IDLE = Instances(1)
 
 
 class Linear:
@@ -27,32 +47,32 @@ def queue_of(count: int, *, max_requests: int = 100, max_bytes: int = 1000) -> F
 
 
 def judged(
-    budget_s: float, waiting: int = 0, capacity: Capacity = ONE, *, idle: bool = False, lane: LaneKey = LANE, body: bytes = b""
+    budget_s: float, waiting: int = 0, fleet: Instances = BUSY, *, lane: LaneKey = LANE, body: bytes = b""
 ) -> GnomonError | None:
     request = Request(lane, 0.0, budget_s, body=body)
-    return refusal(request, queue_of(waiting), capacity, Linear(), 0.0, idle=idle)
+    return refusal(request, queue_of(waiting), fleet, Linear(), 0.0)
 
 
-def least_budget_s(waiting: int, capacity: Capacity, *, idle: bool = False) -> float:
+def least_budget_s(waiting: int, fleet: Instances) -> float:
     """The shortest budget in milliseconds that is let in."""
-    return next(ms for ms in range(1, 10_000) if judged(ms / 1000, waiting, capacity, idle=idle) is None) / 1000
+    return next(ms for ms in range(1, 10_000) if judged(ms / 1000, waiting, fleet) is None) / 1000
 
 
 def test_the_worked_examples() -> None:
-    # Nothing waits, the instance runs a batch like ours: 30 ms for that one, 30 ms for ours.
-    assert least_budget_s(0, ONE) == pytest.approx(MARGIN * 0.06, abs=0.001)
-    # 20 wait: three rounds of 8. The running batch, two full rounds before ours, and ours.
-    assert least_budget_s(20, ONE) == pytest.approx(MARGIN * 0.4, abs=0.001)
-    # The same before two instances: two rounds of 16; the first of the two running batches ends in half the time.
-    assert least_budget_s(20, TWO) == pytest.approx(MARGIN * 0.25, abs=0.001)
+    # Nothing waits, the instance is free in 20 ms; 30 ms for ours.
+    assert least_budget_s(0, BUSY) == pytest.approx(MARGIN * 0.05, abs=0.001)
+    # 20 wait: three rounds of 8. 20 ms, two full rounds before ours, and ours.
+    assert least_budget_s(20, BUSY) == pytest.approx(MARGIN * 0.32, abs=0.001)
+    # The same before two instances: two rounds of 16.
+    assert least_budget_s(20, Instances(2, 0.02)) == pytest.approx(MARGIN * 0.22, abs=0.001)
 
 
 def test_an_idle_instance_is_tried_without_margin() -> None:
-    assert judged(0.0301, idle=True) is None
+    assert judged(0.0301, fleet=IDLE) is None
 
 
 def test_what_cannot_be_met_even_alone_is_a_504() -> None:
-    error = judged(0.029, idle=True)
+    error = judged(0.029, fleet=IDLE)
     assert error is not None
     assert (error.status, error.code) == (504, "deadline_cannot_be_met")
 
@@ -61,8 +81,8 @@ def test_what_the_backlog_makes_late_is_a_503_that_says_when_to_come_back() -> N
     error = judged(0.3, waiting=40)
     assert error is not None
     assert (error.status, error.code) == (503, "overloaded")
-    # Six rounds: (100 + 5·100 + 100)·1.25 = 875 ms, 575 ms too long, which rounds up to a second.
-    assert error.retry_after_s == pytest.approx(0.575)
+    # Six rounds: (20 + 5·100 + 100)·1.25 = 775 ms, 475 ms too long, which rounds up to a second.
+    assert error.retry_after_s == pytest.approx(0.475)
     assert error.headers()["Retry-After"] == "1"
 
 
@@ -73,7 +93,7 @@ def test_a_deadline_in_the_past_is_a_504_even_if_nothing_is_known() -> None:
 
 
 def test_without_instances_or_knowledge_a_request_is_held() -> None:
-    assert judged(0.001, capacity=Capacity(0, 0, 1, 1)) is None
+    assert judged(0.001, fleet=Instances(0)) is None
     assert judged(0.001, waiting=50, lane=LaneKey("events", "unknown")) is None
 
 
