@@ -13,7 +13,7 @@ import pytest
 ECHO = "def handle(event, context):\n    return event.body\n"
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def build_archive() -> Callable[..., bytes]:
     """Makes archives as faas-cli sends them: template and handler overlaid, and the build's configuration."""
 

@@ -88,7 +88,7 @@ class _BuildApi:
                 self._taken -= 1
                 raise
         except GnomonError as error:
-            return Response(error.body(), error.status, error.headers() | {"Connection": "close"})
+            return Response(error.body(), error.status, error.headers())
         build = _Build()
         task = asyncio.create_task(self._run(archive, build))
         self._tasks.add(task)

@@ -19,12 +19,14 @@ from gnomon_core.wire import Frame, Kind, Member
 from gnomon_gateway.call_id import new_call_id
 from gnomon_gateway.headers import HOP_BY_HOP, UnfitHeadersError, named_by_connection, response_lines
 from gnomon_gateway.queueing.request import Request
+from gnomon_gateway.routes import ANY
 from gnomon_gateway.server.exchange import Exchange, too_large
 from gnomon_gateway.serving.directory import FunctionDirectory
 from gnomon_gateway.serving.function_runtime import FunctionRuntime
 
 PREFIX = b"/function/"
 DEADLINE_HEADER = b"x-gnomon-deadline-ms"
+_METHODS = frozenset(method.encode() for method in ANY)
 _MAX_CALL_ID = 128
 _STREAMS = (b"text/event-stream", b"application/x-ndjson")
 _REPLACED = frozenset({b"x-call-id", b"x-start-time", b"x-forwarded-for", b"x-forwarded-host", b"expect", DEADLINE_HEADER})
@@ -45,6 +47,9 @@ class Functions:
 
     def begin(self, exchange: Exchange) -> None:
         """The headers of a request below `/function/` are here."""
+        if exchange.method not in _METHODS:
+            exchange.fail(_wrong_method())
+            return
         name, slash, rest = exchange.path[len(PREFIX) :].partition(b"/")
         runtime = self._directory.lookup(name.decode("latin-1"))
         if runtime is None:
@@ -207,6 +212,10 @@ def unknown_function(name: bytes) -> GnomonError:
     """404: there is no such function."""
     text = name.decode("latin-1")[:200]
     return not_found("function_not_found", f"There is no function {text!r}.", "List them with: gnomon list")
+
+
+def _wrong_method() -> GnomonError:
+    return GnomonError(405, "method_not_allowed", "Functions have no such method.", f"Use {', '.join(ANY)}.")
 
 
 def _unfit(error: UnfitHeadersError) -> GnomonError:

@@ -21,7 +21,7 @@ async def read_body(request: Request, max_bytes: int) -> bytes:
         GnomonError: 413 `body_too_large`; 400 `incomplete_body` when the client left.
 
     """
-    length = request.headers.get("content-length", "0")
+    length = request.headers.get("content-length", "0").strip()
     if not (length.isascii() and length.isdigit()) or int(length) > max_bytes:
         raise _too_large(max_bytes)
     body = bytearray()

@@ -18,8 +18,9 @@ from gnomon_core.errors import GnomonError
 if TYPE_CHECKING:
     from gnomon_gateway.server.protocol import GatewayProtocol
 
-_SMALL_BYTES = 1 << 16
-"""Up to here head and body are joined into one write; above, copying costs more than a second write."""
+SMALL_BYTES = 1 << 16
+"""Up to here head and body are joined into one write; above, copying costs more than a second write. And up to here the rest of
+a body that nobody wants is read and thrown away; above, its connection is closed."""
 _MOST_UNSENT_BYTES = 16 << 20
 """A reader of a stream that is this far behind is cut off."""
 _BODILESS = frozenset({204, 304})
@@ -175,7 +176,7 @@ class Exchange:
         if self.response_complete or self.disconnected:
             return
         protocol = self._protocol
-        if self.more_body and self._unread_bytes() > _SMALL_BYTES:
+        if self.more_body and protocol.unread_bytes() > SMALL_BYTES:
             self.keep_alive = False
         close = b"" if self.keep_alive else b"connection: close\r\n"
         if status in _BODILESS:
@@ -185,7 +186,7 @@ class Exchange:
             head = b"".join((STATUS_LINES[status], protocol.date_line, lines, close, b"content-length: %d\r\n\r\n" % len(body)))
             if self.method == b"HEAD":
                 body = b""
-        if len(body) <= _SMALL_BYTES:
+        if len(body) <= SMALL_BYTES:
             protocol.transport.write(head + body)
         else:
             protocol.transport.write(head)
@@ -236,15 +237,6 @@ class Exchange:
         if not self.response_complete:
             self.response_complete = True
             self._protocol.transport.abort()
-
-    def _unread_bytes(self) -> float:
-        """How much of the body may still come. Up to a little it is read and thrown away; beyond, the connection is closed."""
-        for name, value in self.headers:
-            if name == b"content-length":
-                return int(value) - self.body_bytes
-            if name == b"transfer-encoding":
-                return float("inf")
-        return 0
 
     def _finish(self) -> None:
         self.response_complete = True

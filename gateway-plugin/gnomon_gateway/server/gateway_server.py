@@ -10,6 +10,7 @@ import asyncio
 import contextlib
 import socket
 from collections.abc import Iterator
+from functools import partial
 from typing import Any, Protocol
 
 import uvicorn
@@ -18,7 +19,8 @@ from uvicorn.config import Config
 from gnomon_core.errors import GnomonError
 from gnomon_gateway.server.exchange import HotRoutes
 from gnomon_gateway.server.limits import Limits
-from gnomon_gateway.server.protocol import Shared, protocol_factory
+from gnomon_gateway.server.protocol import GatewayProtocol
+from gnomon_gateway.server.shared import Shared
 from gnomon_gateway.server.sweep import Sweep
 
 _BACKLOG = 2048
@@ -62,7 +64,7 @@ class GatewayServer:
         self._shared = Shared(app, app.prefixes, limits or Limits())
         config = Config(
             app,
-            http=protocol_factory(self._shared),  # type: ignore[arg-type]
+            http=partial(GatewayProtocol, shared=self._shared),  # type: ignore[arg-type]
             ws="none",
             lifespan="off",
             access_log=False,

@@ -1,15 +1,16 @@
 """The HTTP/1.1 protocol of a connection: uvicorn's, with a quick way for hot routes and deadlines for slow clients.
 
 uvicorn parses with httptools and runs ASGI. Here, requests of hot routes become an `Exchange` instead; everything else goes
-uvicorn's way unchanged. uvicorn sets a timer per request and has no deadline for receiving one; here a connection notes what it
-waits for and since when, and the server's sweep (sweep.py) looks at all of them twice a second.
+uvicorn's way. uvicorn sets a timer per request and has no deadline for receiving one; here a connection notes what it waits for
+and since when, and the server's sweep (sweep.py) looks at all of them twice a second.
+
+Two requests matter at any moment: `_receiving`, whose body has not come to its end, and `_active`, whose turn it is to be
+answered. Usually they are one. They are not when a client pipelines, or was answered before it had sent everything.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
-from enum import IntEnum
 from typing import Any, cast
 
 import httptools
@@ -18,40 +19,11 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 from uvicorn.server import ServerState
 
 from gnomon_core.errors import GnomonError
-from gnomon_gateway.server.exchange import STATUS_LINES, Exchange, HotRoutes
-from gnomon_gateway.server.limits import Limits
-
-
-class Phase(IntEnum):
-    """What a connection waits for."""
-
-    IDLE = 0
-    HEAD = 1
-    BODY = 2
-    ANSWER = 3
-    CLOSING = 4
-
+from gnomon_gateway.server.exchange import SMALL_BYTES, STATUS_LINES, Exchange
+from gnomon_gateway.server.heads import CHECKED, Head, malformed, too_large
+from gnomon_gateway.server.shared import Phase, Shared
 
 _IDLE, _HEAD, _BODY, _ANSWER, _CLOSING = Phase
-
-
-class Shared:
-    """What all connections of a server share. `now_s` is the loop's time at the last sweep."""
-
-    def __init__(self, routes: HotRoutes, prefixes: tuple[bytes, ...], limits: Limits) -> None:
-        self.routes = routes
-        self.prefixes = prefixes
-        self.limits = limits
-        self.now_s = 0.0
-        self._headers: list[tuple[bytes, bytes]] | None = None
-        self._line = b""
-
-    def date_line(self, state: ServerState) -> bytes:
-        """The header lines of every answer; uvicorn makes a new list each second."""
-        if self._headers is not state.default_headers:
-            self._headers = state.default_headers
-            self._line = b"".join([b"%b: %b\r\n" % header for header in self._headers])
-        return self._line
 
 
 class GatewayProtocol(HttpToolsProtocol):
@@ -75,7 +47,9 @@ class GatewayProtocol(HttpToolsProtocol):
         self.since_s = shared.now_s
         self.received_bytes = 0
         self.client_address = b""
-        self._active: Exchange | None = None
+        self._active: Any = None
+        self._receiving: Any = None
+        self._head = Head()
         self._head_bytes = 0
         self._deaf = False
         self._turning = False
@@ -95,7 +69,7 @@ class GatewayProtocol(HttpToolsProtocol):
         self.pipeline.clear()
         super().connection_lost(exc)
         if active is not None:
-            active.lost()
+            _leave(active)
 
     def data_received(self, data: bytes) -> None:
         if self._deaf:
@@ -104,51 +78,47 @@ class GatewayProtocol(HttpToolsProtocol):
             self.phase, self.since_s = _HEAD, self.shared.now_s
         try:
             self.parser.feed_data(data)
-        except httptools.HttpParserUpgrade:
-            pass  # an offer to change the protocol, which is answered in this one
-        except httptools.HttpParserError:
+        except httptools.HttpParserUpgrade as offer:
             if not self._deaf:
-                self.refuse(_malformed())
+                self._decline(data[offer.args[0] :])
+        except httptools.HttpParserError:
+            self.refuse(malformed())
 
     def shutdown(self) -> None:
         """Finish what is under way, then close."""
-        if self._active is not None:
-            self._active.keep_alive = False
-        elif self.cycle is None or self.cycle.response_complete:
+        if self._active is None:
             self.transport.close()
         else:
-            self.cycle.keep_alive = False
+            self._active.keep_alive = False
 
     def refuse(self, error: GnomonError) -> None:
-        """Answer what is not, or not yet, a request, and close."""
-        if self.transport.is_closing():
+        """Answer what is being received with an error, unless it has been answered, and hear nothing more on this connection."""
+        if self._deaf or self.transport.is_closing():
             return
-        if self._active is None and not self.pipeline and self._can_answer():
+        active, receiving = self._active, self._receiving
+        if active is None:
+            self._end(error if receiving is None else None)
+        elif active is not receiving:
+            # An earlier request is being answered. What was received behind it does not come to its turn.
+            self._deaf = True
+            if receiving is not None and self.pipeline:
+                self.pipeline.popleft()
+        elif type(active) is Exchange and not active.streaming:
+            active.fail(error, close=True)
+        else:
+            has_begun = type(active) is Exchange or active.response_started
+            self._active = None
+            _leave(active)
+            self._end(None if has_begun else error)
+
+    def _end(self, error: GnomonError | None) -> None:
+        """The connection's last words."""
+        if error is not None:
             body = error.body()
             head = b"".join([b"%s: %s\r\n" % (name.encode(), value.encode()) for name, value in error.headers().items()])
-            self.transport.write(
-                b"".join(
-                    (
-                        STATUS_LINES[error.status],
-                        self.date_line,
-                        head,
-                        b"connection: close\r\ncontent-length: %d\r\n\r\n" % len(body),
-                        body,
-                    )
-                )
-            )
-            self.close_after_answer(unread=True)
-        elif self._active is not None and self._active.more_body and not self._active.streaming:
-            self._active.fail(error, close=True)
-        else:
-            # A request before the broken one is being answered.
-            self._deaf = True
-            (self._active or self.cycle).keep_alive = False
-
-    def _can_answer(self) -> bool:
-        """Whether no answer has begun to the newest request, nor will: there is none, it is over, or its body is still coming."""
-        cycle = self.cycle
-        return cycle is None or cycle.response_complete or (cycle.more_body and not cycle.response_started)
+            length = b"connection: close\r\ncontent-length: %d\r\n\r\n" % len(body)
+            self.transport.write(b"".join((STATUS_LINES[error.status], self.date_line, head, length, body)))
+        self.close_after_answer(unread=True)
 
     def close_after_answer(self, *, unread: bool) -> None:
         """Close once the answer is out.
@@ -170,6 +140,8 @@ class GatewayProtocol(HttpToolsProtocol):
         self.url = b""
         self.headers = []
         self.expect_100_continue = False
+        self._receiving = None
+        self._head = Head()
         self._head_bytes = 0
         self.received_bytes = 0
 
@@ -179,34 +151,39 @@ class GatewayProtocol(HttpToolsProtocol):
 
     def on_header(self, name: bytes, value: bytes) -> None:
         name = name.lower()
-        if name == b"expect" and value.lower() == b"100-continue":
-            self.expect_100_continue = True
+        if name in CHECKED:
+            self._head.note(name, value)
         self.headers.append((name, value))
         self._bound_head(len(name) + len(value))
 
     def on_headers_complete(self) -> None:
-        self.phase, self.since_s = _BODY, self.shared.now_s
         if self._deaf:
             return
-        url = self.url
+        parser, url = self.parser, self.url
+        method, version = parser.get_method(), parser.get_http_version()
+        fault = self._head.fault(method, version)
+        if fault is not None:
+            self.refuse(fault)
+            return
+        if parser.should_upgrade():
+            return  # the parser goes no further; `_decline` does
+        self.phase, self.since_s = _BODY, self.shared.now_s
         if not url.startswith(self.shared.prefixes):
             self._begin_asgi()
             return
-        parser = self.parser
         path, _, query = url.partition(b"?")
-        version = parser.get_http_version()
         exchange = Exchange(
             self,
-            parser.get_method(),
+            method,
             path,
             query,
             self.headers,
             http_version=version,
-            keep_alive=version != "1.0" and parser.should_keep_alive() and not parser.should_upgrade(),
-            expects_continue=self.expect_100_continue,
+            keep_alive=version != "1.0" and parser.should_keep_alive(),
+            expects_continue=self._head.expects_continue,
         )
         previous = self.cycle
-        self.cycle = exchange
+        self.cycle = self._receiving = exchange
         if previous is None or previous.response_complete:
             self._turn(exchange)
         else:
@@ -214,25 +191,35 @@ class GatewayProtocol(HttpToolsProtocol):
             self.pipeline.appendleft((cast("Any", exchange), self.app))
 
     def on_body(self, body: bytes) -> None:
+        if self._deaf:
+            return
         self.received_bytes += len(body)
         cycle = self.cycle
         if type(cycle) is Exchange:
             cycle.on_body(body)
-        elif not self._deaf:
+        else:
             super().on_body(body)
 
     def on_message_complete(self) -> None:
-        cycle = self.cycle
+        if self._deaf or self._receiving is None:
+            return
+        cycle, self._receiving = self.cycle, None
         self.phase = _IDLE if cycle.response_complete else _ANSWER
         if type(cycle) is Exchange:
             cycle.on_complete()
-        elif not self._deaf:
+        else:
             super().on_message_complete()
 
     def on_response_complete(self) -> None:
         """An answer is whole: it is the next request's turn."""
-        self._active = None
-        if self._turning or self.transport.is_closing():
+        answered, self._active = self._active, None
+        if self._turning or self.phase == _CLOSING or self.transport.is_closing():
+            return
+        if answered is self._receiving and self.unread_bytes() > SMALL_BYTES:
+            self.close_after_answer(unread=True)
+            return
+        if self._deaf and not self.pipeline:
+            self.close_after_answer(unread=True)
             return
         if not self.pipeline:
             self.flow.resume_reading()
@@ -255,9 +242,19 @@ class GatewayProtocol(HttpToolsProtocol):
         if type(cycle) is Exchange:
             self._turn(cycle)
         else:
+            self._active = cycle
             super()._start_asgi_task(cycle, app)
 
     # Ours
+
+    def unread_bytes(self) -> float:
+        """How much of the body that is being received may still come."""
+        for name, value in self.headers:
+            if name == b"content-length":
+                return int(value) - self.received_bytes
+            if name == b"transfer-encoding":
+                return float("inf")
+        return 0
 
     def _turn(self, exchange: Exchange) -> None:
         self._active = exchange
@@ -265,36 +262,36 @@ class GatewayProtocol(HttpToolsProtocol):
 
     def _begin_asgi(self) -> None:
         """Go uvicorn's way: it makes the scope when a message begins, here it is made when the message turns out to need one."""
-        url, headers, expects = self.url, self.headers, self.expect_100_continue
+        url, headers = self.url, self.headers
         super().on_message_begin()
-        self.url, self.expect_100_continue = url, expects
+        self.url, self.expect_100_continue = url, self._head.expects_continue
         self.headers.extend(headers)
         super().on_headers_complete()
+        self._receiving = self.cycle
+
+    def _decline(self, rest: bytes) -> None:
+        """Go on in HTTP/1.1 where a client offers another protocol, as Java's does with every request.
+
+        The parser stops at such an offer and would lose the body: another one takes the request, without the offer.
+        """
+        lines = b"".join([b"%b: %b\r\n" % header for header in self.headers if header[0] != b"upgrade"])
+        version = self.parser.get_http_version().encode()
+        head = b"%b %b HTTP/%b\r\n%b\r\n" % (self.parser.get_method(), self.url, version, lines)
+        self.parser = httptools.HttpRequestParser(self)
+        self.parser.set_dangerous_leniencies(lenient_data_after_close=True)  # as uvicorn has it
+        self.data_received(head + rest)
 
     def _bound_head(self, count: int) -> None:
         self._head_bytes += count
         limits = self.shared.limits
-        if (self._head_bytes > limits.head_bytes or len(self.headers) > limits.head_lines) and not self._deaf:
-            self.refuse(_head_too_large(limits))
+        if self._head_bytes > limits.head_bytes or len(self.headers) > limits.head_lines:
+            self.refuse(too_large(limits))
 
 
-def protocol_factory(shared: Shared) -> Callable[..., GatewayProtocol]:
-    """What uvicorn calls for each connection."""
-
-    def make(**arguments: Any) -> GatewayProtocol:
-        return GatewayProtocol(**arguments, shared=shared)
-
-    return make
-
-
-def _malformed() -> GnomonError:
-    return GnomonError(400, "malformed_request", "This is not an HTTP/1.1 request.", "Send one.")
-
-
-def _head_too_large(limits: Limits) -> GnomonError:
-    return GnomonError(
-        431,
-        "head_too_large",
-        f"The request line and headers are longer than {limits.head_bytes} bytes or {limits.head_lines} lines.",
-        "Send data in the body.",
-    )
+def _leave(cycle: Any) -> None:
+    """Tell the owner of a request that its client has gone."""
+    if type(cycle) is Exchange:
+        cycle.lost()
+    else:
+        cycle.disconnected = True
+        cycle.message_event.set()

@@ -11,7 +11,8 @@ from collections.abc import Iterable
 from typing import Any
 
 from gnomon_core.errors import GnomonError
-from gnomon_gateway.server.protocol import GatewayProtocol, Phase, Shared
+from gnomon_gateway.server.protocol import GatewayProtocol
+from gnomon_gateway.server.shared import Phase, Shared
 
 _LINGER_S = 1.0
 _UNSENT_S = 30.0

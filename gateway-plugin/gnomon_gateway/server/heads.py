@@ -1,0 +1,61 @@
+"""What the head of a request must say beyond what the parser asks of it, so that nobody in front of us reads it differently.
+
+One host, a version that we speak, and a body that ends in one of two ways: after its length, or after its last chunk (RFC 9112,
+sections 2.3, 3.2 and 6.1). The parser has refused two lengths, and a length with chunks, by then.
+"""
+
+from __future__ import annotations
+
+from gnomon_core.errors import GnomonError
+from gnomon_gateway.server.limits import Limits
+
+CHECKED = frozenset({b"host", b"transfer-encoding", b"expect"})
+"""The names that `Head.note` wants to see."""
+_VERSIONS = ("1.1", "1.0")
+
+
+class Head:
+    """What has been seen of one request's head."""
+
+    __slots__ = ("_encoding", "_hosts", "expects_continue")
+
+    def __init__(self) -> None:
+        self._hosts = 0
+        self._encoding = b""
+        self.expects_continue = False
+
+    def note(self, name: bytes, value: bytes) -> None:
+        """A header of one of the checked names."""
+        if name == b"host":
+            self._hosts += 1
+        elif name == b"transfer-encoding":
+            self._encoding += value.strip().lower()
+        elif value.lower() == b"100-continue":
+            self.expects_continue = True
+
+    def fault(self, method: bytes, version: str) -> GnomonError | None:
+        """Why the request is refused as a whole; None if it is not."""
+        if version not in _VERSIONS:
+            return GnomonError(505, "version_not_supported", f"This server does not speak HTTP/{version}.", "Use HTTP/1.1.")
+        if self._hosts > 1 or (not self._hosts and version == "1.1"):
+            return GnomonError(400, "malformed_request", f"The request has {self._hosts} Host headers.", "Send one.")
+        if self._encoding not in (b"", b"chunked"):
+            return GnomonError(400, "unknown_encoding", "The Transfer-Encoding is not just chunked.", "Send chunks, or a length.")
+        if method == b"CONNECT":
+            return GnomonError(405, "method_not_allowed", "This is no proxy.", "Ask for a path.")
+        return None
+
+
+def malformed() -> GnomonError:
+    """400: what the parser stumbled over."""
+    return GnomonError(400, "malformed_request", "This is not an HTTP/1.1 request.", "Send one.")
+
+
+def too_large(limits: Limits) -> GnomonError:
+    """431: more than is read of a head."""
+    return GnomonError(
+        431,
+        "head_too_large",
+        f"The request line and headers are longer than {limits.head_bytes} bytes or {limits.head_lines} lines.",
+        "Send data in the body.",
+    )

@@ -1,0 +1,152 @@
+"""One `gnomon serve` for every attack, and bytes on a socket to attack it with.
+
+The gateway is the same process from the first test to the last: what one attack breaks, the others see. When all are over, it
+must still answer, and its own log must hold no traceback.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import json
+import re
+import select
+import socket
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+import urllib3
+
+from tests.integration.serve.conftest import GNOMON, START_LIMIT_S, Serving, eventually
+
+INTERNAL = "X-OpenFaaS-Internal"
+MODEL = "efficientnet-lite0"
+
+
+class Answer(NamedTuple):
+    """One HTTP answer as it came over a socket."""
+
+    status: int
+    headers: dict[str, str]
+    body: bytes
+
+
+class Attacked(Serving):
+    """The gateway under attack. Its log is a file beside the state folder.
+
+    `idle_descriptors` is what its process had open before the first attack, and a few for those that a test may use.
+    """
+
+    idle_descriptors: int = 0
+
+    @property
+    def log(self) -> str:
+        return self._log_file.read_text()
+
+    @property
+    def _log_file(self) -> Path:
+        return self.state.with_suffix(".log")
+
+    @property
+    def pid(self) -> int:
+        assert self.process is not None
+        return self.process.pid
+
+    def start(self, *options: str) -> None:
+        command = [*GNOMON, "serve", "--port", "0", "--state", str(self.state), "--cores", "64", *options]
+        with self._log_file.open("w") as log:
+            self.process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=log, text=True, cwd=self.state.parent)
+        assert self.process.stdout is not None
+        readable, _, _ = select.select([self.process.stdout], [], [], START_LIMIT_S)
+        found = re.search(r"http://[0-9.:]*\d", self.process.stdout.readline()) if readable else None
+        assert found, self.log
+        self.url = found[0]
+
+    def build(self, archive: bytes) -> None:
+        """Build a handler as faas-cli does."""
+        secret = (self.state / "payload-secret").read_bytes()
+        signature = "sha256=" + hmac.new(secret, archive, hashlib.sha256).hexdigest()
+        answer = self.call("POST", "/build", archive, X_Build_Signature=signature, Accept="application/x-ndjson")
+        last = json.loads(answer.data.splitlines()[-1])
+        assert last["status"] == "success", last
+
+    def descriptors(self) -> int:
+        """How many files and sockets the gateway process has open."""
+        return len(list(Path(f"/proc/{self.pid}/fd").iterdir()))
+
+    def resident_bytes(self) -> int:
+        """The memory that the gateway process holds."""
+        pages = int(Path(f"/proc/{self.pid}/statm").read_text().split()[1])
+        return pages * 4096
+
+    def connect(self, timeout_s: float = 10.0) -> socket.socket:
+        host, _, port = self.url.removeprefix("http://").rpartition(":")
+        return socket.create_connection((host, int(port)), timeout=timeout_s)
+
+    def exchange(self, data: bytes) -> list[Answer]:
+        """Send these bytes and read answers until the gateway closes the connection."""
+        with self.connect() as connection:
+            connection.sendall(data)
+            return read_answers(connection)
+
+
+def read_answers(connection: socket.socket) -> list[Answer]:
+    """Every answer up to the end of the stream, and nothing else must be on it."""
+    stream = connection.makefile("rb")
+    answers: list[Answer] = []
+    while line := stream.readline():
+        assert line.startswith(b"HTTP/1.1 "), f"not an answer: {line[:100]!r}"
+        headers: dict[str, str] = {}
+        status = int(line.split()[1])
+        while (header := stream.readline().strip()) != b"":
+            name, _, value = header.decode("latin-1").partition(": ")
+            headers[name.lower()] = value
+        if "chunked" in headers.get("transfer-encoding", ""):
+            body = b""
+            while size := int(stream.readline(), 16):
+                body += stream.read(size)
+                stream.readline()
+            stream.readline()
+        else:
+            body = stream.read(int(headers.get("content-length", "0")))
+        if status != 100:
+            answers.append(Answer(status, headers, body))
+    return answers
+
+
+def check_error(answer: Answer | urllib3.BaseHTTPResponse) -> dict[str, str]:
+    """The error document of an answer, which must be ours, say what to do, and give nothing of ours away."""
+    body = answer.body if isinstance(answer, Answer) else answer.data
+    headers = {name.lower(): value for name, value in answer.headers.items()}
+    assert headers[INTERNAL.lower()] == "gnomon"
+    assert headers["content-type"] == "application/json"
+    error: dict[str, str] = json.loads(body)["error"]
+    assert set(error) <= {"code", "message", "hint"}
+    assert re.fullmatch(r"[a-z][a-z0-9_]*", error["code"]), error
+    assert len(error["message"]) < 1000
+    told = json.dumps(error)
+    for private in ("Traceback", 'File \\"', ".py\\", str(Path(__file__).parents[3]), "site-packages", "0x7f", "200000"):
+        assert private not in told, error
+    return error
+
+
+@pytest.fixture(scope="session")
+def gateway(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Attacked]:
+    attacked = Attacked(tmp_path_factory.mktemp("hostile") / "state")
+    attacked.start()
+    assert attacked.deploy("echo").status == 202
+    eventually(lambda: attacked.status("echo")["availableReplicas"] == 1, "the echo function never began")
+    attacked.idle_descriptors = attacked.descriptors() + 4
+    yield attacked
+    assert attacked.process is not None
+    try:
+        assert attacked.process.poll() is None, attacked.log
+        assert attacked.call("POST", "/function/echo", b"alive").data == b"alive"
+        assert "Traceback" not in attacked.log, attacked.log
+    finally:
+        attacked.client.clear()
+        code = attacked.stop()
+    assert code == 0
