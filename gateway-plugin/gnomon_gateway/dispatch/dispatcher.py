@@ -24,13 +24,14 @@ from gnomon_core.scaling import LoadCounters
 from gnomon_core.scheduling import Dispatch, Reject, ScheduleAction
 from gnomon_core.seams import SchedulingPolicy
 from gnomon_core.settings import Settings
+from gnomon_gateway.dispatch.asking import ask, may_take
 from gnomon_gateway.dispatch.counting import Counting
 from gnomon_gateway.dispatch.deadlines import Deadlines
 from gnomon_gateway.dispatch.effects import Answer, Cancel, Drained, Effect, Send
 from gnomon_gateway.dispatch.latency import LiveLatency
 from gnomon_gateway.dispatch.refusals import deadline_exceeded, instance_lost, invalid_result, no_instance, rejected
-from gnomon_gateway.dispatch.workers import Worker, Workers
-from gnomon_gateway.queueing.admission import refusal
+from gnomon_gateway.dispatch.workers import Workers
+from gnomon_gateway.queueing.admission import Late, refusal, would_be_late
 from gnomon_gateway.queueing.batch import Batch
 from gnomon_gateway.queueing.queue import FunctionQueue, Lane
 from gnomon_gateway.queueing.request import ADMITTED, ANSWERED, DISPATCHED, Request
@@ -39,6 +40,7 @@ from gnomon_gateway.scheduling.immediate import Immediate
 _LOG = logging.getLogger(__name__)
 
 Effects: TypeAlias = list[Effect]
+_SIMPLEST = Immediate()
 _SUCCESS = range(200, 300)
 _NEVER = float("inf")
 MIN_WAIT_S = 0.0005
@@ -228,7 +230,7 @@ class Dispatcher:
             if not lane:
                 break
             again = False
-            for action in self._ask(lane, now_s):
+            for action in self._asked(lane, now_s):
                 if isinstance(action, Dispatch):
                     again |= self._send(lane, action, now_s, effects)
                 elif isinstance(action, Reject):
@@ -237,29 +239,23 @@ class Dispatcher:
                     lane.wake_s = min(lane.wake_s, max(action.time_s, now_s + MIN_WAIT_S))
         self._counting.busy_cores = self.workers.busy_cores
 
-    def _ask(self, lane: Lane, now_s: float) -> Sequence[ScheduleAction]:
-        fleet = self.workers.view(solo=lane.solo)
-        try:
-            return self.policy.next(lane, fleet, self.latency, now_s)
-        except Exception:  # noqa: BLE001 - see below
-            # A policy from outside may fail; the function goes on being served by the simplest one.
-            _LOG.exception("scheduling policy %s failed; this decision is made by immediate", self.policy.name)
+    def _asked(self, lane: Lane, now_s: float) -> Sequence[ScheduleAction]:
+        actions = ask(self.policy, lane, self.workers.view(solo=lane.solo), self.latency, now_s)
+        if actions is None:
+            # The function goes on being served by the simplest policy.
             self.policy_errors += 1
-            return Immediate().next(lane, fleet, self.latency, now_s)
+            actions = _SIMPLEST.next(lane, self.workers.view(solo=lane.solo), self.latency, now_s)
+        return actions
 
     def _refuse_hopeless(self, lane: Lane, now_s: float, effects: Effects) -> None:
-        """Answer the oldest requests that would be late: running them would help nobody and make others wait.
-
-        Would be late means: even alone; or, where the others fill a whole batch without it, in a whole batch.
-        """
+        """Answer the oldest requests that would be late: running them would help nobody and make others wait."""
         capacity = self.workers.capacity()
         while lane:
             request = lane.head()
-            crowded = not lane.solo and lane.samples - request.size >= capacity.max_batch
-            takes_s = self.latency.seconds(lane.variant, capacity.cores, capacity.max_batch if crowded else request.size)
-            if takes_s is None or now_s + takes_s <= request.deadline_s:
+            verdict = would_be_late(request, lane, capacity, self.latency, now_s)
+            if verdict is None:
                 return
-            if not crowded and takes_s > request.deadline_s - request.arrived_s:
+            if verdict is Late.EVER:
                 self._doubt(request)
             self._withdraw(request, effects)
             effects.append(Answer(request, deadline_exceeded(now_s - request.arrived_s)))
@@ -267,7 +263,7 @@ class Dispatcher:
     def _send(self, lane: Lane, action: Dispatch, now_s: float, effects: Effects) -> bool:
         worker = self.workers.by_id.get(action.instance_id)
         requests = cast("tuple[Request, ...]", action.requests)
-        if worker is None or worker.batch is not None or worker.draining or not self._fit(lane, worker, requests):
+        if worker is None or not may_take(worker, lane, requests):
             self.policy_errors += 1
             _LOG.error("scheduling policy %s asked for a batch that may not be: %r", self.policy.name, action)
             return False
@@ -281,14 +277,6 @@ class Dispatcher:
         self.workers.take(worker, batch)
         effects.append(Send(batch))
         return True
-
-    def _fit(self, lane: Lane, worker: Worker, requests: tuple[Request, ...]) -> bool:
-        """Whether these are different waiting requests of the lane that the instance can take together."""
-        if len(requests) == 1:
-            return requests[0] in lane
-        limit = 1 if lane.solo else worker.slot.max_batch
-        ids = {request.id for request in requests if request in lane}
-        return bool(requests) and len(ids) == len(requests) and sum([request.size for request in requests]) <= limit
 
     def _reject(self, lane: Lane, action: Reject, effects: Effects) -> bool:
         done = False
@@ -347,13 +335,7 @@ class Dispatcher:
     def _lost(self, request: Request, now_s: float, effects: Effects) -> None:
         """The instance that executed the request has died."""
         batch = request.batch
-        if (
-            batch is not None
-            and request.replay_safe
-            and not request.retried
-            and not batch.streamed
-            and now_s < request.deadline_s
-        ):
+        if batch is not None and request.replay_safe and not (request.retried or batch.streamed) and now_s < request.deadline_s:
             request.retried = True
             request.state = ADMITTED
             request.batch = None

@@ -15,11 +15,12 @@ An instance that is idle now is tried even if the prediction says no by the marg
 from __future__ import annotations
 
 from dataclasses import dataclass
+from enum import Enum
 from typing import Protocol
 
 from gnomon_core.errors import GnomonError
 from gnomon_core.seams import LatencyModel
-from gnomon_gateway.queueing.queue import FunctionQueue
+from gnomon_gateway.queueing.queue import FunctionQueue, Lane
 from gnomon_gateway.queueing.request import Request
 
 MARGIN = 1.25
@@ -89,6 +90,26 @@ def _judged(
         "Send it again later, allow it more time, or let the function have more instances (com.openfaas.scale.max).",
         retry_after_s=finish_s - budget_s,
     )
+
+
+class Late(Enum):
+    """Why a waiting request would be late."""
+
+    NOW = "it has waited too long"
+    EVER = "it takes longer than its deadline ever left"
+
+
+def would_be_late(request: Request, lane: Lane, capacity: Capacity, latency: LatencyModel, now_s: float) -> Late | None:
+    """Whether the oldest request of a lane would be late if it were sent now.
+
+    Even alone; or, where the others fill a whole batch without it, in a whole batch: a smaller one for its sake would cost the
+    others more.
+    """
+    crowded = not lane.solo and lane.samples - request.size >= capacity.max_batch
+    takes_s = latency.seconds(lane.variant, capacity.cores, capacity.max_batch if crowded else request.size)
+    if takes_s is None or now_s + takes_s <= request.deadline_s:
+        return None
+    return Late.EVER if not crowded and takes_s > request.deadline_s - request.arrived_s else Late.NOW
 
 
 def _full(queue: FunctionQueue, capacity: Capacity, latency: LatencyModel, request: Request) -> GnomonError:
