@@ -3,6 +3,8 @@
 One thread, blocking reads, one write a result: between a batch's arrival and the function's code there are two system calls. The
 receive buffer is used again for the next frame unless the function has kept a view of it.
 
+A batch that was cancelled before it was read, because this process did not get to it in time, is not run.
+
 A batch from an older epoch than one already seen comes from a gateway that no longer owns the function's queue: its members get
 409. Bytes that are not a frame end the connection, and with it the instance.
 """
@@ -71,9 +73,14 @@ class FrameSocket:
         except (BrokenPipeError, ConnectionResetError) as error:
             raise ChannelClosedError from error
 
+    @property
+    def holds_more(self) -> bool:
+        """Whether a frame, or its beginning, came together with the last one. Asked for every batch: no system call."""
+        return self._end > self._start
+
     def waiting(self) -> bool:
         """Whether a frame, or its beginning, has arrived."""
-        return self._end > self._start or bool(select.select([self._socket], [], [], 0)[0])
+        return self.holds_more or bool(select.select([self._socket], [], [], 0)[0])
 
     def _begin(self) -> None:
         """Move what is left over to the front of a buffer that nobody else looks at."""
@@ -155,13 +162,16 @@ class Instance:
             self._resize(frame)
         elif frame.kind is Kind.STOP:
             self._stopping = True
-        # A CANCEL that arrives here is for a batch that has been answered already.
+        # A CANCEL that arrives here is for a batch that has been answered already; `_run` sees those that overtake.
 
     def _run(self, frame: Frame) -> None:
         if frame.epoch < self._epoch:
             self._channel.send(_refused(frame, self._epoch))
             return
         self._epoch = frame.epoch
+        if self._channel.holds_more and self._interrupted(frame.batch_id):
+            self._channel.send(_cancelled(frame))
+            return
         answer = self._application.run(frame)
         if isinstance(answer, Frame):
             self._channel.send(answer)
@@ -188,7 +198,7 @@ class Instance:
         if frame.kind is Kind.CANCEL:
             return frame.batch_id == batch_id
         if frame.kind is Kind.BATCH:
-            raise WireError("a batch while another one streams")
+            raise WireError("a batch while another one is in flight")
         self._answer(frame)
         return False
 
@@ -207,6 +217,12 @@ def _refused(frame: Frame, newest: int) -> Frame:
         "Try again.",
     )
     member = Member(409, 1, b"Content-Type: application/json", error.body())
+    return Frame(Kind.RESULT, frame.batch_id, frame.epoch, members=[member] * len(frame.members))
+
+
+def _cancelled(frame: Frame) -> Frame:
+    """The result that nobody waits for: the gateway drops it, and knows that the instance is free."""
+    member = Member(499, 1, b"", b"")
     return Frame(Kind.RESULT, frame.batch_id, frame.epoch, members=[member] * len(frame.members))
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import io
 import itertools
 import time
 from collections.abc import AsyncIterator, Callable
@@ -42,7 +43,7 @@ class Callers:
             async with asyncio.timeout(leave_after_s or HANGS_S):
                 async with self._session.post(
                     f"{self.url}/function/{function}?sleep={sleep_s}",
-                    data=token.encode() + b";" + bytes(filler),
+                    data=io.BytesIO(token.encode() + b";" + bytes(filler)),
                     headers=headers,
                 ) as answer:
                     body = await answer.read()

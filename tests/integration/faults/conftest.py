@@ -8,6 +8,7 @@ import hmac
 import json
 import os
 import signal
+import time
 from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -28,6 +29,17 @@ def kill(*pids: int, number: int = signal.SIGKILL) -> None:
     for pid in pids:
         with contextlib.suppress(ProcessLookupError):
             os.kill(pid, number)
+
+
+def freeze(pid: int) -> None:
+    """Stop a process, and return when it has stopped: it is alive, holds its sockets and does nothing."""
+    os.kill(pid, signal.SIGSTOP)
+    while Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "T":
+        time.sleep(0.001)
+
+
+def go_on(pid: int) -> None:
+    os.kill(pid, signal.SIGCONT)
 
 
 class Faulty(Serving):

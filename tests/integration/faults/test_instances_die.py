@@ -7,7 +7,7 @@ import random
 from collections.abc import Callable
 
 from tests.integration.faults.callers import Callers, until
-from tests.integration.faults.conftest import Faulty, kill
+from tests.integration.faults.conftest import Faulty, freeze, go_on, kill
 
 ROUNDS = 30
 EVERY_S = 0.3
@@ -51,3 +51,51 @@ async def test_random_kills_for_ten_seconds_hang_and_confuse_nobody(
     assert set(seen) <= {"200", "502 instance_lost"}
     assert seen["502 instance_lost"] <= kills
     await until(lambda: faulty.ready("prey") == 3, "not all came back")
+
+
+async def test_frozen_instances_are_found_and_replaced_whether_idle_or_busy(faulty: Faulty, callers: Callers) -> None:
+    faulty.serve("idle", instances=2)
+    faulty.serve("busy", deadline_ms=500)
+    await until(lambda: (faulty.ready("idle"), faulty.ready("busy")) == (2, 1), "not ready")
+    [busy], [idle, _] = faulty.pids("busy"), faulty.pids("idle")
+    freeze(idle)
+    freeze(busy)
+    # The instance has the first; the second waits for it. Neither is kept beyond its deadline.
+    answers = await asyncio.gather(callers.call("busy"), callers.call("busy"))
+    assert [answer.code for answer in answers] == ["deadline_exceeded"] * 2
+    await until(lambda: "did not answer a canary" in faulty.log("idle"), "the idle one was not found")
+    await until(lambda: "its batch has been executing for" in faulty.log("busy"), "the busy one was not found")
+    await until(lambda: (faulty.ready("idle"), faulty.ready("busy")) == (2, 1), "not replaced")
+    assert [(await callers.call(name)).status for name in ("busy", "idle", "idle")] == [200] * 3
+    await until(lambda: not {busy, idle} & {*faulty.pids("busy"), *faulty.pids("idle")}, "a frozen one was left behind")
+    callers.history.check()
+
+
+async def test_an_instance_that_thaws_does_not_run_what_nobody_waits_for_and_serves_on(faulty: Faulty, callers: Callers) -> None:
+    faulty.serve("late")
+    await until(lambda: faulty.ready("late") == 1, "not ready")
+    [pid] = faulty.pids("late")
+    freeze(pid)
+    expired = await callers.call("late", deadline_ms=200)
+    left = await callers.call("late", leave_after_s=0.2)
+    assert (expired.status, expired.code, left.code) == (504, "deadline_exceeded", "left")
+    await until(lambda: faulty.in_flight("late") == 0, "the gateway has not noticed who left")
+    go_on(pid)
+    after = await callers.call("late")
+    assert after.status == 200
+    [run] = callers.history.executions
+    assert (run.token, run.pid) == (after.token, pid)
+    # The instance's answer to the batch that had expired came, and was dropped.
+    assert faulty.late("late") == 1
+    callers.history.check()
+
+
+async def test_a_late_answer_is_dropped_and_counted(faulty: Faulty, callers: Callers) -> None:
+    faulty.serve("late", max_batch=2)
+    await until(lambda: faulty.ready("late") == 1, "not ready")
+    expired = await callers.call("late", sleep_s=0.4, deadline_ms=100)
+    assert expired.code == "deadline_exceeded"
+    assert (await callers.call("late")).status == 200
+    assert faulty.late("late") == 1
+    assert len(callers.history.runs_of(expired.token)) == 1
+    callers.history.check()
