@@ -188,13 +188,13 @@ class Autoscaler:
             self._log(function).add(self._stamp_s(), runner.policy_name, decision, error)
 
     async def _decide(self, runner: Runner, asked: Question) -> tuple[Decision, str]:
-        """The decision, and why the policy could not take one, if so."""
+        """The decision, and why the policy could not take one or why not all of it is carried out, if so."""
         try:
             decision, state = await self._caller(asked.answer, self._limit_s)
         except Exception as failed:  # noqa: BLE001 - whatever a policy raises leaves the last decision in force
             error = str(failed) if isinstance(failed, Overrun) else told(failed)
             return runner.fail(error), error
-        return runner.accept(asked, decision, state), ""
+        return runner.accept(asked, decision, state), runner.held_back
 
     def _runner(self, function: str) -> Runner:
         runner = self._runners.get(function)

@@ -59,6 +59,8 @@ class Runner:
         self.state = PolicyState()
         self.desired: int | None = None
         self.policy_name = ""
+        self.held_back = ""
+        """Why the last decision is carried out in part only: its function does not start. Empty if all of it is."""
         self._policies = policies
         self._policy: ScalingPolicy | None = None
         self._settings: Settings | None = None
@@ -190,11 +192,11 @@ class Runner:
 
     def _restrained(self, now_s: float, decision: Decision) -> Decision:
         """The decision without what would start a broken instance again too soon."""
-        wait_s = self._starts.wait_until_s - now_s
         kept = tuple(action for action in decision.actions if not isinstance(action, CreateBody))
-        if wait_s > 0 and len(kept) < len(decision.actions):
-            reason = f"{decision.reason}; {self._starts.failed} starts failed in a row, new instances wait {wait_s:.1f} s"
-            decision = Decision(kept, reason, decision.desired)
+        self.held_back = ""
+        if now_s < self._starts.wait_until_s and len(kept) < len(decision.actions):
+            self.held_back = self._starts.row
+            decision = replace(decision, actions=kept)
         self._starts.dismiss(action.id for action in decision.actions if isinstance(action, DestroyBody))
         return decision
 

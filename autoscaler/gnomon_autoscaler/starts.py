@@ -29,6 +29,15 @@ class Starts:
         self._dismissed: set[str] = set()
         self._expected = 0
 
+    @property
+    def row(self) -> str:
+        """What to tell people about the row of failed starts; the same text for as long as the row is."""
+        return f"{self.failed} starts failed in a row: new instances wait {self._wait_s:g} s; the function's log says why"
+
+    @property
+    def _wait_s(self) -> float:
+        return min(LONGEST_WAIT_S, 2.0 ** (self.failed - 2)) if self.failed > 1 else 0.0
+
     def expect(self, instances: int) -> None:
         """So many were made: each must be there at the next look."""
         self._expected += instances
@@ -71,4 +80,4 @@ class Starts:
     def _fail(self, now_s: float) -> None:
         self.failed += 1
         if self.failed > 1:
-            self.wait_until_s = now_s + min(LONGEST_WAIT_S, 2.0 ** (self.failed - 2))
+            self.wait_until_s = now_s + self._wait_s

@@ -156,6 +156,9 @@ async def test_instances_that_crash_as_they_start_are_tried_ever_more_rarely() -
     async with running(stage.autoscaler):
         await stage.clock.advance(60)
     assert fleet.tries == 7  # at 0, 0.5, 2, 4.5, 9, 17.5 and 34 s
+    told = [record.error for record in stage.autoscaler.decisions(FUNCTION) if record.error]
+    assert told[-1] == "2 starts failed in a row: new instances wait 1 s; the function's log says why"
+    assert len(told) == 6, "once each time, not each second"
 
 
 async def test_a_function_that_cannot_be_observed_does_not_stop_the_others(caplog: pytest.LogCaptureFixture) -> None:
