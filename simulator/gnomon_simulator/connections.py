@@ -27,6 +27,8 @@ class Connection(asyncio.Protocol):
         self._transport: asyncio.Transport
         self.request: int | None = None
         """The index of the request whose answer is awaited."""
+        self.answered: int | None = None
+        """The index of the one that was answered last."""
         self.idle_since_s = 0.0
         self._values: list[bytes] = []
         self._body = bytearray()
@@ -88,7 +90,7 @@ class Pool:
 
     Whoever owns the pool is asked to `send(request, connection)` when the request has a connection, and says False if nobody
     waits for it any more. It is told `answered(request, status, connection)` or `failed(request)`, once, unless the request was
-    given up by aborting its connection.
+    given up by aborting its connection; and `answered_twice(request)` if another answer follows that nobody has asked for.
     """
 
     def __init__(
@@ -99,6 +101,7 @@ class Pool:
         keep_answers: bool,
         send: Callable[[int, Connection], bool],
         answered: Callable[[int, int, Connection], None],
+        answered_twice: Callable[[int], None],
         failed: Callable[[int], None],
     ) -> None:
         self._address = address
@@ -106,6 +109,7 @@ class Pool:
         self.keep_answers = keep_answers
         self._send = send
         self._answered = answered
+        self._answered_twice = answered_twice
         self._failed = failed
         self._open: set[Connection] = set()
         self._idle: list[Connection] = []
@@ -136,8 +140,15 @@ class Pool:
     def complete(self, connection: Connection, status: int, *, keep: bool) -> None:
         """An answer is whole."""
         request, connection.request = connection.request, None
-        if request is not None:
-            self._answered(request, status, connection)
+        if request is None:
+            if connection.answered is not None:
+                self._answered_twice(connection.answered)
+            if connection in self._idle:
+                self._idle.remove(connection)
+            connection.close()
+            return
+        connection.answered = request
+        self._answered(request, status, connection)
         if keep and not self._closed:
             self._release(connection)
         else:

@@ -135,6 +135,7 @@ class _Run:
             keep_answers=target.check_token,
             send=self._send,
             answered=self._answered,
+            answered_twice=self._answered_twice,
             failed=self._failed,
         )
 
@@ -201,6 +202,9 @@ class _Run:
         if self._check_token:
             rows.token[request] = Token.RIGHT if self._token(request) in connection.answer else Token.WRONG
         self._finished(request)
+
+    def _answered_twice(self, request: int) -> None:
+        self._samples.outcome[request] = Outcome.ANSWERED_TWICE
 
     def _failed(self, request: int) -> None:
         if request in self._connections:

@@ -30,6 +30,8 @@ class Outcome(IntEnum):
     """The deadline passed; the client closed the connection."""
     FAILED = 3
     """The connection could not be made or broke before the whole answer was there."""
+    ANSWERED_TWICE = 4
+    """A second answer came on its connection, to which no other request had been sent since."""
 
 
 class Token(IntEnum):

@@ -89,6 +89,14 @@ def echo(_path: str, _head: str, body: bytes) -> tuple[float, bytes]:
     return 0.0, ok(body)
 
 
+def test_a_second_answer_to_one_request_is_seen() -> None:
+    plan = Plan(constant(20, 0.2), deadline_s=2.0, max_connections=1)
+    with serving(lambda *_: (0.0, ok(b"once") + ok(b"twice"))) as server:
+        report = replay(plan, Target(server.url))
+    assert list(report.samples.outcome) == [Outcome.ANSWERED_TWICE] * len(report.samples)
+    assert report.succeeded == 0
+
+
 def test_every_request_is_sent_and_gets_its_own_answer() -> None:
     with serving(echo) as server:
         target = Target(server.url, body=b'{"n": "{token}", "m": "{token}"}', headers={"X-Color": "red"}, check_token=True)
