@@ -16,7 +16,8 @@ class Deployed:
     """A function while it is deployed.
 
     `version` grows whenever instances must be replaced; `keep_old` is how many instances were serving when the last replacement
-    began, so that no fewer serve until the new ones do. `draining` are instances that get nothing more.
+    began, so that no fewer serve until the new ones do. `draining` are instances that get nothing more, `retired` those of them
+    that make room for one of the present version.
     """
 
     spec: FunctionSpec
@@ -27,6 +28,7 @@ class Deployed:
     runtime: FunctionRuntime
     keep_old: int = 0
     draining: set[str] = field(default_factory=set)
+    retired: set[str] = field(default_factory=set)
     requested: int | None = None
 
     @property
@@ -36,6 +38,10 @@ class Deployed:
     def current(self, instances: Sequence[Instance]) -> tuple[Instance, ...]:
         """The instances of this version, with what only the dispatcher knows."""
         return tuple(self._seen(instance) for instance in instances if instance.version == self.version)
+
+    def live(self, instances: Sequence[Instance]) -> tuple[Instance, ...]:
+        """The instances of this version that serve or are about to."""
+        return tuple(instance for instance in self.current(instances) if instance.state is not InstanceState.DRAINING)
 
     def old(self, instances: Sequence[Instance]) -> tuple[Instance, ...]:
         """Serving instances of earlier versions."""

@@ -8,6 +8,7 @@ flight, then stopped.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import replace
@@ -27,8 +28,8 @@ _LOG = logging.getLogger("gnomon.functions")
 class Instances:
     """The instances of every function.
 
-    `log` keeps a line that an instance wrote; `changed` tells the autoscaler that a function's instances did; `policy` makes the
-    scheduling policy for changed settings.
+    `log` keeps a line that an instance wrote; `changed` tells the autoscaler that a function's instances did; `wanted` asks it
+    how many there should be, None where that is no number; `policy` makes the scheduling policy for changed settings.
     """
 
     def __init__(
@@ -36,12 +37,14 @@ class Instances:
         platform: Platform,
         log: Callable[[FunctionKey, str, str], None],
         changed: Callable[[str], None],
+        wanted: Callable[[str], int | None],
         policy: Callable[[Settings], SchedulingPolicy],
     ) -> None:
         self._platform = platform
         self._log = log
         self._policy = policy
         self._changed = changed
+        self._wanted = wanted
         self._deployed: dict[str, Deployed] = {}
         self._owners: dict[str, Deployed] = {}
         self._tasks: set[asyncio.Task[None]] = set()
@@ -103,7 +106,10 @@ class Instances:
         self._tell_starting(deployed)
 
     async def replace(self, deployed: Deployed) -> None:
-        """Begin an instance for each old one that serves. Where there is no room for even one, an old one makes it."""
+        """Begin an instance for each old one that serves.
+
+        Where there is no room for even one, an old one makes it; the others do as the new ones get ready, one after the other.
+        """
         for begun in range(deployed.keep_old):
             try:
                 await self.create(deployed, deployed.spec.settings.cores)
@@ -134,11 +140,13 @@ class Instances:
         old = deployed.old(instances)
         if not old:
             return
-        current = [instance for instance in deployed.current(instances) if instance.state is not InstanceState.DRAINING]
-        ready = sum(instance.state is InstanceState.READY for instance in current)
+        live = deployed.live(instances)
+        ready = sum(instance.state is InstanceState.READY for instance in live)
+        wanted = self._wanted(deployed.name)
         # Three served before, two new ones are wanted and one of them is ready: one old one may stay until the second is.
-        needed = max(0, min(deployed.keep_old, max(len(current), 1)) - ready) if deployed.keep_old else 0
+        needed = max(0, min(deployed.keep_old, max(len(live), 1) if wanted is None else wanted) - ready)
         for instance in old[: len(old) - needed]:
+            deployed.retired.add(instance.id)
             self.stop(deployed, instance.id)
 
     # PlatformListener
@@ -163,7 +171,11 @@ class Instances:
         deployed.draining.discard(instance_id)
         deployed.runtime.instance_gone(instance_id, reason)
         self._tell_starting(deployed)
-        self._changed(deployed.name)
+        if instance_id in deployed.retired:
+            deployed.retired.discard(instance_id)
+            self._begin(self._take_place(deployed))
+        else:
+            self._changed(deployed.name)
 
     def log_line(self, function: FunctionKey, instance_id: str, text: str) -> None:
         self._log(function, instance_id, text)
@@ -173,6 +185,14 @@ class Instances:
     async def _drain(self, deployed: Deployed, instance_id: str) -> None:
         await deployed.runtime.drain(instance_id)
         await self._platform.destroy(instance_id)
+
+    async def _take_place(self, deployed: Deployed) -> None:
+        """An old instance has made room: a new one begins in it if one is missing."""
+        missing = (self._wanted(deployed.name) or 0) - len(deployed.live(self._platform.instances(deployed.name)))
+        if missing > 0 and self._deployed.get(deployed.name) is deployed:
+            with contextlib.suppress(GnomonError):  # somebody else was quicker: the autoscaler tries again
+                await self.create(deployed, deployed.spec.settings.cores)
+        self._changed(deployed.name)
 
     async def _wind_down(self, deployed: Deployed) -> None:
         runtime, name = deployed.runtime, deployed.name

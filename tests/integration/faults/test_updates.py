@@ -43,6 +43,32 @@ async def test_a_version_that_never_starts_leaves_the_old_one_serving_and_says_w
     assert set(callers.history.check()) == {"200"}
 
 
+async def test_on_a_full_node_an_update_goes_one_instance_at_a_time(faulty: Faulty, callers: Callers) -> None:
+    faulty.serve("full", instances=4, cores=2, env=SLOW_START)
+    await until(lambda: faulty.ready("full") == 4, "not ready")
+    before = set(faulty.pids("full"))
+    least = 4
+    async with callers.load("full", 6, sleep_s=0.005):
+        faulty.serve("full", method="PUT", instances=4, cores=2, env={**SLOW_START, "VERSION": "2"})
+        while before & set(faulty.pids("full")) or await asyncio.to_thread(faulty.ready, "full") < 4:
+            least = min(least, await asyncio.to_thread(faulty.ready, "full"))
+            await asyncio.sleep(0.01)
+    assert set(callers.history.check()) == {"200"}
+    assert least == 3
+
+
+async def test_on_a_full_node_a_version_that_never_starts_takes_the_place_of_one_instance(
+    faulty: Faulty, callers: Callers
+) -> None:
+    faulty.serve("full", instances=4, cores=2)
+    await until(lambda: faulty.ready("full") == 4, "not ready")
+    async with callers.load("full", 6, sleep_s=0.005):
+        faulty.serve("full", method="PUT", instances=4, cores=2, env={"BROKEN": "1"})
+        await until(lambda: "starts failed in a row" in str(faulty.decisions("full")), "the decisions do not say it")
+        assert faulty.ready("full") == 3
+    assert set(callers.history.check()) == {"200"}
+
+
 async def test_updates_that_overtake_each_other_end_with_the_last(faulty: Faulty, callers: Callers) -> None:
     faulty.serve("twice", instances=2, env=SLOW_START)
     await until(lambda: faulty.ready("twice") == 2, "not ready")
