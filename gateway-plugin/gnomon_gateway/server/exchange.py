@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from http import HTTPStatus
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from gnomon_core.errors import GnomonError
 
@@ -253,3 +253,12 @@ def too_large(limit_bytes: int) -> GnomonError:
         f"The body is larger than {limit_bytes} bytes.",
         "Send less, or a reference to where the data is.",
     )
+
+
+def leave(cycle: Any) -> None:
+    """Tell whoever works on a request, an exchange or one of uvicorn's cycles, that its client has gone."""
+    if type(cycle) is Exchange:
+        cycle.lost()
+    else:
+        cycle.disconnected = True
+        cycle.message_event.set()

@@ -15,18 +15,18 @@ from typing import Any, cast
 
 import httptools
 from uvicorn.config import Config
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 from uvicorn.server import ServerState
 
 from gnomon_core.errors import GnomonError
-from gnomon_gateway.server.exchange import SMALL_BYTES, STATUS_LINES, Exchange
+from gnomon_gateway.server.exchange import SMALL_BYTES, STATUS_LINES, Exchange, leave
 from gnomon_gateway.server.heads import CHECKED, Head, malformed, too_large
+from gnomon_gateway.server.intake import REQUEST_EVENTS, Intake
 from gnomon_gateway.server.shared import Phase, Shared
 
 _IDLE, _HEAD, _BODY, _ANSWER, _CLOSING = Phase
 
 
-class GatewayProtocol(HttpToolsProtocol):
+class GatewayProtocol(Intake):
     """One connection."""
 
     cycle: Any
@@ -69,9 +69,9 @@ class GatewayProtocol(HttpToolsProtocol):
         self.pipeline.clear()
         super().connection_lost(exc)
         if active is not None:
-            _leave(active)
+            leave(active)
 
-    def data_received(self, data: bytes) -> None:
+    def feed(self, data: bytes) -> None:
         if self._deaf:
             return
         if self.phase == _IDLE:
@@ -108,7 +108,7 @@ class GatewayProtocol(HttpToolsProtocol):
         else:
             has_begun = type(active) is Exchange or active.response_started
             self._active = None
-            _leave(active)
+            leave(active)
             self._end(None if has_begun else error)
 
     def _end(self, error: GnomonError | None) -> None:
@@ -167,6 +167,7 @@ class GatewayProtocol(HttpToolsProtocol):
             return
         if parser.should_upgrade():
             return  # the parser goes no further; `_decline` does
+        self.events += REQUEST_EVENTS
         self.phase, self.since_s = _BODY, self.shared.now_s
         if not url.startswith(self.shared.prefixes):
             self._begin_asgi()
@@ -193,6 +194,7 @@ class GatewayProtocol(HttpToolsProtocol):
     def on_body(self, body: bytes) -> None:
         if self._deaf:
             return
+        self.events += 1
         self.received_bytes += len(body)
         cycle = self.cycle
         if type(cycle) is Exchange:
@@ -233,6 +235,8 @@ class GatewayProtocol(HttpToolsProtocol):
                 cycle, app = self.pipeline.pop()
                 self._start_asgi_task(cycle, app)
                 if not cycle.response_complete:
+                    if not self.pipeline:
+                        self.flow.resume_reading()
                     return
         finally:
             self._turning = False
@@ -248,7 +252,8 @@ class GatewayProtocol(HttpToolsProtocol):
     # Ours
 
     def unread_bytes(self) -> float:
-        """How much of the body that is being received may still come."""
+        if self._receiving is None:
+            return 0
         for name, value in self.headers:
             if name == b"content-length":
                 return int(value) - self.received_bytes
@@ -279,19 +284,10 @@ class GatewayProtocol(HttpToolsProtocol):
         head = b"%b %b HTTP/%b\r\n%b\r\n" % (self.parser.get_method(), self.url, version, lines)
         self.parser = httptools.HttpRequestParser(self)
         self.parser.set_dangerous_leniencies(lenient_data_after_close=True)  # as uvicorn has it
-        self.data_received(head + rest)
+        self.feed(head + rest)
 
     def _bound_head(self, count: int) -> None:
         self._head_bytes += count
         limits = self.shared.limits
         if self._head_bytes > limits.head_bytes or len(self.headers) > limits.head_lines:
             self.refuse(too_large(limits))
-
-
-def _leave(cycle: Any) -> None:
-    """Tell the owner of a request that its client has gone."""
-    if type(cycle) is Exchange:
-        cycle.lost()
-    else:
-        cycle.disconnected = True
-        cycle.message_event.set()
