@@ -15,7 +15,9 @@ from gnomon_cli.serve_options import ServeOptions
 
 
 def serve(options: ServeOptions, then: Callable[[Gnomon], Awaitable[bool]] | None = None) -> None:
-    """Serve until SIGINT or SIGTERM. `then` runs once serving has begun, and ends it by returning False.
+    """Serve until SIGINT or SIGTERM; a second one does not wait for what is under way.
+
+    `then` runs once serving has begun, and ends it by returning False.
 
     Raises:
         GnomonError: what is missing: a port, memory, disk, credentials.
@@ -32,10 +34,7 @@ def serve(options: ServeOptions, then: Callable[[Gnomon], Awaitable[bool]] | Non
 
 
 async def _serve(options: ServeOptions, then: Callable[[Gnomon], Awaitable[bool]] | None) -> None:
-    stop = asyncio.Event()
-    loop = asyncio.get_running_loop()
-    for number in (signal.SIGINT, signal.SIGTERM):
-        loop.add_signal_handler(number, stop.set)
+    stop = _stopped_by_signal()
     gnomon = Gnomon(options)
     try:
         await gnomon.start()
@@ -48,6 +47,23 @@ async def _serve(options: ServeOptions, then: Callable[[Gnomon], Awaitable[bool]
                 return
             first.cancel()
         await ended
-        print("Stopping: answering what is under way.", flush=True)
+        print("Stopping: answering what is under way. Ctrl-C again does not wait for it.", flush=True)
     finally:
         await gnomon.stop()
+
+
+def _stopped_by_signal() -> asyncio.Event:
+    """Set by the first SIGINT or SIGTERM. The second ends this process there and then, and with it every other: see SIGKILL."""
+    stop = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    numbers = (signal.SIGINT, signal.SIGTERM)
+
+    def begin() -> None:
+        stop.set()
+        for number in numbers:
+            loop.remove_signal_handler(number)
+            signal.signal(number, signal.SIG_DFL)
+
+    for number in numbers:
+        loop.add_signal_handler(number, begin)
+    return stop

@@ -160,7 +160,10 @@ def _serving(state: Path, build_archive: Callable[..., bytes]) -> Iterator[Fault
     gateway.start()
     gateway.build(build_archive(HANDLER, image=IMAGE))
     yield gateway
-    if gateway.process is not None and gateway.process.poll() is None:
+    assert gateway.process is not None
+    if gateway.process.poll() is None:
         gateway.stop()
+    elif gateway.process.stdout is not None:
+        gateway.process.stdout.close()
     gateway.client.clear()
     gateway.ledger.close()
