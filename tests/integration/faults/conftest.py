@@ -128,13 +128,13 @@ class Faulty(Serving):
 
 @pytest.fixture(scope="module")
 def module_faulty(tmp_path_factory: pytest.TempPathFactory, build_archive: Callable[..., bytes]) -> Iterator[Faulty]:
-    yield from _serving(tmp_path_factory.mktemp("faults") / "state", build_archive)
+    yield from serving(tmp_path_factory.mktemp("faults") / "state", build_archive)
 
 
 @pytest.fixture
 def lone(tmp_path: Path, build_archive: Callable[..., bytes]) -> Iterator[Faulty]:
     """A gateway of the test's own, for those that end it."""
-    yield from _serving(tmp_path / "state", build_archive)
+    yield from serving(tmp_path / "state", build_archive)
 
 
 @pytest.fixture
@@ -154,10 +154,11 @@ async def callers(request: pytest.FixtureRequest) -> AsyncIterator[Callers]:
         yield Callers(session, gateway.url, gateway.ledger.history)
 
 
-def _serving(state: Path, build_archive: Callable[..., bytes]) -> Iterator[Faulty]:
+def serving(state: Path, build_archive: Callable[..., bytes], *options: str) -> Iterator[Faulty]:
+    """A gateway on this state folder, with the handler built, until the test has ended."""
     gateway = Faulty(state)
     gateway.ledger = Ledger()
-    gateway.start()
+    gateway.start(*options)
     gateway.build(build_archive(HANDLER, image=IMAGE))
     yield gateway
     assert gateway.process is not None
