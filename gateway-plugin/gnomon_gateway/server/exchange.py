@@ -64,6 +64,7 @@ class Exchange:
 
     __slots__ = (
         "_body",
+        "_held_bytes",
         "_owner",
         "_protocol",
         "body_bytes",
@@ -112,6 +113,7 @@ class Exchange:
         self.streaming = False
         self._owner: Owner | None = None
         self._body: bytes | bytearray = b""
+        self._held_bytes = 0
 
     # The request
 
@@ -148,6 +150,8 @@ class Exchange:
                 self._body = bytearray(self._body)
             self._body += data
         self.body_bytes += len(data)
+        if self.body_bytes > SMALL_BYTES:
+            self._hold()
         if self._owner is not None and self.body_bytes > self.max_body_bytes:
             self.fail(too_large(self.max_body_bytes), close=True)
 
@@ -160,14 +164,30 @@ class Exchange:
     def lost(self) -> None:
         """The connection has ended."""
         self.disconnected = True
+        self._let_go()
         if self._owner is not None and not self.response_complete:
             self.response_complete = True
             self._owner.left()
 
     def _deliver(self) -> None:
         assert self._owner is not None
-        body, self._body = self._body, b""
+        body = self._body
+        self._let_go()
         self._owner.received(body if isinstance(body, bytes) else memoryview(body))
+
+    def _hold(self) -> None:
+        """Count a large body among all that are being received: without a bound on them, a few clients could take all memory."""
+        shared = self._protocol.shared
+        shared.held_bytes += self.body_bytes - self._held_bytes
+        self._held_bytes = self.body_bytes
+        if shared.held_bytes > shared.limits.max_held_bytes:
+            self._protocol.refuse(too_many_bodies(shared.limits.max_held_bytes))
+
+    def _let_go(self) -> None:
+        self._body = b""
+        if self._held_bytes:
+            self._protocol.shared.held_bytes -= self._held_bytes
+            self._held_bytes = 0
 
     # The answer
 
@@ -236,10 +256,12 @@ class Exchange:
         """The answer breaks off: the connection ends, so that the client cannot take it for whole."""
         if not self.response_complete:
             self.response_complete = True
+            self._let_go()
             self._protocol.transport.abort()
 
     def _finish(self) -> None:
         self.response_complete = True
+        self._let_go()
         if not self.keep_alive:
             self._protocol.close_after_answer(unread=self.more_body)
         self._protocol.on_response_complete()
@@ -252,6 +274,17 @@ def too_large(limit_bytes: int) -> GnomonError:
         "body_too_large",
         f"The body is larger than {limit_bytes} bytes.",
         "Send less, or a reference to where the data is.",
+    )
+
+
+def too_many_bodies(limit_bytes: int) -> GnomonError:
+    """503: others are being received."""
+    return GnomonError(
+        503,
+        "too_many_bodies",
+        f"Large bodies are being received that hold {limit_bytes} bytes together.",
+        "Send it again later.",
+        retry_after_s=1.0,
     )
 
 

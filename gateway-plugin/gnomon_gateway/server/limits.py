@@ -10,7 +10,7 @@ class Limits:
     """Bounds on receiving.
 
     A body has `body_s` plus a second for each `body_bytes_per_s` of it that has arrived, so that a large upload over a slow line
-    passes and a trickle does not.
+    passes and a trickle does not. All bodies above 64 KiB that are being received hold at most `max_held_bytes` together.
     """
 
     head_s: float = 10.0
@@ -20,4 +20,4 @@ class Limits:
     sweep_s: float = 0.5
     head_bytes: int = 64 << 10
     head_lines: int = 128
-    max_body_bytes: int = 64 << 20
+    max_held_bytes: int = 512 << 20

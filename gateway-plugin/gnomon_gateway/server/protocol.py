@@ -66,10 +66,12 @@ class GatewayProtocol(Intake):
 
     def connection_lost(self, exc: Exception | None) -> None:
         active, self._active = self._active, None
+        waiting = [cycle for cycle, _ in self.pipeline]
         self.pipeline.clear()
         super().connection_lost(exc)
-        if active is not None:
-            leave(active)
+        for cycle in (active, *waiting):
+            if cycle is not None:
+                leave(cycle)
 
     def feed(self, data: bytes) -> None:
         if self._deaf:
@@ -102,7 +104,7 @@ class GatewayProtocol(Intake):
             # An earlier request is being answered. What was received behind it does not come to its turn.
             self._deaf = True
             if receiving is not None and self.pipeline:
-                self.pipeline.popleft()
+                leave(self.pipeline.popleft()[0])
         elif type(active) is Exchange and not active.streaming:
             active.fail(error, close=True)
         else:

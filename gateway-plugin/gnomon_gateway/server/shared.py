@@ -21,13 +21,17 @@ class Phase(IntEnum):
 
 
 class Shared:
-    """What all connections of a server share. `now_s` is the loop's time at the last sweep."""
+    """What all connections of a server share.
+
+    `now_s` is the loop's time at the last sweep, `held_bytes` what the large bodies hold that have not come to their end.
+    """
 
     def __init__(self, routes: HotRoutes, prefixes: tuple[bytes, ...], limits: Limits) -> None:
         self.routes = routes
         self.prefixes = prefixes
         self.limits = limits
         self.now_s = 0.0
+        self.held_bytes = 0
         self._headers: list[tuple[bytes, bytes]] | None = None
         self._line = b""
 

@@ -13,7 +13,9 @@ import re
 import select
 import socket
 import subprocess
-from collections.abc import Iterator
+import threading
+import time
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
@@ -133,13 +135,55 @@ def check_error(answer: Answer | urllib3.BaseHTTPResponse) -> dict[str, str]:
     return error
 
 
+class SlowClients:
+    """Clients that send a byte now and then, from the first test on, because patience is what they are made of.
+
+    `ended` says, by what they pretend to send, what each of them was answered and after how many seconds.
+    """
+
+    PREFIXES: Mapping[str, bytes] = {
+        "head": b"GET /",
+        "function": b"POST /function/echo HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: 1000\r\n\r\n",
+        "control": b"POST /system/secrets HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: 1000\r\n\r\n",
+        "asynchronous": b"POST /async-function/echo HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: 1000\r\n\r\n",
+    }
+
+    def __init__(self, gateway: Attacked) -> None:
+        self.ended: dict[str, tuple[list[Answer], float]] = {}
+        self._clients = [threading.Thread(target=self._drip, args=(gateway, kind), daemon=True) for kind in self.PREFIXES]
+        for client in self._clients:
+            client.start()
+
+    def _drip(self, gateway: Attacked, kind: str) -> None:
+        began_s = time.monotonic()
+        with gateway.connect() as connection:
+            connection.sendall(self.PREFIXES[kind])
+            while not select.select([connection], [], [], 0.25)[0]:
+                connection.send(b"x")
+            self.ended[kind] = read_answers(connection), time.monotonic() - began_s
+
+    def wait(self) -> None:
+        for client in self._clients:
+            client.join(60)
+
+
+@pytest.fixture(scope="session")
+def slow_clients(gateway: Attacked) -> SlowClients:
+    return SlowClients(gateway)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _slow_clients_are_there_all_the_time(slow_clients: SlowClients) -> None:
+    """They cost nobody else anything, and waiting for their end costs no time of its own."""
+
+
 @pytest.fixture(scope="session")
 def gateway(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Attacked]:
     attacked = Attacked(tmp_path_factory.mktemp("hostile") / "state")
     attacked.start()
     assert attacked.deploy("echo").status == 202
     eventually(lambda: attacked.status("echo")["availableReplicas"] == 1, "the echo function never began")
-    attacked.idle_descriptors = attacked.descriptors() + 4
+    attacked.idle_descriptors = attacked.descriptors() + 4 + len(SlowClients.PREFIXES)
     yield attacked
     assert attacked.process is not None
     try:
