@@ -136,7 +136,16 @@ class Invocation:
         runtime = self._runtime
         lane = runtime.stream_lane if self._streams else runtime.event_lane
         deadline_s = self._began_s + self._budget_s
-        request = Request(lane, time.monotonic(), deadline_s, meta=self._meta, body=body, responder=self, streaming=self._streams)
+        request = Request(
+            lane,
+            time.monotonic(),
+            deadline_s,
+            meta=self._meta,
+            body=body,
+            responder=self,
+            replay_safe=runtime.signature is not None,
+            streaming=self._streams,
+        )
         request.body_bytes = len(self._meta) + body_bytes
         self._request = request
         runtime.submit(request)
