@@ -7,6 +7,8 @@ import urllib.request
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from benchmarks.workloads import body_of, content_type
+
 
 @dataclass(frozen=True, slots=True)
 class Endpoint:
@@ -16,6 +18,11 @@ class Endpoint:
     url: str
     body: bytes
     headers: Mapping[str, str] = field(default_factory=lambda: {"Content-Type": "application/json"})
+
+    @staticmethod
+    def of(system: str, url: str, workload: str) -> Endpoint:
+        """A function that takes the workload's own body."""
+        return Endpoint(system, url, body_of(workload), {"Content-Type": content_type(workload)})
 
     def ask(self) -> bytes:
         """One answer.

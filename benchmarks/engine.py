@@ -1,6 +1,6 @@
 """Layer programs beside the modules they were captured from, in alternating runs on one thread.
 
-    python -m benchmarks.engine [--repeats 7]
+    python -m benchmarks.engine [--quick]
 
 A repeat is the median ratio of paired runs, each pair in the other order than the one before; both sides keep freed memory, as an
 instance does. What that setting gives is measured as well, in pairs of processes with and without it.
@@ -20,6 +20,7 @@ from pathlib import Path
 
 import torch
 
+from benchmarks.pace import pace_of, pace_parser
 from benchmarks.report import Figure, measured, write
 from gnomon_profiler.catalog import load_model
 from gnomon_profiler.extractor import capture
@@ -34,22 +35,22 @@ PAIR_BUDGET_S = 8.0
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--repeats", type=int, default=7)
+    parser = pace_parser(__doc__ or "")
     parser.add_argument("--time-one", nargs=2, metavar=("FOLDER", "SETTING"), help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     torch.set_num_threads(1)
     if arguments.time_one:
         _time_one(Path(arguments.time_one[0]), kept=arguments.time_one[1] == "kept")
         return
+    pace = pace_of(arguments)
     keep_freed_memory()
     figures: list[Figure] = []
     with tempfile.TemporaryDirectory() as directory:
         for name in MODELS:
             folder = Path(directory) / name.replace(":", "-")
-            figures += _compare(name, folder, arguments.repeats)
-            figures += _allocator(name, folder, arguments.repeats)
-    write("engine", figures, repeats=arguments.repeats, packages=("torch", "torchvision", "safetensors"))
+            figures += _compare(name, folder, pace.repeats)
+            figures += _allocator(name, folder, pace.repeats)
+    write("engine", figures, repeats=pace.repeats, packages=("torch", "torchvision", "safetensors"), folder=pace.results)
 
 
 def _compare(name: str, folder: Path, repeats: int) -> list[Figure]:

@@ -25,7 +25,6 @@ from benchmarks.endpoint import Endpoint
 from benchmarks.pace import ROOT
 from benchmarks.peers.environments import ENVIRONMENTS, torch_build
 from benchmarks.programs import Program, ProgramFailedError, free_port, running
-from benchmarks.workloads import body_of, content_type
 
 STACK = ROOT / "benchmarks" / "stack.yml"
 COMMAND = str(Path(sys.executable).parent / "gnomon")
@@ -53,8 +52,7 @@ class Gnomon:
     def up(self, name: str, workload: str = "", annotations: Mapping[str, str] | None = None) -> Endpoint:
         """Build and deploy a function of benchmarks/stack.yml, and wait for its first answer."""
         self.deploy(name, annotations)
-        workload = workload or name
-        endpoint = Endpoint("gnomon", f"{self.url}/function/{name}", body_of(workload), {"Content-Type": content_type(workload)})
+        endpoint = Endpoint.of("gnomon", f"{self.url}/function/{name}", workload or name)
         endpoint.wait_for_answer()
         return endpoint
 

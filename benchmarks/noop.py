@@ -55,7 +55,9 @@ def throughput(found: dict[str, list[Load]]) -> list[Figure]:
     ours = found["gnomon"]
     the_mosec, the_mlserver = best(found, "mosec"), best(found, "mlserver")
     return [
-        measured("times_mlserver", ratios(ours, found[the_mlserver]), "×", at_least=3.0, detail=f"beside {the_mlserver}; {SETTINGS}"),
+        measured(
+            "times_mlserver", ratios(ours, found[the_mlserver]), "×", at_least=3.0, detail=f"beside {the_mlserver}; {SETTINGS}"
+        ),
         measured("times_mosec", ratios(ours, found[the_mosec]), "×", at_least=0.8, detail=f"beside {the_mosec}; {SETTINGS}"),
         *(
             measured(f"requests ({NAMES.get(name, name)})", rates(loads), "requests/s", detail=SETTINGS)

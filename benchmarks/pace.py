@@ -38,9 +38,18 @@ QUICK = Pace(quick=True, repeats=3, load_s=2, step_s=2.0, overload_s=12.0, cycle
 
 def asked(description: str, arguments: Sequence[str] | None = None) -> Pace:
     """What the command line asks for."""
+    return pace_of(pace_parser(description).parse_args(arguments))
+
+
+def pace_parser(description: str) -> argparse.ArgumentParser:
+    """The options that every benchmark has."""
     parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--quick", action="store_true", help="measure briefly, to see that it works; results are not kept")
-    return QUICK if parser.parse_args(arguments).quick else THOROUGH
+    return parser
+
+
+def pace_of(arguments: argparse.Namespace) -> Pace:
+    return QUICK if arguments.quick else THOROUGH
 
 
 def step(text: str) -> None:

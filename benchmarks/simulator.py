@@ -1,6 +1,8 @@
 """How quickly the simulator runs: one hour of the Twitter trace, `k-lv` over at least 8 instances, on one core.
 
-    python -m benchmarks.simulator [TRACE] [REPEATS]
+    python -m benchmarks.simulator [--quick]
+
+The trace is `twitter_may25_1s.csv.gz` in the folder that GNOMON_TRACES names.
 
 The hour from second 74,220 holds 179,905 requests. An instance takes 220 ms for one request and 1.56 s for eight, so that the
 trace's 50 requests/s need about ten instances and `k-lv` keeps about fifteen. Each repeat runs `adaptive` and `immediate` in
@@ -15,6 +17,7 @@ import time
 from pathlib import Path
 from types import MappingProxyType
 
+from benchmarks.pace import Pace, asked
 from benchmarks.report import Figure, measured, write
 from gnomon_core.settings import ScaleSettings, Settings
 from gnomon_simulator.arrivals import from_trace
@@ -49,13 +52,15 @@ def once(trace: Path, scheduler: str) -> tuple[float, float, FunctionResult]:
     return time.perf_counter() - wall_s, time.process_time() - cpu_s, result
 
 
-def main(trace: Path = TRACE, repeats: int = 5) -> None:
+def main(pace: Pace) -> None:
+    if not TRACE.exists():
+        sys.exit(f"There is no {TRACE}: set GNOMON_TRACES to the folder that holds {TRACE.name}.")
     walls: dict[str, list[float]] = {scheduler: [] for scheduler in SCHEDULERS}
     cpus: dict[str, list[float]] = {scheduler: [] for scheduler in SCHEDULERS}
     results: dict[str, FunctionResult] = {}
-    for _ in range(repeats):
+    for _ in range(pace.repeats):
         for scheduler in SCHEDULERS:
-            wall_s, cpu_s, results[scheduler] = once(trace, scheduler)
+            wall_s, cpu_s, results[scheduler] = once(TRACE, scheduler)
             walls[scheduler].append(wall_s)
             cpus[scheduler].append(cpu_s)
     figures: list[Figure] = []
@@ -70,9 +75,9 @@ def main(trace: Path = TRACE, repeats: int = 5) -> None:
         figures.append(measured(f"hour_{scheduler}_wall", walls[scheduler], "s", at_most=goal_s))
     fewest = min(result.fewest_instances for result in results.values())
     figures.append(measured("fewest_instances", [fewest], "instances", at_least=FEWEST))
-    write("simulator", figures, repeats=repeats, packages=("gnomon",))
+    write("simulator", figures, repeats=pace.repeats, packages=("gnomon",), folder=pace.results)
     print(table(list(results.values())))
 
 
 if __name__ == "__main__":
-    main(*(read(text) for read, text in zip((Path, int), sys.argv[1:], strict=False)))
+    main(asked(__doc__ or ""))

@@ -65,9 +65,9 @@ def make_photo() -> Predict:
 
     def pixels(jpeg: bytes) -> Any:
         """The same steps as in our own Body: decoded at a fraction of its size where that is enough, cropped, resized."""
-        picture = Image.open(io.BytesIO(jpeg))
-        picture.draft("RGB", (2 * (PHOTO_SIZE + 32),) * 2)
-        picture = ImageOps.exif_transpose(picture).convert("RGB")
+        sent = Image.open(io.BytesIO(jpeg))
+        sent.draft("RGB", (2 * (PHOTO_SIZE + 32),) * 2)
+        picture = ImageOps.exif_transpose(sent).convert("RGB")
         side = min(picture.size) * PHOTO_SIZE // (PHOTO_SIZE + 32)
         left, top = (picture.width - side + 1) // 2, (picture.height - side + 1) // 2
         box = (left, top, left + side, top + side)

@@ -9,7 +9,6 @@ from pathlib import Path
 from benchmarks.endpoint import Endpoint
 from benchmarks.peers.environments import HERE, python_of
 from benchmarks.programs import free_port, running
-from benchmarks.workloads import body_of, content_type
 
 NAME = "mosec"
 
@@ -29,6 +28,6 @@ def serving(workload: str, folder: Path, *, batch: int, wait_ms: int = 0, deadli
     }
     with running([*command, *options], folder, environment) as program:
         program.wait_ready(f"http://127.0.0.1:{port}/")
-        endpoint = Endpoint(NAME, f"http://127.0.0.1:{port}/inference", body_of(workload), {"Content-Type": content_type(workload)})
+        endpoint = Endpoint.of(NAME, f"http://127.0.0.1:{port}/inference", workload)
         endpoint.wait_for_answer()
         yield endpoint

@@ -1,0 +1,61 @@
+"""Runs the benchmarks one after the other, each in a process of its own.
+
+    python -m benchmarks                       all of them
+    python -m benchmarks noop overload         only these
+    python -m benchmarks --from scaling        this one and those after it
+    python -m benchmarks --quick               briefly, to see that they work; results are not kept
+
+One that fails does not keep the others from being run; the exit code is 1 then.
+"""
+
+from __future__ import annotations
+
+import argparse
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+
+from benchmarks.pace import ROOT
+from benchmarks.programs import end_on_sigterm
+
+NAMES = ("simulator", "engine", "cold_start", "scaling", "noop", "weight_bound", "overload")
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("names", nargs="*", choices=(*NAMES, []), metavar="NAME", help=", ".join(NAMES))
+    parser.add_argument("--from", dest="first", choices=NAMES, help="begin with this one")
+    parser.add_argument("--quick", action="store_true", help="measure briefly; results are not kept")
+    asked = parser.parse_args(arguments)
+    names = asked.names or NAMES[NAMES.index(asked.first) if asked.first else 0 :]
+    failed = [name for number, name in enumerate(names, start=1) if not run(name, number, len(names), quick=asked.quick)]
+    if failed:
+        print(f"\nNot measured: {', '.join(failed)}. Run again: python -m benchmarks {' '.join(failed)}", flush=True)
+    return 1 if failed else 0
+
+
+def run(name: str, number: int, count: int, *, quick: bool) -> bool:
+    """Run one, and say whether it ended well."""
+    print(f"\n[{number}/{count}] {name}", flush=True)
+    begun_s = time.monotonic()
+    process = subprocess.Popen([sys.executable, "-m", f"benchmarks.{name}", *(["--quick"] if quick else [])], cwd=ROOT)
+    try:
+        status = process.wait()
+    except KeyboardInterrupt:
+        # Ctrl-C has reached it as well; it ends what it started.
+        process.terminate()
+        process.wait()
+        raise
+    print(f"{name}: {'done' if status == 0 else f'failed with {status}'} after {time.monotonic() - begun_s:.0f} s", flush=True)
+    return status == 0
+
+
+if __name__ == "__main__":
+    end_on_sigterm()
+    try:
+        sys.exit(main())
+    except KeyboardInterrupt:
+        sys.exit(130)

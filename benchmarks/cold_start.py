@@ -1,0 +1,101 @@
+"""How long one waits for the first answer.
+
+    python -m benchmarks.cold_start [--quick]
+
+EfficientNet-Lite0 classifying a JPEG, with `gnomon serve` running and its zygote warm: from the deployment's POST to the first
+200, and, with no instance running, from a request to its answer. Each is one request, never retried. Then `gnomon serve` itself,
+from the start of the process to the first 200 of /healthz, in a fresh folder, and to the first classification after a restart
+with the function deployed. The model is in the repository already; files are in the page cache.
+"""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import Any
+
+from benchmarks import gnomon
+from benchmarks.endpoint import Endpoint
+from benchmarks.pace import Pace, asked, step
+from benchmarks.programs import end_on_sigterm
+from benchmarks.report import measured, write
+
+NAME = "photo"
+ANSWER_GOAL_MS = 500.0
+READY_GOAL_S = 6.0
+CALM_S = 1.0
+"""After an instance has gone, so that its end is not part of the next one's start."""
+
+
+def main(pace: Pace) -> None:
+    with gnomon.temporary() as folder:
+        with gnomon.serving(folder / "first") as ours:
+            endpoint = ours.up(NAME)
+            deployed_ms = [first_after_deploy(ours, endpoint) for _ in range(pace.starts)]
+            step(f"after a deploy: {shown(deployed_ms)} ms")
+            zero_ms = [first_from_zero(ours, endpoint) for _ in range(pace.starts)]
+            step(f"from zero: {shown(zero_ms)} ms")
+        ready_s = [serve(folder / f"fresh-{number}")[0] for number in range(pace.starts)]
+        step(f"gnomon serve: {shown(ready_s)} s")
+        restarted_s = [serve(folder / "first", classify=True)[1] for _ in range(pace.starts)]
+        step(f"restarted: {shown(restarted_s)} s")
+    figures = [
+        measured(
+            "first_answer_after_deploy", deployed_ms, "ms", at_most=ANSWER_GOAL_MS, detail="from the POST of the deployment"
+        ),
+        measured("first_answer_from_zero", zero_ms, "ms", at_most=ANSWER_GOAL_MS, detail="from the request, with no instance"),
+        measured("serve_ready", ready_s, "s", at_most=READY_GOAL_S, detail="from the start of the process to /healthz"),
+        measured("serve_first_answer", restarted_s, "s", detail="from the start of the process to a classification"),
+    ]
+    write("cold_start", figures, repeats=pace.starts, packages=("gnomon", "torch"), folder=pace.results)
+
+
+def first_after_deploy(ours: gnomon.Gnomon, endpoint: Endpoint) -> float:
+    """Milliseconds from a deployment to the first answer. The function is removed before."""
+    document = ours.function(NAME)
+    kept: dict[str, Any] = {name: document[name] for name in ("image", "envProcess", "annotations") if name in document}
+    ours.call("DELETE", "/system/functions", {"functionName": NAME})
+    wait_unknown(ours)
+    begun_s = time.perf_counter()
+    ours.call("POST", "/system/functions", {"service": NAME, **kept})
+    endpoint.ask()
+    return 1e3 * (time.perf_counter() - begun_s)
+
+
+def first_from_zero(ours: gnomon.Gnomon, endpoint: Endpoint) -> float:
+    """Milliseconds from a request to its answer, when no instance runs."""
+    ours.scale(NAME, 0)
+    time.sleep(CALM_S)
+    begun_s = time.perf_counter()
+    endpoint.ask()
+    return 1e3 * (time.perf_counter() - begun_s)
+
+
+def serve(folder: Path, *, classify: bool = False) -> tuple[float, float]:
+    """Seconds from the start of `gnomon serve` until it is ready, and until its function has answered."""
+    begun_s = time.perf_counter()
+    with gnomon.serving(folder) as ours:
+        ready_s = time.perf_counter() - begun_s
+        if classify:
+            Endpoint.of("gnomon", f"{ours.url}/function/{NAME}", NAME).wait_for_answer()
+        return ready_s, time.perf_counter() - begun_s
+
+
+def wait_unknown(ours: gnomon.Gnomon) -> None:
+    """Return when the function is gone and its instances with it."""
+    while True:
+        try:
+            ours.function(NAME)
+        except gnomon.RefusedError:
+            time.sleep(CALM_S)
+            return
+        time.sleep(0.01)
+
+
+def shown(values: list[float]) -> str:
+    return " ".join(f"{value:.3g}" for value in values)
+
+
+if __name__ == "__main__":
+    end_on_sigterm()
+    main(asked(__doc__ or ""))
