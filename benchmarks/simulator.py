@@ -2,8 +2,6 @@
 
     python -m benchmarks.simulator [--quick]
 
-The trace is `twitter_may25_1s.csv.gz` in the folder that GNOMON_TRACES names.
-
 The hour from second 74,220 holds 179,905 requests. An instance takes 220 ms for one request and 1.56 s for eight, so that the
 trace's 50 requests/s need about ten instances and `k-lv` keeps about fifteen. Each repeat runs `adaptive` and `immediate` in
 turn, in this one thread; reading the trace and drawing its arrivals is part of the time. Processor time is the time on one core;
@@ -12,7 +10,6 @@ the wall's time is the same on a machine with a core to spare.
 
 from __future__ import annotations
 
-import sys
 import time
 from pathlib import Path
 from types import MappingProxyType
@@ -53,8 +50,6 @@ def once(trace: Path, scheduler: str) -> tuple[float, float, FunctionResult]:
 
 
 def main(pace: Pace) -> None:
-    if not TRACE.exists():
-        sys.exit(f"There is no {TRACE}: set GNOMON_TRACES to the folder that holds {TRACE.name}.")
     walls: dict[str, list[float]] = {scheduler: [] for scheduler in SCHEDULERS}
     cpus: dict[str, list[float]] = {scheduler: [] for scheduler in SCHEDULERS}
     results: dict[str, FunctionResult] = {}
