@@ -86,8 +86,12 @@ class Autoscaler:
 
     def redeployed(self, function: str) -> None:
         """The function was deployed again: failed starts of the past are forgiven."""
-        self._runner(function).redeployed()
+        self._runner(function).forgive()
         self.poke(function)
+
+    def served(self, function: str) -> None:
+        """An instance that had answered has ended: whatever ended it, the function does start."""
+        self._runner(function).forgive()
 
     def removed(self, function: str) -> None:
         """The function is gone: one by the same name begins with nothing."""

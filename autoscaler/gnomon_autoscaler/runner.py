@@ -149,8 +149,8 @@ class Runner:
         period_s = self._policy.period_s if self._policy else 1.0
         self._replace_after_s = max(self._next_s, now_s + min(1.0, period_s))
 
-    def redeployed(self) -> None:
-        """The function was deployed again: what failed to start before says nothing about it."""
+    def forgive(self) -> None:
+        """The function was deployed again, or is known to start: what failed to start before says nothing about it."""
         self._starts.forgive()
 
     def request(self, instances: int) -> None:

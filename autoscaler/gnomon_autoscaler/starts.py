@@ -1,11 +1,11 @@
 """Instances that ended although nobody asked: replace the first at once, but do not start a broken one over and over.
 
-An instance that ends before it answered anything or was ready for 10 s is a failed start, and so is one that was made but has
-gone before anybody looked. After the second time in a row, new instances wait 1 s, then 2, 4, … at most 60 s. An instance that
-answers, or stays ready for 10 s, ends the row. Several that fail at once are one time.
+An instance that ends before it was ready for 10 s is a failed start, and so is one that was made but has gone before anybody
+looked. After the second time in a row, new instances wait 1 s, then 2, 4, … at most 60 s. An instance that stays ready for 10 s
+ends the row. Several that fail at once are one time.
 
-One that answered has started well, however soon it ends: what killed it was a request, and whoever sends such requests must not
-be able to keep the function away from everybody else.
+So does the end of one that had answered (`forgive`): it had started well, what ended it may have been a request, and whoever
+sends such requests must not be able to keep the function away from everybody else.
 """
 
 from __future__ import annotations
@@ -56,26 +56,26 @@ class Starts:
             replaced = version is not None and before.version < version
             asked = id_ in self._dismissed or before.state is InstanceState.DRAINING
             if id_ not in present and not asked and not replaced:
-                failed |= not self._was_steady(now_s, before)
+                failed |= not self._was_steady(now_s, id_)
         if failed:
             self._fail(now_s)
         for id_, instance in present.items():
             if instance.state is InstanceState.READY:
                 self._ready_at_s.setdefault(id_, now_s)
-                if self._was_steady(now_s, instance):
+                if self._was_steady(now_s, id_):
                     self.forgive()
         self._dismissed &= present.keys()
         self._ready_at_s = {id_: at_s for id_, at_s in self._ready_at_s.items() if id_ in present}
         self._seen = present
 
     def forgive(self) -> None:
-        """Start anew: an instance is steady, or the function was deployed again."""
+        """Start anew: an instance is steady or has served, or the function was deployed again."""
         self.failed = 0
         self.wait_until_s = float("-inf")
 
-    def _was_steady(self, now_s: float, instance: Instance) -> bool:
-        since_s = self._ready_at_s.get(instance.id)
-        return instance.answered > 0 or (since_s is not None and now_s - since_s >= STEADY_S)
+    def _was_steady(self, now_s: float, id_: str) -> bool:
+        since_s = self._ready_at_s.get(id_)
+        return since_s is not None and now_s - since_s >= STEADY_S
 
     def _fail(self, now_s: float) -> None:
         self.failed += 1

@@ -41,6 +41,10 @@ class ScalingAdapter:
         if self._autoscaler is not None:
             self._autoscaler.redeployed(function)
 
+    def served(self, function: str) -> None:
+        if self._autoscaler is not None:
+            self._autoscaler.served(function)
+
     def removed(self, function: str) -> None:
         if self._autoscaler is not None:
             self._autoscaler.removed(function)

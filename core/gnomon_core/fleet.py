@@ -31,7 +31,7 @@ class Instance:
     """One running copy of a function.
 
     `function` is `name.namespace`; `version` changes when the deployment does so that old and new instances can be told apart.
-    `busy` is whether a batch is executing, `in_flight` its requests, `answered` how many batches it has answered so far.
+    `busy` is whether a batch is executing, `in_flight` its requests.
     """
 
     id: str
@@ -44,4 +44,3 @@ class Instance:
     started_s: float
     busy: bool = False
     in_flight: int = 0
-    answered: int = 0

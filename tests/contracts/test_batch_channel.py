@@ -73,7 +73,8 @@ class BatchChannelContract:
         answer = send(channel, request_frame(b"x", meta=b"POST\n/slow\n\n"))
         channel.cancel(1)
         channel.cancel(99)
-        assert answers(await answer) == [(200, b"x")]
+        # Whether the instance saw the word in time is chance; it is free again in either case.
+        assert answers(await answer) in ([(200, b"x")], [(499, b"")])
         assert answers(await send(channel, request_frame(b"y", batch_id=2))) == [(200, b"y")]
 
     async def test_a_stream_gives_its_parts_and_then_an_empty_result(self, channel: BatchChannel) -> None:

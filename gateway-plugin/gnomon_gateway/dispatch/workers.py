@@ -12,12 +12,11 @@ from gnomon_gateway.queueing.batch import Batch
 class Worker:
     """One instance that can take batches, one at a time."""
 
-    __slots__ = ("answered", "batch", "cores", "draining", "id", "order", "slot", "solo_slot")
+    __slots__ = ("batch", "cores", "draining", "id", "order", "slot", "solo_slot")
 
     def __init__(self, instance_id: str, cores: int, max_batch: int, order: int) -> None:
         self.id = instance_id
         self.cores = cores
-        self.answered = 0
         self.batch: Batch | None = None
         self.draining = False
         self.order = (max_batch, cores, order)
@@ -108,7 +107,6 @@ class Workers:
 
     def release(self, worker: Worker) -> None:
         """The worker's batch has ended."""
-        worker.answered += 1
         worker.batch = None
         self.busy -= 1
         self.busy_cores -= worker.cores

@@ -33,6 +33,10 @@ class ScalingControl(Protocol):
         """The function was deployed again: failed starts of the past are forgiven."""
         ...
 
+    def served(self, function: str) -> None:
+        """An instance that had answered has ended: the function does start, and failed starts of the past are forgiven."""
+        ...
+
     def removed(self, function: str) -> None:
         """The function is gone: forget what was learned about it."""
         ...

@@ -63,6 +63,6 @@ class Deployed:
         )
 
     def _seen(self, instance: Instance) -> Instance:
-        in_flight, answered = self.runtime.in_flight(instance.id), self.runtime.answered(instance.id)
+        in_flight = self.runtime.in_flight(instance.id)
         state = InstanceState.DRAINING if instance.id in self.draining else instance.state
-        return replace(instance, state=state, busy=in_flight > 0, in_flight=in_flight, answered=answered)
+        return replace(instance, state=state, busy=in_flight > 0, in_flight=in_flight)

@@ -20,6 +20,7 @@ from gnomon_core.functions import FunctionKey
 from gnomon_core.scaling import Action, CreateBody, DestroyBody, FunctionLoad, Resize, SetBufferPlan
 from gnomon_core.seams import BatchChannel, InstanceRequest, Platform, SchedulingPolicy
 from gnomon_core.settings import Settings
+from gnomon_gateway.lifecycle.control import ScalingControl
 from gnomon_gateway.lifecycle.deployed import Deployed
 
 _LOG = logging.getLogger("gnomon.functions")
@@ -28,23 +29,21 @@ _LOG = logging.getLogger("gnomon.functions")
 class Instances:
     """The instances of every function.
 
-    `log` keeps a line that an instance wrote; `changed` tells the autoscaler that a function's instances did; `wanted` asks it
-    how many there should be, None where that is no number; `policy` makes the scheduling policy for changed settings.
+    `log` keeps a line that an instance wrote; `scaling` is told what happens to instances and asked how many are wanted; `policy`
+    makes the scheduling policy for changed settings.
     """
 
     def __init__(
         self,
         platform: Platform,
         log: Callable[[FunctionKey, str, str], None],
-        changed: Callable[[str], None],
-        wanted: Callable[[str], int | None],
+        scaling: ScalingControl,
         policy: Callable[[Settings], SchedulingPolicy],
     ) -> None:
         self._platform = platform
         self._log = log
         self._policy = policy
-        self._changed = changed
-        self._wanted = wanted
+        self._scaling = scaling
         self._deployed: dict[str, Deployed] = {}
         self._owners: dict[str, Deployed] = {}
         self._tasks: set[asyncio.Task[None]] = set()
@@ -142,7 +141,7 @@ class Instances:
             return
         live = deployed.live(instances)
         ready = sum(instance.state is InstanceState.READY for instance in live)
-        wanted = self._wanted(deployed.name)
+        wanted = self._scaling.desired(deployed.name)
         # Three served before, two new ones are wanted and one of them is ready: one old one may stay until the second is.
         needed = max(0, min(deployed.keep_old, max(len(live), 1) if wanted is None else wanted) - ready)
         for instance in old[: len(old) - needed]:
@@ -159,13 +158,16 @@ class Instances:
         deployed.runtime.instance_ready(instance, channel)
         self._tell_starting(deployed)
         self.retire_old(deployed)
-        self._changed(deployed.name)
+        self._scaling.poke(deployed.name)
 
     def instance_gone(self, instance_id: str, reason: str) -> None:
         deployed = self._owners.pop(instance_id, None)
         if deployed is None:
             return
+        served = deployed.runtime.forget(instance_id)
         if instance_id not in deployed.draining:
+            if served:
+                self._scaling.served(deployed.name)
             self._log(deployed.spec.key, instance_id, f"gnomon: instance {instance_id} has ended: {reason}")
             _LOG.warning("%s: instance %s has ended: %s", deployed.name, instance_id, reason)
         deployed.draining.discard(instance_id)
@@ -175,7 +177,7 @@ class Instances:
             deployed.retired.discard(instance_id)
             self._begin(self._take_place(deployed))
         else:
-            self._changed(deployed.name)
+            self._scaling.poke(deployed.name)
 
     def log_line(self, function: FunctionKey, instance_id: str, text: str) -> None:
         self._log(function, instance_id, text)
@@ -188,11 +190,11 @@ class Instances:
 
     async def _take_place(self, deployed: Deployed) -> None:
         """An old instance has made room: a new one begins in it if one is missing."""
-        missing = (self._wanted(deployed.name) or 0) - len(deployed.live(self._platform.instances(deployed.name)))
+        missing = (self._scaling.desired(deployed.name) or 0) - len(deployed.live(self._platform.instances(deployed.name)))
         if missing > 0 and self._deployed.get(deployed.name) is deployed:
             with contextlib.suppress(GnomonError):  # somebody else was quicker: the autoscaler tries again
                 await self.create(deployed, deployed.spec.settings.cores)
-        self._changed(deployed.name)
+        self._scaling.poke(deployed.name)
 
     async def _wind_down(self, deployed: Deployed) -> None:
         runtime, name = deployed.runtime, deployed.name

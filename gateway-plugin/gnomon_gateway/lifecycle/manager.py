@@ -52,7 +52,7 @@ class Manager:
         self._names: dict[str, FunctionRuntime] = {}
         self._locks: dict[FunctionKey, asyncio.Lock] = {}
         self._last_version = 0
-        self.instances = Instances(around.platform, around.logs.append, around.scaling.poke, around.scaling.desired, self._policy)
+        self.instances = Instances(around.platform, around.logs.append, around.scaling, self._policy)
 
     async def start(self) -> None:
         """Serve again what the store holds. A function that cannot be served any more stays stored, and its log says why."""

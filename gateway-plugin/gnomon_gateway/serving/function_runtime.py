@@ -69,6 +69,7 @@ class FunctionRuntime:
         self._epoch = epoch
         self._on_demand = on_demand
         self._channels: dict[str, BatchChannel] = {}
+        self._served: set[str] = set()
         self._drains: dict[str, list[asyncio.Future[None]]] = {}
         self._emptied: list[asyncio.Future[None]] = []
         self._background: set[asyncio.Task[None]] = set()
@@ -183,10 +184,11 @@ class FunctionRuntime:
         worker = self.dispatcher.workers.by_id.get(instance_id)
         return len(worker.batch.requests) if worker is not None and worker.batch is not None else 0
 
-    def answered(self, instance_id: str) -> int:
-        """How many batches the instance has answered."""
-        worker = self.dispatcher.workers.by_id.get(instance_id)
-        return worker.answered if worker is not None else 0
+    def forget(self, instance_id: str) -> bool:
+        """The instance will not be heard of again; whether it had ever answered."""
+        served = instance_id in self._served
+        self._served.discard(instance_id)
+        return served
 
     def latency_s(self) -> tuple[float, ...]:
         """Predicted latency of an instance with the function's cores for batches of 1, 2, … `max_batch`; empty if unknown."""
@@ -249,6 +251,7 @@ class FunctionRuntime:
         if frame is None:
             self.instance_gone(batch.instance_id, "its channel closed")
             return
+        self._served.add(batch.instance_id)
         codes = [200] if batch.streamed else [member.code for member in frame.members]
         self._carry_out(self.dispatcher.finished(batch.instance_id, batch.id, codes, time.monotonic()), frame)
 

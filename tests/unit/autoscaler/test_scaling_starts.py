@@ -1,6 +1,5 @@
 """Instances that fail to start are not started over and over."""
 
-from dataclasses import replace
 from itertools import pairwise
 
 from gnomon_autoscaler.starts import Starts
@@ -29,6 +28,16 @@ def test_a_function_that_cannot_start_is_tried_ever_more_rarely() -> None:
     assert waits == [1.5, 2.5, 4.5, 8.5, 16.5, 32.5, 60.5, 60.5]
 
 
+def test_one_that_had_served_is_replaced_at_once_however_often_it_ends() -> None:
+    line = Timeline(Settings(autoscaler="fixed"), start_s=0.0)
+    created = []
+    for _ in range(20):
+        line.instances.clear()
+        line.runner.forgive()
+        created += [line.now_s for decision in line.play(0.5) if any(isinstance(a, CreateBody) for a in decision.actions)]
+    assert len(created) == 20
+
+
 def test_a_deployment_forgives() -> None:
     line = Timeline(Settings(autoscaler="fixed"), start_s=5.0)
     for _ in range(20):
@@ -37,7 +46,7 @@ def test_a_deployment_forgives() -> None:
     line.instances.clear()
     line.play(0.5)
     assert line.live == 0
-    line.runner.redeployed()
+    line.runner.forgive()
     line.play(0.5)
     assert line.live == 1
 
@@ -67,16 +76,6 @@ def test_one_crash_after_a_long_life_is_not_a_failed_start() -> None:
     ready = (instance("a", InstanceState.READY),)
     assert look((0, ready), (10, ready), (11, ())).failed == 0
     assert look((0, ready), (9, ready), (9.5, ())).failed == 1
-
-
-def test_an_instance_that_answered_has_started_well_however_soon_it_ends() -> None:
-    answered = replace(instance("a", InstanceState.READY), answered=1)
-    starting = instance("b", InstanceState.STARTING)
-    starts = look((0, (starting,)), (1, ()), (2, (starting,)), (3, ()), (4, (answered,)), (5, ()))
-    assert starts.failed == 0
-    starts.look(6, (starting,))
-    starts.look(7, ())
-    assert starts.failed == 1
 
 
 def test_a_steady_instance_ends_the_row() -> None:
