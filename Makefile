@@ -15,7 +15,7 @@ check: venv  ## format, lint, types, import contracts, unit and property tests
 	@$(BIN)/ruff format --check --quiet . || { echo "gnomon: some files are not formatted: make format"; exit 1; }
 	@$(BIN)/ruff check --quiet .
 	@$(BIN)/mypy
-	@$(BIN)/lint-imports --no-timing > .cache/import-contracts.txt || { cat .cache/import-contracts.txt; exit 1; }
+	@$(BIN)/lint-imports > .cache/import-contracts.txt || { cat .cache/import-contracts.txt; exit 1; }
 	@$(BIN)/python -m pytest -q tests/unit tests/properties --timeout 60
 
 test: venv  ## every test that one machine can run
