@@ -20,6 +20,8 @@ WEIGHT = 0.2
 """Of the newest measurement in a moving mean; the first few weigh more: 1, 1/2, 1/3 …"""
 DOUBT = 0.9
 _REFIT = 0.05
+_REFIT_S = 1e-4
+"""A tenth of a millisecond is below what any timer keeps to. Batches shorter than that differ by a half from one to the next."""
 _GRID = (1, 2, 4, 8, 16, 32, 64, 128)
 _MOST_SEEN = 20
 
@@ -120,7 +122,8 @@ class _Curve:
         mean += (WEIGHT if WEIGHT * seen > 1 else 1 / seen) * (seconds - mean)
         self._means[batch] = mean
         # A fit costs microseconds per known size: it is made again when a mean has moved enough to matter.
-        moved = abs(mean - self._fitted.get(batch, 0.0)) > _REFIT * mean
+        fitted = self._fitted.get(batch)
+        moved = fitted is None or abs(mean - fitted) > max(_REFIT * mean, _REFIT_S)
         if moved or abs(self._factor - self._fitted_factor) > _REFIT * self._factor:
             self._fit()
 
