@@ -111,12 +111,12 @@ def read_deployment(document: object, default_namespace: str = DEFAULT_NAMESPACE
         key=FunctionKey(name, _text(raw, "namespace") or default_namespace),
         image=_text(raw, "image", required=True),
         env_process=_text(raw, "envProcess"),
-        environment=_texts(raw, "envVars"),
+        environment=_environment(raw),
         secrets=_list(raw, "secrets"),
         labels=labels,
         annotations=annotations,
         constraints=_list(raw, "constraints"),
-        read_only_root_filesystem=bool(raw.get("readOnlyRootFilesystem", False)),
+        read_only_root_filesystem=_flag(raw, "readOnlyRootFilesystem"),
         memory_bytes=_limit(limits, "memory", parse_memory_bytes),
         cpu_cores=_limit(limits, "cpu", parse_cores),
         settings=read_settings(labels, annotations),
@@ -138,11 +138,28 @@ def _texts(raw: Mapping[str, Any], name: str) -> dict[str, str]:
     return value
 
 
+def _environment(raw: Mapping[str, Any]) -> dict[str, str]:
+    variables = _texts(raw, "envVars")
+    for name in variables:
+        if not name or "=" in name or "\0" in name:
+            raise bad_request(
+                "invalid_deployment", f"envVars has the name {name[:100]!r}.", "A name is not empty and has no '='."
+            )
+    return variables
+
+
 def _list(raw: Mapping[str, Any], name: str) -> tuple[str, ...]:
     value = raw.get(name, [])
     if not isinstance(value, list) or not all(isinstance(item, str) for item in value):
         raise bad_request("invalid_deployment", f"{name} is not a list of texts.", 'Send it as ["value"].')
     return tuple(value)
+
+
+def _flag(raw: Mapping[str, Any], name: str) -> bool:
+    value = raw.get(name, False)
+    if not isinstance(value, bool):
+        raise bad_request("invalid_deployment", f"{name} is neither true nor false.", "Send it without quotes.")
+    return value
 
 
 def _limit(limits: Mapping[str, str], name: str, read: Any) -> Any:

@@ -12,6 +12,10 @@ _BYTES = {
     # What users write although Kubernetes does not know it.
     "KB": 10**3, "MB": 10**6, "GB": 10**9,
 }  # fmt: skip
+_MOST_BYTES = 1 << 60
+_MOST_CORES = 1e6
+_MOST_SECONDS = 1e9
+"""30 years. Beyond these, a number is a mistake, and would overflow somewhere."""
 _QUANTITY = re.compile(r"(\d+(?:\.\d+)?)\s*([A-Za-z]*)")
 
 
@@ -22,12 +26,14 @@ def parse_duration_s(text: str) -> float:
     """
     text = text.strip()
     if re.fullmatch(r"\d+(\.\d+)?", text):
-        return float(text)
-    parts = _DURATION.findall(text)
-    if not parts or "".join(number + unit for number, unit in parts) != text:
-        msg = f"{text!r} is not a duration: write it as 30s, 500ms or 1m30s"
-        raise ValueError(msg)
-    return sum(float(number) * _SECONDS[unit] for number, unit in parts)
+        seconds = float(text)
+    else:
+        parts = _DURATION.findall(text)
+        if not parts or "".join(number + unit for number, unit in parts) != text:
+            msg = f"{text[:100]!r} is not a duration: write it as 30s, 500ms or 1m30s"
+            raise ValueError(msg)
+        seconds = sum(float(number) * _SECONDS[unit] for number, unit in parts)
+    return _at_most(_MOST_SECONDS, seconds, text)
 
 
 def parse_memory_bytes(text: str) -> int:
@@ -37,9 +43,9 @@ def parse_memory_bytes(text: str) -> int:
     """
     match = _QUANTITY.fullmatch(text.strip())
     if match is None or match[2] not in _BYTES:
-        msg = f"{text!r} is not an amount of memory: write it as 128Mi, 1Gi or a number of bytes"
+        msg = f"{text[:100]!r} is not an amount of memory: write it as 128Mi, 1Gi or a number of bytes"
         raise ValueError(msg)
-    return int(float(match[1]) * _BYTES[match[2]])
+    return int(_at_most(_MOST_BYTES, float(match[1]) * _BYTES[match[2]], text))
 
 
 def parse_cores(text: str) -> float:
@@ -49,6 +55,13 @@ def parse_cores(text: str) -> float:
     """
     match = re.fullmatch(r"(\d+(?:\.\d+)?)(m?)", text.strip())
     if match is None:
-        msg = f"{text!r} is not an amount of CPU: write it as 500m, 0.5 or 2"
+        msg = f"{text[:100]!r} is not an amount of CPU: write it as 500m, 0.5 or 2"
         raise ValueError(msg)
-    return float(match[1]) / (1000 if match[2] else 1)
+    return _at_most(_MOST_CORES, float(match[1]) / (1000 if match[2] else 1), text)
+
+
+def _at_most(bound: float, value: float, text: str) -> float:
+    if value > bound:
+        msg = f"{text[:100]!r} is more than {bound:g}"
+        raise ValueError(msg)
+    return value

@@ -93,6 +93,7 @@ class GatewayServer:
         """Accept nothing more, answer what is under way (for at most the grace time), and return."""
         if self._serving is None:
             return
+        self._shared.stopping_s = asyncio.get_running_loop().time()
         self._server.should_exit = True
         await self._serving
         self._sweep.stop()

@@ -23,7 +23,8 @@ class Phase(IntEnum):
 class Shared:
     """What all connections of a server share.
 
-    `now_s` is the loop's time at the last sweep, `held_bytes` what the large bodies hold that have not come to their end.
+    `now_s` is the loop's time at the last sweep, `held_bytes` what the large bodies hold that have not come to their end,
+    `stopping_s` when the server began to stop.
     """
 
     def __init__(self, routes: HotRoutes, prefixes: tuple[bytes, ...], limits: Limits) -> None:
@@ -32,6 +33,7 @@ class Shared:
         self.limits = limits
         self.now_s = 0.0
         self.held_bytes = 0
+        self.stopping_s = float("inf")
         self._headers: list[tuple[bytes, bytes]] | None = None
         self._line = b""
 

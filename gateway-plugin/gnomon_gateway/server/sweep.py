@@ -64,6 +64,7 @@ def judge(connection: GatewayProtocol, now_s: float) -> None:
         connection.refuse(_slow("head", limits.head_s))
     elif phase == Phase.BODY and not connection.flow.read_paused:
         allowed_s = limits.body_s + connection.received_bytes / limits.body_bytes_per_s
+        allowed_s = min(allowed_s, connection.shared.stopping_s - connection.since_s + limits.last_body_s)
         if waited_s > allowed_s:
             connection.refuse(_slow("body", allowed_s))
 

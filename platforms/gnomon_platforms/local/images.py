@@ -78,7 +78,7 @@ class ImageTable:
         known = ", ".join(entry.match for entry in self._entries)
         return bad_request(
             "unknown_image",
-            f"The local platform does not know how to serve image {image!r}.",
+            f"The local platform does not know how to serve image {image[:200]!r}.",
             f"Build it with `gnomon up`, or add a row to the table {self.file} (see {BUILT_IN}). Known: {known}.",
         )
 

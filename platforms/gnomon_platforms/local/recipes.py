@@ -79,7 +79,7 @@ class Recipes:
             raise self._images.unknown(spec.image)
         if entry.kind == "model":
             return self._model(spec, entry.environment)
-        if entry.kind == "process" and not (spec.env_process or spec.environment.get("fprocess")):
+        if entry.kind == "process" and not (spec.env_process or spec.environment.get("fprocess", "")).strip():
             raise bad_request(
                 "process_missing",
                 f"Image {spec.image!r} runs a process, but the function names none.",

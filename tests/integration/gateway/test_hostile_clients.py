@@ -186,3 +186,18 @@ async def test_an_offer_to_upgrade_is_answered_as_usual(gateway: Any) -> None:
         await connection.send(head + b"abc")
         answer = await connection.answer()
         assert (answer.status, answer.body) == (200, b"abc")
+
+
+async def test_a_trickling_body_does_not_keep_the_server_from_stopping(gateway: Any) -> None:
+    await gateway.deploy()
+    slow, good = await gateway.connect(), await gateway.connect()
+    await slow.send(b"POST /function/f HTTP/1.1\r\nHost: x\r\nContent-Length: 1000\r\n\r\nabc")
+    await good.send(b"POST /function/f/sleep/300 HTTP/1.1\r\nHost: x\r\nContent-Length: 3\r\n\r\na")
+    began_s = time.monotonic()
+    stopping = asyncio.ensure_future(gateway.server.stop())
+    await asyncio.sleep(0.1)
+    await good.send(b"bc")
+    assert (await good.answer()).body == b"abc"
+    assert (await slow.answer()).status == 408
+    await stopping
+    assert time.monotonic() - began_s < 5
