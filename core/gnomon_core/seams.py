@@ -113,6 +113,11 @@ class BatchChannel(Protocol):
     STREAM_DATA and the STREAM_END, and `done` is then called with an empty RESULT, or None if it broke off.
     """
 
+    @property
+    def unread(self) -> bool:
+        """Once the channel is lost: whether the instance had certainly not received the batch, so that none of it was executed."""
+        ...
+
     def run(self, frame: Frame, done: Callable[[Frame | None], None], stream: Callable[[Frame], None] | None = None) -> None: ...
 
     def cancel(self, batch_id: int) -> None:

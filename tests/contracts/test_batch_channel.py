@@ -60,10 +60,26 @@ class BatchChannelContract:
 
     async def test_an_instance_that_dies_gives_its_batch_back_as_none(self, channel: BatchChannel) -> None:
         assert await send(channel, request_frame(b"", meta=b"POST\n/crash\n\n")) is None
+        assert not channel.unread
+
+    async def test_a_batch_that_its_instance_never_read_is_known_as_such(self, channel: BatchChannel, pid: int) -> None:
+        os.kill(pid, signal.SIGSTOP)
+        answer = send(channel, request_frame(b"x" * 100_000))
+        os.kill(pid, signal.SIGKILL)
+        assert await answer is None
+        assert channel.unread
+
+    async def test_one_that_was_told_more_may_have_read_its_batch(self, channel: BatchChannel, pid: int) -> None:
+        answer = send(channel, request_frame(b"", meta=b"POST\n/slow\n\n"))
+        channel.cancel(1)
+        os.kill(pid, signal.SIGKILL)
+        assert await answer is None
+        assert not channel.unread
 
     async def test_a_batch_for_a_dead_instance_is_none_as_well(self, channel: BatchChannel) -> None:
         await send(channel, request_frame(b"", meta=b"POST\n/crash\n\n"))
         assert await send(channel, request_frame(b"late", batch_id=2)) is None
+        assert channel.unread
         assert not await channel.probe(1.0)
 
     async def test_an_instance_that_sends_nonsense_is_lost(self, channel: BatchChannel) -> None:

@@ -42,6 +42,7 @@ class Dispatching(RuleBasedStateMachine):
         self.gone: set[Request] = set()
         self.in_flight: dict[str, Batch] = {}
         self.cancelled: set[int] = set()
+        self.put_back: set[Request] = set()
         self.runs: dict[Request, int] = {}
         self.instances: dict[str, int] = {}
         self.draining: set[str] = set()
@@ -173,8 +174,8 @@ class Dispatching(RuleBasedStateMachine):
         assert self.dispatcher.stale_batches == before + 2
 
     @precondition(lambda self: self.instances)
-    @rule(data=st.data(), duration_s=st.sampled_from([0.0, 0.04]), timely=st.booleans())
-    def crash(self, *, data: st.DataObject, duration_s: float, timely: bool) -> None:
+    @rule(data=st.data(), duration_s=st.sampled_from([0.0, 0.04]), timely=st.booleans(), unread=st.booleans())
+    def crash(self, *, data: st.DataObject, duration_s: float, timely: bool, unread: bool) -> None:
         name = data.draw(st.sampled_from(sorted(self.instances)))
         self.elapse(duration_s, timely=timely)
         others = {
@@ -184,10 +185,17 @@ class Dispatching(RuleBasedStateMachine):
             if other != name and self.now_s < request.deadline_s
         }
         told = {request: len(self.told[request]) for request in others}
-        self.in_flight.pop(name, None)
+        lost = self.in_flight.pop(name, None)
+        unhurt = [request for request in lost.requests if request.state == DISPATCHED] if lost is not None and unread else []
+        self.put_back.update(unhurt)
+        for request in unhurt:
+            self.runs[request] -= 1
         del self.instances[name]
         was_draining = name in self.draining
-        self.carry_out(self.dispatcher.instance_gone(name, self.now_s))
+        effects = self.dispatcher.instance_gone(name, self.now_s, unread=unread)
+        said = {effect.error.code for effect in effects if isinstance(effect, Answer) and effect.error is not None}
+        assert not unread or "instance_lost" not in said
+        self.carry_out(effects)
         assert not was_draining or name not in self.draining, "a drain that never ends"
         assert told == {request: len(self.told[request]) for request in others}, "another batch was affected"
 
@@ -221,7 +229,7 @@ class Dispatching(RuleBasedStateMachine):
     def the_queue_holds_what_waits_within_its_bounds(self) -> None:
         queue = self.dispatcher.queue
         waiting = [request for request in self.requests if request.state == ADMITTED]
-        again = sum(request.retried for request in waiting)
+        again = sum(request.retried or request in self.put_back for request in waiting)
         assert queue.requests == len(waiting) <= MAX_REQUESTS + again
         assert queue.samples == sum(request.size for request in waiting)
         assert queue.bytes == sum(request.body_bytes for request in waiting)

@@ -7,7 +7,8 @@ It reads no clock and does no I/O: the caller passes the time, carries out the e
 `wake_s`. Whatever the order of events, each request that arrives gets exactly one `Answer`, unless its client left first
 (`left`).
 
-A batch whose instance dies fails alone: its members get 502. They are not run again, because a user's handler may have acted
+A batch whose instance dies fails alone. Where the instance had not even received it (`unread`), it goes back to where it was, and
+nobody notices. Otherwise its members get 502. They are not run again, because a user's handler may have acted
 before it died; a request marked `replay_safe` (a model's inference) gets one more run if its deadline allows, in a batch of its
 own, so that an input which kills instances cannot take neighbours along twice.
 """
@@ -115,17 +116,21 @@ class Dispatcher:
         self.workers.add(instance_id, cores, max_batch)
         return self._schedule_all(now_s, [])
 
-    def instance_gone(self, instance_id: str, now_s: float) -> Effects:
-        """An instance has ended. Only the batch that it executed is affected."""
+    def instance_gone(self, instance_id: str, now_s: float, *, unread: bool = False) -> Effects:
+        """An instance has ended. Only its batch is affected, which it had not received where it is `unread`."""
         worker = self.workers.by_id.get(instance_id)
         if worker is None:
             return []
         self._counting.advance(now_s)
         self.workers.remove(worker)
         effects: Effects = []
-        if worker.batch is not None:
-            for request in worker.batch.requests:
-                if request.batch is worker.batch and request.state == DISPATCHED:
+        batch = worker.batch
+        if batch is not None:
+            open_ones = [request for request in batch.requests if request.batch is batch and request.state == DISPATCHED]
+            if unread:
+                self._put_back(open_ones)
+            else:
+                for request in open_ones:
                     self._lost(request, now_s, effects)
         if worker.draining:
             effects.append(Drained(instance_id))
@@ -331,6 +336,13 @@ class Dispatcher:
             if error is None and codes[index] in _SUCCESS:
                 self._counting.successes += 1
             answers.append(Answer(request, error, index))
+
+    def _put_back(self, requests: Sequence[Request]) -> None:
+        """Their batch was never received."""
+        for request in requests:
+            request.state = ADMITTED
+            request.batch = None
+        self.queue.put_back(requests)
 
     def _lost(self, request: Request, now_s: float, effects: Effects) -> None:
         """The instance that executed the request has died."""

@@ -81,6 +81,11 @@ class Lane:
         self._by_id[request.id] = request
         self.samples += request.size
 
+    def put_back(self, request: Request) -> None:
+        """Make it the oldest again."""
+        self.add(request)
+        self._by_id.move_to_end(request.id, last=False)
+
     def remove(self, request: Request) -> None:
         del self._by_id[request.id]
         self.samples -= request.size
@@ -109,14 +114,22 @@ class FunctionQueue:
         """Put the request behind the others of its lane, and say which lane that is."""
         self._last_id += 1
         request.id = self._last_id
-        lane = self.lanes.get(request.lane)
-        if lane is None:
-            lane = self._new_lane(request.lane)
+        lane = self._lane(request)
         lane.add(request)
+        return lane
+
+    def put_back(self, requests: Sequence[Request]) -> None:
+        """Put these before the others of their lanes, as if they had never left."""
+        for request in reversed(requests):
+            self._lane(request).put_back(request)
+
+    def _lane(self, request: Request) -> Lane:
+        """The lane of a request that is being put in, which is counted."""
         self.requests += 1
         self.samples += request.size
         self.bytes += request.body_bytes
-        return lane
+        lane = self.lanes.get(request.lane)
+        return self._new_lane(request.lane) if lane is None else lane
 
     def _new_lane(self, key: LaneKey) -> Lane:
         if len(self.lanes) >= MANY_LANES:

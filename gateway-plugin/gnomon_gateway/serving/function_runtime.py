@@ -114,10 +114,12 @@ class FunctionRuntime:
             self._carry_out(self.dispatcher.instance_ready(instance_id, cores, self.settings.max_batch, time.monotonic()))
 
     def instance_gone(self, instance_id: str, reason: str) -> None:
-        """The instance has ended. The batch that it executed is answered with 502, or run once more where that is safe."""
-        if self._channels.pop(instance_id, None) is not None:
+        """The instance has ended. The batch that it executed is answered with 502, or run again where that is safe."""
+        channel = self._channels.pop(instance_id, None)
+        if channel is not None:
             _LOG.info("instance %s of %s is gone: %s", instance_id, self.name, reason)
-        self._carry_out(self.dispatcher.instance_gone(instance_id, time.monotonic()))
+        unread = channel is not None and channel.unread
+        self._carry_out(self.dispatcher.instance_gone(instance_id, time.monotonic(), unread=unread))
 
     async def drain(self, instance_id: str) -> None:
         """Stop routing to the instance and return when nothing is in flight there. It may then be stopped."""
@@ -127,15 +129,17 @@ class FunctionRuntime:
         await drained
 
     async def drain_all(self) -> None:
-        """Return when everything that was let in has been answered and every instance is drained.
+        """Return when everything that was let in has been answered; nothing is sent to any instance afterwards.
 
-        Bounded by the longest deadline. The caller has seen to it that nothing new is submitted.
+        Bounded by the longest deadline. The caller has seen to it that nothing new is submitted. An instance may still execute
+        what nobody waits for any more: a batch whose deadlines have passed, perhaps one that never ends.
         """
-        while not self._is_empty():
+        while self.dispatcher.in_system:
             emptied: asyncio.Future[None] = asyncio.get_running_loop().create_future()
             self._emptied.append(emptied)
             await emptied
-        await asyncio.gather(*(self.drain(instance_id) for instance_id in list(self._channels)))
+        for instance_id in list(self._channels):
+            self._carry_out(self.dispatcher.drain(instance_id, time.monotonic()))
 
     def give_up(self, error: GnomonError) -> None:
         """Answer everything that waits with this error."""
@@ -231,7 +235,7 @@ class FunctionRuntime:
         wake_s = self.dispatcher.wake_s
         if wake_s < self._timer_s:
             self._set_timer(wake_s)
-        if self._emptied and self._is_empty():
+        if self._emptied and not self.dispatcher.in_system:
             self._tell_emptied()
 
     def _send(self, batch: Batch) -> None:
@@ -307,9 +311,6 @@ class FunctionRuntime:
     def _timer_came(self) -> None:
         self._timer, self._timer_s = None, float("inf")
         self._carry_out(self.dispatcher.timer(time.monotonic()))
-
-    def _is_empty(self) -> bool:
-        return not self.dispatcher.in_system and not self.dispatcher.workers.busy
 
     def _tell_emptied(self) -> None:
         waiting, self._emptied = self._emptied, []

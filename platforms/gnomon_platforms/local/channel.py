@@ -3,6 +3,10 @@
 A batch leaves with one gathering write, straight from the requests' own buffers; what the socket does not take waits in an outbox
 until it does. The result calls `done` from the loop's reader. When the instance dies, the end of the stream is the first news of
 it, and the batch in flight gets its `done(None)` there and then.
+
+How the stream ends tells whether the instance had received the batch. A Unix socket whose peer closed it with data unread reports
+ECONNRESET, a plain end of file otherwise; what is unread is the last that was sent. So a reset right after a batch means that its
+frame was not read to the end, and an instance executes whole frames only.
 """
 
 from __future__ import annotations
@@ -64,6 +68,10 @@ class UnixChannel:
         self._joined: list[Frame] | None = None
         self._probes: dict[int, asyncio.Future[bool]] = {}
         self._last_probe = 0
+        self._last_sent = Kind.HELLO
+        self._undelivered = False
+        self.unread = False
+        """Whether the batch that was lost had certainly not been received."""
         self._loop.add_reader(self._fd, self._readable)
 
     @property
@@ -76,6 +84,7 @@ class UnixChannel:
         if self._done is not None:
             raise RuntimeError("a batch is in flight on this channel already")
         if self._closed:
+            self.unread = True
             self._loop.call_soon(done, None)
             return
         self._batch_id, self._expected = frame.batch_id, len(frame.members)
@@ -112,12 +121,15 @@ class UnixChannel:
         self._send(Frame(Kind.STOP))
 
     def close(self) -> None:
-        """Release the socket. A batch in flight is lost."""
+        """Release the socket, after the last words of an instance that has ended. A batch in flight is lost."""
+        while self._readable():
+            pass
         self._end("closed")
 
     def _send(self, frame: Frame) -> None:
         if self._closed:
             return
+        self._last_sent = frame.kind
         parts = encode_parts(frame)
         if self._outbox or len(parts) > MAX_PARTS:
             self._outbox.append(b"".join(parts))
@@ -136,6 +148,7 @@ class UnixChannel:
             return parts
         except OSError:
             # The reader learns the same and says it.
+            self._undelivered = True
             return []
         for index, part in enumerate(parts):
             if sent < len(part):
@@ -151,22 +164,27 @@ class UnixChannel:
         else:
             self._loop.remove_writer(self._fd)
 
-    def _readable(self) -> None:
+    def _readable(self) -> bool:
+        """Take what has come; whether there may be more."""
+        if self._closed:
+            return False
         try:
             count = self._socket.recv_into(self._received)
         except (BlockingIOError, InterruptedError):
-            return
+            return False
         except OSError as error:
+            self._undelivered |= isinstance(error, ConnectionResetError)
             self._end(str(error))
-            return
+            return False
         if not count:
             self._end("the instance has closed its channel")
-            return
+            return False
         try:
             for frame in self._reader.feed(bytes(self._received[:count])):
                 self._receive(frame)
         except WireError as error:
             self._end(f"the instance sent what is not a frame: {error}")
+        return True
 
     def _receive(self, frame: Frame) -> None:
         kind = frame.kind
@@ -218,6 +236,7 @@ class UnixChannel:
         if self._closed:
             return
         self._closed = True
+        self.unread = self._last_sent is Kind.BATCH and (self._undelivered or bool(self._outbox))
         self._loop.remove_reader(self._fd)
         self._loop.remove_writer(self._fd)
         self._outbox.clear()

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from tests.integration.faults.callers import Callers, until
 from tests.integration.faults.conftest import Faulty, freeze, go_on, kill
 
-ROUNDS = 30
+ROUNDS = 25
 EVERY_S = 0.3
 
 
@@ -30,6 +30,20 @@ async def test_sigkill_in_the_middle_of_a_batch_costs_only_that_batch(faulty: Fa
     assert lost == batch
     assert seen == {"200": 16 - len(batch), "502 instance_lost": len(batch)}
     await until(lambda: faulty.ready("victim") == 2, "it was not replaced")
+
+
+async def test_a_batch_that_a_killed_instance_never_received_is_not_lost(faulty: Faulty, callers: Callers) -> None:
+    faulty.serve("deaf")
+    for _ in range(5):
+        await until(lambda: faulty.ready("deaf") == 1, "not ready")
+        [pid] = faulty.pids("deaf")
+        freeze(pid)
+        async with asyncio.TaskGroup() as group:
+            for _ in range(3):
+                group.create_task(callers.call("deaf"))
+            await until(lambda: faulty.in_flight("deaf") == 3, "not let in")
+            kill(pid)
+    assert callers.history.check() == {"200": 15}
 
 
 async def test_random_kills_for_ten_seconds_hang_and_confuse_nobody(

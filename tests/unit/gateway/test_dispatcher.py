@@ -112,6 +112,21 @@ def test_a_crash_is_a_502_for_its_own_batch_and_nobody_else() -> None:
     assert sent(dispatcher.finished("i1", 2, [200], 0.2)) == [[waits]]
 
 
+def test_what_an_instance_never_received_goes_back_to_where_it_was() -> None:
+    dispatcher = make(instances=0)
+    first, second, third = request(), request(), request(deadline_s=0.5)
+    for each in (first, second, third):
+        dispatcher.arrive(each, 0.0)
+    assert sent(dispatcher.instance_ready("i1", 1, 2, 0.0)) == [[first, second]]
+    dispatcher.left(second, 0.1)
+    assert errors(dispatcher.instance_gone("i1", 0.1, unread=True)) == []
+    assert sent(dispatcher.instance_ready("i2", 1, 2, 0.2)) == [[first, third]]
+    # As often as it takes, until the deadline.
+    assert errors(dispatcher.instance_gone("i2", 0.6, unread=True)) == ["no_instance"]
+    assert sent(dispatcher.instance_ready("i3", 1, 2, 0.7)) == [[first]]
+    assert dispatcher.queue.bytes == 0
+
+
 def test_what_may_be_repeated_runs_once_more_alone() -> None:
     dispatcher = make(instances=2, max_batch=4)
     blocker = request()
