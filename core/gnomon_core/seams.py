@@ -115,7 +115,7 @@ class BatchChannel(Protocol):
 
     @property
     def unread(self) -> bool:
-        """Once the channel is lost: whether the instance had certainly not received the batch, so that none of it was executed."""
+        """Once the channel is lost: whether the instance had certainly not received the batch, so that none of it ran."""
         ...
 
     def run(self, frame: Frame, done: Callable[[Frame | None], None], stream: Callable[[Frame], None] | None = None) -> None: ...
