@@ -17,7 +17,7 @@ import time
 from collections.abc import Sequence
 
 from benchmarks.pace import ROOT
-from benchmarks.programs import end_on_sigterm
+from benchmarks.programs import ended_well
 
 NAMES = ("simulator", "engine", "cold_start", "scaling", "noop", "weight_bound", "overload")
 
@@ -44,18 +44,12 @@ def run(name: str, number: int, count: int, *, quick: bool) -> bool:
     process = subprocess.Popen([sys.executable, "-m", f"benchmarks.{name}", *(["--quick"] if quick else [])], cwd=ROOT)
     try:
         status = process.wait()
-    except KeyboardInterrupt:
-        # Ctrl-C has reached it as well; it ends what it started.
-        process.terminate()
+    finally:
+        process.terminate()  # where we are interrupted; it ends what it started
         process.wait()
-        raise
     print(f"{name}: {'done' if status == 0 else f'failed with {status}'} after {time.monotonic() - begun_s:.0f} s", flush=True)
     return status == 0
 
 
 if __name__ == "__main__":
-    end_on_sigterm()
-    try:
-        sys.exit(main())
-    except KeyboardInterrupt:
-        sys.exit(130)
+    ended_well(lambda: sys.exit(main()))

@@ -17,7 +17,7 @@ from typing import Any
 from benchmarks import gnomon
 from benchmarks.endpoint import Endpoint
 from benchmarks.pace import Pace, asked, step
-from benchmarks.programs import end_on_sigterm
+from benchmarks.programs import ended_well
 from benchmarks.report import measured, write
 
 NAME = "photo"
@@ -97,5 +97,4 @@ def shown(values: list[float]) -> str:
 
 
 if __name__ == "__main__":
-    end_on_sigterm()
-    main(asked(__doc__ or ""))
+    ended_well(lambda: main(asked(__doc__ or "")))

@@ -18,7 +18,7 @@ from benchmarks.closed_loop import Load, alternate, best, rates, ratios
 from benchmarks.endpoint import Endpoint
 from benchmarks.pace import Pace, asked
 from benchmarks.peers import mlserver, mosec
-from benchmarks.programs import end_on_sigterm
+from benchmarks.programs import ended_well
 from benchmarks.report import Figure, measured, write
 
 CONNECTIONS = 16
@@ -89,5 +89,4 @@ def latency(found: dict[str, list[Load]]) -> list[Figure]:
 
 
 if __name__ == "__main__":
-    end_on_sigterm()
-    main(asked(__doc__ or ""))
+    ended_well(lambda: main(asked(__doc__ or "")))

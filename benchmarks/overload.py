@@ -30,7 +30,7 @@ from benchmarks.endpoint import Endpoint
 from benchmarks.open_loop import Window, capacity, lag_p99_ms, offer, rows, send, windows
 from benchmarks.pace import Pace, asked, step
 from benchmarks.peers import mlserver, mosec
-from benchmarks.programs import end_on_sigterm
+from benchmarks.programs import ended_well
 from benchmarks.report import Figure, measured, write
 from gnomon_simulator.replay_report import Report
 from gnomon_simulator.samples import Outcome
@@ -154,5 +154,4 @@ def executed(endpoint: Endpoint) -> list[tuple[str, float]]:
 
 
 if __name__ == "__main__":
-    end_on_sigterm()
-    main(asked(__doc__ or ""))
+    ended_well(lambda: main(asked(__doc__ or "")))

@@ -32,7 +32,7 @@ class Pace:
     results: Path
 
 
-THOROUGH = Pace(quick=False, repeats=7, load_s=4, step_s=6.0, overload_s=60.0, cycles=20, starts=10, results=RESULTS)
+THOROUGH = Pace(quick=False, repeats=7, load_s=3, step_s=5.0, overload_s=60.0, cycles=20, starts=10, results=RESULTS)
 QUICK = Pace(quick=True, repeats=3, load_s=2, step_s=2.0, overload_s=12.0, cycles=3, starts=3, results=QUICK_RESULTS)
 
 

@@ -8,8 +8,9 @@ import os
 import signal
 import socket
 import subprocess
+import sys
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 START_LIMIT_S = 120.0
@@ -94,10 +95,17 @@ def _answers(url: str) -> bool:
         connection.close()
 
 
-def end_on_sigterm() -> None:
-    """Let a SIGTERM unwind the program as Ctrl-C does, so that what it started is ended."""
+def ended_well(main: Callable[[], object]) -> None:
+    """Run a benchmark. Ctrl-C and SIGTERM unwind it, so that what it started is ended; a second one does not disturb that."""
 
     def interrupt(_number: int, _frame: object) -> None:
+        for number in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(number, signal.SIG_IGN)
         raise KeyboardInterrupt
 
-    signal.signal(signal.SIGTERM, interrupt)
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, interrupt)
+    try:
+        main()
+    except KeyboardInterrupt:
+        sys.exit("Interrupted.")

@@ -23,7 +23,7 @@ from benchmarks import gnomon
 from benchmarks.endpoint import Endpoint
 from benchmarks.open_loop import capacity, lag_p99_ms, rows, send
 from benchmarks.pace import Pace, asked, step
-from benchmarks.programs import end_on_sigterm
+from benchmarks.programs import ended_well
 from benchmarks.report import Figure, measured, write
 from gnomon_simulator.replay_report import SUCCESSES, Report
 from gnomon_simulator.samples import Outcome, Token
@@ -136,5 +136,4 @@ def upper_bound(found: int, count: int) -> float:
 
 
 if __name__ == "__main__":
-    end_on_sigterm()
-    main(asked(__doc__ or ""))
+    ended_well(lambda: main(asked(__doc__ or "")))

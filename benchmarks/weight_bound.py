@@ -17,7 +17,7 @@ from benchmarks.endpoint import Endpoint
 from benchmarks.pace import Pace, asked, step
 from benchmarks.peers import mlserver, mosec
 from benchmarks.peers.environments import ENVIRONMENTS
-from benchmarks.programs import end_on_sigterm
+from benchmarks.programs import ended_well
 from benchmarks.report import Figure, measured, write
 
 CONNECTIONS = 16
@@ -79,5 +79,4 @@ def figures(found: dict[str, list[Load]]) -> list[Figure]:
 
 
 if __name__ == "__main__":
-    end_on_sigterm()
-    main(asked(__doc__ or ""))
+    ended_well(lambda: main(asked(__doc__ or "")))
