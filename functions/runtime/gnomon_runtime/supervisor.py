@@ -22,6 +22,7 @@ import signal
 import socket
 import subprocess
 import sys
+from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -33,11 +34,12 @@ from gnomon_runtime import linux, sandbox
 
 @dataclass(slots=True)
 class Zygote:
-    """A zygote, its socket, and the instances it was told to fork and has not yet reported."""
+    """A zygote, its socket, what it has not been told yet, and the instances it was told to fork and has not yet reported."""
 
     id: str
     process: subprocess.Popen[bytes]
     socket: socket.socket
+    outbox: deque[tuple[dict[str, Any], list[int]]] = field(default_factory=deque)
     expected: dict[str, list[str]] = field(default_factory=dict)
 
 
@@ -87,8 +89,7 @@ class Supervisor:
             elif message["do"] == "retire":
                 self._retire(message["id"])
         finally:
-            for descriptor in descriptors:
-                os.close(descriptor)
+            _close(descriptors)
 
     def _start_zygote(self, message: dict[str, Any], descriptors: list[int]) -> None:
         mine, theirs = packets.socket_pair()
@@ -108,9 +109,10 @@ class Supervisor:
             return
         finally:
             theirs.close()
+        mine.setblocking(False)  # noqa: FBT003 - the signature is socket's
         zygote = Zygote(message["id"], process, mine)
         self._zygotes[zygote.id] = zygote
-        self._selector.register(mine, selectors.EVENT_READ, lambda: self._read_zygote(zygote))
+        self._selector.register(mine, selectors.EVENT_READ, lambda: self._attend(zygote))
 
     def _create(self, message: dict[str, Any], descriptors: list[int]) -> None:
         zygote = self._zygotes.get(message["zygote"])
@@ -118,13 +120,35 @@ class Supervisor:
             self._report("gone", id=message["id"], status=None, cpu_s=0.0, reason="its zygote has ended")
             return
         zygote.expected[message["id"]] = message["join"]
-        # A zygote that has just died shows by its own end of file, which reports what it was to fork.
-        with contextlib.suppress(packets.PeerGoneError):
-            packets.send(zygote.socket, {"id": message["id"]}, descriptors)
+        zygote.outbox.append(({"id": message["id"]}, [os.dup(descriptor) for descriptor in descriptors]))
+        self._flush(zygote)
+
+    def _flush(self, zygote: Zygote) -> None:
+        """Tell a zygote as much as it takes now. To wait for it would be to wait for ever: it may be waiting until we hear it."""
+        while zygote.outbox:
+            message, descriptors = zygote.outbox[0]
+            try:
+                packets.send(zygote.socket, message, descriptors)
+            except BlockingIOError:
+                break
+            except packets.PeerGoneError:
+                # A zygote that has just died shows by its own end of file, which reports what it was to fork.
+                pass
+            zygote.outbox.popleft()
+            _close(descriptors)
+        events = selectors.EVENT_READ | (selectors.EVENT_WRITE if zygote.outbox else 0)
+        self._selector.modify(zygote.socket, events, lambda: self._attend(zygote))
+
+    def _attend(self, zygote: Zygote) -> None:
+        if zygote.id in self._zygotes:
+            self._flush(zygote)
+            self._read_zygote(zygote)
 
     def _read_zygote(self, zygote: Zygote) -> None:
         try:
             message, _ = packets.receive(zygote.socket)
+        except BlockingIOError:
+            return
         except packets.PeerGoneError:
             self._forget_zygote(zygote)
             return
@@ -153,6 +177,8 @@ class Supervisor:
             return
         self._selector.unregister(zygote.socket)
         zygote.socket.close()
+        for _, descriptors in zygote.outbox:
+            _close(descriptors)
         zygote.process.kill()
         status = zygote.process.wait()
         self._report("zygote_gone", zygote=zygote.id, reason=f"it ended with status {status}")
@@ -233,6 +259,11 @@ class Supervisor:
                 os.wait()
             except ChildProcessError:
                 return
+
+
+def _close(descriptors: list[int]) -> None:
+    for descriptor in descriptors:
+        os.close(descriptor)
 
 
 def main(arguments: list[str]) -> int:
