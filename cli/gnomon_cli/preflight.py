@@ -1,9 +1,10 @@
-"""What must be there before anything is started: a free port, memory, disk. One clear line for whatever is not."""
+"""What must be there before anything is started: a free port, memory, disk, open files. One clear line for whatever is not."""
 
 from __future__ import annotations
 
 import errno
 import fcntl
+import resource
 import shutil
 import socket
 from pathlib import Path
@@ -13,6 +14,7 @@ from gnomon_core.errors import GnomonError
 
 MEMORY_BYTES = 1_500_000_000
 DISK_BYTES = 500_000_000
+OPEN_FILES = 1 << 16
 
 
 def check_port(host: str, port: int) -> None:
@@ -81,6 +83,17 @@ def check_room(state: Path, *, memory_bytes: int = MEMORY_BYTES, disk_bytes: int
             f"{free / 1e9:.1f} GB are free in {folder}; {disk_bytes / 1e9:.1f} GB are needed.",
             "Make room, or choose another folder with --state.",
         )
+
+
+def allow_open_files() -> None:
+    """Use as many open files as we may and could need.
+
+    A connection needs one and an instance five: the customary 1024 are gone with a thousand idle connections.
+    """
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = OPEN_FILES if hard == resource.RLIM_INFINITY else min(hard, OPEN_FILES)
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
 
 
 def _available_memory_bytes() -> int | None:

@@ -11,7 +11,7 @@ from collections.abc import Awaitable, Callable
 import uvloop
 
 from gnomon_cli.composition import Gnomon
-from gnomon_cli.preflight import check_port, check_room, lock_state
+from gnomon_cli.preflight import allow_open_files, check_port, check_room, lock_state
 from gnomon_cli.serve_options import ServeOptions
 
 
@@ -30,6 +30,7 @@ def serve(options: ServeOptions, then: Callable[[Gnomon], Awaitable[bool]] | Non
     if options.port:
         check_port(options.host, options.port)
     check_room(options.state)
+    allow_open_files()
     with lock_state(options.state):
         uvloop.run(_serve(options, then))
 

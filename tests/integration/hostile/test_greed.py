@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import resource
 import socket
 import threading
 import time
@@ -182,6 +183,8 @@ def test_many_large_bodies_together_are_bounded_and_small_ones_pass(gateway: Att
 
 
 def test_a_thousand_idle_connections_keep_nobody_waiting(gateway: Attacked) -> None:
+    soft, hard = resource.prlimit(gateway.pid, resource.RLIMIT_NOFILE)
+    assert soft == min(hard, 1 << 16), "it uses the open files that it may"
     idle = [gateway.connect() for _ in range(1000)]
     try:
         for number, connection in enumerate(idle):
