@@ -1,4 +1,4 @@
-"""One gateway for a module's tests, functions that tell what they execute, and the processes behind them."""
+"""One gateway for nearly all of these tests, functions that tell what they execute, and the processes behind them."""
 
 from __future__ import annotations
 
@@ -126,8 +126,8 @@ class Faulty(Serving):
         return found
 
 
-@pytest.fixture(scope="module")
-def module_faulty(tmp_path_factory: pytest.TempPathFactory, build_archive: Callable[..., bytes]) -> Iterator[Faulty]:
+@pytest.fixture(scope="package")
+def one_for_all(tmp_path_factory: pytest.TempPathFactory, build_archive: Callable[..., bytes]) -> Iterator[Faulty]:
     yield from serving(tmp_path_factory.mktemp("faults") / "state", build_archive)
 
 
@@ -138,12 +138,12 @@ def lone(tmp_path: Path, build_archive: Callable[..., bytes]) -> Iterator[Faulty
 
 
 @pytest.fixture
-def faulty(module_faulty: Faulty) -> Iterator[Faulty]:
-    """The module's gateway with an empty history and, at the end, no function."""
-    module_faulty.ledger.history = History()
-    yield module_faulty
-    for function in module_faulty.call("GET", "/system/functions").json():
-        module_faulty.call("DELETE", "/system/functions", {"functionName": function["name"]})
+def faulty(one_for_all: Faulty) -> Iterator[Faulty]:
+    """The one gateway with an empty history and, at the end, no function."""
+    one_for_all.ledger.history = History()
+    yield one_for_all
+    for function in one_for_all.call("GET", "/system/functions").json():
+        one_for_all.call("DELETE", "/system/functions", {"functionName": function["name"]})
 
 
 @pytest.fixture

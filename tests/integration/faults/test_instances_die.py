@@ -81,6 +81,7 @@ async def test_frozen_instances_are_found_and_replaced_whether_idle_or_busy(faul
     await until(lambda: "its batch has been executing for" in faulty.log("busy"), "the busy one was not found")
     await until(lambda: (faulty.ready("idle"), faulty.ready("busy")) == (2, 1), "not replaced")
     assert [(await callers.call(name)).status for name in ("busy", "idle", "idle")] == [200] * 3
+    kill(busy, idle)
     callers.history.check()
 
 

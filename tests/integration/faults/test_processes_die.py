@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 
 from tests.integration.faults.callers import Callers, until
-from tests.integration.faults.conftest import Faulty, kill
+from tests.integration.faults.conftest import Faulty, freeze, go_on, kill
 from tests.integration.serve.conftest import is_alive
 
 
@@ -16,6 +16,24 @@ async def test_a_killed_zygote_is_not_noticed_by_callers_and_scaling_goes_on(fau
         kill(*faulty.zygotes())
         await until(lambda: faulty.scale("echo", 4) is None and faulty.ready("echo") == 4, "no instance starts any more")
     assert set(callers.history.check()) == {"200"}
+
+
+async def test_zygotes_that_die_at_the_same_moment_take_nobody_along(faulty: Faulty, callers: Callers) -> None:
+    names = ("one", "two", "three")
+    for name in names:
+        faulty.serve(name)
+    await until(lambda: all(faulty.ready(name) for name in names), "not ready")
+    before = {name: faulty.pids(name) for name in names}
+    supervisor = faulty.supervisor()
+    freeze(supervisor)
+    kill(*faulty.zygotes())
+    go_on(supervisor)
+    faulty.scale("two", 2)
+    await until(lambda: faulty.ready("two") == 2, "no instance starts any more")
+    assert {(await callers.call(name)).status for name in names} == {200}
+    assert all(set(pids) <= set(faulty.pids(name)) for name, pids in before.items())
+    assert faulty.supervisor() == supervisor
+    callers.history.check()
 
 
 async def test_instances_come_back_after_the_supervisor_was_killed(faulty: Faulty, callers: Callers) -> None:
