@@ -54,6 +54,7 @@ from gnomon_gateway.store.sqlite import SqliteStore
 from gnomon_gateway.version import this_version
 from gnomon_platforms.local.builder import EnvironmentBuilder
 from gnomon_platforms.local.platform import LocalPlatform
+from gnomon_platforms.local.users import function_users
 from gnomon_profiler.repository import DirectoryRepository
 
 _LOG = logging.getLogger("gnomon")
@@ -166,7 +167,9 @@ class Gnomon:
         asynchronous = AsyncEndpoint(self._async_queue, self._callbacks, lambda key: self.manager.status(key) is not None, _now)
         build = build_routes(self._builder, payload_secret(self.options.state / "payload-secret"))
         hosts = host_rule(self.options.host, self.options.allowed_hosts)
-        application = control_application(control, hosts, self._auth, counters, [asynchronous.handlers(), *build])
+        application = control_application(
+            control, hosts, self._auth, counters, [asynchronous.handlers(), *build], function_users=function_users()
+        )
         return GatewayApp(self.manager, application)
 
     def _retry_rule(self, key: FunctionKey) -> RetryRule:

@@ -1,8 +1,8 @@
 """Headers on their way through: which go to the function, which come back, and which are ours to set.
 
 Hop-by-hop headers belong to one connection and stop here, with whatever `Connection` names (RFC 9110, 7.6.1). What says where a
-request came from is set by us and never believed from outside. A function's own header lines are checked before they are sent on,
-because a line break in one would be a second answer.
+request came from is set by us and never believed from outside, and so is what we say of an answer, above all that it is an error
+of ours. A function's own header lines are checked before they are sent on, because a line break in one would be a second answer.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ HOP_BY_HOP = frozenset(
         b"trailers", b"transfer-encoding", b"upgrade",
     }
 )  # fmt: skip
-_OURS = frozenset({b"content-length", b"date"})
+_OURS = frozenset({b"content-length", b"date", b"x-openfaas-internal", b"x-call-id", b"x-start-time", b"x-duration-seconds"})
 _LINE = re.compile(rb"[!#$%&'*+\-.^_`|~0-9A-Za-z]+: ?[^\x00-\x08\x0a-\x1f\x7f]*")
 _CACHED_BYTES = 512
 

@@ -35,8 +35,14 @@ def control_application(
     auth: BasicAuth | None,
     counters: ControlCounters,
     more: Iterable[Handlers | BaseRoute] = (),
+    *,
+    function_users: range = range(0),
 ) -> ASGIApp:
-    """Everything that is not on the hot path. `more` is what other parts offer: asynchronous invocation, the builder."""
+    """Everything that is not on the hot path.
+
+    `more` is what other parts offer: asynchronous invocation, the builder. `function_users` are the user ids that functions run
+    under, where they have their own.
+    """
     resources = (Functions, SystemRoutes, NamespaceRoutes, SecretRoutes, LogRoutes, DecisionRoutes)
     handlers: dict[str, Mapping[str, Handler]] = {}
     routes: list[BaseRoute] = []
@@ -48,7 +54,7 @@ def control_application(
     routes += [Route(path, _Endpoint(by_method)) for path, by_method in handlers.items()]
     application = Starlette(routes=routes, exception_handlers={HTTPException: _from_starlette})
     application.router.redirect_slashes = False
-    return Measured(Guard(application, hosts, auth), counters, control.now_s)
+    return Measured(Guard(application, hosts, auth, function_users), counters, control.now_s)
 
 
 class _Endpoint:

@@ -70,6 +70,7 @@ class GatewayServer:
             access_log=False,
             log_config=None,
             server_header=False,
+            proxy_headers=False,
             timeout_graceful_shutdown=max(1, round(grace_s)),
         )
         self._server = _Server(config)

@@ -44,6 +44,11 @@ class Users:
         self._uids = uids
 
 
+def function_users() -> range:
+    """The user ids that functions of this process run under; empty where they can only run as we do."""
+    return range(FIRST_UID, LAST_UID + 1) if os.geteuid() == 0 else range(0)
+
+
 def forbid_inspection() -> None:
     """Close our environment and memory to other processes of the same user. Leaves no core dumps."""
     ctypes.CDLL(None).prctl(_PR_SET_DUMPABLE, 0, 0, 0, 0)

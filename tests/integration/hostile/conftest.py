@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import hmac
 import json
+import os
 import re
 import select
 import socket
@@ -26,6 +27,7 @@ from tests.integration.serve.conftest import GNOMON, START_LIMIT_S, Serving, eve
 
 INTERNAL = "X-OpenFaaS-Internal"
 MODEL = "efficientnet-lite0"
+MARKER = "a-value-of-the-gateway-alone"
 
 
 class Answer(NamedTuple):
@@ -60,7 +62,10 @@ class Attacked(Serving):
     def start(self, *options: str) -> None:
         command = [*GNOMON, "serve", "--port", "0", "--state", str(self.state), "--cores", "64", *options]
         with self._log_file.open("w") as log:
-            self.process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=log, text=True, cwd=self.state.parent)
+            environment = {**os.environ, "SOMETHING_PRIVATE": MARKER}
+            self.process = subprocess.Popen(
+                command, stdout=subprocess.PIPE, stderr=log, text=True, cwd=self.state.parent, env=environment
+            )
         assert self.process.stdout is not None
         readable, _, _ = select.select([self.process.stdout], [], [], START_LIMIT_S)
         found = re.search(r"http://[0-9.:]*\d", self.process.stdout.readline()) if readable else None
