@@ -67,6 +67,7 @@ def test_efficientnet_lite0_is_bit_equal_to_its_module(lite0: ModelEntry, thread
 
 
 def test_private_weights_give_the_same_bits(lite0: ModelEntry) -> None:
+    torch.set_num_threads(1)  # how two threads share a convolution may vary with the machine's load, and the last bit with it
     x = torch.randn(2, 3, 224, 224, generator=torch.Generator().manual_seed(0))
     shared, private = (load_program(lite0.program, lite0.weights, mode) for mode in ("shared", "private"))  # type: ignore[arg-type]
     assert torch.equal(shared.executor.run([x])[0], private.executor.run([x])[0])
