@@ -56,8 +56,9 @@ def receive(connection: socket.socket) -> tuple[dict[str, Any], list[int]]:
     space = socket.CMSG_SPACE(MAX_DESCRIPTORS * array.array("i").itemsize)
     try:
         data, ancillary, _, _ = connection.recvmsg(MAX_PACKET_BYTES, space, socket.MSG_CMSG_CLOEXEC)
-    except ConnectionResetError as error:
-        raise PeerGoneError from error
+    except ConnectionResetError:
+        # The other side has left something of ours unread. That is told once, before what it had still said itself.
+        data, ancillary, _, _ = connection.recvmsg(MAX_PACKET_BYTES, space, socket.MSG_CMSG_CLOEXEC)
     descriptors = array.array("i")
     for level, kind, payload in ancillary:
         if level == socket.SOL_SOCKET and kind == socket.SCM_RIGHTS:

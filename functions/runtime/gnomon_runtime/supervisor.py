@@ -140,7 +140,7 @@ class Supervisor:
         self._selector.modify(zygote.socket, events, lambda: self._attend(zygote))
 
     def _attend(self, zygote: Zygote) -> None:
-        if zygote.id in self._zygotes:
+        if self._knows(zygote):
             self._flush(zygote)
             self._read_zygote(zygote)
 
@@ -173,8 +173,9 @@ class Supervisor:
                 Path(file).write_text(str(pid), encoding="ascii")
 
     def _forget_zygote(self, zygote: Zygote) -> None:
-        if self._zygotes.pop(zygote.id, None) is None:
+        if not self._knows(zygote):
             return
+        del self._zygotes[zygote.id]
         self._selector.unregister(zygote.socket)
         zygote.socket.close()
         for _, descriptors in zygote.outbox:
@@ -186,6 +187,10 @@ class Supervisor:
             self._report("gone", id=instance_id, status=None, cpu_s=0.0, reason="its zygote has ended")
         self._spares = {pid: owner for pid, owner in self._spares.items() if owner != zygote.id}
         self._end_orphans()
+
+    def _knows(self, zygote: Zygote) -> bool:
+        """Whether it has not been forgotten; another may have its id by now."""
+        return self._zygotes.get(zygote.id) is zygote
 
     def _retire(self, zygote_id: str) -> None:
         if zygote_id in self._zygotes:
@@ -245,8 +250,10 @@ class Supervisor:
     def _drain(self, zygote: Zygote) -> None:
         """Read what a zygote has already said, so that no child of its is taken for an orphan."""
         with selectors.DefaultSelector() as ready:
-            ready.register(zygote.socket, selectors.EVENT_READ)
-            while zygote.id in self._zygotes and ready.select(0):
+            # Reading one that has died forgets it, which drains the others: any of them may be gone by its turn here.
+            if self._knows(zygote):
+                ready.register(zygote.socket, selectors.EVENT_READ)
+            while self._knows(zygote) and ready.select(0):
                 self._read_zygote(zygote)
 
     def _end_everything(self) -> None:

@@ -31,7 +31,8 @@ async def test_zygotes_that_die_at_the_same_moment_take_nobody_along(faulty: Fau
     faulty.scale("two", 2)
     await until(lambda: faulty.ready("two") == 2, "no instance starts any more")
     assert {(await callers.call(name)).status for name in names} == {200}
-    assert all(set(pids) <= set(faulty.pids(name)) for name, pids in before.items())
+    for name, pids in before.items():
+        assert set(pids) <= set(faulty.pids(name)), faulty.log(name)
     assert faulty.supervisor() == supervisor
     callers.history.check()
 
