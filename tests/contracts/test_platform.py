@@ -93,11 +93,11 @@ class PlatformContract:
         await platform.prepare(deployment())
         assert platform.signature(deployment()) is None
 
-    async def test_a_start_that_fails_is_told_with_the_reason(self, started: Started) -> None:
-        platform, told = started
-        instance = await platform.create(instance_of(deployment(process=" ")))
-        assert "names no process" in await told.reason(instance.id)
-        assert instance.id not in told.ready
+    async def test_what_can_never_start_is_refused_and_leaves_nothing(self, started: Started) -> None:
+        platform, _ = started
+        with pytest.raises(GnomonError, match="names none"):
+            await platform.create(instance_of(deployment(process=" ")))
+        assert platform.instances("echo.openfaas-fn") == ()
 
     async def test_what_a_function_writes_is_told_line_by_line(self, started: Started) -> None:
         platform, told = started
