@@ -63,8 +63,8 @@ async def test_random_kills_for_ten_seconds_hang_and_confuse_nobody(
     seen = callers.history.check()
     record_property("availability", f"{seen['200']}/{seen.total()} under {kills} kills")
     assert set(seen) <= {"200", "502 instance_lost"}
-    # A kill takes one batch along, and the eight callers may all have been in it.
-    assert seen["502 instance_lost"] <= 8 * kills
+    # Besides the batch that executes, one that was on its way may have been read before the end.
+    assert seen["502 instance_lost"] <= 2 * kills
     await until(lambda: faulty.ready("prey") == 3, "not all came back")
 
 
