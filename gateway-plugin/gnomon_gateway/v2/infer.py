@@ -7,6 +7,7 @@ the inputs. Outputs are answered in the order asked for (all of them by default)
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,6 +17,10 @@ from gnomon_core.errors import GnomonError, bad_request
 from gnomon_core.signature import ModelSignature
 from gnomon_gateway.v2.documents import InferDocument, read_infer
 from gnomon_gateway.v2.tensors import read_tensors, to_json
+
+_JSON_BYTES = 48
+"""Of a number in JSON: up to 24 digits, a comma, and indentation."""
+_AROUND_BYTES = 64 << 10
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,9 +49,19 @@ def read_request(signature: ModelSignature, body: memoryview, header_length: byt
 
     """
     length = len(body) if header_length is None else _length(header_length, len(body))
-    document = read_infer(body[:length])
+    document = read_infer(body[:length], _values(signature, max_batch))
     samples, data = read_tensors(signature, document.inputs, body[length:], max_batch)
     return Infer(document.id, samples, data, _outputs(signature, document))
+
+
+def most_body_bytes(signature: ModelSignature, max_batch: int) -> int:
+    """More than any request that the model could use: its tensors in binary or as JSON, and what is around them."""
+    binary = max_batch * sum(spec.sample_bytes for spec in signature.inputs)
+    return max(binary, _values(signature, max_batch) * _JSON_BYTES) + _AROUND_BYTES
+
+
+def _values(signature: ModelSignature, max_batch: int) -> int:
+    return max_batch * sum(math.prod(spec.shape) for spec in signature.inputs)
 
 
 def write_answer(infer: Infer, signature: ModelSignature, name: str, body: memoryview) -> InferAnswer:
@@ -98,7 +113,7 @@ def _outputs(signature: ModelSignature, document: InferDocument) -> dict[str, bo
     for output in document.outputs:
         if output.name not in known or output.name in wanted:
             raise bad_request(
-                "invalid_request", f"Output {output.name!r} is unknown or asked for twice; known: {', '.join(known)}."
+                "invalid_request", f"Output {output.name[:100]!r} is unknown or asked for twice; known: {', '.join(known)}."
             )
         wanted[output.name] = output.parameters.get("binary_data", default) is True
     return wanted

@@ -5,9 +5,11 @@ Errors are `{"error": "…"}` with the same status codes and headers as elsewher
 
 from __future__ import annotations
 
+import asyncio
 import json
 import time
 import zlib
+from concurrent.futures import Future, ThreadPoolExecutor
 
 from gnomon_core.errors import GnomonError, bad_request
 from gnomon_core.signature import ModelSignature
@@ -17,10 +19,12 @@ from gnomon_gateway.invoke import DEADLINE_HEADER, read_deadline_s
 from gnomon_gateway.queueing.request import Request
 from gnomon_gateway.server.exchange import Exchange, too_large
 from gnomon_gateway.serving.function_runtime import FunctionRuntime
-from gnomon_gateway.v2.infer import Infer, read_request, write_answer
+from gnomon_gateway.v2.infer import Infer, most_body_bytes, read_request, write_answer
 
 _OK = 200
 _WINDOWS = {b"gzip": 31, b"deflate": 15}
+# Unpacking frees the interpreter meanwhile. One at a time: the packed bodies that wait are small.
+_UNPACKER = ThreadPoolExecutor(1, "unpack")
 
 
 class Inference:
@@ -46,7 +50,7 @@ class Inference:
         self._exchange = exchange
         self._runtime = runtime
         self._signature = signature
-        self._max_body_bytes = max_body_bytes
+        self._max_body_bytes = min(max_body_bytes, most_body_bytes(signature, runtime.settings.max_batch))
         self._headers = dict(exchange.headers)
         self._call_id = self._headers.get(b"x-call-id", b"")[:128] or new_call_id()
         self._infer: Infer | None = None
@@ -56,13 +60,39 @@ class Inference:
         """The headers are here: refuse what is too large, else receive the body."""
         stated = self._headers.get(b"content-length", b"0")
         if int(stated) > self._max_body_bytes:
-            self._refuse_unsubmitted(too_large(self._max_body_bytes))
+            self._refuse_unsubmitted(self._too_large())
         else:
             self._exchange.accept(self, self._max_body_bytes)
 
     # Owner of the exchange
 
     def received(self, body: bytes | memoryview) -> None:
+        encoding = self._headers.get(b"content-encoding", b"identity")
+        if encoding == b"identity":
+            self._submit(body)
+        elif encoding not in _WINDOWS:
+            unknown = GnomonError(
+                415, "unknown_encoding", "The body has an unknown content encoding.", "Use gzip, deflate or none."
+            )
+            self._refuse_unsubmitted(unknown)
+        else:
+            loop = asyncio.get_running_loop()
+            unpacked = _UNPACKER.submit(_unpacked, body, encoding, self._max_body_bytes + 1)
+            unpacked.add_done_callback(lambda future: loop.call_soon_threadsafe(self._was_unpacked, future))
+
+    def _was_unpacked(self, future: Future[bytes]) -> None:
+        if self._exchange.disconnected:
+            return
+        try:
+            body = future.result()
+            if len(body) > self._max_body_bytes:
+                raise self._too_large()
+        except GnomonError as error:
+            self._refuse_unsubmitted(error)
+        else:
+            self._submit(body)
+
+    def _submit(self, body: bytes | memoryview) -> None:
         try:
             request = self._request_of(body)
         except GnomonError as error:
@@ -107,7 +137,7 @@ class Inference:
     # Ours
 
     def _request_of(self, body: bytes | memoryview) -> Request:
-        view = memoryview(self._decoded(body))
+        view = memoryview(body)
         length = self._headers.get(b"inference-header-content-length")
         runtime, settings = self._runtime, self._runtime.settings
         self._infer = infer = read_request(self._signature, view, length, settings.max_batch)
@@ -125,21 +155,10 @@ class Inference:
             replay_safe=True,
         )
 
-    def _decoded(self, body: bytes | memoryview) -> bytes | memoryview:
-        """The body without its content encoding, which may not make it larger than a body may be."""
-        encoding = self._headers.get(b"content-encoding", b"identity")
-        if encoding == b"identity":
-            return body
-        if encoding not in _WINDOWS:
-            raise GnomonError(415, "unknown_encoding", "The body has an unknown content encoding.", "Use gzip, deflate or none.")
-        inflate = zlib.decompressobj(_WINDOWS[encoding])
-        try:
-            data = inflate.decompress(body, self._max_body_bytes + 1)
-        except zlib.error:
-            raise bad_request("invalid_request", f"The body is not {encoding.decode()}.") from None
-        if len(data) > self._max_body_bytes:
-            raise too_large(self._max_body_bytes)
-        return data
+    def _too_large(self) -> GnomonError:
+        error = too_large(self._max_body_bytes)
+        error.hint = f"Send fewer samples: the function takes {self._runtime.settings.max_batch} at once (gnomon/max-batch)."
+        return error
 
     def _refuse_unsubmitted(self, error: GnomonError) -> None:
         self._runtime.metrics.started += 1
@@ -155,6 +174,14 @@ class Inference:
             self._began_ns,
             time.monotonic() - self._began_s,
         )
+
+
+def _unpacked(body: bytes | memoryview, encoding: bytes, most_bytes: int) -> bytes:
+    """The body without its content encoding, up to so many bytes."""
+    try:
+        return zlib.decompressobj(_WINDOWS[encoding]).decompress(body, most_bytes)
+    except zlib.error:
+        raise bad_request("invalid_request", f"The body is not {encoding.decode()}.") from None
 
 
 def error_body(text: str) -> bytes:

@@ -39,6 +39,8 @@ class InferenceRoutes:
     def begin(self, exchange: Exchange) -> None:
         """The headers of a request below `/v2` are here."""
         try:
+            if exchange.path[len(PREFIX) :][:1] not in (b"", b"/"):
+                raise _no_route()
             self._begin(exchange, [part.decode("latin-1") for part in exchange.path.split(b"/")[2:] if part])
         except GnomonError as error:
             lines = b"".join([b"%b: %b\r\n" % (name.lower().encode(), value.encode()) for name, value in error.headers().items()])

@@ -21,6 +21,7 @@ DTYPES: dict[str, str] = {
     "INT64": "<i8", "FP16": "<f2", "FP32": "<f4", "FP64": "<f8",
 }  # fmt: skip
 _BFLOAT = "BF16"
+_MANY = 16
 
 
 def read_tensors(
@@ -67,9 +68,9 @@ def read_tensors(
 
 def _check_shape(tensor: InputDocument, spec: TensorSpec, samples: int) -> int:
     if tensor.datatype != spec.datatype:
-        raise _invalid(f"{tensor.name} is {tensor.datatype!r}; the model takes {spec.datatype}.")
+        raise _invalid(f"{tensor.name} is {tensor.datatype[:100]!r}; the model takes {spec.datatype}.")
     if len(tensor.shape) != len(spec.shape) + 1 or tuple(tensor.shape[1:]) != spec.shape or tensor.shape[0] < 1:
-        raise _invalid(f"{tensor.name} has shape {tensor.shape}; the model takes [samples, {_list(spec.shape)}].")
+        raise _invalid(f"{tensor.name} has shape {tensor.shape[:_MANY]}; the model takes [samples, {_list(spec.shape)}].")
     if samples and tensor.shape[0] != samples:
         raise _invalid(f"{tensor.name} has {tensor.shape[0]} samples, another input {samples}.")
     return tensor.shape[0]
@@ -138,7 +139,8 @@ def to_json(data: memoryview, datatype: str) -> list[Any]:
 
 
 def _list(items: Sequence[object]) -> str:
-    return ", ".join(str(item) for item in items) or "none"
+    more = ", …" if len(items) > _MANY else ""
+    return ", ".join(str(item)[:100] for item in items[:_MANY]) + more or "none"
 
 
 def _invalid(message: str) -> GnomonError:
