@@ -132,6 +132,7 @@ class Dispatcher:
             else:
                 for request in open_ones:
                     self._lost(request, now_s, effects)
+            batch.end()
         if worker.draining:
             effects.append(Drained(instance_id))
         return self._schedule_all(now_s, effects)
@@ -160,6 +161,7 @@ class Dispatcher:
         if not batch.streamed and batch.live:
             self.latency.observe(batch.lane.variant, worker.cores, batch.size, now_s - batch.sent_s)
         self._collect(batch, codes, now_s, answers)
+        batch.end()
         self.workers.release(worker)
         effects: Effects = [Drained(instance_id)] if worker.draining else []
         self._schedule_all(now_s, effects)

@@ -9,7 +9,8 @@ class Batch:
     """Requests that execute together on one instance.
 
     `live` counts the members that still wait for their answer; `deadline_s` is the earliest of their deadlines;
-    `expected_end_s` is when its result is predicted to come.
+    `expected_end_s` is when its result is predicted to come. A batch that has ended lets go of its requests, which know it: what
+    knows each other is not freed before the garbage collector comes.
     """
 
     __slots__ = ("deadline_s", "expected_end_s", "id", "instance_id", "lane", "live", "requests", "sent_s", "size", "streamed")
@@ -28,3 +29,7 @@ class Batch:
             self.deadline_s = min([request.deadline_s for request in requests])
         self.streamed = False
         self.expected_end_s = sent_s
+
+    def end(self) -> None:
+        """Its result has come, or never will."""
+        self.requests = ()

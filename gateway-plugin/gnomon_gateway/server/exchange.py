@@ -168,6 +168,7 @@ class Exchange:
         if self._owner is not None and not self.response_complete:
             self.response_complete = True
             self._owner.left()
+        self._owner = None
 
     def _deliver(self) -> None:
         assert self._owner is not None
@@ -256,11 +257,13 @@ class Exchange:
         """The answer breaks off: the connection ends, so that the client cannot take it for whole."""
         if not self.response_complete:
             self.response_complete = True
+            self._owner = None
             self._let_go()
             self._protocol.transport.abort()
 
     def _finish(self) -> None:
         self.response_complete = True
+        self._owner = None
         self._let_go()
         if not self.keep_alive:
             self._protocol.close_after_answer(unread=self.more_body)

@@ -51,6 +51,7 @@ class GatewayProtocol(Intake):
         self._receiving: Any = None
         self._head = Head()
         self._head_bytes = 0
+        self._most_head_bytes, self._most_head_lines = shared.limits.head_bytes, shared.limits.head_lines
         self._deaf = False
         self._turning = False
 
@@ -72,6 +73,7 @@ class GatewayProtocol(Intake):
         for cycle in (active, *waiting):
             if cycle is not None:
                 leave(cycle)
+        self.cycle = self._receiving = None
 
     def feed(self, data: bytes) -> None:
         if self._deaf:
@@ -149,14 +151,18 @@ class GatewayProtocol(Intake):
 
     def on_url(self, url: bytes) -> None:
         self.url += url
-        self._bound_head(len(url))
+        self._head_bytes += len(url)
+        if self._head_bytes > self._most_head_bytes:
+            self.refuse(too_large(self.shared.limits))
 
     def on_header(self, name: bytes, value: bytes) -> None:
         name = name.lower()
         if name in CHECKED:
             self._head.note(name, value)
         self.headers.append((name, value))
-        self._bound_head(len(name) + len(value))
+        self._head_bytes += len(name) + len(value)
+        if self._head_bytes > self._most_head_bytes or len(self.headers) > self._most_head_lines:
+            self.refuse(too_large(self.shared.limits))
 
     def on_headers_complete(self) -> None:
         if self._deaf:
@@ -287,9 +293,3 @@ class GatewayProtocol(Intake):
         self.parser = httptools.HttpRequestParser(self)
         self.parser.set_dangerous_leniencies(lenient_data_after_close=True)  # as uvicorn has it
         self.feed(head + rest)
-
-    def _bound_head(self, count: int) -> None:
-        self._head_bytes += count
-        limits = self.shared.limits
-        if self._head_bytes > limits.head_bytes or len(self.headers) > limits.head_lines:
-            self.refuse(too_large(limits))

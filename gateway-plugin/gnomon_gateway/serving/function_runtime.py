@@ -93,6 +93,7 @@ class FunctionRuntime:
     def left(self, request: Request) -> None:
         """The client of this request has gone; its responder is not called any more."""
         self.metrics.left += 1
+        request.responder = None
         self._carry_out(self.dispatcher.left(request, time.monotonic()))
 
     def has_room_for(self, body_bytes: int) -> bool:
@@ -261,7 +262,7 @@ class FunctionRuntime:
 
     def _answer(self, answer: Answer, result: Frame | None) -> None:
         request, error, index = answer
-        responder = request.responder
+        responder, request.responder = request.responder, None
         duration_s = time.monotonic() - request.arrived_s
         request.body = request.meta = b""  # its entry among the deadlines may outlive it
         streamed = request.batch is not None and request.batch.streamed
