@@ -5,6 +5,8 @@
     python -m benchmarks --from scaling        this one and those after it
     python -m benchmarks --quick               briefly, to see that they work; results are not kept
 
+Use a Python that was built with optimizations, as distributions' are: `make clean bench PYTHON=/usr/bin/python3`. Gnomon and its
+peers run on the same one, but more of Gnomon is Python. Each result says which it was.
 One that fails does not keep the others from being run; the exit code is 1 then.
 """
 
@@ -18,6 +20,7 @@ from collections.abc import Sequence
 
 from benchmarks.pace import ROOT
 from benchmarks.programs import ended_well
+from benchmarks.report import interpreter
 
 NAMES = ("simulator", "engine", "cold_start", "scaling", "noop", "weight_bound", "overload")
 
@@ -30,6 +33,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--from", dest="first", choices=NAMES, help="begin with this one")
     parser.add_argument("--quick", action="store_true", help="measure briefly; results are not kept")
     asked = parser.parse_args(arguments)
+    print(f"Python {interpreter()}", flush=True)
     names = asked.names or NAMES[NAMES.index(asked.first) if asked.first else 0 :]
     failed = [name for number, name in enumerate(names, start=1) if not run(name, number, len(names), quick=asked.quick)]
     if failed:
