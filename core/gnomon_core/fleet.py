@@ -5,6 +5,15 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import StrEnum
 
+from gnomon_core.pairs import Pair
+
+
+class InstanceKind(StrEnum):
+    """Whether an instance takes requests, with a whole model or a user's code, or computes blocks for one that does."""
+
+    BODY = "body"
+    SHADOW = "shadow"
+
 
 class InstanceState(StrEnum):
     """Where an instance is in its life. It only ever moves down this list."""
@@ -31,7 +40,8 @@ class Instance:
     """One running copy of a function.
 
     `function` is `name.namespace`; `version` changes when the deployment does so that old and new instances can be told apart.
-    `busy` is whether a batch is executing, `in_flight` its requests.
+    `busy` is whether a batch is executing, `in_flight` its requests. `partner` is a Shadow's Body, or a Body's Shadow once it is
+    registered; `pair` is what they do together, None for a Body that works alone.
     """
 
     id: str
@@ -44,3 +54,6 @@ class Instance:
     started_s: float
     busy: bool = False
     in_flight: int = 0
+    kind: InstanceKind = InstanceKind.BODY
+    partner: str | None = None
+    pair: Pair | None = None

@@ -10,8 +10,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
-from gnomon_core.fleet import Instance, InstanceState, Node
+from gnomon_core.fleet import Instance, InstanceKind, InstanceState, Node
+from gnomon_core.pairs import Pair
+from gnomon_core.profiles import ModelProfile
 from gnomon_core.settings import Settings
+
+_LIVE = (InstanceState.STARTING, InstanceState.READY)
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +56,8 @@ class Observation:
 
     `queued` and `executing` are requests now; `oldest_wait_s` is 0 with an empty queue; `requested` is what an operator asked
     for through scale-function, None unless it was since the last decision. `latency_s` is the predicted latency of an instance
-    with the function's cores for batches of 1, 2, … `settings.max_batch`, empty while nothing is known.
+    with the function's cores for batches of 1, 2, … `settings.max_batch`, empty while nothing is known. `profile` is its model's,
+    None for a function without a profiled model.
     """
 
     now_s: float
@@ -67,16 +72,22 @@ class Observation:
     history: History
     latency_s: tuple[float, ...] = ()
     requested: int | None = None
+    profile: ModelProfile | None = None
 
     @property
     def live(self) -> tuple[Instance, ...]:
-        """Instances that serve or are about to: starting and ready."""
-        return tuple(i for i in self.instances if i.state in (InstanceState.STARTING, InstanceState.READY))
+        """Bodies that serve or are about to: starting and ready."""
+        return tuple(i for i in self.instances if i.kind is InstanceKind.BODY and i.state in _LIVE)
 
     @property
     def ready(self) -> tuple[Instance, ...]:
-        """Instances that can take a batch."""
-        return tuple(i for i in self.instances if i.state is InstanceState.READY)
+        """Bodies that can take a batch."""
+        return tuple(i for i in self.live if i.state is InstanceState.READY)
+
+    @property
+    def shadows(self) -> tuple[Instance, ...]:
+        """Shadows that compute for a Body or are about to."""
+        return tuple(i for i in self.instances if i.kind is InstanceKind.SHADOW and i.state in _LIVE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,6 +118,7 @@ class FunctionLoad:
     nodes: tuple[Node, ...]
     latency_s: tuple[float, ...] = ()
     requested: int | None = None
+    profile: ModelProfile | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,6 +132,29 @@ class CreateBody:
 @dataclass(frozen=True, slots=True)
 class DestroyBody:
     """Drain and stop an instance."""
+
+    id: str
+
+
+@dataclass(frozen=True, slots=True)
+class CreateShadow:
+    """Start a Shadow for this Body, on its node where that has room. It is used once it has registered."""
+
+    body: str
+    pair: Pair
+
+
+@dataclass(frozen=True, slots=True)
+class ChangeShadow:
+    """Let a Shadow hold other blocks or take another share of each batch, from its Body's next batch on."""
+
+    id: str
+    pair: Pair
+
+
+@dataclass(frozen=True, slots=True)
+class DestroyShadow:
+    """End a pair: the Body computes alone from its next batch on, and the Shadow is stopped."""
 
     id: str
 
@@ -140,7 +175,7 @@ class SetBufferPlan:
     max_wait_s: float
 
 
-Action: TypeAlias = CreateBody | DestroyBody | Resize | SetBufferPlan
+Action: TypeAlias = CreateBody | DestroyBody | CreateShadow | ChangeShadow | DestroyShadow | Resize | SetBufferPlan
 """What a decision may ask for. A platform says by its capabilities what it can do."""
 
 

@@ -10,6 +10,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol, TypeAlias
 
+from gnomon_core.pairs import Pair
+
 
 class Waiting(Protocol):
     """A request in the queue. `size` is its number of samples; times are on the queue's clock."""
@@ -43,11 +45,12 @@ class QueueView(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Slot:
-    """An instance that can take a batch now."""
+    """An instance that can take a batch now; `pair` where it is a Body with a Shadow."""
 
     instance_id: str
     cores: int
     max_batch: int
+    pair: Pair | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,6 +14,8 @@ from typing import Protocol
 
 from gnomon_core.fleet import Instance, Node
 from gnomon_core.functions import FunctionKey, FunctionSpec
+from gnomon_core.pairs import Pair
+from gnomon_core.profiles import ModelProfile
 from gnomon_core.scaling import Action, Decision, FunctionLoad, Observation, PolicyState
 from gnomon_core.scheduling import FleetView, QueueView, ScheduleAction
 from gnomon_core.signature import ModelSignature
@@ -78,8 +80,11 @@ class ScaledFleet(Protocol):
 class LatencyModel(Protocol):
     """How long a batch takes."""
 
-    def seconds(self, variant: str, body_cores: int, batch: int) -> float | None:
-        """The predicted latency of a batch of `batch` samples on `body_cores` cores; None while nothing is known."""
+    def seconds(self, variant: str, body_cores: int, batch: int, pair: Pair | None = None) -> float | None:
+        """The predicted latency of a batch of `batch` samples on `body_cores` cores, with this Shadow where there is one.
+
+        None while nothing is known.
+        """
         ...
 
 
@@ -135,7 +140,11 @@ class PlatformListener(Protocol):
     def instance_ready(self, instance: Instance, channel: BatchChannel) -> None: ...
 
     def instance_gone(self, instance_id: str, reason: str) -> None:
-        """The instance has ended, asked for or not. Called exactly once for each that was created."""
+        """The instance, Body or Shadow, has ended, asked for or not. Called exactly once for each that was created."""
+        ...
+
+    def pair_changed(self, body: Instance) -> None:
+        """From its next batch on the Body works with `body.partner` as `body.pair` says, or alone where they are None."""
         ...
 
     def log_line(self, function: FunctionKey, instance_id: str, text: str) -> None: ...
@@ -192,6 +201,23 @@ class Platform(Protocol):
         ...
 
     async def resize(self, instance_id: str, cores: int) -> None: ...
+
+    async def create_shadow(self, body_id: str, pair: Pair) -> Instance:
+        """Begin a Shadow for a ready Body and return it STARTING; `pair_changed` follows when both know of each other.
+
+        Raises:
+            GnomonError: 503 `no_capacity` where no node has room; 409 `no_such_body` where the Body has gone or has a Shadow.
+
+        """
+        ...
+
+    async def change_shadow(self, shadow_id: str, pair: Pair) -> None:
+        """Give a Shadow other blocks or another split. Unknown ids are ignored."""
+        ...
+
+    def profile(self, spec: FunctionSpec) -> ModelProfile | None:
+        """The measured profile of the function's model; None without one."""
+        ...
 
     def usage(self, function: str) -> Usage:
         """What the function's instances use now."""
@@ -274,6 +300,8 @@ class ModelEntry:
     program: Path
     weights: Path
     sha256: Mapping[str, str]
+    layers: Path | None = None
+    """The program's layer blocks; None for a model that was captured without them."""
 
 
 class ModelRepository(Protocol):

@@ -22,6 +22,7 @@ from types import MappingProxyType
 from typing import Any, TypeAlias
 
 from gnomon_core.errors import GnomonError, bad_request
+from gnomon_core.pairs import Pair
 
 Factor: TypeAlias = Callable[[random.Random], float]
 
@@ -57,9 +58,11 @@ class Profile:
     memory_bytes: int = 0
     noise: Noise = Noise()
 
-    def seconds(self, variant: str, body_cores: int, batch: int) -> float | None:
-        """The latency of a batch; None for a number of cores that was not measured."""
+    def seconds(self, variant: str, body_cores: int, batch: int, pair: Pair | None = None) -> float | None:
+        """The latency of a batch; None for a number of cores that was not measured, and for pairs, of which it knows nothing."""
         del variant
+        if pair is not None:
+            return None
         measured = self.latency_s.get(body_cores)
         return None if measured is None else _at(measured, batch)
 

@@ -14,6 +14,7 @@ from __future__ import annotations
 from bisect import bisect_left
 from typing import Protocol
 
+from gnomon_core.pairs import Pair
 from gnomon_core.seams import LatencyModel
 
 WEIGHT = 0.2
@@ -29,8 +30,8 @@ _MOST_SEEN = 20
 class LiveLatency(LatencyModel, Protocol):
     """A latency model that hears how its predictions turned out."""
 
-    def observe(self, variant: str, cores: int, batch: int, seconds: float) -> None:
-        """A batch has ended."""
+    def observe(self, variant: str, cores: int, batch: int, seconds: float, pair: Pair | None = None) -> None:
+        """A batch has ended, which this Shadow helped with where there is one."""
         ...
 
     def doubt(self, variant: str, cores: int) -> None:
@@ -44,10 +45,10 @@ class GivenLatency:
     def __init__(self, model: LatencyModel) -> None:
         self._model = model
 
-    def seconds(self, variant: str, body_cores: int, batch: int) -> float | None:
-        return self._model.seconds(variant, body_cores, batch)
+    def seconds(self, variant: str, body_cores: int, batch: int, pair: Pair | None = None) -> float | None:
+        return self._model.seconds(variant, body_cores, batch, pair)
 
-    def observe(self, variant: str, cores: int, batch: int, seconds: float) -> None: ...
+    def observe(self, variant: str, cores: int, batch: int, seconds: float, pair: Pair | None = None) -> None: ...
 
     def doubt(self, variant: str, cores: int) -> None: ...
 
@@ -57,31 +58,31 @@ class LearnedLatency:
 
     def __init__(self, profile: LatencyModel | None = None) -> None:
         self._profile = profile
-        self._curves: dict[tuple[str, int], _Curve] = {}
+        self._curves: dict[tuple[str, int, Pair | None], _Curve] = {}
 
-    def seconds(self, variant: str, body_cores: int, batch: int) -> float | None:
-        curve = self._curves.get((variant, body_cores))
+    def seconds(self, variant: str, body_cores: int, batch: int, pair: Pair | None = None) -> float | None:
+        curve = self._curves.get((variant, body_cores, pair))
         if curve is not None:
             return curve.at(batch)
-        return self._profile.seconds(variant, body_cores, batch) if self._profile is not None else None
+        return self._profile.seconds(variant, body_cores, batch, pair) if self._profile is not None else None
 
-    def observe(self, variant: str, cores: int, batch: int, seconds: float) -> None:
+    def observe(self, variant: str, cores: int, batch: int, seconds: float, pair: Pair | None = None) -> None:
         """A batch of this many samples took this long."""
-        curve = self._curves.get((variant, cores))
+        curve = self._curves.get((variant, cores, pair))
         if curve is None:
-            curve = self._curves[variant, cores] = _Curve(self._expected(variant, cores))
+            curve = self._curves[variant, cores, pair] = _Curve(self._expected(variant, cores, pair))
         curve.observe(batch, seconds)
 
     def doubt(self, variant: str, cores: int) -> None:
-        curve = self._curves.get((variant, cores))
+        curve = self._curves.get((variant, cores, None))
         if curve is None:
-            curve = self._curves[variant, cores] = _Curve(self._expected(variant, cores))
+            curve = self._curves[variant, cores, None] = _Curve(self._expected(variant, cores, None))
         curve.scale(DOUBT)
 
-    def _expected(self, variant: str, cores: int) -> dict[int, float]:
+    def _expected(self, variant: str, cores: int, pair: Pair | None) -> dict[int, float]:
         if self._profile is None:
             return {}
-        known = ((batch, self._profile.seconds(variant, cores, batch)) for batch in _GRID)
+        known = ((batch, self._profile.seconds(variant, cores, batch, pair)) for batch in _GRID)
         return {batch: seconds for batch, seconds in known if seconds is not None}
 
 

@@ -179,6 +179,9 @@ class Instances:
         else:
             self._scaling.poke(deployed.name)
 
+    def pair_changed(self, body: Instance) -> None:
+        self._scaling.poke(body.function)
+
     def log_line(self, function: FunctionKey, instance_id: str, text: str) -> None:
         self._log(function, instance_id, text)
 

@@ -18,6 +18,8 @@ from gnomon_core.clock import Clock, WallClock
 from gnomon_core.errors import GnomonError, bad_request
 from gnomon_core.fleet import Instance, InstanceState, Node
 from gnomon_core.functions import FunctionSpec
+from gnomon_core.pairs import Pair
+from gnomon_core.profiles import ModelProfile
 from gnomon_core.seams import Capabilities, InstanceRequest, ModelRepository, PlatformListener, Usage
 from gnomon_core.signature import ModelSignature
 from gnomon_platforms.local import usage
@@ -201,6 +203,18 @@ class LocalPlatform:
         amount = float(cores) if claimed.cores == life.instance.cores else claimed.cores
         claim = self._node.claim(instance_id, amount, claimed.memory_bytes, cores)
         life.resized(cores, claim.cpus)
+
+    async def create_shadow(self, body_id: str, pair: Pair) -> Instance:
+        """Begin a Shadow for a Body."""
+        raise GnomonError(409, "no_such_body", f"{body_id} cannot have a Shadow of {len(pair.blocks)} blocks.", "")
+
+    async def change_shadow(self, shadow_id: str, pair: Pair) -> None:
+        """Give a Shadow other blocks or another split. Unknown ids are ignored."""
+
+    def profile(self, spec: FunctionSpec) -> ModelProfile | None:
+        """The measured profile of the function's model; None without one."""
+        del spec
+        return None
 
     def usage(self, function: str) -> Usage:
         lives = [life for life in self._lives.values() if life.instance.function == function]

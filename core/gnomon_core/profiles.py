@@ -1,0 +1,196 @@
+"""A model's profile: measured tables, and how they are read between and beyond what was measured.
+
+AsyFunc's tuple (c, b, l, p, d), cores, batch, latency, parameter size, data size, for the whole model and for each layer block;
+with the time to load weights and to hand tensors over. Between two measured batches a latency is read on the straight line
+between them, beyond the largest in proportion to it. Cores that were not measured are unknown, unless a serial fraction is
+declared: then they follow Amdahl's law from the largest measured number of cores, and are marked as extrapolated.
+
+    t(c) = t(c₀) · (s + (1 − s)·c₀/c),   c > c₀ measured cores, s the serial fraction
+    Example: 100 ms on 2 cores, s = 0.05: 8 cores take 100·(0.05 + 0.95/4) = 28.75 ms.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from gnomon_core.blocks import Layers, Run
+
+FORMAT = "gnomon-profile/1"
+
+
+@dataclass(frozen=True, slots=True)
+class LatencyTable:
+    """Seconds by cores and batch. `serial_fraction` None leaves unmeasured cores unknown."""
+
+    seconds: Mapping[int, Mapping[int, float]]
+    serial_fraction: float | None = None
+
+    def at(self, cores: int, batch: int) -> float | None:
+        """The latency of a batch on so many cores; 0 for no samples, None where it is not known."""
+        if batch <= 0:
+            return 0.0
+        row = self.seconds.get(cores)
+        if row is not None:
+            return _between(row, batch)
+        most = max(self.seconds, default=0)
+        if self.serial_fraction is None or not 0 < most < cores:
+            return None
+        measured_s = _between(self.seconds[most], batch)
+        return measured_s * (self.serial_fraction + (1 - self.serial_fraction) * most / cores)
+
+    def measured(self, cores: int) -> bool:
+        """Whether these cores were measured and not extrapolated."""
+        return cores in self.seconds
+
+    def to_json(self) -> dict[str, dict[str, float]]:
+        return {str(cores): {str(batch): row[batch] for batch in sorted(row)} for cores, row in sorted(self.seconds.items())}
+
+    @staticmethod
+    def from_json(document: Mapping[str, Mapping[str, float]], serial_fraction: float | None = None) -> LatencyTable:
+        """The table in a document.
+
+        Raises:
+            ValueError: an empty row, or a number that is no time.
+
+        """
+        rows = {int(cores): {int(batch): float(seconds) for batch, seconds in row.items()} for cores, row in document.items()}
+        for cores, row in rows.items():
+            if cores < 1 or not row or any(batch < 1 or not 0 <= seconds < float("inf") for batch, seconds in row.items()):
+                raise ValueError(f"a wrong row for {cores} cores")
+        return LatencyTable(rows, serial_fraction)
+
+
+@dataclass(frozen=True, slots=True)
+class Loading:
+    """What it takes to load weights in one weight mode: `fixed_s` and then `seconds_per_byte`."""
+
+    fixed_s: float
+    seconds_per_byte: float
+
+    def seconds(self, parameter_bytes: int) -> float:
+        return self.fixed_s + self.seconds_per_byte * parameter_bytes
+
+
+@dataclass(frozen=True, slots=True)
+class ModelProfile:
+    """Everything that is known of a model's speed and size on one kind of machine.
+
+    `loading` is by weight mode, "shared" or "private"; `body_start_s` and `shadow_start_s` lie between a decision and an instance
+    that has loaded nothing yet. `overhead_bytes` is what an instance holds besides its weights. `spread` is the relative
+    interquartile range of the whole model's cells, by "cores/batch". `provenance` says machine, versions, date and commit.
+    """
+
+    model: str
+    layers: Layers
+    whole: LatencyTable
+    blocks: tuple[LatencyTable, ...]
+    loading: Mapping[str, Loading]
+    body_start_s: float
+    shadow_start_s: float
+    overhead_bytes: int
+    transfer_fixed_s: float
+    transfer_seconds_per_byte: float
+    spread: Mapping[str, float] = field(default_factory=dict)
+    provenance: Mapping[str, str] = field(default_factory=dict)
+
+    def run_seconds(self, run: Run, cores: int, batch: int) -> float | None:
+        """How long a run of blocks takes, as the sum of its blocks; None where one is not known."""
+        total_s = 0.0
+        for table in self.blocks[run.first : run.last + 1]:
+            seconds = table.at(cores, batch)
+            if seconds is None:
+                return None
+            total_s += seconds
+        return total_s
+
+    def transfer_seconds(self, there_bytes: int, back_bytes: int) -> float:
+        """Handing tensors to the Shadow and back."""
+        return 2 * self.transfer_fixed_s + self.transfer_seconds_per_byte * (there_bytes + back_bytes)
+
+    def memory_bytes(self, parameter_bytes: int) -> int:
+        """What an instance holds that has its own copy of so many bytes of weights."""
+        return self.overhead_bytes + parameter_bytes
+
+    def body_load_s(self, weight_mode: str) -> float:
+        """From the decision to a Body that serves."""
+        return self.body_start_s + self.loading[weight_mode].seconds(self.layers.parameter_bytes())
+
+    def shadow_load_s(self, weight_mode: str, parameter_bytes: int) -> float:
+        """From the decision to a Shadow with so many bytes of weights."""
+        return self.shadow_start_s + self.loading[weight_mode].seconds(parameter_bytes)
+
+    def extrapolated(self, serial_fraction: float) -> ModelProfile:
+        """The same with cores beyond the measured ones, by Amdahl's law."""
+        return replace(
+            self,
+            whole=replace(self.whole, serial_fraction=serial_fraction),
+            blocks=tuple(replace(table, serial_fraction=serial_fraction) for table in self.blocks),
+        )
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "format": FORMAT,
+            "model": self.model,
+            "provenance": dict(self.provenance),
+            "layers": self.layers.to_json(),
+            "whole_s": self.whole.to_json(),
+            "blocks_s": [table.to_json() for table in self.blocks],
+            "spread": dict(self.spread),
+            "loading": {
+                mode: {"fixed_s": one.fixed_s, "seconds_per_byte": one.seconds_per_byte} for mode, one in self.loading.items()
+            },
+            "body_start_s": self.body_start_s,
+            "shadow_start_s": self.shadow_start_s,
+            "overhead_bytes": self.overhead_bytes,
+            "transfer": {"fixed_s": self.transfer_fixed_s, "seconds_per_byte": self.transfer_seconds_per_byte},
+        }
+
+    @staticmethod
+    def from_json(document: Mapping[str, Any]) -> ModelProfile:
+        """The profile in a document.
+
+        Raises:
+            ValueError: it is none.
+
+        """
+        if document.get("format") != FORMAT:
+            raise ValueError(f"not {FORMAT}")
+        try:
+            profile = ModelProfile(
+                model=str(document["model"]),
+                layers=Layers.from_json(document["layers"]),
+                whole=LatencyTable.from_json(document["whole_s"]),
+                blocks=tuple(LatencyTable.from_json(table) for table in document["blocks_s"]),
+                loading={
+                    str(mode): Loading(float(one["fixed_s"]), float(one["seconds_per_byte"]))
+                    for mode, one in document["loading"].items()
+                },
+                body_start_s=float(document["body_start_s"]),
+                shadow_start_s=float(document["shadow_start_s"]),
+                overhead_bytes=int(document["overhead_bytes"]),
+                transfer_fixed_s=float(document["transfer"]["fixed_s"]),
+                transfer_seconds_per_byte=float(document["transfer"]["seconds_per_byte"]),
+                spread={str(cell): float(spread) for cell, spread in document.get("spread", {}).items()},
+                provenance={str(key): str(value) for key, value in document.get("provenance", {}).items()},
+            )
+        except (KeyError, TypeError, AttributeError) as error:
+            raise ValueError(f"no profile: {type(error).__name__}: {error}") from None
+        if len(profile.blocks) != len(profile.layers.blocks):
+            raise ValueError("not one table for each block")
+        return profile
+
+
+def _between(row: Mapping[int, float], batch: int) -> float:
+    if batch in row:
+        return row[batch]
+    batches = sorted(row)
+    above = bisect_left(batches, batch)
+    if above == len(batches):
+        return row[batches[-1]] * batch / batches[-1]
+    if above == 0:
+        return row[batches[0]]
+    left, right = batches[above - 1], batches[above]
+    return row[left] + (batch - left) / (right - left) * (row[right] - row[left])
