@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gnomon_core.errors import GnomonError
+from gnomon_core.pairs import Pair
 from gnomon_core.scheduling import Dispatch, FleetView, Reject, Slot, WaitUntil
 from gnomon_core.seams import SchedulingPolicy
 from gnomon_core.settings import Settings
@@ -26,7 +27,8 @@ class Table:
     def __init__(self, *, known: bool) -> None:
         self.known = known
 
-    def seconds(self, variant: str, body_cores: int, batch: int) -> float | None:
+    def seconds(self, variant: str, body_cores: int, batch: int, pair: Pair | None = None) -> float | None:
+        del pair
         assert variant == "v"
         return (0.01 + 0.005 * batch) / body_cores if self.known else None
 

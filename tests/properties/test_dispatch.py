@@ -51,7 +51,15 @@ class Dispatching(RuleBasedStateMachine):
         self.busy_core_s = 0.0
         self.new_instance(4)
 
-    def carry_out(self, effects: list[Effect], results: Batch | None = None) -> None:
+    def end(self, name: str, codes: int) -> None:
+        """The instance's batch has its results."""
+        batch = self.in_flight.pop(name)
+        # An ended batch lets go of its requests: what its answers are compared with is kept here.
+        members = batch.requests
+        effects = self.dispatcher.finished(name, batch.id, [codes] * len(members), self.now_s)
+        self.carry_out(effects, batch, members)
+
+    def carry_out(self, effects: list[Effect], results: Batch | None = None, members: tuple[Request, ...] = ()) -> None:
         for effect in effects:
             match effect:
                 case Send(batch):
@@ -61,7 +69,7 @@ class Dispatching(RuleBasedStateMachine):
                     assert request not in self.gone, "answered after its client left"
                     if error is None:
                         assert results is not None
-                        assert results.requests[member] is request, "another's result"
+                        assert members[member] is request, "another's result"
                         assert self.now_s <= request.deadline_s, "late"
                     else:
                         assert error.code in REASONS
@@ -160,8 +168,7 @@ class Dispatching(RuleBasedStateMachine):
     def finish(self, *, data: st.DataObject, duration_s: float, codes: int, timely: bool) -> None:
         name = data.draw(st.sampled_from(sorted(self.in_flight)))
         self.elapse(duration_s, timely=timely)
-        batch = self.in_flight.pop(name)
-        self.carry_out(self.dispatcher.finished(name, batch.id, [codes] * len(batch.requests), self.now_s), batch)
+        self.end(name, codes)
 
     @precondition(lambda self: self.in_flight)
     @rule(data=st.data())
@@ -253,9 +260,8 @@ class Dispatching(RuleBasedStateMachine):
     def teardown(self) -> None:
         """When everything has run out, everybody has been told."""
         self.pass_time(10.0)
-        for name, batch in list(self.in_flight.items()):
-            del self.in_flight[name]
-            self.carry_out(self.dispatcher.finished(name, batch.id, [200] * len(batch.requests), self.now_s), batch)
+        for name in list(self.in_flight):
+            self.end(name, 200)
         assert all(request.state == ANSWERED for request in self.requests)
         assert self.dispatcher.in_system == self.dispatcher.queue.requests == 0
         assert not self.dispatcher.policy_errors

@@ -40,3 +40,4 @@ class Drained(NamedTuple):
 
 
 Effect: TypeAlias = Send | Answer | Cancel | Drained
+Effects: TypeAlias = list[Effect]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from gnomon_core.pairs import Pair
 from gnomon_core.scheduling import Dispatch, FleetView, Reject, ScheduleAction, Slot, WaitUntil
 from gnomon_gateway.queueing.queue import Lane
 from gnomon_gateway.queueing.request import LaneKey, Request
@@ -18,7 +19,8 @@ BOTH = FleetView((SMALL, LARGE), 0, 0)
 
 
 class Linear:
-    def seconds(self, variant: str, body_cores: int, batch: int) -> float | None:
+    def seconds(self, variant: str, body_cores: int, batch: int, pair: Pair | None = None) -> float | None:
+        del pair
         return (0.02 + 0.005 * batch) / body_cores if variant == "v" else None
 
 

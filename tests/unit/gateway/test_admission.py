@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from gnomon_core.errors import GnomonError
+from gnomon_core.pairs import Pair
 from gnomon_gateway.queueing.admission import MARGIN, Capacity, refusal
 from gnomon_gateway.queueing.queue import FunctionQueue
 from gnomon_gateway.queueing.request import LaneKey, Request
@@ -35,7 +36,8 @@ IDLE = Instances(1)
 
 
 class Linear:
-    def seconds(self, variant: str, body_cores: int, batch: int) -> float | None:
+    def seconds(self, variant: str, body_cores: int, batch: int, pair: Pair | None = None) -> float | None:
+        del pair
         return (0.02 + 0.01 * batch) / body_cores if variant == "v" else None
 
 

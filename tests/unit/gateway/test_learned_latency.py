@@ -6,13 +6,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from gnomon_core.pairs import Pair
 from gnomon_gateway.dispatch.latency import GivenLatency, LearnedLatency, never_falling
 
 
 class Profile:
     """10 ms a sample on one core; nothing about other core counts."""
 
-    def seconds(self, variant: str, body_cores: int, batch: int) -> float | None:
+    def seconds(self, variant: str, body_cores: int, batch: int, pair: Pair | None = None) -> float | None:
+        del pair
         return 0.01 * batch if (variant, body_cores) == ("v", 1) else None
 
 

@@ -1,0 +1,111 @@
+"""How a request's stay ends: exactly once, whatever comes first.
+
+    waits ─────┬─▶ deadline, hopeless, given up by the policy ─▶ Answer with an error of ours
+    executes ──┤─▶ its batch's result ─▶ Answer with its member of it, or 504 where it came too late
+               └─▶ its client has left ─▶ no answer; the batch is cancelled when nobody waits for it any more
+
+A batch whose instance dies fails alone. Where the instance had not even received it, it goes back to where it was, and nobody
+notices. Otherwise its members get 502. They are not run again, because a user's handler may have acted before it died; a request
+marked `replay_safe` (a model's inference) gets one more run if its deadline allows, in a batch of its own, so that an input which
+kills instances cannot take neighbours along twice.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from gnomon_core.settings import Settings
+from gnomon_gateway.dispatch.counting import Counting
+from gnomon_gateway.dispatch.deadlines import Deadlines
+from gnomon_gateway.dispatch.effects import Answer, Cancel, Effects
+from gnomon_gateway.dispatch.latency import LiveLatency
+from gnomon_gateway.dispatch.refusals import deadline_exceeded, instance_lost, invalid_result, no_instance
+from gnomon_gateway.dispatch.workers import Workers
+from gnomon_gateway.queueing.batch import Batch
+from gnomon_gateway.queueing.queue import FunctionQueue
+from gnomon_gateway.queueing.request import ADMITTED, ANSWERED, DISPATCHED, Request
+
+_SUCCESS = range(200, 300)
+
+
+class Endings:
+    """What waits, what executes, and the ways out. The ground that `Sending` and `Dispatcher` stand on.
+
+    They are one object in three rooms, one above the other: a request passes through all of them several times, and each hop from
+    object to object would be paid twenty thousand times a second.
+    """
+
+    def __init__(self, settings: Settings, latency: LiveLatency, now_s: float) -> None:
+        self.latency = latency
+        self.workers = Workers()
+        self.queue = FunctionQueue(settings.queue_max_requests, settings.queue_max_bytes)
+        self.late_answers = 0
+        """Results that came for requests which had been answered already: their deadline had passed or their client had left."""
+        self._deadlines = Deadlines()
+        self._counting = Counting(now_s)
+
+    def _answered(self, request: Request) -> None:
+        """The one terminal transition of a request that was let in."""
+        request.state = ANSWERED
+        self._counting.in_system -= 1
+        self._deadlines.forget()
+
+    def _withdraw(self, request: Request, effects: Effects) -> None:
+        """End a request before its answer has come."""
+        batch = request.batch
+        if request.state == ADMITTED:
+            self.queue.remove(request)
+        elif batch is not None:
+            batch.live -= 1
+            if not batch.live:
+                effects.append(Cancel(batch.instance_id, batch.id))
+        self._answered(request)
+
+    def _expire(self, now_s: float, effects: Effects) -> None:
+        """Answer every request whose deadline has come."""
+        if self._deadlines.next_s() > now_s:
+            return
+        for request in self._deadlines.due(now_s):
+            waited_s = now_s - request.arrived_s
+            served = bool(self.workers.by_id) or request.state == DISPATCHED
+            self._withdraw(request, effects)
+            effects.append(Answer(request, deadline_exceeded(waited_s) if served else no_instance(waited_s)))
+
+    def _collect(self, batch: Batch, codes: Sequence[int], now_s: float, answers: Effects) -> None:
+        """Turn a batch's results into answers for those members that still wait for one."""
+        error = None if len(codes) == len(batch.requests) else invalid_result(batch.instance_id)
+        for index, request in enumerate(batch.requests):
+            if request.state != DISPATCHED or request.batch is not batch:
+                self.late_answers += 1
+                continue
+            self._answered(request)
+            if now_s > request.deadline_s:
+                self.late_answers += 1
+                answers.append(Answer(request, deadline_exceeded(now_s - request.arrived_s)))
+                continue
+            if error is None and codes[index] in _SUCCESS:
+                self._counting.successes += 1
+            answers.append(Answer(request, error, index))
+
+    def _put_back(self, requests: Sequence[Request]) -> None:
+        """Their batch was never received."""
+        for request in requests:
+            request.state = ADMITTED
+            request.batch = None
+        self.queue.put_back(requests)
+
+    def _lost(self, request: Request, now_s: float, effects: Effects) -> None:
+        """The instance that executed the request has died."""
+        batch = request.batch
+        if batch is not None and request.replay_safe and not (request.retried or batch.streamed) and now_s < request.deadline_s:
+            request.retried = True
+            request.state = ADMITTED
+            request.batch = None
+            request.lane = request.lane._replace(solo=True)
+            self.queue.add(request)
+            return
+        self._answered(request)
+        effects.append(Answer(request, instance_lost(batch.instance_id if batch is not None else "")))
+
+    def _doubt(self, request: Request) -> None:
+        self.latency.doubt(request.lane.variant, self.workers.capacity().cores)

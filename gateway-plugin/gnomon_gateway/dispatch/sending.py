@@ -1,0 +1,117 @@
+"""From the queue to an instance: what the scheduling policy wants is checked, and becomes batches.
+
+The policy is asked about a lane again and again until nothing more comes of it. Before each time, the oldest requests that would
+be late are answered: no policy has to think of them. A policy that raises is replaced by the simplest one for that decision.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from typing import cast
+
+from gnomon_core.scheduling import Dispatch, Reject, ScheduleAction
+from gnomon_core.seams import SchedulingPolicy
+from gnomon_core.settings import Settings
+from gnomon_gateway.dispatch.asking import ask, may_take
+from gnomon_gateway.dispatch.effects import Answer, Effects, Send
+from gnomon_gateway.dispatch.endings import Endings
+from gnomon_gateway.dispatch.latency import LiveLatency
+from gnomon_gateway.dispatch.refusals import deadline_exceeded, rejected
+from gnomon_gateway.queueing.admission import Late, would_be_late
+from gnomon_gateway.queueing.batch import Batch
+from gnomon_gateway.queueing.queue import Lane
+from gnomon_gateway.queueing.request import DISPATCHED, Request
+from gnomon_gateway.scheduling.immediate import Immediate
+
+_LOG = logging.getLogger(__name__)
+
+_SIMPLEST = Immediate()
+_NEVER = float("inf")
+MIN_WAIT_S = 0.0005
+"""A policy that wants to be asked again at once is asked half a millisecond later: it must not keep the loop busy."""
+
+
+class Sending(Endings):
+    """The policy and the batches it makes."""
+
+    def __init__(self, settings: Settings, policy: SchedulingPolicy, latency: LiveLatency, now_s: float) -> None:
+        super().__init__(settings, latency, now_s)
+        self.policy = policy
+        self.policy_errors = 0
+        self._last_batch = 0
+
+    def _schedule_all(self, now_s: float, effects: Effects) -> Effects:
+        """Something may be possible now that was not before: ask the policy about every lane in which something waits."""
+        self._expire(now_s, effects)
+        if self.queue.requests:
+            for lane in self.queue.waiting_lanes():
+                self._schedule(lane, now_s, effects)
+        self._counting.busy_cores = self.workers.busy_cores
+        return effects
+
+    def _schedule(self, lane: Lane, now_s: float, effects: Effects) -> None:
+        """Ask the policy about this lane until nothing more comes of it."""
+        lane.wake_s = _NEVER
+        again = True
+        while again and self.workers.any_idle:
+            self._refuse_hopeless(lane, now_s, effects)
+            if not lane:
+                break
+            again = False
+            for action in self._asked(lane, now_s):
+                if isinstance(action, Dispatch):
+                    again |= self._send(lane, action, now_s, effects)
+                elif isinstance(action, Reject):
+                    again |= self._reject(lane, action, effects)
+                else:
+                    lane.wake_s = min(lane.wake_s, max(action.time_s, now_s + MIN_WAIT_S))
+        self._counting.busy_cores = self.workers.busy_cores
+
+    def _asked(self, lane: Lane, now_s: float) -> Sequence[ScheduleAction]:
+        actions = ask(self.policy, lane, self.workers.view(solo=lane.solo), self.latency, now_s)
+        if actions is None:
+            # The function goes on being served by the simplest policy.
+            self.policy_errors += 1
+            actions = _SIMPLEST.next(lane, self.workers.view(solo=lane.solo), self.latency, now_s)
+        return actions
+
+    def _refuse_hopeless(self, lane: Lane, now_s: float, effects: Effects) -> None:
+        """Answer the oldest requests that would be late: running them would help nobody and make others wait."""
+        capacity = self.workers.capacity()
+        while lane:
+            request = lane.head()
+            verdict = would_be_late(request, lane, capacity, self.latency, now_s)
+            if verdict is None:
+                return
+            if verdict is Late.EVER:
+                self._doubt(request)
+            self._withdraw(request, effects)
+            effects.append(Answer(request, deadline_exceeded(now_s - request.arrived_s)))
+
+    def _send(self, lane: Lane, action: Dispatch, now_s: float, effects: Effects) -> bool:
+        worker = self.workers.by_id.get(action.instance_id)
+        requests = cast("tuple[Request, ...]", action.requests)
+        if worker is None or not may_take(worker, lane, requests):
+            self.policy_errors += 1
+            _LOG.error("scheduling policy %s asked for a batch that may not be: %r", self.policy.name, action)
+            return False
+        self._last_batch += 1
+        batch = Batch(self._last_batch, worker.id, lane.key, requests, now_s)
+        batch.expected_end_s = now_s + (self.latency.seconds(lane.variant, worker.cores, batch.size) or 0.0)
+        for request in requests:
+            self.queue.remove(request)
+            request.state = DISPATCHED
+            request.batch = batch
+        self.workers.take(worker, batch)
+        effects.append(Send(batch))
+        return True
+
+    def _reject(self, lane: Lane, action: Reject, effects: Effects) -> bool:
+        done = False
+        for request in cast("tuple[Request, ...]", action.requests):
+            if request in lane:
+                self._withdraw(request, effects)
+                effects.append(Answer(request, rejected(action.reason)))
+                done = True
+        return done

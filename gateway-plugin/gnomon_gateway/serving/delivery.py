@@ -1,0 +1,162 @@
+"""What the dispatcher wants, done: batches to instances, answers to clients, and its timer on the event loop.
+
+    Send ─▶ BatchChannel.run(frame) … done(frame) ─▶ Dispatcher.finished ─▶ Answer ─▶ request.responder
+    Cancel ─▶ BatchChannel.cancel        Drained ─▶ whoever awaits it        wake_s ─▶ call_later
+
+A channel that closes before its batch has ended means that the instance is gone. A stream that breaks off may also mean that the
+function gave up: there the canary tells.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable, Coroutine
+from functools import partial
+
+from gnomon_core.seams import BatchChannel
+from gnomon_core.wire import Frame, Kind, Member
+from gnomon_gateway.dispatch.dispatcher import Dispatcher
+from gnomon_gateway.dispatch.effects import Answer, Cancel, Effects, Send
+from gnomon_gateway.queueing.batch import Batch
+from gnomon_gateway.serving.health import PROBE_TIMEOUT_S, Health
+from gnomon_gateway.serving.metrics import FunctionMetrics
+
+_LOG = logging.getLogger(__name__)
+
+
+class Delivery:
+    """A dispatcher bound to the channels of real instances and to the event loop's timer.
+
+    `FunctionRuntime` stands on it: one object in two rooms, because a request passes from one to the other several times.
+    """
+
+    def __init__(self, name: str, dispatcher: Dispatcher, epoch: int, on_frozen: Callable[[str, str], None]) -> None:
+        self.name = name
+        self.dispatcher = dispatcher
+        self.metrics = FunctionMetrics()
+        self._epoch = epoch
+        self._channels: dict[str, BatchChannel] = {}
+        self._served: set[str] = set()
+        self._drains: dict[str, list[asyncio.Future[None]]] = {}
+        self._emptied: list[asyncio.Future[None]] = []
+        self._background: set[asyncio.Task[None]] = set()
+        self._timer: asyncio.TimerHandle | None = None
+        self._timer_s = float("inf")
+        self._health = Health(dispatcher, self._channels, partial(self._frozen, on_frozen))
+
+    def instance_gone(self, instance_id: str, reason: str) -> None:
+        """The instance has ended. The batch that it executed is answered with 502, or run again where that is safe."""
+        channel = self._channels.pop(instance_id, None)
+        if channel is not None:
+            _LOG.info("instance %s of %s is gone: %s", instance_id, self.name, reason)
+        unread = channel is not None and channel.unread
+        self._carry_out(self.dispatcher.instance_gone(instance_id, time.monotonic(), unread=unread))
+
+    def _carry_out(self, effects: Effects, result: Frame | None = None) -> None:
+        """Do what the dispatcher wants, in its order, and set the timer for what comes next."""
+        for effect in effects:
+            if isinstance(effect, Answer):
+                self._answer(effect, result)
+            elif isinstance(effect, Send):
+                self._send(effect.batch)
+            elif isinstance(effect, Cancel):
+                channel = self._channels.get(effect.instance_id)
+                if channel is not None:
+                    channel.cancel(effect.batch_id)
+            else:
+                for drained in self._drains.pop(effect.instance_id, ()):
+                    if not drained.done():
+                        drained.set_result(None)
+        wake_s = self.dispatcher.wake_s
+        if wake_s < self._timer_s:
+            self._set_timer(wake_s)
+        if self._emptied and not self.dispatcher.in_system:
+            self._tell_emptied()
+
+    def _send(self, batch: Batch) -> None:
+        members = [Member(0, request.size, request.meta, request.body) for request in batch.requests]
+        budget_s = batch.deadline_s - time.monotonic()
+        frame = Frame(Kind.BATCH, batch.id, self._epoch, budget_s, batch.lane.head, members)
+        channel = self._channels[batch.instance_id]
+        self.metrics.sent(batch)
+        stream = partial(self._stream, batch) if batch.requests[0].streaming else None
+        channel.run(frame, partial(self._done, batch), stream)
+
+    def _done(self, batch: Batch, frame: Frame | None) -> None:
+        """The batch has its results, or None came because the instance was lost."""
+        if frame is None and batch.streamed:
+            self._in_background(self._stream_broke(batch))
+            return
+        if frame is None:
+            self.instance_gone(batch.instance_id, "its channel closed")
+            return
+        self._served.add(batch.instance_id)
+        codes = [200] if batch.streamed else [member.code for member in frame.members]
+        self._carry_out(self.dispatcher.finished(batch.instance_id, batch.id, codes, time.monotonic()), frame)
+
+    def _answer(self, answer: Answer, result: Frame | None) -> None:
+        request, error, index = answer
+        responder, request.responder = request.responder, None
+        duration_s = time.monotonic() - request.arrived_s
+        request.body = request.meta = b""  # its entry among the deadlines may outlive it
+        streamed = request.batch is not None and request.batch.streamed
+        if error is not None:
+            self.metrics.refused(error, duration_s)
+            if responder is not None:
+                if streamed:
+                    responder.broken()
+                else:
+                    responder.refuse(error)
+        elif streamed:
+            self.metrics.answered(200, duration_s)
+        else:
+            assert result is not None
+            member = result.members[index]
+            self.metrics.answered(member.code, duration_s)
+            if responder is not None:
+                responder.answer(member, result.head)
+
+    def _stream(self, batch: Batch, frame: Frame) -> None:
+        request = batch.requests[0]
+        self._health.sign_of_life(batch)
+        if frame.kind == Kind.STREAM_START:
+            self.dispatcher.stream_began(request)
+        if request.batch is batch and request.is_open and request.responder is not None:
+            request.responder.stream(frame)
+
+    async def _stream_broke(self, batch: Batch) -> None:
+        """A stream ended in the middle: the function gave up, or the instance is gone. The canary tells."""
+        channel = self._channels.get(batch.instance_id)
+        if channel is not None and await channel.probe(PROBE_TIMEOUT_S):
+            self._carry_out(self.dispatcher.finished(batch.instance_id, batch.id, (), time.monotonic()))
+        else:
+            self.instance_gone(batch.instance_id, "its channel closed")
+
+    def _in_background(self, work: Coroutine[None, None, None]) -> None:
+        task = asyncio.get_running_loop().create_task(work)
+        self._background.add(task)
+        task.add_done_callback(self._background.discard)
+
+    def _set_timer(self, wake_s: float) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer_s = wake_s
+        self._timer = asyncio.get_running_loop().call_later(max(0.0, wake_s - time.monotonic()), self._timer_came)
+
+    def _timer_came(self) -> None:
+        self._timer, self._timer_s = None, float("inf")
+        self._carry_out(self.dispatcher.timer(time.monotonic()))
+
+    def _tell_emptied(self) -> None:
+        waiting, self._emptied = self._emptied, []
+        for emptied in waiting:
+            if not emptied.done():
+                emptied.set_result(None)
+
+    def _frozen(self, on_frozen: Callable[[str, str], None], instance_id: str, reason: str) -> None:
+        """An instance does not answer: give it nothing more, and let the owner replace it."""
+        _LOG.warning("instance %s of %s is frozen: %s", instance_id, self.name, reason)
+        self._carry_out(self.dispatcher.drain(instance_id, time.monotonic()))
+        on_frozen(instance_id, reason)
