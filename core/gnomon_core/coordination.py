@@ -1,25 +1,26 @@
 """What a coordinator and the instances of its node say to each other over an instance's coordination socket.
 
-Every Body with layer blocks and every pool container (an empty fork that becomes a Shadow) is born with descriptor 4, its end of a
-SOCK_SEQPACKET pair. Messages are those of `gnomon_core.packets`, and each carries `epoch`: a number that grows with every start of
-the coordinator. An instance that has seen a newer epoch answers {"say": "stale", "epoch": newest} and does nothing else; else it
-answers with the epoch that it was asked with. A coordinator drops what carries another epoch than its own.
+Every Body with layer blocks and every pool container (an empty fork that becomes a Shadow) is born with descriptor 4, its end of
+a SOCK_SEQPACKET pair. Messages are those of `gnomon_core.packets`, and each carries `epoch`: a number that grows with every start
+of the coordinator. An instance that has seen a newer epoch answers {"say": "stale", "epoch": newest} and does nothing else; else
+it answers with the epoch that it was asked with. A coordinator drops what carries another epoch than its own.
 
 Coordinator to instance; `shadow` and `body` are instance ids, `blocks` block numbers, `split` a table from batch to b_S:
 
-    {"do": "hello"}                      say who you are; the answer is "empty", "registered" or "body"
+    {"do": "hello"}                     say who you are; the answer is "empty", "registered" or "body"
     {"do": "load", "shadow", "body", "program", "weights", "layers", "weight_mode", "cores", "cpus", "blocks", "split"}
-        + [order, log]                   to a pool container: enter the order's sandbox, write to the log, load the blocks, be `shadow`
+        with [order, log]               to a pool container: enter the order's sandbox, write to the log, load the blocks, and be
+                                        that Shadow
     {"do": "pair", "shadow", "blocks", "split", "shadow_cores", "expected_ms"}
-        + [data, to_shadow, from_shadow] to the Body, which writes `to_shadow` and reads `from_shadow`. From its next batch on; what
-                                         it had of an earlier pair is dropped
+        with [data, to, from]           to the Body, which writes the buffer `to` and reads `from`. It holds from its next batch
+                                        on, and what the Body had of an earlier pair is dropped
     {"do": "join", "shadow", "body", "blocks", "split"}
-        + [data, to_shadow, from_shadow] the mirror image to the Shadow, which reads `to_shadow` and writes `from_shadow`
-    {"do": "change", "blocks", "split"}  + "cores", "cpus" to a Shadow, + "shadow_cores", "expected_ms" to a Body. A Shadow is told
-                                         the union of old and new blocks first, its Body is told next, and then the Shadow is told
-                                         the new ones alone: no batch meets a Shadow without its blocks
-    {"do": "unpair"}                     to the Body: alone from the next batch on
-    {"do": "stop"}                       to the Shadow: exit
+        with [data, to, from]           the mirror image to the Shadow, which reads the buffer `to` and writes `from`
+    {"do": "change", "blocks", "split"} and "cores", "cpus" to a Shadow, "shadow_cores", "expected_ms" to a Body. A Shadow is told
+                                        the union of old and new blocks first, its Body is told next, and then the Shadow is
+                                        told the new ones alone: no batch meets a Shadow without its blocks
+    {"do": "unpair"}                    to the Body: alone from the next batch on
+    {"do": "stop"}                      to the Shadow: exit
 
 `expected_ms[r][s - 1]` is what the Shadow is predicted to take for s samples of run r (`Layers.runs(blocks)`), the hand-over
 included; an empty list where nothing is known. `order` and `log` are a sealed `gnomon_core.launch.Order` and a pipe's end for
@@ -27,17 +28,17 @@ writing; `data` is one end of a SOCK_SEQPACKET pair; both buffers are sealed in 
 
 Instance to coordinator:
 
-    {"say": "empty", "pid"}              a pool container that can be given a load
+    {"say": "empty", "pid"}             a pool container that can be given a load
     {"say": "registered", "shadow", "body", "blocks", "resident_bytes", "load_ms", "paired"}
-                                         a Shadow with its blocks resident; `paired` says that it has a partner's buffers
+                                        a Shadow with its blocks resident; `paired` says that it has a partner's buffers
     {"say": "body", "partner", "blocks", "split"}
-                                         a Body, alone where `partner` is null
-    {"say": "paired", "shadow"}          the Body uses its Shadow; from a Shadow: it has joined
-    {"say": "changed", "blocks"}         both
+                                        a Body; `partner` is null where it works alone
+    {"say": "paired", "shadow"}         the Body uses its Shadow; from a Shadow: it has joined
+    {"say": "changed", "blocks"}        both
     {"say": "unpaired", "shadow", "reason"}
-                                         the Body works alone, told to or not
+                                        the Body works alone, told to or not
     {"say": "failed", "shadow", "reason"}
-                                         a load, join or change that did not succeed
+                                        a load, join or change that did not succeed
     {"say": "stale", "epoch"}
 
 An instance may run a user's model, so a coordinator believes nothing of what it says but what concerns itself.

@@ -22,6 +22,10 @@ class PeerGoneError(ConnectionError):
     """The other side has closed the socket."""
 
 
+class PacketError(ValueError):
+    """What came is no message. It has been taken from the socket, and its descriptors are closed."""
+
+
 def socket_pair() -> tuple[socket.socket, socket.socket]:
     """Two connected ends."""
     return socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
@@ -51,21 +55,39 @@ def receive(connection: socket.socket) -> tuple[dict[str, Any], list[int]]:
     Raises:
         PeerGoneError: the other side has closed.
         BlockingIOError: the socket is non-blocking and empty.
+        PacketError: it is not a JSON object, too long, or has too many descriptors.
 
     """
     space = socket.CMSG_SPACE(MAX_DESCRIPTORS * array.array("i").itemsize)
     try:
-        data, ancillary, _, _ = connection.recvmsg(MAX_PACKET_BYTES, space, socket.MSG_CMSG_CLOEXEC)
+        data, ancillary, flags, _ = connection.recvmsg(MAX_PACKET_BYTES, space, socket.MSG_CMSG_CLOEXEC)
     except ConnectionResetError:
         # The other side has left something of ours unread. That is told once, before what it had still said itself.
-        data, ancillary, _, _ = connection.recvmsg(MAX_PACKET_BYTES, space, socket.MSG_CMSG_CLOEXEC)
+        data, ancillary, flags, _ = connection.recvmsg(MAX_PACKET_BYTES, space, socket.MSG_CMSG_CLOEXEC)
     descriptors = array.array("i")
     for level, kind, payload in ancillary:
         if level == socket.SOL_SOCKET and kind == socket.SCM_RIGHTS:
             descriptors.frombytes(payload[: len(payload) - len(payload) % descriptors.itemsize])
+    try:
+        return _message(data, flags), list(descriptors)
+    except (PeerGoneError, PacketError):
+        for descriptor in descriptors:
+            os.close(descriptor)
+        raise
+
+
+def _message(data: bytes, flags: int) -> dict[str, Any]:
     if not data:
         raise PeerGoneError
-    return json.loads(data), list(descriptors)
+    if flags & (socket.MSG_TRUNC | socket.MSG_CTRUNC):
+        raise PacketError("it is too long or has too many descriptors")
+    try:
+        message = json.loads(data)
+    except (ValueError, RecursionError) as error:
+        raise PacketError(f"it is not JSON: {type(error).__name__}") from None
+    if not isinstance(message, dict):
+        raise PacketError("it is not a JSON object")
+    return message
 
 
 def sealed_file(name: str, content: bytes) -> int:
