@@ -86,9 +86,9 @@ class History:
         """The connection ended under it. Nobody may rely on that; a test that kills no gateway does not allow it."""
         return self._end(End(token, 0, BROKE_OFF, "", "", at_s))
 
-    def executed(self, execution: Execution) -> None:
+    def executed(self, *batch: Execution) -> None:
         with self._lock:
-            self.executions.append(execution)
+            self.executions.extend(batch)
 
     def _end(self, end: End) -> End:
         with self._lock:

@@ -1,4 +1,4 @@
-"""Where instances tell what they begin to execute: a line over a connection, which they wait to see noted."""
+"""Where instances tell what they begin to execute: a line a batch over a connection, which they wait to see noted."""
 
 from __future__ import annotations
 
@@ -28,11 +28,10 @@ batches = 0
 def begin(events, context):
     global batches
     batches += 1
-    for event in events:
-        line = {"token": token_of(event), "instance": context.instance_id, "pid": os.getpid(), "batch": batches,
-                "at_s": time.monotonic()}
-        ledger.sendall(json.dumps(line).encode() + b"\\n")
-        ledger.recv(1)
+    known = {"instance": context.instance_id, "pid": os.getpid(), "batch": batches, "at_s": time.monotonic()}
+    lines = [{"token": token_of(event), **known} for event in events]
+    ledger.sendall(json.dumps(lines).encode() + b"\\n")
+    ledger.recv(1)
 
 
 def token_of(event):
@@ -67,8 +66,8 @@ class Ledger:
         class Listener(socketserver.StreamRequestHandler):
             def handle(self) -> None:
                 while (line := self.rfile.readline()).endswith(b"\n"):
-                    document: dict[str, Any] = json.loads(line)
-                    ledger.history.executed(Execution(**document))
+                    documents: list[dict[str, Any]] = json.loads(line)
+                    ledger.history.executed(*(Execution(**document) for document in documents))
                     with contextlib.suppress(ConnectionError):
                         self.wfile.write(b"k")
 

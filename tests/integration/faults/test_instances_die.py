@@ -9,7 +9,7 @@ from collections.abc import Callable
 from tests.integration.faults.callers import Callers, until
 from tests.integration.faults.conftest import Faulty, freeze, go_on, kill
 
-ROUNDS = 25
+ROUNDS = 20
 EVERY_S = 0.3
 
 
@@ -46,7 +46,7 @@ async def test_a_batch_that_a_killed_instance_never_received_is_not_lost(faulty:
     assert callers.history.check() == {"200": 15}
 
 
-async def test_random_kills_for_ten_seconds_hang_and_confuse_nobody(
+async def test_random_kills_hang_and_confuse_nobody(
     faulty: Faulty, callers: Callers, record_property: Callable[[str, object], None]
 ) -> None:
     faulty.serve("prey", instances=3)

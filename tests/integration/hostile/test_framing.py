@@ -249,14 +249,15 @@ def test_a_refused_client_that_stays_keeps_no_socket_of_ours(gateway: Attacked) 
         post("/nothing", b"Content-Length: 99999999999\r\n", b"a" * 100_000),
         post(HOT, CHUNKED, b"10\r\n"),
     ]
+    before = gateway.connections()
     connections = [gateway.connect() for _ in attacks * 3]
     for connection, attack in zip(connections, attacks * 3, strict=True):
         connection.sendall(attack)
     # The last one may still send its body; the others have been refused.
-    eventually(lambda: gateway.descriptors() <= gateway.idle_descriptors + 3, "refused connections stay open", 5)
+    eventually(lambda: gateway.connections() <= before + 3, "refused connections stay open", 5)
     for connection in connections:
         connection.close()
-    eventually(lambda: gateway.descriptors() <= gateway.idle_descriptors, "closed connections stay open", 5)
+    eventually(lambda: gateway.connections() <= before, "closed connections stay open", 5)
 
 
 def test_answers_that_cannot_leave_a_body_unread_end_the_connection(gateway: Attacked) -> None:
