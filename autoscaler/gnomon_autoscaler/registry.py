@@ -19,7 +19,8 @@ from gnomon_autoscaler.policies import hpa, kpa, openfaas, rates
 from gnomon_autoscaler.policies.fixed import Fixed
 from gnomon_autoscaler.wrappers import DownDelay, RateLimit, standard
 from gnomon_core.errors import bad_request
-from gnomon_core.seams import Capabilities, ScalingPolicy
+from gnomon_core.seam_values import Capabilities
+from gnomon_core.seams import ScalingPolicy
 from gnomon_core.settings import Settings
 
 GROUP = "gnomon.scaling_policies"

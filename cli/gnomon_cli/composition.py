@@ -27,7 +27,7 @@ from gnomon_cli.serve_options import ServeOptions
 from gnomon_cli.serve_secrets import basic_auth
 from gnomon_core.clock import WallClock
 from gnomon_core.functions import FunctionKey
-from gnomon_core.seams import StoredNamespace
+from gnomon_core.seam_values import StoredNamespace
 from gnomon_gateway.app import GatewayApp
 from gnomon_gateway.asynchronous.callbacks import Callbacks
 from gnomon_gateway.asynchronous.calls import CallStore

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from gnomon_autoscaler.loop import Autoscaler
 from gnomon_autoscaler.registry import Policies, require, scaling_policy
 from gnomon_core.scaling import Decision
-from gnomon_core.seams import Capabilities
+from gnomon_core.seam_values import Capabilities
 from gnomon_core.settings import Settings
 from gnomon_gateway.service import DecisionRecord
 

@@ -8,7 +8,6 @@ simulator feed the very same objects.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
 
@@ -18,6 +17,7 @@ from gnomon_core.pairs import Pair
 from gnomon_core.profiles import ModelProfile
 from gnomon_core.scaling import Action, Decision, FunctionLoad, Observation, PolicyState
 from gnomon_core.scheduling import FleetView, QueueView, ScheduleAction
+from gnomon_core.seam_values import Built, Capabilities, InstanceRequest, ModelEntry, StoredFunction, StoredNamespace, Usage
 from gnomon_core.signature import ModelSignature
 from gnomon_core.wire import Frame
 
@@ -86,28 +86,6 @@ class LatencyModel(Protocol):
         None while nothing is known.
         """
         ...
-
-
-@dataclass(frozen=True, slots=True)
-class Capabilities:
-    """What a platform can do, so that a policy which needs more is refused when it is chosen and not when it acts."""
-
-    place: bool
-    size: bool
-    victim: bool
-    resize: bool
-    pair: bool
-
-
-@dataclass(frozen=True, slots=True)
-class InstanceRequest:
-    """An instance to be made: the function, which version of it, how large, where, and the secrets it may see."""
-
-    spec: FunctionSpec
-    version: int
-    cores: int
-    node: str | None
-    secrets: Mapping[str, bytes]
 
 
 class BatchChannel(Protocol):
@@ -224,33 +202,6 @@ class Platform(Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True)
-class Usage:
-    """CPU seconds spent since each instance began (summed, also over those that have ended) and memory held now."""
-
-    cpu_s: float
-    memory_bytes: int
-
-
-@dataclass(frozen=True, slots=True)
-class StoredFunction:
-    """A function in the store; `version` grows with each change that needs new instances."""
-
-    spec: FunctionSpec
-    version: int
-    created_at: float
-    """Seconds since 1970."""
-
-
-@dataclass(frozen=True, slots=True)
-class StoredNamespace:
-    """A namespace that was made by a user. The default one is always there and never stored."""
-
-    name: str
-    labels: Mapping[str, str] = field(default_factory=dict)
-    annotations: Mapping[str, str] = field(default_factory=dict)
-
-
 class FunctionStore(Protocol):
     """What must outlive a restart: functions, secrets and namespaces. A call that has returned is on disk.
 
@@ -290,20 +241,6 @@ class FunctionStore(Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True)
-class ModelEntry:
-    """A model in the repository: its signature and where its verified files are."""
-
-    name: str
-    version: str
-    signature: ModelSignature
-    program: Path
-    weights: Path
-    sha256: Mapping[str, str]
-    layers: Path | None = None
-    """The program's layer blocks; None for a model that was captured without them."""
-
-
 class ModelRepository(Protocol):
     """Models by name and version. What is listed is whole and verified; a half-written or corrupt entry is never served."""
 
@@ -325,14 +262,6 @@ class ModelRepository(Protocol):
     def verify(self, reference: str) -> bool:
         """Whether every file still has the SHA-256 that the entry states."""
         ...
-
-
-@dataclass(frozen=True, slots=True)
-class Built:
-    """An image name and the content it names from now on."""
-
-    image: str
-    content_id: str
 
 
 class Builder(Protocol):

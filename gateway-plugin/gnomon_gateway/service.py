@@ -15,7 +15,7 @@ from typing import Protocol
 
 from gnomon_core.functions import FunctionKey, FunctionSpec
 from gnomon_core.scaling import Decision
-from gnomon_core.seams import Usage
+from gnomon_core.seam_values import Usage
 
 
 @dataclass(frozen=True, slots=True)

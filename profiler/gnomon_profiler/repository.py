@@ -29,7 +29,7 @@ from gnomon_core.errors import GnomonError, bad_request, conflict, not_found
 from gnomon_core.operators import ALLOWED_OPERATORS
 from gnomon_core.program import invalid_program
 from gnomon_core.program_reader import parse_program
-from gnomon_core.seams import ModelEntry
+from gnomon_core.seam_values import ModelEntry
 from gnomon_core.signature import ModelSignature
 
 PROGRAM = "program.json"

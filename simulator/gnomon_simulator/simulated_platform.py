@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from gnomon_core.errors import GnomonError
 from gnomon_core.fleet import Instance, InstanceState, Node
-from gnomon_core.seams import Capabilities
+from gnomon_core.seam_values import Capabilities
 from gnomon_simulator.events import Events
 from gnomon_simulator.profiles import Factor, Profile
 

@@ -9,7 +9,8 @@ import pytest
 from gnomon_core.errors import GnomonError
 from gnomon_core.fleet import InstanceState
 from gnomon_core.functions import FunctionSpec, read_deployment
-from gnomon_core.seams import BatchChannel, InstanceRequest, Platform
+from gnomon_core.seam_values import InstanceRequest
+from gnomon_core.seams import BatchChannel, Platform
 from gnomon_platforms.local.platform import LocalPlatform
 from gnomon_platforms.testing import NoModels, NothingBuilt, Recorder, answers, request_frame, send
 

@@ -18,7 +18,7 @@ from gnomon_cli.errors import CommandFailed
 from gnomon_cli.options import json_option
 from gnomon_cli.output import note, print_json, print_table
 from gnomon_cli.state import state_folder
-from gnomon_core.seams import ModelEntry
+from gnomon_core.seam_values import ModelEntry
 from gnomon_profiler.add import ensure_model
 from gnomon_profiler.names import known_names
 from gnomon_profiler.repository import PROGRAM, WEIGHTS, DirectoryRepository

@@ -18,7 +18,8 @@ from gnomon_core.errors import GnomonError
 from gnomon_core.fleet import Instance, InstanceState
 from gnomon_core.functions import FunctionKey
 from gnomon_core.scaling import Action, CreateBody, DestroyBody, FunctionLoad, Resize, SetBufferPlan
-from gnomon_core.seams import BatchChannel, InstanceRequest, Platform, SchedulingPolicy
+from gnomon_core.seam_values import InstanceRequest
+from gnomon_core.seams import BatchChannel, Platform, SchedulingPolicy
 from gnomon_core.settings import Settings
 from gnomon_gateway.lifecycle.control import ScalingControl
 from gnomon_gateway.lifecycle.deployed import Deployed

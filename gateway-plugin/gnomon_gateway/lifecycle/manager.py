@@ -12,7 +12,8 @@ from dataclasses import dataclass
 
 from gnomon_core.errors import bad_request, conflict
 from gnomon_core.functions import DEFAULT_NAMESPACE, FunctionKey, FunctionSpec
-from gnomon_core.seams import FunctionStore, Platform, SchedulingPolicy, StoredFunction
+from gnomon_core.seam_values import StoredFunction
+from gnomon_core.seams import FunctionStore, Platform, SchedulingPolicy
 from gnomon_core.settings import Settings
 from gnomon_gateway.dispatch.latency import LiveLatency
 from gnomon_gateway.lifecycle.control import ScalingControl

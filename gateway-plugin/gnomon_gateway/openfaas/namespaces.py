@@ -9,7 +9,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
 from gnomon_core.errors import bad_request
-from gnomon_core.seams import StoredNamespace
+from gnomon_core.seam_values import StoredNamespace
 from gnomon_gateway.openfaas.control import Control, Handlers
 from gnomon_gateway.openfaas.documents import read_object, text_field, texts_field
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 from gnomon_core.functions import FunctionKey
-from gnomon_core.seams import Usage
+from gnomon_core.seam_values import Usage
 
 
 class UsageMeter:

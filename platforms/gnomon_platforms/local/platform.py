@@ -20,7 +20,8 @@ from gnomon_core.fleet import Instance, InstanceState, Node
 from gnomon_core.functions import FunctionSpec
 from gnomon_core.pairs import Pair
 from gnomon_core.profiles import ModelProfile
-from gnomon_core.seams import Capabilities, InstanceRequest, ModelRepository, PlatformListener, Usage
+from gnomon_core.seam_values import Capabilities, InstanceRequest, Usage
+from gnomon_core.seams import ModelRepository, PlatformListener
 from gnomon_core.signature import ModelSignature
 from gnomon_platforms.local import usage
 from gnomon_platforms.local.cgroups import MemoryGroups

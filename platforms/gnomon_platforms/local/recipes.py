@@ -14,7 +14,8 @@ from typing import Any
 from gnomon_core.errors import GnomonError, bad_request
 from gnomon_core.functions import FunctionSpec
 from gnomon_core.launch import Launch, Limits, Order, Sandbox
-from gnomon_core.seams import InstanceRequest, ModelRepository
+from gnomon_core.seam_values import InstanceRequest
+from gnomon_core.seams import ModelRepository
 from gnomon_core.signature import ModelSignature
 from gnomon_platforms.local.images import BuiltHandler, BuiltImages, ImageTable
 from gnomon_platforms.local.users import Users

@@ -21,7 +21,7 @@ from gnomon_core.clock import WallClock
 from gnomon_core.errors import conflict
 from gnomon_core.functions import FunctionKey, FunctionSpec
 from gnomon_core.scaling import CreateBody, Decision
-from gnomon_core.seams import Usage
+from gnomon_core.seam_values import Usage
 from gnomon_gateway.asynchronous.callbacks import Callbacks
 from gnomon_gateway.asynchronous.calls import CallStore
 from gnomon_gateway.asynchronous.endpoint import AsyncEndpoint

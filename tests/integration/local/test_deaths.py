@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from gnomon_core.functions import read_deployment
-from gnomon_core.seams import InstanceRequest
+from gnomon_core.seam_values import InstanceRequest
 from gnomon_core.wire import Frame
 from gnomon_platforms.local import lives
 from gnomon_platforms.testing import answers, request_frame, send

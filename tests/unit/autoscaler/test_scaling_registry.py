@@ -7,7 +7,7 @@ import pytest
 from gnomon_autoscaler import registry
 from gnomon_autoscaler.registry import BUILT_IN, GROUP, require, scaling_policy, with_entry_points
 from gnomon_core.errors import GnomonError
-from gnomon_core.seams import Capabilities
+from gnomon_core.seam_values import Capabilities
 from gnomon_core.settings import Settings
 
 NOTHING = Capabilities(place=False, size=False, victim=False, resize=False, pair=False)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from gnomon_core.functions import FunctionKey
-from gnomon_core.seams import Usage
+from gnomon_core.seam_values import Usage
 from gnomon_gateway.openfaas.usage import UsageMeter
 
 FN = FunctionKey("fn")
