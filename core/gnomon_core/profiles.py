@@ -81,6 +81,7 @@ class ModelProfile:
     `loading` is by weight mode, "shared" or "private"; `body_start_s` and `shadow_start_s` lie between a decision and an instance
     that has loaded nothing yet. `overhead_bytes` is what an instance holds besides its weights. `spread` is the relative
     interquartile range of the whole model's cells, by "cores/batch". `provenance` says machine, versions, date and commit.
+    `block_load_s` is, by weight mode, what loading each block by itself took; empty where that was not measured.
     """
 
     model: str
@@ -95,6 +96,7 @@ class ModelProfile:
     transfer_seconds_per_byte: float
     spread: Mapping[str, float] = field(default_factory=dict)
     provenance: Mapping[str, str] = field(default_factory=dict)
+    block_load_s: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
 
     def run_seconds(self, run: Run, cores: int, batch: int) -> float | None:
         """How long a run of blocks takes, as the sum of its blocks; None where one is not known."""
@@ -142,6 +144,7 @@ class ModelProfile:
             "loading": {
                 mode: {"fixed_s": one.fixed_s, "seconds_per_byte": one.seconds_per_byte} for mode, one in self.loading.items()
             },
+            "block_load_s": {mode: list(seconds) for mode, seconds in self.block_load_s.items()},
             "body_start_s": self.body_start_s,
             "shadow_start_s": self.shadow_start_s,
             "overhead_bytes": self.overhead_bytes,
@@ -175,10 +178,14 @@ class ModelProfile:
                 transfer_seconds_per_byte=float(document["transfer"]["seconds_per_byte"]),
                 spread={str(cell): float(spread) for cell, spread in document.get("spread", {}).items()},
                 provenance={str(key): str(value) for key, value in document.get("provenance", {}).items()},
+                block_load_s={
+                    str(mode): tuple(float(one) for one in seconds) for mode, seconds in document.get("block_load_s", {}).items()
+                },
             )
         except (KeyError, TypeError, AttributeError) as error:
             raise ValueError(f"no profile: {type(error).__name__}: {error}") from None
-        if len(profile.blocks) != len(profile.layers.blocks):
+        per_block = (profile.blocks, *profile.block_load_s.values())
+        if any(len(values) != len(profile.layers.blocks) for values in per_block):
             raise ValueError("not one table for each block")
         return profile
 

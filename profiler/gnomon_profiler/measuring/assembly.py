@@ -1,0 +1,133 @@
+"""Finished cells become a profile: tables, fitted lines, and where all of it comes from."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from datetime import datetime
+
+from gnomon_core.profiles import LatencyTable, Loading, ModelProfile
+from gnomon_profiler.measuring.cells import WEIGHT_MODES, Cell, Plan, Subject, loading_sets
+from gnomon_profiler.measuring.fits import fixed_and_per_unit
+from gnomon_profiler.measuring.journal import Result, spread_of
+from gnomon_profiler.measuring.machine import Machine
+
+_DIGITS = 6
+ALLOCATOR = "glibc, freed memory kept"
+
+
+@dataclass(frozen=True, slots=True)
+class Starts:
+    """What lies between a decision and an instance besides loading weights, and how that was measured."""
+
+    body_s: float
+    shadow_s: float
+    how: str
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """The finished cells, and what they are of."""
+
+    subject: Subject
+    plan: Plan
+    results: Mapping[Cell, Result]
+
+    def latencies(self) -> Iterator[tuple[Cell, Result]]:
+        """The cells that are batches."""
+        return ((cell, result) for cell, result in self.results.items() if cell.what == "latency")
+
+    def one(self, what: str, mode: str = "") -> Result:
+        """The result of a cell that is there once, or once for a weight mode."""
+        return self.results[Cell(what, mode=mode)]
+
+
+@dataclass(frozen=True, slots=True)
+class Surroundings:
+    """Where and when it was measured; `software` as `machine.software` gives it."""
+
+    machine: Machine
+    software: Mapping[str, str]
+    when: datetime
+
+
+def assemble(measured: Measured, surroundings: Surroundings, starts: Starts | None = None) -> ModelProfile:
+    """The profile of a model. Without `starts` of a platform, those of bare forks are taken."""
+    subject = measured.subject
+    whole: dict[int, dict[int, float]] = {}
+    blocks: list[dict[int, dict[int, float]]] = [{} for _ in subject.layers.blocks]
+    spread: dict[str, float] = {}
+    for cell, result in measured.latencies():
+        whole.setdefault(cell.cores, {})[cell.batch] = _rounded(result["whole_s"])
+        spread[f"{cell.cores}/{cell.batch}"] = round(spread_of(result), 4)
+        for table, seconds in zip(blocks, result["blocks_s"], strict=True):
+            table.setdefault(cell.cores, {})[cell.batch] = _rounded(seconds)
+    transfer, forks = measured.one("transfer"), measured.one("starts")
+    fixed_s, per_byte_s = fixed_and_per_unit([float(size) for size in transfer["sizes_bytes"]], transfer["seconds"])
+    starts = starts or Starts(forks["body_s"], forks["shadow_s"], "forks of a process with torch, without a platform")
+    return ModelProfile(
+        model=subject.name,
+        layers=subject.layers,
+        whole=LatencyTable(whole),
+        blocks=tuple(LatencyTable(table) for table in blocks),
+        loading={mode: _loading(subject, measured.one("loading", mode)) for mode in WEIGHT_MODES},
+        block_load_s={mode: _block_loads(subject, measured.one("loading", mode)) for mode in WEIGHT_MODES},
+        body_start_s=_rounded(starts.body_s),
+        shadow_start_s=_rounded(starts.shadow_s),
+        overhead_bytes=int(measured.one("memory")["busy_bytes"]),
+        transfer_fixed_s=_rounded(fixed_s),
+        transfer_seconds_per_byte=_rounded(per_byte_s),
+        spread=spread,
+        provenance=_provenance(measured, surroundings) | {"starts": starts.how},
+    )
+
+
+def _provenance(measured: Measured, surroundings: Surroundings) -> dict[str, str]:
+    subject, memory = measured.subject, measured.one("memory")
+    repeats = [int(result["repeats"]) for _, result in measured.latencies()]
+    megabytes = {name: f"{memory[name] / 1e6:.1f} MB" for name in ("idle_bytes", "busy_bytes", "proportional_bytes")}
+    return {
+        "machine": str(surroundings.machine),
+        "machine_id": surroundings.machine.id,
+        **surroundings.software,
+        "date": surroundings.when.date().isoformat(),
+        "weights": str(subject.details.get("weights", "as captured")),
+        "weights_sha256": subject.sha256.get("weights.safetensors", ""),
+        "latency_weight_mode": "shared, resident before the first batch",
+        "loading_shared": "mapped from a warm page cache, every page read once",
+        "loading_private": f"copied from a warm page cache at {_private_gigabytes_per_s(measured):.1f} GB/s",
+        "overhead": f"{megabytes['idle_bytes']} idle, {megabytes['busy_bytes']} after a batch of {max(measured.plan.batches)}, "
+        f"{megabytes['proportional_bytes']} proportional",
+        "allocator": ALLOCATOR,
+        "repeats": f"{min(repeats)} to {max(repeats)} a cell, medians; spread is the interquartile range",
+    }
+
+
+def _private_gigabytes_per_s(measured: Measured) -> float:
+    """The bandwidth of a whole model's own copy."""
+    seconds = measured.one("loading", "private")["seconds"]
+    return measured.subject.layers.parameter_bytes() / seconds[-1] / 1e9 if seconds else 0.0
+
+
+def _loading(subject: Subject, result: Result) -> Loading:
+    sets = loading_sets(subject.layers)
+    if not sets:
+        return Loading(0.0, 0.0)
+    sizes = [float(subject.layers.parameter_bytes(numbers)) for numbers in sets]
+    fixed_s, per_byte_s = fixed_and_per_unit(sizes, result["seconds"])
+    return Loading(_rounded(fixed_s), _rounded(per_byte_s))
+
+
+def _block_loads(subject: Subject, result: Result) -> tuple[float, ...]:
+    """Seconds of each block loaded by itself; 0 for one without weights."""
+    by_block = {
+        numbers[0]: seconds
+        for numbers, seconds in zip(loading_sets(subject.layers), result["seconds"], strict=True)
+        if len(numbers) == 1
+    }
+    return tuple(_rounded(by_block.get(number, 0.0)) for number in range(len(subject.layers.blocks)))
+
+
+def _rounded(seconds: float) -> float:
+    """Six significant digits: files stay small, and no more is known."""
+    return float(f"{seconds:.{_DIGITS}g}")

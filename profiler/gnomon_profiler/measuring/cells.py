@@ -1,0 +1,120 @@
+"""What there is to measure, as cells: each is finished or not, and can be measured again by itself.
+
+A latency cell is one batch size on one number of cores; the others are the model's loading in one weight mode, its memory, its
+starts, and the machine's hand-over of tensors.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from gnomon_core.blocks import Layers
+
+WEIGHT_MODES = ("shared", "private")
+MEGABYTE = 1_000_000
+TRANSFER_BYTES = (4096, 65536, *(size * MEGABYTE for size in (1, 2, 4, 8, 16, 32, 64)))
+NOISY = 0.05
+"""A relative interquartile range above which a cell is measured again."""
+_LOADING_REPEATS = 7
+_TRANSFER_REPEATS = 15
+_START_REPEATS = 11
+_SHARES = (0.25, 0.5, 0.75, 1.0)
+_FIXED_COST = 4.0
+"""What a cell without a batch takes, in batches of one on one core: a guess that only the remaining time depends on."""
+
+
+@dataclass(frozen=True, slots=True)
+class Cell:
+    """One thing to measure. `cores`, `batch` and `mode` are set where they mean something."""
+
+    what: str
+    cores: int = 0
+    batch: int = 0
+    mode: str = ""
+
+    @property
+    def key(self) -> str:
+        """Its name in a journal: "latency/2/4", "loading/shared", "memory"."""
+        parts = (str(part) for part in (self.what, self.cores or "", self.batch or "", self.mode))
+        return "/".join(part for part in parts if part)
+
+    @property
+    def cost(self) -> float:
+        """About how long it takes beside the other cells."""
+        return self.batch / self.cores if self.cores else _FIXED_COST
+
+    def __str__(self) -> str:
+        if self.what == "latency":
+            return f"{self.cores} core{'s' if self.cores > 1 else ''}, batch {self.batch}"
+        return f"{self.what} {self.mode}".strip()
+
+
+@dataclass(frozen=True, slots=True)
+class Subject:
+    """What is measured: a model's three files and its blocks. `name` is NAME@VERSION."""
+
+    name: str
+    program: Path
+    weights: Path
+    layers_file: Path
+    layers: Layers
+    sha256: Mapping[str, str]
+    details: Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """How much of it: which cores and batches, and how often each batch at least."""
+
+    cores: tuple[int, ...]
+    batches: tuple[int, ...]
+    repeats: int
+    cpus: tuple[int, ...]
+    most_repeats: int = 40
+    budget_s: float = 2.0
+
+    def cells(self) -> Iterator[Cell]:
+        """All cells, those that everything else is judged by first."""
+        for cores in sorted(self.cores):
+            for batch in sorted(self.batches):
+                yield Cell("latency", cores, batch)
+        for mode in WEIGHT_MODES:
+            yield Cell("loading", mode=mode)
+        for what in ("memory", "starts", "transfer"):
+            yield Cell(what)
+
+    def cpus_for(self, cores: int) -> list[int]:
+        """The CPUs that so many cores are: the last ones, since the kernel's own work tends to sit on the first."""
+        return list(self.cpus[-cores:])
+
+
+def order_for(cells: Sequence[Cell], subject: Subject, plan: Plan) -> dict[str, Any]:
+    """The order by which these cells are measured: one cell, or latency cells of the same cores."""
+    first = cells[0]
+    order: dict[str, Any] = {
+        "measure": first.what,
+        "program": str(subject.program),
+        "weights": str(subject.weights),
+        "layers": str(subject.layers_file),
+    }
+    if first.what == "latency":
+        repeats = {"repeats": plan.repeats, "most_repeats": max(plan.most_repeats, plan.repeats), "budget_s": plan.budget_s}
+        batches = [cell.batch for cell in cells]
+        return order | repeats | {"cores": first.cores, "cpus": plan.cpus_for(first.cores), "batches": batches}
+    if first.what == "loading":
+        return order | {"mode": first.mode, "sets": loading_sets(subject.layers), "repeats": _LOADING_REPEATS}
+    if first.what == "memory":
+        return order | {"batch": max(plan.batches)}
+    if first.what == "starts":
+        return order | {"cpus": plan.cpus_for(1), "repeats": _START_REPEATS}
+    return order | {"sizes_bytes": list(TRANSFER_BYTES), "repeats": _TRANSFER_REPEATS, "cpus": list(plan.cpus)}
+
+
+def loading_sets(layers: Layers) -> list[list[int]]:
+    """Each block that has weights, and then the first quarter, half, three quarters and all of them."""
+    numbers = [number for number, block in enumerate(layers.blocks) if block.weights]
+    growing = [numbers[: max(1, round(share * len(numbers)))] for share in _SHARES] if numbers else []
+    return [*([number] for number in numbers), *growing]

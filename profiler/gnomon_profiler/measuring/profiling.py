@@ -1,0 +1,133 @@
+"""A model of the repository in, its profile on this machine out."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+
+from gnomon_core.blocks import Layers
+from gnomon_core.errors import GnomonError, bad_request
+from gnomon_core.profiles import ModelProfile
+from gnomon_core.seam_values import ModelEntry
+from gnomon_profiler.measuring.assembly import Measured, Starts, Surroundings, assemble
+from gnomon_profiler.measuring.cells import Plan, Subject
+from gnomon_profiler.measuring.journal import Journal
+from gnomon_profiler.measuring.machine import Machine, software, this_machine
+from gnomon_profiler.measuring.process import MeasuringProcess
+from gnomon_profiler.measuring.session import Session
+from gnomon_profiler.measuring.store import ProfileStore
+
+MAX_BATCH = 8
+REPEATS = 10
+
+
+@dataclass(frozen=True, slots=True)
+class Wishes:
+    """What to measure: these cores (all of the machine's without any), these batches, each at least `repeats` times."""
+
+    cores: tuple[int, ...] = ()
+    batches: tuple[int, ...] = tuple(range(1, MAX_BATCH + 1))
+    repeats: int = REPEATS
+
+
+def profile_model(
+    entry: ModelEntry,
+    store: ProfileStore,
+    wishes: Wishes,
+    progress: Callable[[str], None],
+    starts: Callable[[], Starts] | None = None,
+) -> tuple[ModelProfile, Path]:
+    """Measure a model and store its profile. An interrupted call is gone on with by the next one with the same wishes' repeats.
+
+    Blocks for minutes. `starts` asks a platform how long starts take; without it those of bare forks are measured.
+
+    Raises:
+        GnomonError: 422 `no_layer_blocks` for a model without blocks, 400 `cores_beyond_machine`, 500 `measuring_failed`.
+
+    """
+    machine = this_machine()
+    plan = plan_for(machine, wishes)
+    subject = subject_of(entry)
+    with MeasuringProcess() as process:
+        versions = software(process.hello)
+        journal = Journal(store.journal(subject.name, machine.id), _identity(subject, plan, machine, versions))
+        results = Session(subject, plan, journal, process, progress=progress).run()
+    surroundings = Surroundings(machine, versions, datetime.now(UTC))
+    profile = assemble(Measured(subject, plan, results), surroundings, starts() if starts else None)
+    path = store.put(subject.name, machine.id, profile)
+    journal.remove()
+    return profile, path
+
+
+def plan_for(machine: Machine, wishes: Wishes) -> Plan:
+    """What is measured on this machine.
+
+    Raises:
+        GnomonError: 400 `cores_beyond_machine`.
+
+    """
+    cores = wishes.cores or tuple(range(1, machine.cores + 1))
+    if max(cores) > machine.cores:
+        raise bad_request(
+            "cores_beyond_machine",
+            f"This machine has {machine.cores} cores for us; {max(cores)} cannot be measured on it.",
+            "Measure on a machine that has them, or read them extrapolated: gnomon models profiles NAME --serial 5",
+        )
+    return Plan(tuple(sorted(set(cores))), tuple(sorted(set(wishes.batches))), wishes.repeats, machine.cpus)
+
+
+def subject_of(entry: ModelEntry) -> Subject:
+    """The model and its blocks.
+
+    Raises:
+        GnomonError: 422 `no_layer_blocks`.
+
+    """
+    name = f"{entry.name}@{entry.version}"
+    if entry.layers is None:
+        raise GnomonError(
+            422,
+            "no_layer_blocks",
+            f"{name} was captured without its layer blocks, and a profile is a table of them.",
+            "Capture it again and add it under another version.",
+        )
+    layers = Layers.from_json(json.loads(entry.layers.read_bytes()))
+    return Subject(name, entry.program, entry.weights, entry.layers, layers, entry.sha256, entry.signature.details)
+
+
+def _identity(subject: Subject, plan: Plan, machine: Machine, versions: Mapping[str, str]) -> dict[str, object]:
+    """What a journal's cells are of. Cores and batches are not part of it: a wish for more of them goes on as well."""
+    blocks = hashlib.sha256(json.dumps(subject.layers.to_json(), sort_keys=True).encode()).hexdigest()
+    return {
+        "model": subject.name,
+        "program_sha256": subject.layers.program_sha256,
+        "weights_sha256": subject.sha256.get("weights.safetensors", ""),
+        "blocks_sha256": blocks,
+        "machine": str(machine),
+        "repeats": plan.repeats,
+        "torch": versions["torch"],
+        "python": versions["python"],
+    }
+
+
+def parse_numbers(text: str) -> tuple[int, ...]:
+    """Numbers and ranges of numbers, each above 0.
+
+    Example: "1,2,4-6" gives (1, 2, 4, 5, 6).
+
+    Raises:
+        ValueError: it says something else.
+
+    """
+    found: list[int] = []
+    for part in text.split(","):
+        first, dash, last = part.strip().partition("-")
+        numbers: Sequence[int] = range(int(first), int(last) + 1) if dash else [int(first)]
+        if not numbers or min(numbers) < 1:
+            raise ValueError(f"{part!r} is no number above 0 and no range of them")
+        found.extend(numbers)
+    return tuple(found)

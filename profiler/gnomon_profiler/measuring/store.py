@@ -1,0 +1,81 @@
+"""Profiles by model and machine, in the folder of a model repository.
+
+    profiles/NAME@VERSION/MACHINE.json       a gnomon_core.profiles.ModelProfile
+    profiles/NAME@VERSION/MACHINE.journal    the cells of a run that is not finished
+
+A profile belongs to one program: where the repository's entry has another one by now, it is not found.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+from gnomon_core.profiles import ModelProfile
+
+FOLDER = "profiles"
+
+
+class ProfileStore:
+    """The profiles under a repository's folder."""
+
+    def __init__(self, repository: Path) -> None:
+        self._root = repository / FOLDER
+
+    def path(self, model: str, machine_id: str) -> Path:
+        """Where the profile of NAME@VERSION on a machine is, or will be."""
+        return self._root / model / f"{machine_id}.json"
+
+    def journal(self, model: str, machine_id: str) -> Path:
+        """Where the unfinished cells are."""
+        return self.path(model, machine_id).with_suffix(".journal")
+
+    def list(self, model: str | None = None) -> Iterator[tuple[Path, ModelProfile]]:
+        """Every readable profile, of one model or of all, in the order of their names."""
+        for path in sorted(self._root.glob(f"{model or '*'}/*.json")):
+            try:
+                yield path, read_profile(path)
+            except (OSError, ValueError):
+                continue
+
+    def find(self, model: str, program_sha256: str, machine_id: str) -> ModelProfile | None:
+        """The model's profile on this machine; without one, that on the machine with the most cores: better than knowing nothing.
+
+        Served latencies correct either.
+        """
+        fitting = {path.stem: profile for path, profile in self.list(model) if profile.layers.program_sha256 == program_sha256}
+        if machine_id in fitting:
+            return fitting[machine_id]
+        return max(fitting.values(), key=lambda profile: max(profile.whole.seconds, default=0), default=None)
+
+    def put(self, model: str, machine_id: str, profile: ModelProfile) -> Path:
+        """Write a profile, whole or not at all."""
+        path = self.path(model, machine_id)
+        write_profile(path, profile)
+        return path
+
+
+def read_profile(path: Path) -> ModelProfile:
+    """The profile in a file.
+
+    Raises:
+        ValueError: it holds none.
+
+    """
+    return ModelProfile.from_json(json.loads(path.read_bytes()))
+
+
+def write_profile(path: Path, profile: ModelProfile) -> None:
+    """Write a profile by renaming a finished file into place."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    descriptor, incoming = tempfile.mkstemp(dir=path.parent, prefix=".incoming-")
+    with os.fdopen(descriptor, "w", encoding="utf-8") as file:
+        json.dump(profile.to_json(), file, ensure_ascii=False, separators=(",", ":"))
+        file.write("\n")
+        file.flush()
+        os.fchmod(file.fileno(), 0o644)
+        os.fsync(file.fileno())
+    Path(incoming).replace(path)
