@@ -32,7 +32,7 @@ TABLE = {
     "version": Entry(f"{_COMMANDS}.about", "version", "Show our version and the gateway's."),
     "login": Entry(f"{_COMMANDS}.login", "login", "Keep a login for a gateway."),
     "logout": Entry(f"{_COMMANDS}.login", "logout", "Forget a gateway's login."),
-    "models": Entry(f"{_COMMANDS}.models", "models", "Add, list and verify models."),
+    "models": Entry(f"{_COMMANDS}.models", "models", "Add, list, verify and profile models."),
     "simulate": Entry(f"{_COMMANDS}.simulation", "simulate", "Try a policy on a trace in virtual time."),
     "replay": Entry(f"{_COMMANDS}.simulation", "replay", "Send a trace's requests to a running gateway and measure."),
 }

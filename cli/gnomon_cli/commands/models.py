@@ -6,7 +6,6 @@ makes. What is in the repository has been checked, and `verify` reads every byte
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -14,31 +13,24 @@ from typing import Any
 import click
 
 from gnomon_cli.command import Command
+from gnomon_cli.commands.profiles import profile, profiles
 from gnomon_cli.errors import CommandFailed
+from gnomon_cli.model_folder import folder_options, model_repository
 from gnomon_cli.options import json_option
 from gnomon_cli.output import note, print_json, print_table
-from gnomon_cli.state import state_folder
 from gnomon_core.seam_values import ModelEntry
 from gnomon_profiler.add import ensure_model
 from gnomon_profiler.names import known_names
-from gnomon_profiler.repository import PROGRAM, WEIGHTS, DirectoryRepository
+from gnomon_profiler.repository import PROGRAM, WEIGHTS
 
 
 @click.group()
 def models() -> None:
-    """Add, list and verify models."""
+    """Add, list, verify and profile models."""
 
 
-def folder_options(function: Any) -> Any:
-    """Where the repository is."""
-    for option in (
-        click.option(
-            "--models", "folder", default="", metavar="FOLDER", help="Model repository; default: models in the state folder."
-        ),
-        click.option("--state", default="", metavar="FOLDER", help="State folder of `gnomon serve`; default .gnomon here."),
-    ):
-        function = option(function)
-    return function
+models.add_command(profile)
+models.add_command(profiles)
 
 
 @models.command(
@@ -57,7 +49,7 @@ def list_models(*, folder: str, state: str, catalog: bool, as_json: bool) -> Non
     if catalog:
         print_json(list(known_names())) if as_json else click.echo("\n".join(known_names()))
         return
-    entries = list(_repository(folder, state).list())
+    entries = list(model_repository(folder, state).list())
     if as_json:
         print_json([_document(entry) for entry in entries])
         return
@@ -92,7 +84,7 @@ def list_models(*, folder: str, state: str, catalog: bool, as_json: bool) -> Non
 @json_option
 def add(*, name: str, folder: str, state: str, weights: Path | None, source: Path | None, version: str, as_json: bool) -> None:
     """Put a model into the repository: one of the catalog, or a captured one."""
-    repository = _repository(folder, state)
+    repository = model_repository(folder, state)
     if source:
         entry = repository.put(name, version, dict(_files(source)))
     else:
@@ -115,7 +107,7 @@ def add(*, name: str, folder: str, state: str, weights: Path | None, source: Pat
 @json_option
 def show(*, reference: str, folder: str, state: str, as_json: bool) -> None:
     """Show what a model takes and gives, and where its files are."""
-    entry = _repository(folder, state).get(reference)
+    entry = model_repository(folder, state).get(reference)
     if as_json:
         print_json(_document(entry))
         return
@@ -140,17 +132,13 @@ def show(*, reference: str, folder: str, state: str, as_json: bool) -> None:
 @folder_options
 def verify(*, references: tuple[str, ...], folder: str, state: str) -> None:
     """Read every byte of some models, or of all, and compare with the SHA-256 of their manifests."""
-    repository = _repository(folder, state)
+    repository = model_repository(folder, state)
     chosen = references or tuple(f"{entry.name}@{entry.version}" for entry in repository.list())
     broken = [reference for reference in chosen if not repository.verify(reference)]
     for reference in chosen:
         click.echo(f"{reference}: {'broken' if reference in broken else 'whole'}")
     if broken:
         raise CommandFailed(f"Broken: {', '.join(broken)}.", "Add them again with `gnomon models add`.")
-
-
-def _repository(folder: str, state: str) -> DirectoryRepository:
-    return DirectoryRepository(Path(folder).expanduser() if folder else state_folder(state, os.environ) / "models")
 
 
 def _files(source: Path) -> Iterator[tuple[str, bytes]]:

@@ -1,0 +1,199 @@
+"""`gnomon models profile` and `profiles`: how fast a model is here, block by block, and what it takes to load it.
+
+`profile` measures for minutes, says what it has found as it goes, and can be interrupted: the same command goes on. `profiles`
+lists what was measured and shows one model's tables; cores beyond the measured ones are marked and follow from a serial fraction.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import click
+
+from gnomon_cli.command import Command
+from gnomon_cli.errors import CommandFailed
+from gnomon_cli.model_folder import folder_options, model_repository, profile_store
+from gnomon_cli.options import json_option
+from gnomon_cli.output import note, print_json, print_table
+from gnomon_core.profiles import ModelProfile
+from gnomon_profiler.measuring.profiling import MAX_BATCH, REPEATS, Wishes, parse_numbers, profile_model
+from gnomon_profiler.measuring.store import read_profile, write_profile
+
+SHOWN_BEYOND = (4, 8, 16)
+"""Cores that are shown extrapolated where they were not measured."""
+
+
+class Numbers(click.ParamType[tuple[int, ...]]):
+    """`1,2,4-6`."""
+
+    name = "numbers"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[int, ...]:
+        if isinstance(value, tuple):
+            return value
+        try:
+            return parse_numbers(value)
+        except ValueError:
+            self.fail(f"{value!r} is not a list of numbers such as 1,2,4-6.", param, ctx)
+
+
+@click.command(
+    cls=Command,
+    examples="""
+    gnomon models profile efficientnet-lite0
+    gnomon models profile torchvision:resnet50@1 --cores 1,2 --batches 1-8
+    gnomon models profile my-model --output my-model.json
+    """,
+)
+@click.argument("name")
+@folder_options
+@click.option("--cores", type=Numbers(), default=(), metavar="LIST", help="Such as 1,2,4; default: 1 to all of this machine's.")
+@click.option("--batches", type=Numbers(), default=f"1-{MAX_BATCH}", metavar="LIST", help=f"Default 1-{MAX_BATCH}.")
+@click.option(
+    "--repeats", type=click.IntRange(min=3), default=REPEATS, help=f"Least number of runs of each batch; default {REPEATS}."
+)
+@click.option(
+    "--output",
+    type=click.Path(dir_okay=False, writable=True, path_type=Path),
+    default=None,
+    help="Write the profile to this file as well.",
+)
+@json_option
+def profile(
+    *,
+    name: str,
+    folder: str,
+    state: str,
+    cores: tuple[int, ...],
+    batches: tuple[int, ...],
+    repeats: int,
+    output: Path | None,
+    as_json: bool,
+) -> None:
+    """Measure a model on this machine: latency of each block by cores and batch, loading, memory, hand-over.
+
+    Let nothing else run meanwhile. What is finished is kept when this is interrupted, and the same command goes on from there.
+    """
+    entry = model_repository(folder, state).get(name)
+    wishes = Wishes(cores, batches, repeats)
+    try:
+        measured, path = profile_model(entry, profile_store(folder, state), wishes, note)
+    except KeyboardInterrupt:
+        note("\nInterrupted. What was measured is kept; the same command goes on from there.")
+        raise
+    if output is not None:
+        write_profile(output, measured)
+    if as_json:
+        print_json(measured.to_json())
+        return
+    _show(measured, ())
+    click.echo(f"\nStored in {path}")
+
+
+@click.command(
+    cls=Command,
+    examples="""
+    gnomon models profiles
+    gnomon models profiles torchvision:resnet50@1
+    gnomon models profiles torchvision:resnet50@1 --serial 2,5,10
+    gnomon models profiles --file profiles/resnet50.json
+    """,
+)
+@click.argument("name", required=False, default="")
+@folder_options
+@click.option("--file", type=click.Path(exists=True, dir_okay=False, path_type=Path), help="Show the profile in this file.")
+@click.option(
+    "--serial",
+    type=Numbers(),
+    default=(),
+    metavar="PERCENT,…",
+    help="Show cores beyond the measured ones, by Amdahl's law with these serial fractions.",
+)
+@json_option
+def profiles(*, name: str, folder: str, state: str, file: Path | None, serial: tuple[int, ...], as_json: bool) -> None:
+    """List the profiles, or show those of one model."""
+    if file is not None:
+        found = [(file, _read(file))]
+    else:
+        reference = _reference(name, folder, state) if name else None
+        found = list(profile_store(folder, state).list(reference))
+        if name and not found:
+            raise CommandFailed(f"{reference} has no profile.", f"Measure it: gnomon models profile {name}")
+    if as_json:
+        print_json([one.to_json() for _, one in found])
+    elif name or file is not None:
+        for path, one in found:
+            click.echo(f"{one.model}  {path}")
+            _show(one, tuple(percent / 100 for percent in serial))
+    else:
+        _list(found)
+
+
+def _reference(name: str, folder: str, state: str) -> str:
+    entry = model_repository(folder, state).get(name)
+    return f"{entry.name}@{entry.version}"
+
+
+def _read(file: Path) -> ModelProfile:
+    try:
+        return read_profile(file)
+    except ValueError as error:
+        raise CommandFailed(f"{file} is no profile: {error}.") from None
+
+
+def _list(found: Sequence[tuple[Path, ModelProfile]]) -> None:
+    rows = [
+        (
+            one.model,
+            path.stem,
+            ",".join(map(str, sorted(one.whole.seconds))),
+            len(one.blocks),
+            f"{100 * max(one.spread.values(), default=0):.0f} %",
+            one.provenance.get("date", ""),
+        )
+        for path, one in found
+    ]
+    print_table(("MODEL", "MACHINE", "CORES", "BLOCKS", "WORST SPREAD", "DATE"), rows)
+
+
+def _show(one: ModelProfile, serial_fractions: tuple[float, ...]) -> None:
+    """The whole model's latencies, its blocks at the smallest and largest batch, and the rest in a line each."""
+    batches = sorted({batch for row in one.whole.seconds.values() for batch in row})
+    print_table(("CORES", *(f"b={batch}" for batch in batches), "ms"), list(_latency_rows(one, batches, serial_fractions)))
+    click.echo("")
+    print_table(("BLOCK", "MB", "GMAC", *(f"b={batch} ms" for batch in batches), "LOAD ms"), list(_block_rows(one, batches)))
+    click.echo("")
+    for mode, loading in one.loading.items():
+        click.echo(f"load {mode}: {1000 * loading.fixed_s:.2f} ms + {1e9 * loading.seconds_per_byte:.3f} ms/MB")
+    click.echo(f"start: Body {1000 * one.body_start_s:.1f} ms, Shadow {1000 * one.shadow_start_s:.1f} ms, before loading")
+    click.echo(f"hand-over: {1e6 * one.transfer_fixed_s:.0f} µs + {1e9 * one.transfer_seconds_per_byte:.3f} ms/MB, each way")
+    click.echo(f"memory besides weights: {one.overhead_bytes / 1e6:.1f} MB")
+    for key, value in one.provenance.items():
+        click.echo(f"{key}: {value}")
+
+
+def _latency_rows(one: ModelProfile, batches: Sequence[int], serial_fractions: tuple[float, ...]) -> Iterator[tuple[object, ...]]:
+    for cores in sorted(one.whole.seconds):
+        cells = (_milliseconds(one.whole.at(cores, batch)) for batch in batches)
+        spread = max((one.spread.get(f"{cores}/{batch}", 0.0) for batch in batches), default=0.0)
+        yield (cores, *cells, f"measured, spread up to {100 * spread:.1f} %")
+    for serial in serial_fractions:
+        table = one.extrapolated(serial).whole
+        for cores in SHOWN_BEYOND:
+            if cores > max(one.whole.seconds):
+                cells = (_milliseconds(table.at(cores, batch)) for batch in batches)
+                yield (f"{cores}*", *cells, f"extrapolated, {100 * serial:g} % serial")
+
+
+def _block_rows(one: ModelProfile, batches: Sequence[int]) -> Iterator[tuple[object, ...]]:
+    cores = min(one.whole.seconds)
+    loads_s = next(iter(one.block_load_s.values()), (0.0,) * len(one.blocks))
+    for block, table, load_s in zip(one.layers.blocks, one.blocks, loads_s, strict=True):
+        cells = (_milliseconds(table.at(cores, batch)) for batch in batches)
+        yield (block.name, f"{block.parameter_bytes / 1e6:.2f}", f"{block.macs / 1e9:.3f}", *cells, _milliseconds(load_s))
+
+
+def _milliseconds(seconds: float | None) -> str:
+    return "-" if seconds is None else f"{1000 * seconds:.2f}"
