@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -125,9 +125,9 @@ def parse_numbers(text: str) -> tuple[int, ...]:
     """
     found: list[int] = []
     for part in text.split(","):
-        first, dash, last = part.strip().partition("-")
-        numbers: Sequence[int] = range(int(first), int(last) + 1) if dash else [int(first)]
-        if not numbers or min(numbers) < 1:
+        first, _, last = part.strip().partition("-")
+        ends = (first, last or first)
+        if not all(end.isdecimal() for end in ends) or not 1 <= int(ends[0]) <= int(ends[1]):
             raise ValueError(f"{part!r} is no number above 0 and no range of them")
-        found.extend(numbers)
+        found.extend(range(int(ends[0]), int(ends[1]) + 1))
     return tuple(found)

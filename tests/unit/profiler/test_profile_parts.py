@@ -1,0 +1,273 @@
+"""What the Profiler makes of measurements: lines, journals, sessions, machines and the tables of a profile."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gnomon_core.blocks import Block, Layers
+from gnomon_core.errors import GnomonError
+from gnomon_core.profiles import ModelProfile
+from gnomon_profiler.measuring.assembly import Measured, Starts, Surroundings, assemble
+from gnomon_profiler.measuring.cells import Cell, Plan, Subject, loading_sets
+from gnomon_profiler.measuring.fits import fixed_and_per_unit
+from gnomon_profiler.measuring.journal import Journal, spread_of
+from gnomon_profiler.measuring.machine import Machine, this_machine
+from gnomon_profiler.measuring.profiling import Wishes, parse_numbers, plan_for
+from gnomon_profiler.measuring.session import Remaining, Session
+from gnomon_profiler.measuring.store import ProfileStore
+
+MB = 1_000_000
+LAYERS = Layers(
+    "abc",
+    ("y",),
+    (
+        Block("wide", 0, 3, ("x",), ("a",), ("w0",), 4_000_000, 1 * MB, splittable=True),
+        Block("bare", 3, 4, ("a",), ("b",), (), 1_000, 0, splittable=True),
+        Block("deep", 4, 9, ("b",), ("y",), ("w1", "w2"), 1_000_000, 3 * MB, splittable=True),
+    ),
+    {"x": 600, "a": 800, "b": 200, "y": 40},
+)
+PLAN = Plan((1, 2), (1, 2), 10, (0, 1))
+MACHINE = Machine("AMD EPYC", "25 17", (0, 1), 24, "6.18")
+
+
+def subject(tmp_path: Path) -> Subject:
+    files = (tmp_path / name for name in ("program.json", "weights.safetensors", "layers.json"))
+    return Subject("m@1", *files, LAYERS, {"weights.safetensors": "def"}, {"weights": "random, seed 0"})
+
+
+class Bench:
+    """Measures what a model of a machine says: batches take 10 ms a sample on a core, blocks 5, 1 and 4 of them.
+
+    `spreads` are the spreads of a cell's tries, `dies_after` says after how many cells it is killed.
+    """
+
+    def __init__(self, spreads: Mapping[str, list[float]] | None = None, dies_after: int | None = None) -> None:
+        self._spreads = {key: list(values) for key, values in (spreads or {}).items()}
+        self._left = dies_after
+        self.measured: list[str] = []
+
+    def measure(self, order: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+        if order["measure"] == "latency":
+            for batch in order["batches"]:
+                yield self._latency(int(order["cores"]), int(batch))
+            return
+        self._count(order["measure"])
+        yield {
+            "loading": {"seconds": [0.002 + 1e-9 * LAYERS.parameter_bytes(numbers) for numbers in order.get("sets", ())]},
+            "memory": {"idle_bytes": 20 * MB, "busy_bytes": 50 * MB, "proportional_bytes": 90 * MB},
+            "starts": {"body_s": 0.06, "shadow_s": 0.01},
+            "transfer": {
+                "sizes_bytes": order.get("sizes_bytes"),
+                "seconds": [1e-4 + 1e-10 * size for size in order.get("sizes_bytes", ())],
+            },
+        }[order["measure"]]
+
+    def _latency(self, cores: int, batch: int) -> dict[str, Any]:
+        key = f"latency/{cores}/{batch}"
+        self._count(key)
+        spread = (self._spreads.get(key) or [0.01]).pop(0)
+        whole_s = 0.01 * batch / cores * (1 + spread)
+        return {
+            "whole_s": whole_s,
+            "range_s": spread * whole_s,
+            "repeats": 10,
+            "blocks_s": [whole_s * part for part in (0.5, 0.1, 0.4)],
+        }
+
+    def _count(self, key: str) -> None:
+        if self._left == 0:
+            raise KeyboardInterrupt
+        self._left = None if self._left is None else self._left - 1
+        self.measured.append(key)
+
+
+def run(tmp_path: Path, bench: Bench, plan: Plan = PLAN, said: list[str] | None = None) -> dict[Cell, dict[str, Any]]:
+    journal = Journal(tmp_path / "m.journal", {"program": "abc"})
+    return Session(subject(tmp_path), plan, journal, bench, progress=(said if said is not None else []).append).run()
+
+
+@pytest.fixture
+def profile(tmp_path: Path) -> ModelProfile:
+    measured = Measured(subject(tmp_path), PLAN, run(tmp_path, Bench()))
+    surroundings = Surroundings(MACHINE, {"torch": "2.15", "python": "3.11"}, datetime(2026, 5, 1, tzinfo=UTC))
+    return assemble(measured, surroundings)
+
+
+# Lines
+
+
+def test_a_line_is_found_through_exact_points() -> None:
+    fixed, per_unit = fixed_and_per_unit([0, 10, 20, 30], [1.0, 3.0, 5.0, 7.0])
+    assert (fixed, per_unit) == (pytest.approx(1.0), pytest.approx(0.2))
+
+
+def test_small_sizes_decide_the_fixed_part_although_large_ones_err_more() -> None:
+    # The largest is 10 % off, 0.9 s: absolute errors would make the fixed part negative or many times too large.
+    fixed, per_unit = fixed_and_per_unit([1, 10, 100, 1000], [0.02, 0.11, 1.01, 9.0])
+    assert fixed == pytest.approx(0.01, rel=0.3)
+    assert per_unit == pytest.approx(0.01, rel=0.1)
+
+
+def test_no_part_of_a_line_is_negative() -> None:
+    assert fixed_and_per_unit([1, 2], [1.0, 3.0])[0] == 0.0
+    assert fixed_and_per_unit([1, 2], [3.0, 1.0])[1] == 0.0
+    with pytest.raises(ValueError, match="points"):
+        fixed_and_per_unit([], [])
+
+
+# Journal and session
+
+
+def test_an_interrupted_run_goes_on_and_measures_nothing_twice(tmp_path: Path) -> None:
+    whole = run(tmp_path / "at-once", Bench())
+    first, second = Bench(dies_after=4), Bench()
+    with pytest.raises(KeyboardInterrupt):
+        run(tmp_path, first)
+    said: list[str] = []
+    assert run(tmp_path, second, said=said) == whole
+    assert len(first.measured) == 4
+    assert sorted(first.measured + second.measured) == sorted(every_key())
+    assert "4 of 9 cells are measured already" in said[0]
+
+
+def every_key() -> list[str]:
+    latencies = [f"latency/{cores}/{batch}" for cores in (1, 2) for batch in (1, 2)]
+    return [*latencies, "loading", "loading", "memory", "starts", "transfer"]
+
+
+def test_a_line_cut_off_by_a_kill_is_measured_again_and_no_other(tmp_path: Path) -> None:
+    run(tmp_path, Bench())
+    journal = tmp_path / "m.journal"
+    journal.write_bytes(journal.read_bytes()[:-20])
+    bench = Bench()
+    run(tmp_path, bench)
+    assert bench.measured == ["transfer"]
+
+
+def test_a_journal_of_something_else_is_begun_anew(tmp_path: Path) -> None:
+    path = tmp_path / "m.journal"
+    Journal(path, {"program": "abc"}).add(Cell("memory"), {"busy_bytes": 1})
+    assert len(Journal(path, {"program": "abc"})) == 1
+    assert len(Journal(path, {"program": "changed"})) == 0
+    assert len(Journal(path, {"program": "abc"})) == 0
+
+
+def test_more_batches_go_on_from_fewer(tmp_path: Path) -> None:
+    run(tmp_path, Bench())
+    bench = Bench()
+    results = run(tmp_path, bench, replace(PLAN, batches=(1, 2, 4)))
+    assert bench.measured == ["latency/1/4", "latency/2/4"]
+    assert results[Cell("latency", 2, 4)]["repeats"] == 10
+
+
+def test_noisy_cells_are_measured_again_up_to_three_times_and_the_quickest_counts(tmp_path: Path) -> None:
+    bench = Bench({"latency/1/2": [0.2, 0.02], "latency/2/1": [0.3, 0.4, 0.25]})
+    results = run(tmp_path, bench)
+    assert bench.measured.count("latency/1/2") == 2
+    assert bench.measured.count("latency/2/1") == 3
+    assert spread_of(results[Cell("latency", 1, 2)]) == pytest.approx(0.02)
+    assert spread_of(results[Cell("latency", 2, 1)]) == pytest.approx(0.25)
+
+
+def test_progress_says_what_was_found_and_how_long_the_rest_takes(tmp_path: Path) -> None:
+    said: list[str] = []
+    run(tmp_path, Bench(), said=said)
+    assert said[0].startswith("m@1: 1 core, batch 1: 10.1 ms ± 1.0 % in 10 runs  (1 of 9, about ")
+    assert said[-1] == "m@1: transfer  (9 of 9, about 0 s left)"
+
+
+def test_the_remaining_time_follows_the_cost_of_cells() -> None:
+    remaining = Remaining(total_cost=12.0, began_s=100.0)
+    # A batch of 4 on one core took 8 s: the other 8 units take 16.
+    assert remaining.after(Cell("latency", 1, 4), 108.0) == pytest.approx(16.0)
+    assert remaining.after(Cell("latency", 1, 8), 124.0) == 0.0
+
+
+# Assembly
+
+
+def test_a_profile_holds_what_was_measured(profile: ModelProfile) -> None:
+    assert profile.whole.at(2, 2) == pytest.approx(0.0101)
+    assert profile.whole.at(4, 1) is None
+    assert profile.blocks[0].at(1, 2) == pytest.approx(0.0101)
+    assert profile.loading["private"].seconds(10 * MB) == pytest.approx(0.012)
+    assert profile.block_load_s["shared"] == pytest.approx((0.003, 0.0, 0.005))
+    assert profile.transfer_seconds(MB, MB) == pytest.approx(4e-4)
+    assert profile.overhead_bytes == 50 * MB
+    assert (profile.body_start_s, profile.shadow_start_s) == (0.06, 0.01)
+    assert profile.spread["1/1"] == pytest.approx(0.01)
+    assert profile.provenance["machine_id"] == "amd-epyc-25-17-2-cores"
+    assert profile.provenance["date"] == "2026-05-01"
+    assert profile.provenance["weights"] == "random, seed 0"
+    assert "GB/s" in profile.provenance["loading_private"]
+
+
+def test_a_profile_is_the_same_after_a_file(profile: ModelProfile) -> None:
+    assert ModelProfile.from_json(json.loads(json.dumps(profile.to_json()))) == profile
+
+
+def test_the_platforms_starts_are_taken_where_there_is_one(tmp_path: Path) -> None:
+    measured = Measured(subject(tmp_path), PLAN, run(tmp_path, Bench()))
+    surroundings = Surroundings(MACHINE, {}, datetime(2026, 5, 1, tzinfo=UTC))
+    profile = assemble(measured, surroundings, Starts(0.1, 0.02, "the local platform"))
+    assert (profile.body_start_s, profile.shadow_start_s, profile.provenance["starts"]) == (0.1, 0.02, "the local platform")
+
+
+def test_blocks_are_loaded_alone_and_in_growing_parts() -> None:
+    # Block 1 has no weights: there is nothing to load.
+    assert loading_sets(LAYERS) == [[0], [2], [0], [0], [0, 2], [0, 2]]
+
+
+# Machines and stores
+
+
+def test_a_machines_id_is_a_file_name_that_says_what_it_is() -> None:
+    machine = this_machine("model name\t: Intel(R) Xeon(R) Gold 6240 CPU @ 2.60GHz\ncpu family\t: 6\nmodel\t\t: 85\n")
+    assert machine.id == f"intel-xeon-gold-6240-cpu-2-60ghz-6-85-{machine.cores}-cores"
+
+
+def test_cores_beyond_the_machine_are_refused_with_what_to_do() -> None:
+    with pytest.raises(GnomonError) as refused:
+        plan_for(MACHINE, Wishes(cores=(1, 16)))
+    assert refused.value.code == "cores_beyond_machine"
+    assert "2 cores" in refused.value.message
+    assert plan_for(MACHINE, Wishes()).cores == (1, 2)
+
+
+@pytest.mark.parametrize(("text", "numbers"), [("1", (1,)), ("1,2,4-6", (1, 2, 4, 5, 6)), (" 2 , 3-3", (2, 3))])
+def test_lists_of_numbers(text: str, numbers: tuple[int, ...]) -> None:
+    assert parse_numbers(text) == numbers
+
+
+@pytest.mark.parametrize("text", ["", "0", "a", "3-1", "1,,2", "-1"])
+def test_what_is_no_list_of_numbers(text: str) -> None:
+    with pytest.raises(ValueError, match="no number above 0"):
+        parse_numbers(text)
+
+
+def test_a_store_finds_this_machines_profile_else_the_one_with_the_most_cores(tmp_path: Path, profile: ModelProfile) -> None:
+    store = ProfileStore(tmp_path)
+    assert store.find("m@1", "abc", "here") is None
+    one_core = replace(profile, whole=replace(profile.whole, seconds={1: profile.whole.seconds[1]}))
+    store.put("m@1", "small", one_core)
+    store.put("m@1", "large", profile)
+    assert store.find("m@1", "abc", "here") == profile
+    store.put("m@1", "here", one_core)
+    assert store.find("m@1", "abc", "here") == one_core
+    assert [path.stem for path, _ in store.list("m@1")] == ["here", "large", "small"]
+
+
+def test_a_profile_of_another_program_or_no_profile_at_all_is_not_found(tmp_path: Path, profile: ModelProfile) -> None:
+    store = ProfileStore(tmp_path)
+    store.put("m@1", "here", profile)
+    store.path("m@1", "torn").write_text('{"format": "gnomon-profile/1", "model"', encoding="utf-8")
+    assert store.find("m@1", "another program", "here") is None
+    assert [path.stem for path, _ in store.list()] == ["here"]
