@@ -60,8 +60,10 @@ class CheckedOperation:
     many: bool
 
 
-def check_program(program: Program) -> list[CheckedOperation]:
-    """Every operation of a program, checked.
+def check_program(program: Program, begin: int = 0, end: int | None = None) -> list[CheckedOperation]:
+    """The operations `begin` … `end` − 1 of a program, all unless told otherwise, checked.
+
+    The operators are checked of the whole program in any case: it states one hash of all their schemas.
 
     Raises:
         GnomonError: 422 `invalid_program`: an operator that is not allowed, an argument of a wrong type, or operators that have
@@ -78,7 +80,10 @@ def check_program(program: Program) -> list[CheckedOperation]:
         raise invalid_program(
             f"The program was captured with torch {program.torch_version}; the operators of torch {torch.__version__} differ."
         )
-    return [_check_operation(index, operation, overloads[operation.op]) for index, operation in enumerate(program.operations)]
+    return [
+        _check_operation(index, operation, overloads[operation.op])
+        for index, operation in enumerate(program.operations[begin:end], begin)
+    ]
 
 
 def constant(argument: Constant) -> Any:

@@ -80,18 +80,23 @@ def resolve(argument: Argument, batch: int) -> Any:
     return argument
 
 
-def bind(program: Program, operations: Iterable[CheckedOperation], weights: Mapping[str, Any]) -> Bindings:
-    """The program's operations, bound to slots that hold its weights."""
-    return _Binder(program, weights).bind(list(operations))
+def bind(
+    program: Program, operations: Iterable[CheckedOperation], weights: Mapping[str, Any], passing: Iterable[str] = ()
+) -> Bindings:
+    """The program's operations, bound to slots that hold its weights.
+
+    `passing` are inputs that nobody but this run holds, so that each can be freed after its last use.
+    """
+    return _Binder(program, weights, frozenset(passing)).bind(list(operations))
 
 
 class _Binder:
-    def __init__(self, program: Program, weights: Mapping[str, Any]) -> None:
+    def __init__(self, program: Program, weights: Mapping[str, Any], passing: frozenset[str]) -> None:
         self._program = program
         self._bindings = Bindings()
         self._by_name = {name: self._slot(None) for name in program.inputs}
         self._by_name |= {name: self._slot(weights[name]) for name in program.weights}
-        self._permanent = frozenset(self._by_name)
+        self._permanent = frozenset(self._by_name) - passing
         self._last_use: dict[str, int] = {}
 
     def bind(self, operations: Sequence[CheckedOperation]) -> Bindings:

@@ -28,7 +28,9 @@ class CheckedRun:
         self.slots = constants.copy()
         for slot, tensor in inputs.items():
             self.slots[slot] = tensor
-        self._permanent = {storage_of(content) for content in self.slots if isinstance(content, Tensor)}
+        # Also inputs that the run frees are held until its end: their addresses must not come to stand for other tensors.
+        self._held = [content for content in self.slots if isinstance(content, Tensor)]
+        self._permanent = {storage_of(tensor) for tensor in self._held}
         self._made: dict[int, Tensor] = {}
         self.peak_bytes = 0
 

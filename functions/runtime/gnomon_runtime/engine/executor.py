@@ -1,39 +1,25 @@
 """Runs a layer program at any batch size.
 
 Preparation binds every operation to a callable and slots once (`binding`). A run copies the list of slots, walks the operations
-and clears each slot after its last use, so that a program holds no more memory than its module does.
-
-The first run at a batch size is functional and checked: before each operation its size rule bounds what it allocates; afterwards
-the layouts of its tensors are noted, and from them comes a plan for this batch size, in which elementwise operations reuse dead
-operands (`inplace`). Later runs only walk the plan: well under a microsecond for an operation beside what torch takes for it.
+and clears each slot after its last use, so that a program holds no more memory than its module does. `planned` has the walk, and
+the first, checked run at each batch size that the later ones follow.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
-import torch
 from torch import Tensor
 
 from gnomon_core.program import Program, invalid_program
 from gnomon_runtime.engine.allowlist import check_program
-from gnomon_runtime.engine.binding import Slots, Step, bind
-from gnomon_runtime.engine.checked_run import CheckedRun
+from gnomon_runtime.engine.binding import bind
 from gnomon_runtime.engine.datatypes import TORCH_DTYPES
 from gnomon_runtime.engine.limits import Limits
+from gnomon_runtime.engine.planned import PlannedOperations
 
 
-@dataclass(frozen=True, slots=True)
-class _Plan:
-    """How one batch size runs. `slots` holds weights and constants, and None where values will be."""
-
-    slots: Slots
-    steps: tuple[Step, ...]
-    peak_bytes: int
-
-
-class Executor:
+class Executor(PlannedOperations):
     """A program that is ready to run. One thread at a time.
 
     Raises:
@@ -43,9 +29,7 @@ class Executor:
 
     def __init__(self, program: Program, weights: Mapping[str, Tensor], limits: Limits | None = None) -> None:
         self.signature = program.signature
-        self._limits = limits or Limits()
-        self._bindings = bind(program, check_program(program), weights)
-        self._plans: dict[int, _Plan] = {}
+        super().__init__(bind(program, check_program(program), weights), limits)
 
     def run(self, inputs: Sequence[Tensor]) -> tuple[Tensor, ...]:
         """The program's outputs for one batch; the first axis of inputs and outputs is the batch.
@@ -55,12 +39,9 @@ class Executor:
             ValueError: the inputs are not what its signature says.
 
         """
-        self._check_inputs(inputs)
-        batch = inputs[0].shape[0]
-        with torch.inference_mode():
-            plan = self._plans.get(batch)
-            outputs = self._walk(plan, inputs) if plan else self._first_run(batch, inputs)
-        self._check_outputs(batch, outputs)
+        batch = self.check_inputs(inputs)
+        outputs = self._run(batch, batch, inputs)
+        self.check_outputs(batch, outputs)
         return outputs
 
     def peak_bytes(self, batch: int) -> int | None:
@@ -68,30 +49,8 @@ class Executor:
         plan = self._plans.get(batch)
         return plan.peak_bytes if plan else None
 
-    def _walk(self, plan: _Plan, inputs: Sequence[Tensor]) -> tuple[Tensor, ...]:
-        slots = plan.slots.copy()
-        for slot, tensor in zip(self._bindings.inputs, inputs, strict=True):
-            slots[slot] = tensor
-        for call, gather, only, each, clears in plan.steps:
-            result = call(*gather(slots))
-            if only >= 0:
-                slots[only] = result
-            else:
-                for position, slot in each:
-                    slots[slot] = result[position]
-            for slot in clears:
-                slots[slot] = None
-        return tuple(slots[slot] for slot in self._bindings.outputs)
-
-    def _first_run(self, batch: int, inputs: Sequence[Tensor]) -> tuple[Tensor, ...]:
-        constants = self._bindings.for_batch(batch)
-        run = CheckedRun(self._limits, constants, dict(zip(self._bindings.inputs, inputs, strict=True)))
-        steps = [run.step(operation) for operation in self._bindings.operations]
-        outputs = tuple(run.slots[slot] for slot in self._bindings.outputs)
-        self._plans[batch] = _Plan(constants, tuple(steps), run.peak_bytes)
-        return outputs
-
-    def _check_inputs(self, inputs: Sequence[Tensor]) -> None:
+    def check_inputs(self, inputs: Sequence[Tensor]) -> int:
+        """The batch size of inputs that are what the signature says. Raises ValueError for others."""
         specs = self.signature.inputs
         if len(inputs) != len(specs):
             raise ValueError(f"the model takes {len(specs)} inputs, not {len(inputs)}")
@@ -99,8 +58,10 @@ class Executor:
             batch = inputs[0].shape[0] if inputs[0].dim() else 0
             if not batch or tensor.shape != (batch, *spec.shape) or tensor.dtype != TORCH_DTYPES[spec.datatype]:
                 raise ValueError(f"input {spec.name} is {tensor.dtype} {tuple(tensor.shape)}; it must be a batch of {spec}")
+        return int(inputs[0].shape[0])
 
-    def _check_outputs(self, batch: int, outputs: Sequence[Tensor]) -> None:
+    def check_outputs(self, batch: int, outputs: Sequence[Tensor]) -> None:
+        """Raise 422 `invalid_program` unless the outputs are what the signature says."""
         for spec, tensor in zip(self.signature.outputs, outputs, strict=True):
             if tensor.shape != (batch, *spec.shape) or tensor.dtype != TORCH_DTYPES[spec.datatype]:
                 raise invalid_program(f"Output {spec.name} is {tensor.dtype} {tuple(tensor.shape)} and not a batch of {spec}.")

@@ -1,0 +1,141 @@
+"""Runs a part of a layer program: the operations `begin` … `end` − 1, from the values that they read to those that others need.
+
+    operations   0 ………… 40 ………… 90 ………… 174
+                 └ Body ─┴ both ──┴ Body ─┘      three segments of one program, two borders
+
+Which values cross a border follows from the program alone, so two processes that cut it at the same operations agree on them and
+on their order. A value that has crossed a border is never overwritten, in either segment: the rows that a Shadow computes are
+computed again from them when it fails. It is freed after its last use all the same.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from gnomon_core.program import Program
+from gnomon_runtime.engine.allowlist import check_program
+from gnomon_runtime.engine.binding import bind
+from gnomon_runtime.engine.limits import Limits
+from gnomon_runtime.engine.planned import PlannedOperations
+
+MAX_PLANS = 64
+"""Forms of input that a segment remembers at once: a peer that invents ever new ones only makes each run a first one."""
+
+
+@dataclass(frozen=True, slots=True)
+class Border:
+    """What crosses the borders of a segment.
+
+    `reads` are values from before it, in the order of their first use, weights not counted; `makes` those of its values that are
+    used after it or are outputs of the program. `passing` are the reads that nothing after it needs.
+    """
+
+    begin: int
+    end: int
+    reads: tuple[str, ...]
+    makes: tuple[str, ...]
+    passing: tuple[str, ...]
+    weights: tuple[str, ...]
+
+
+class Flow:
+    """Where each value of a program is read last."""
+
+    def __init__(self, program: Program) -> None:
+        self._program = program
+        self._last_use: dict[str, int] = {}
+        for index, operation in enumerate(program.operations):
+            self._last_use |= dict.fromkeys(operation.reads(), index)
+        self._last_use |= dict.fromkeys(program.outputs, len(program.operations))
+
+    def border(self, begin: int, end: int) -> Border:
+        """What crosses the borders of the operations `begin` … `end` − 1.
+
+        Raises:
+            ValueError: they are none, or the program does not have them.
+
+        """
+        operations = self._program.operations
+        if not 0 <= begin < end <= len(operations):
+            raise ValueError(f"operations {begin} to {end} of a program of {len(operations)}")
+        inside = operations[begin:end]
+        made = dict.fromkeys(name for operation in inside for name in operation.results if name is not None)
+        read = [name for name in dict.fromkeys(n for operation in inside for n in operation.reads()) if name not in made]
+        values = tuple(name for name in read if name not in self._program.weights)
+        return Border(
+            begin,
+            end,
+            values,
+            tuple(name for name in made if self._last_use.get(name, -1) >= end),
+            tuple(name for name in values if self._last_use[name] < end),
+            tuple(name for name in read if name in self._program.weights),
+        )
+
+
+class Segment(PlannedOperations):
+    """A part of a program that is ready to run. One thread at a time.
+
+    Raises:
+        GnomonError: 422 `invalid_program` when one of its operations may not run.
+
+    """
+
+    def __init__(self, program: Program, border: Border, weights: Mapping[str, Tensor], limits: Limits | None = None) -> None:
+        self.border = border
+        part = replace(
+            program,
+            inputs=border.reads,
+            outputs=border.makes,
+            weights={name: program.weights[name] for name in border.weights},
+            operations=program.operations[border.begin : border.end],
+        )
+        checked = check_program(program, border.begin, border.end)
+        super().__init__(bind(part, checked, weights, border.passing), limits)
+
+    def run(self, rows: int, values: list[Tensor]) -> tuple[Tensor, ...]:
+        """What the segment makes of so many rows of what it reads, in the border's order.
+
+        It empties the list, so that a value which only this run holds is freed after its last use.
+
+        Raises:
+            GnomonError: 422 when the values would exceed its limits.
+
+        """
+        form = (rows, *((tensor.dtype, tensor.shape, tensor.stride()) for tensor in values))
+        with torch.inference_mode():
+            plan = self._plans.get(form)
+            if plan is None:
+                if len(self._plans) >= MAX_PLANS:
+                    self._plans.clear()
+                return self._first_run(form, rows, values)
+            slots = self._given(plan.slots, values)
+            values.clear()
+            return self._walk(plan, slots)
+
+
+def segments_between(
+    program: Program, weights: Mapping[str, Tensor], runs: Sequence[tuple[int, int]], limits: Limits | None = None
+) -> list[tuple[Segment, bool]]:
+    """A whole program as segments in order, and of each whether it is one of these runs of operations.
+
+    Raises:
+        ValueError: the runs overlap, are out of order, or touch each other.
+
+    """
+    flow = Flow(program)
+    pieces: list[tuple[Segment, bool]] = []
+    at = 0
+    for begin, end in runs:
+        if begin < at or (begin == at and at > 0):
+            raise ValueError("runs of operations that are not apart")
+        if begin > at:
+            pieces.append((Segment(program, flow.border(at, begin), weights, limits), False))
+        pieces.append((Segment(program, flow.border(begin, end), weights, limits), True))
+        at = end
+    if at < len(program.operations):
+        pieces.append((Segment(program, flow.border(at, len(program.operations)), weights, limits), False))
+    return pieces
