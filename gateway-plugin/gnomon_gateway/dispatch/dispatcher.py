@@ -17,6 +17,7 @@ from collections.abc import Sequence
 from http import HTTPStatus
 
 from gnomon_core.errors import GnomonError
+from gnomon_core.pairs import Pair
 from gnomon_core.scaling import LoadCounters
 from gnomon_core.seams import SchedulingPolicy
 from gnomon_core.settings import Settings
@@ -30,10 +31,22 @@ _NEVER = float("inf")
 
 
 class Dispatcher(Sending):
-    """Queue, policy, instances and counters of one function."""
+    """Queue, policy, instances and counters of one function.
 
-    def __init__(self, settings: Settings, policy: SchedulingPolicy, latency: LiveLatency, now_s: float) -> None:
-        super().__init__(settings, policy, latency, now_s)
+    `sized_by` are the variants whose latency bounds the batches of an instance, where a profile foretells it (see `sizing`);
+    without one, an instance takes as many samples as it is said to.
+    """
+
+    def __init__(
+        self,
+        settings: Settings,
+        policy: SchedulingPolicy,
+        latency: LiveLatency,
+        now_s: float,
+        *,
+        sized_by: tuple[str, ...] = (),
+    ) -> None:
+        super().__init__(settings, policy, latency, now_s, sized_by)
         self.stale_batches = 0
         """Results of batches that were not in flight."""
 
@@ -88,6 +101,15 @@ class Dispatcher(Sending):
         self.workers.add(instance_id, cores, max_batch)
         return self._schedule_all(now_s, [])
 
+    def pair_changed(self, instance_id: str, pair: Pair | None, now_s: float) -> Effects:
+        """From its next batch on this Body works with a Shadow as `pair` says, or alone. What it executes is not touched."""
+        worker = self.workers.by_id.get(instance_id)
+        if worker is None or worker.pair == pair:
+            return []
+        self._counting.advance(now_s)
+        self.workers.pair(worker, pair)
+        return self._schedule_all(now_s, [])
+
     def instance_gone(self, instance_id: str, now_s: float, *, unread: bool = False) -> Effects:
         """An instance has ended. Only its batch is affected, which it had not received where it is `unread`."""
         worker = self.workers.by_id.get(instance_id)
@@ -130,8 +152,11 @@ class Dispatcher(Sending):
             return []
         self._counting.advance(now_s)
         answers: Effects = []
-        if not batch.streamed and batch.live:
-            self.latency.observe(batch.lane.variant, worker.cores, batch.size, now_s - batch.sent_s)
+        # Of a batch during which the Shadow came, changed or went, nobody knows what it was computed with.
+        if not batch.streamed and batch.live and batch.pair is worker.pair:
+            self.latency.observe(batch.lane.variant, worker.cores, batch.size, now_s - batch.sent_s, batch.pair)
+            if self._sizing.outdated:
+                self.workers.size_again()
         self._collect(batch, codes, now_s, answers)
         batch.end()
         self.workers.release(worker)
@@ -152,11 +177,18 @@ class Dispatcher(Sending):
                 self._schedule(lane, now_s, effects)
         return effects
 
-    def set_policy(self, settings: Settings, policy: SchedulingPolicy, now_s: float) -> Effects:
-        """Use another policy or other bounds from now on. What waits stays and is scheduled by the new one."""
+    def set_policy(
+        self, settings: Settings, policy: SchedulingPolicy, now_s: float, *, sized_by: tuple[str, ...] | None = None
+    ) -> Effects:
+        """Use another policy or other bounds from now on. What waits stays and is scheduled by the new one.
+
+        `sized_by` are the variants that bound batches from now on; None leaves them as they are.
+        """
         self._counting.advance(now_s)
         self.policy = policy
         self.queue.max_requests, self.queue.max_bytes = settings.queue_max_requests, settings.queue_max_bytes
+        self._sizing.bound(settings.slo_s, sized_by)
+        self.workers.size_again()
         return self._schedule_all(now_s, [])
 
     def give_up(self, error: GnomonError, now_s: float) -> Effects:

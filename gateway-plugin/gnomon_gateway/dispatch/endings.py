@@ -20,6 +20,7 @@ from gnomon_gateway.dispatch.deadlines import Deadlines
 from gnomon_gateway.dispatch.effects import Answer, Cancel, Effects
 from gnomon_gateway.dispatch.latency import LiveLatency
 from gnomon_gateway.dispatch.refusals import deadline_exceeded, instance_lost, invalid_result, no_instance
+from gnomon_gateway.dispatch.sizing import Sizing
 from gnomon_gateway.dispatch.workers import Workers
 from gnomon_gateway.queueing.batch import Batch
 from gnomon_gateway.queueing.queue import FunctionQueue
@@ -35,9 +36,10 @@ class Endings:
     object to object would be paid twenty thousand times a second.
     """
 
-    def __init__(self, settings: Settings, latency: LiveLatency, now_s: float) -> None:
+    def __init__(self, settings: Settings, latency: LiveLatency, now_s: float, sized_by: tuple[str, ...]) -> None:
         self.latency = latency
-        self.workers = Workers()
+        self._sizing = Sizing(latency, settings.slo_s, sized_by)
+        self.workers = Workers(self._sizing.largest)
         self.queue = FunctionQueue(settings.queue_max_requests, settings.queue_max_bytes)
         self.late_answers = 0
         """Results that came for requests which had been answered already: their deadline had passed or their client had left."""
@@ -108,4 +110,5 @@ class Endings:
         effects.append(Answer(request, instance_lost(batch.instance_id if batch is not None else "")))
 
     def _doubt(self, request: Request) -> None:
-        self.latency.doubt(request.lane.variant, self.workers.capacity().cores)
+        capacity = self.workers.capacity()
+        self.latency.doubt(request.lane.variant, capacity.cores, capacity.pair)

@@ -35,8 +35,10 @@ MIN_WAIT_S = 0.0005
 class Sending(Endings):
     """The policy and the batches it makes."""
 
-    def __init__(self, settings: Settings, policy: SchedulingPolicy, latency: LiveLatency, now_s: float) -> None:
-        super().__init__(settings, latency, now_s)
+    def __init__(
+        self, settings: Settings, policy: SchedulingPolicy, latency: LiveLatency, now_s: float, sized_by: tuple[str, ...]
+    ) -> None:
+        super().__init__(settings, latency, now_s, sized_by)
         self.policy = policy
         self.policy_errors = 0
         self._last_batch = 0
@@ -98,7 +100,8 @@ class Sending(Endings):
             return False
         self._last_batch += 1
         batch = Batch(self._last_batch, worker.id, lane.key, requests, now_s)
-        batch.expected_end_s = now_s + (self.latency.seconds(lane.variant, worker.cores, batch.size) or 0.0)
+        batch.pair = worker.pair
+        batch.expected_end_s = now_s + (self.latency.seconds(lane.variant, worker.cores, batch.size, worker.pair) or 0.0)
         for request in requests:
             self.queue.remove(request)
             request.state = DISPATCHED

@@ -1,27 +1,51 @@
-"""The instances of one function as the dispatcher knows them: who is idle, who executes what, who is being drained."""
+"""The instances of one function as the dispatcher knows them: who is idle, who executes what, who is being drained.
+
+Only Bodies take batches. One that has a Shadow is one instance all the same, quicker and with a largest batch of its own.
+"""
 
 from __future__ import annotations
 
 from bisect import insort
+from collections.abc import Callable
+from typing import TypeAlias
 
+from gnomon_core.pairs import Pair
 from gnomon_core.scheduling import FleetView, Slot
 from gnomon_gateway.queueing.admission import Capacity
 from gnomon_gateway.queueing.batch import Batch
 
+Largest: TypeAlias = Callable[[int, int, Pair | None], int]
+"""The largest batch that is good for an instance: of its cores, of what it could take at most, and of what its Shadow does."""
+
 
 class Worker:
-    """One instance that can take batches, one at a time."""
+    """One instance that can take batches, one at a time; at most `most` samples, and `slot.max_batch` where that is good.
 
-    __slots__ = ("batch", "cores", "draining", "id", "order", "slot", "solo_slot")
+    The order is AsyFunc's: by the largest batch it supports, ascending, and of equals the one with fewer cores, its Shadow's
+    included.
+    """
 
-    def __init__(self, instance_id: str, cores: int, max_batch: int, order: int) -> None:
+    __slots__ = ("batch", "cores", "draining", "id", "most", "number", "order", "pair", "slot", "solo_slot")
+
+    order: tuple[int, int, int]
+    slot: Slot
+    solo_slot: Slot
+
+    def __init__(self, instance_id: str, number: int) -> None:
         self.id = instance_id
-        self.cores = cores
+        self.number = number
+        self.cores = 0
+        self.most = 0
+        self.pair: Pair | None = None
         self.batch: Batch | None = None
         self.draining = False
-        self.order = (max_batch, cores, order)
-        self.slot = Slot(instance_id, cores, max_batch)
-        self.solo_slot = Slot(instance_id, cores, 1)
+
+    def size(self, max_batch: int) -> None:
+        """Take so many samples at once from now on. Not while it is among the idle, whose order depends on it."""
+        pair = self.pair
+        self.order = (max_batch, self.cores + (pair.shadow_cores if pair is not None else 0), self.number)
+        self.slot = Slot(self.id, self.cores, max_batch, pair)
+        self.solo_slot = Slot(self.id, self.cores, 1, pair)
 
     def __lt__(self, other: Worker) -> bool:
         return self.order < other.order
@@ -30,9 +54,10 @@ class Worker:
 class Workers:
     """The fleet, with the views that policies see. A view is made when it is asked for and kept until something changes."""
 
-    __slots__ = ("_added", "_capacity", "_idle", "_solo_view", "_view", "busy", "busy_cores", "by_id", "starting")
+    __slots__ = ("_added", "_capacity", "_idle", "_largest", "_solo_view", "_view", "busy", "busy_cores", "by_id", "starting")
 
-    def __init__(self) -> None:
+    def __init__(self, largest: Largest) -> None:
+        self._largest = largest
         self.by_id: dict[str, Worker] = {}
         self.busy = 0
         self.busy_cores = 0
@@ -47,12 +72,13 @@ class Workers:
         """What can be counted on for the requests that wait: everything but the draining instances."""
         if self._capacity is None:
             slots = [worker.slot for worker in self.by_id.values() if not worker.draining]
-            smallest = min(slots, key=lambda slot: slot.cores, default=None)
+            smallest = min(slots, key=_power, default=None)
             self._capacity = Capacity(
                 instances=len(slots),
                 samples=sum([slot.max_batch for slot in slots]),
                 max_batch=smallest.max_batch if smallest else 1,
                 cores=smallest.cores if smallest else 1,
+                pair=smallest.pair if smallest else None,
             )
         return self._capacity
 
@@ -84,19 +110,26 @@ class Workers:
         worker = self.by_id.get(instance_id)
         if worker is None:
             self._added += 1
-            worker = self.by_id[instance_id] = Worker(instance_id, cores, max_batch, self._added)
-            self._idle_again(worker)
-            self._resized()
-            return
-        self._leave_idle(worker)
+            worker = self.by_id[instance_id] = Worker(instance_id, self._added)
+        else:
+            self._leave_idle(worker)
         if worker.batch is not None:
             self.busy_cores += cores - worker.cores
-        worker.cores = cores
-        worker.order = (max_batch, cores, worker.order[2])
-        worker.slot = Slot(instance_id, cores, max_batch)
-        worker.solo_slot = Slot(instance_id, cores, 1)
-        self._idle_again(worker)
-        self._resized()
+        worker.cores, worker.most = cores, max_batch
+        self._size(worker)
+
+    def pair(self, worker: Worker, pair: Pair | None) -> None:
+        """It works with this Shadow from now on, or alone."""
+        self._leave_idle(worker)
+        worker.pair = pair
+        self._size(worker)
+
+    def size_again(self) -> None:
+        """What is known about latency has changed: so may what is good for each."""
+        for worker in self.by_id.values():
+            if self._largest(worker.cores, worker.most, worker.pair) != worker.slot.max_batch:
+                self._leave_idle(worker)
+                self._size(worker)
 
     def take(self, worker: Worker, batch: Batch) -> None:
         """The idle worker begins a batch."""
@@ -132,6 +165,12 @@ class Workers:
             self.starting = count
             self._changed()
 
+    def _size(self, worker: Worker) -> None:
+        """Its cores, its bound or its Shadow are others now."""
+        worker.size(self._largest(worker.cores, worker.most, worker.pair))
+        self._idle_again(worker)
+        self._resized()
+
     def _idle_again(self, worker: Worker) -> None:
         if worker.batch is None and not worker.draining:
             if self._idle:
@@ -151,3 +190,8 @@ class Workers:
     def _resized(self) -> None:
         self._capacity = None
         self._changed()
+
+
+def _power(slot: Slot) -> tuple[int, int]:
+    """By which the smallest instance is found: its cores, and those of its Shadow."""
+    return slot.cores, slot.pair.shadow_cores if slot.pair is not None else 0

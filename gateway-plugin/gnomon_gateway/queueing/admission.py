@@ -19,6 +19,7 @@ from enum import Enum
 from typing import Protocol
 
 from gnomon_core.errors import GnomonError
+from gnomon_core.pairs import Pair
 from gnomon_core.seams import LatencyModel
 from gnomon_gateway.queueing.queue import FunctionQueue, Lane
 from gnomon_gateway.queueing.request import Request
@@ -28,12 +29,13 @@ MARGIN = 1.25
 
 @dataclass(frozen=True, slots=True)
 class Capacity:
-    """What a fleet can take: `samples` over all `instances`; `max_batch` and `cores` are those of the smallest."""
+    """What a fleet can take: `samples` over all `instances`; `max_batch`, `cores` and `pair` are those of the smallest."""
 
     instances: int
     samples: int
     max_batch: int
     cores: int
+    pair: Pair | None = None
 
 
 class Fleet(Protocol):
@@ -59,7 +61,7 @@ def refusal(request: Request, queue: FunctionQueue, fleet: Fleet, latency: Laten
     capacity = fleet.capacity()
     if not capacity.instances:
         return None  # it is held until the first instance is ready
-    full_s = latency.seconds(request.lane.variant, capacity.cores, capacity.max_batch)
+    full_s = latency.seconds(request.lane.variant, capacity.cores, capacity.max_batch, capacity.pair)
     rounds = -(-(queue.samples + request.size) // capacity.samples)
     if full_s is None or MARGIN * (rounds + 1) * full_s <= budget_s:
         return None  # in time even if every batch were a full one: nearly always, and one look-up
@@ -72,13 +74,13 @@ def _judged(
     """The careful answer. `before_s` is what the rounds before the request's own take."""
     capacity = fleet.capacity()
     budget_s = request.deadline_s - now_s
-    variant, cores = request.lane.variant, capacity.cores
-    alone_s = latency.seconds(variant, cores, request.size) or 0.0
+    variant, cores, pair = request.lane.variant, capacity.cores, capacity.pair
+    alone_s = latency.seconds(variant, cores, request.size, pair) or 0.0
     if alone_s > budget_s:
         return _hopeless(f"The request takes about {alone_s * 1e3:.0f} ms, its deadline leaves {budget_s * 1e3:.0f} ms.")
     if fleet.any_idle and not queue.requests:
         return None
-    own_s = latency.seconds(variant, cores, min(capacity.max_batch, queue.samples + request.size)) or 0.0
+    own_s = latency.seconds(variant, cores, min(capacity.max_batch, queue.samples + request.size), pair) or 0.0
     finish_s = MARGIN * (fleet.free_in_s(now_s) + before_s + own_s)
     if finish_s <= budget_s:
         return None
@@ -106,14 +108,14 @@ def would_be_late(request: Request, lane: Lane, capacity: Capacity, latency: Lat
     others more.
     """
     crowded = not lane.solo and lane.samples - request.size >= capacity.max_batch
-    takes_s = latency.seconds(lane.variant, capacity.cores, capacity.max_batch if crowded else request.size)
+    takes_s = latency.seconds(lane.variant, capacity.cores, capacity.max_batch if crowded else request.size, capacity.pair)
     if takes_s is None or now_s + takes_s <= request.deadline_s:
         return None
     return Late.EVER if not crowded and takes_s > request.deadline_s - request.arrived_s else Late.NOW
 
 
 def _full(queue: FunctionQueue, capacity: Capacity, latency: LatencyModel, request: Request) -> GnomonError:
-    full_s = latency.seconds(request.lane.variant, capacity.cores, capacity.max_batch) or 1.0
+    full_s = latency.seconds(request.lane.variant, capacity.cores, capacity.max_batch, capacity.pair) or 1.0
     return GnomonError(
         429,
         "queue_full",

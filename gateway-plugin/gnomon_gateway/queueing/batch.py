@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from gnomon_core.pairs import Pair
 from gnomon_gateway.queueing.request import LaneKey, Request
 
 
@@ -9,11 +10,16 @@ class Batch:
     """Requests that execute together on one instance.
 
     `live` counts the members that still wait for their answer; `deadline_s` is the earliest of their deadlines;
-    `expected_end_s` is when its result is predicted to come. A batch that has ended lets go of its requests, which know it: what
+    `expected_end_s` is when its result is predicted to come; `pair` is what the instance did with its Shadow when the batch was
+    sent. A batch that has ended lets go of its requests, which know it: what
     knows each other is not freed before the garbage collector comes.
     """
 
-    __slots__ = ("deadline_s", "expected_end_s", "id", "instance_id", "lane", "live", "requests", "sent_s", "size", "streamed")
+    __slots__ = (
+        "deadline_s", "expected_end_s", "id", "instance_id", "lane", "live", "pair", "requests", "sent_s", "size", "streamed",
+    )  # fmt: skip
+
+    pair: Pair | None
 
     def __init__(self, batch_id: int, instance_id: str, lane: LaneKey, requests: tuple[Request, ...], sent_s: float) -> None:
         self.id = batch_id

@@ -1,7 +1,7 @@
 """`adaptive`: AsyFunc's Algorithm 3. A batch leaves when waiting for one more request would miss the objective.
 
-For each idle instance, smallest first, *t_s* = how long the oldest request has waited + how long the batch takes there. The batch
-leaves for that instance when
+For each idle instance, smallest first (a Body with its Shadow is one: quicker, and with a larger batch than alone), *t_s* = how
+long the oldest request has waited + how long the batch takes there. The batch leaves for that instance when
 
     t_s ≤ SLO < t_s·(1 + n)/n        n samples wait; t_s/n stands for the time until the next request
     n has reached the largest batch of the instance, or
@@ -22,6 +22,7 @@ import math
 from collections.abc import Sequence
 from itertools import islice
 
+from gnomon_core.pairs import Pair
 from gnomon_core.scheduling import Dispatch, FleetView, QueueView, Reject, ScheduleAction, Slot, Waiting, WaitUntil
 from gnomon_core.seams import LatencyModel
 from gnomon_gateway.scheduling.filling import fill
@@ -44,13 +45,13 @@ class Adaptive:
             return ()
         oldest_s = queue.requests[0].arrived_s
         wake_s = float("inf")
-        before: tuple[int, int] | None = None
+        before: tuple[int, int, Pair | None] | None = None
         for slot in fleet.idle:
-            size = (slot.max_batch, slot.cores)
+            size = (slot.max_batch, slot.cores, slot.pair)
             if size == before:
                 continue  # what was found for its equal holds for it as well
             before = size
-            batch_s = latency.seconds(queue.variant, slot.cores, min(queue.samples, slot.max_batch))
+            batch_s = latency.seconds(queue.variant, slot.cores, min(queue.samples, slot.max_batch), slot.pair)
             if batch_s is None:
                 return (Dispatch(slot.instance_id, fill(queue.requests, slot.max_batch)),)
             stay_s = now_s - oldest_s + batch_s
@@ -115,4 +116,4 @@ class AdaptivePaper(Adaptive):
 
 
 def _seconds(latency: LatencyModel, queue: QueueView, slot: Slot, samples: int) -> float:
-    return latency.seconds(queue.variant, slot.cores, samples) or 0.0
+    return latency.seconds(queue.variant, slot.cores, samples, slot.pair) or 0.0

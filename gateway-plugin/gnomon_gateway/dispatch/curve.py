@@ -1,0 +1,130 @@
+"""Seconds over batch size: what is expected, moved by what is measured.
+
+A moving mean for every batch size that was seen. What is expected, where anything is, is scaled as a whole by the measurements:
+a machine twice as slow is believed to be so for sizes not yet seen as well. The means are smoothed into a curve that never falls
+with the batch size (pool adjacent violators, weighted by how often each size was seen), and read in between on straight lines.
+Beyond the largest size the curve goes on in proportion.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Mapping
+
+WEIGHT = 0.2
+"""Of the newest measurement in a moving mean; the first few weigh more: 1, 1/2, 1/3 …"""
+_RATIO_WEIGHT = 0.05
+_REFIT = 0.05
+_REFIT_S = 1e-4
+"""A tenth of a millisecond is below what any timer keeps to. Batches shorter than that differ by a half from one to the next."""
+_MOST_SEEN = 20
+
+
+class Curve:
+    """Seconds over batch size for one variant on one number of cores, with one Shadow or without.
+
+    `factor` is what the expectation is multiplied by, at first and as it has been learned; `measured` counts batches.
+    """
+
+    __slots__ = (
+        "_batches", "_expected", "_fitted", "_fitted_factor", "_means", "_ratio", "_ratios", "_read", "_seconds", "_seen",
+        "factor", "measured",
+    )  # fmt: skip
+
+    def __init__(self, expected: Mapping[int, float], factor: float = 1.0) -> None:
+        self.factor = factor
+        self.measured = 0
+        self._expected = expected
+        self._ratio = 0.0
+        self._ratios = 0
+        self._means: dict[int, float] = {}
+        self._seen: dict[int, int] = {}
+        self._fitted: dict[int, float] = {}
+        self._fitted_factor = 1.0
+        self._batches: list[int] = []
+        self._seconds: list[float] = []
+        self._read: dict[int, float | None] = {}
+        self._fit()
+
+    def at(self, batch: int) -> float | None:
+        """The curve at this size. Read several times for each request, so what was read is kept until the next fit."""
+        try:
+            return self._read[batch]
+        except KeyError:
+            seconds = self._read[batch] = self._between(batch)
+            return seconds
+
+    @property
+    def ratio(self) -> float | None:
+        """Measured against expected, in the mean of the last hundred or so; None before there are enough to speak of.
+
+        Other than `factor`, it knows no doubts, and a first batch that was cold weighs no more than the others.
+        """
+        return self._ratio if self._ratios >= _MOST_SEEN else None
+
+    def observe(self, batch: int, seconds: float) -> bool:
+        """A batch took this long; whether that changed the curve."""
+        self.measured += 1
+        expected = self._expected.get(batch)
+        if expected:
+            ratio = seconds / expected
+            self.factor += WEIGHT * (ratio - self.factor)
+            self._ratios += 1
+            self._ratio += max(_RATIO_WEIGHT, 1 / self._ratios) * (ratio - self._ratio)
+        seen = self._seen.get(batch, 0)
+        if seen < _MOST_SEEN:
+            seen += 1
+            self._seen[batch] = seen
+        mean = self._means.get(batch, seconds)
+        mean += (WEIGHT if WEIGHT * seen > 1 else 1 / seen) * (seconds - mean)
+        self._means[batch] = mean
+        # A fit costs microseconds per known size: it is made again when a mean has moved enough to matter.
+        fitted = self._fitted.get(batch)
+        moved = fitted is None or abs(mean - fitted) > max(_REFIT * mean, _REFIT_S)
+        if moved or abs(self.factor - self._fitted_factor) > _REFIT * self.factor:
+            self._fit()
+            return True
+        return False
+
+    def scale(self, factor: float) -> None:
+        """Believe all of it to be that much longer."""
+        self.factor *= factor
+        self._means = {batch: mean * factor for batch, mean in self._means.items()}
+        self._fit()
+
+    def _between(self, batch: int) -> float | None:
+        batches, seconds = self._batches, self._seconds
+        if not batches:
+            return None
+        above = bisect_left(batches, batch)
+        if above == len(batches):
+            return seconds[-1] * batch / batches[-1]
+        if above == 0 or batches[above] == batch:
+            return seconds[above]
+        left, right = batches[above - 1], batches[above]
+        share = (batch - left) / (right - left)
+        return seconds[above - 1] + share * (seconds[above] - seconds[above - 1])
+
+    def _fit(self) -> None:
+        points = {batch: (seconds * self.factor, 1) for batch, seconds in self._expected.items()}
+        points |= {batch: (mean, self._seen[batch]) for batch, mean in self._means.items()}
+        self._batches = sorted(points)
+        self._seconds = never_falling([points[batch] for batch in self._batches])
+        self._fitted, self._fitted_factor = dict(self._means), self.factor
+        self._read = {}
+
+
+def never_falling(points: list[tuple[float, int]]) -> list[float]:
+    """The closest curve that never falls through (value, weight) points: neighbours that fall share their weighted mean.
+
+    Example: [(1, 1), (3, 1), (2, 1)] gives [1, 2.5, 2.5].
+    """
+    pools: list[list[float]] = []
+    for value, weight in points:
+        pools.append([value, weight, 1])
+        while len(pools) > 1 and pools[-2][0] > pools[-1][0]:
+            value_b, weight_b, count_b = pools.pop()
+            value_a, weight_a, count_a = pools[-1]
+            both = weight_a + weight_b
+            pools[-1] = [(value_a * weight_a + value_b * weight_b) / both, both, count_a + count_b]
+    return [value for value, _, count in pools for _ in range(int(count))]
