@@ -7,11 +7,10 @@ those with the fewest requests in flight, and of equals the youngest, which has 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 from gnomon_autoscaler.counting import CountPolicy, Memory
+from gnomon_autoscaler.room import Room
 from gnomon_core.fleet import Instance, InstanceState
-from gnomon_core.scaling import Action, CreateBody, Decision, DestroyBody, Observation, PolicyState
+from gnomon_core.scaling import Action, CreateBody, Decision, DestroyBody, DestroyShadow, Observation, PolicyState
 
 
 class ByCount:
@@ -33,7 +32,9 @@ class ByCount:
         ours = (state.policy, state.version) == (self.name, self.counter.version)
         memory: Memory = state.values if ours else {}
         wish = self.counter.wish(seen, memory)
-        decision = Decision(towards(wish.count, seen), wish.reason, wish.count)
+        # Shadows are of another policy, which the function had before: this one knows nothing to do with them.
+        left = tuple(DestroyShadow(shadow.id) for shadow in seen.shadows)
+        decision = Decision(left + towards(wish.count, seen), wish.reason, wish.count)
         return decision, PolicyState(self.name, self.counter.version, wish.memory)
 
 
@@ -41,11 +42,12 @@ def towards(count: int, seen: Observation) -> tuple[Action, ...]:
     """What makes the number of live instances `count`."""
     surplus = len(seen.live) - count
     if surplus > 0:
-        return tuple(DestroyBody(victim.id) for victim in sorted(seen.live, key=_cost_of_ending)[:surplus])
+        return tuple(DestroyBody(victim.id) for victim in sorted(seen.live, key=cost_of_ending)[:surplus])
     return _creations(-surplus, seen)
 
 
-def _cost_of_ending(instance: Instance) -> tuple[bool, bool, int, float, str]:
+def cost_of_ending(instance: Instance) -> tuple[bool, bool, int, float, str]:
+    """What orders victims: the first to end is the least."""
     starting = instance.state is InstanceState.STARTING
     return (not starting, instance.busy, instance.in_flight, -instance.started_s, instance.id)
 
@@ -54,17 +56,12 @@ def _creations(number: int, seen: Observation) -> tuple[Action, ...]:
     cores = seen.settings.cores
     # What an instance of this function takes is known once there is one; until then only cores are looked at.
     memory_bytes = max((instance.memory_bytes for instance in seen.instances), default=0)
-    free: dict[str, tuple[float, int]] = {node.name: (node.free_cores, node.free_memory_bytes) for node in seen.nodes}
+    room = Room(seen.nodes)
     actions: list[Action] = []
     for _ in range(number):
-        place = _roomiest(free, cores, memory_bytes)
+        # No node has room: that is left to the platform, which may refuse.
+        place = room.roomiest(cores, memory_bytes)
         if place is not None:
-            free[place] = (free[place][0] - cores, free[place][1] - memory_bytes)
+            room.take(place, cores, memory_bytes)
         actions.append(CreateBody(cores, place))
     return tuple(actions)
-
-
-def _roomiest(free: Mapping[str, tuple[float, int]], cores: int, memory_bytes: int) -> str | None:
-    """The node with most free cores that has room; None leaves it to the platform, which may refuse."""
-    room = [name for name, (spare, spare_bytes) in free.items() if spare >= cores and spare_bytes >= memory_bytes]
-    return min(room, key=lambda name: (-free[name][0], name), default=None)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 
 from gnomon_core.json_types import JsonObject
 from gnomon_core.scaling import Action, Decision
@@ -82,8 +82,7 @@ def _same(last: DecisionRecord, record: DecisionRecord) -> bool:
 
 
 def _told(action: Action) -> JsonObject:
-    values = {name: getattr(action, name) for name in action.__dataclass_fields__}
-    return {"action": type(action).__name__, **values}
+    return {"action": type(action).__name__, **asdict(action)}
 
 
 def _text(action: Action) -> str:

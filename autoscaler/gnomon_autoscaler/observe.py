@@ -32,4 +32,5 @@ def observe(now_s: float, function: str, load: FunctionLoad, history: History, r
         history=history,
         latency_s=load.latency_s,
         requested=requested,
+        profile=load.profile,
     )

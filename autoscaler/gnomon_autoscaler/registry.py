@@ -15,7 +15,7 @@ from typing import TypeAlias
 
 from gnomon_autoscaler.by_count import ByCount
 from gnomon_autoscaler.counting import CountPolicy
-from gnomon_autoscaler.policies import hpa, kpa, openfaas, rates
+from gnomon_autoscaler.policies import asyfunc, hpa, kpa, openfaas, rates
 from gnomon_autoscaler.policies.fixed import Fixed
 from gnomon_autoscaler.wrappers import DownDelay, RateLimit, standard
 from gnomon_core.errors import bad_request
@@ -52,6 +52,8 @@ def _hpa(_: Settings) -> CountPolicy:
 
 BUILT_IN: Policies = MappingProxyType(
     {
+        "asyfunc": Offer(asyfunc.asyfunc, "Bodies for the stable load, Shadows for bursts, by the model's profile (AsyFunc)."),
+        "asyfunc-": Offer(asyfunc.ablated, "asyfunc without layer-level scaling, or without what gnomon/ablation names."),
         "fixed": counted(lambda _: Fixed(), "As many as com.openfaas.scale.min, or as an operator asked for."),
         "hpa": counted(_hpa, "CPU use against gnomon/target-cpu-percent, as Kubernetes does it."),
         "k-lv": counted(lambda _: rates.k_last_value(), "For 1.5 × the rate of the last 30 s (AsyFunc, section 2)."),

@@ -20,14 +20,25 @@ from gnomon_autoscaler.starts import Starts
 from gnomon_autoscaler.states import state_from_json, state_to_json
 from gnomon_autoscaler.windows import LoadWindows
 from gnomon_core.errors import GnomonError
-from gnomon_core.fleet import Instance, InstanceState
+from gnomon_core.fleet import Instance, InstanceKind, InstanceState
 from gnomon_core.json_types import JsonObject
-from gnomon_core.scaling import CreateBody, Decision, DestroyBody, FunctionLoad, Observation, PolicyState
+from gnomon_core.scaling import (
+    CreateBody,
+    CreateShadow,
+    Decision,
+    DestroyBody,
+    DestroyShadow,
+    FunctionLoad,
+    Observation,
+    PolicyState,
+)
 from gnomon_core.seams import ScalingPolicy
 from gnomon_core.settings import Settings
 
 FAILURES_BEFORE_FIXED = 3
 LIVE = (InstanceState.STARTING, InstanceState.READY)
+OFTEN_S = 1.0
+"""A policy that is asked more often than this replaces by itself what has ended, and knows better with which size."""
 _TOLERANCE_S = 1e-6
 """Sums of 0.1 s steps fall short of the whole second by less than this."""
 
@@ -67,6 +78,7 @@ class Runner:
         self._requested: int | None = None
         self._shown: int | None = None
         self._starts = Starts()
+        self._shadow_starts = Starts()
         self._next_s = float("-inf")
         self._replace_after_s = float("-inf")
         self._failures = 0
@@ -87,7 +99,14 @@ class Runner:
     def sample(self, now_s: float, load: FunctionLoad) -> None:
         """Take the counters and look at the instances. Call it every bin of the windows, or when it is possible."""
         self.windows.record(now_s, load.counters)
-        self._starts.look(now_s, newest(load.instances))
+        instances = newest(load.instances)
+        bodies = tuple(instance for instance in instances if instance.kind is InstanceKind.BODY)
+        self._starts.look(now_s, bodies)
+        # A Shadow ends with its Body; and none says anything about whether Bodies start.
+        serving = {body.id for body in bodies if body.state in LIVE}
+        shadows = tuple(instance for instance in instances if instance.kind is InstanceKind.SHADOW)
+        self._shadow_starts.dismiss(shadow.id for shadow in self._shadow_starts.seen if shadow.partner not in serving)
+        self._shadow_starts.look(now_s, shadows)
         # A fleet may show a request once or until the next one: only its appearance counts.
         if load.requested is not None and load.requested != self._shown:
             self.request(load.requested)
@@ -132,7 +151,8 @@ class Runner:
 
     def replacement(self, now_s: float, load: FunctionLoad) -> Decision | None:
         """Instances in place of those that ended by themselves since the last decision; None if none are missing."""
-        if self.desired is None or now_s < max(self._starts.wait_until_s, self._replace_after_s):
+        often = self._policy is not None and self._policy.period_s < OFTEN_S
+        if often or self.desired is None or now_s < max(self._starts.wait_until_s, self._replace_after_s):
             return None
         missing = self.desired - len(_live(load))
         if missing <= 0:
@@ -143,6 +163,7 @@ class Runner:
     def carried_out(self, decision: Decision) -> None:
         """The decision has been carried out: what it made is there at the next look, or has failed."""
         self._starts.expect(sum(isinstance(action, CreateBody) for action in decision.actions))
+        self._shadow_starts.expect(sum(isinstance(action, CreateShadow) for action in decision.actions))
 
     def refused(self, now_s: float) -> None:
         """The platform had no room: nothing is tried again before the policy's next turn."""
@@ -152,6 +173,7 @@ class Runner:
     def forgive(self) -> None:
         """The function was deployed again, or is known to start: what failed to start before says nothing about it."""
         self._starts.forgive()
+        self._shadow_starts.forgive()
 
     def request(self, instances: int) -> None:
         """An operator asks for so many instances. It shows at once as what is desired; the next tick decides."""
@@ -192,17 +214,20 @@ class Runner:
 
     def _restrained(self, now_s: float, decision: Decision) -> Decision:
         """The decision without what would start a broken instance again too soon."""
-        kept = tuple(action for action in decision.actions if not isinstance(action, CreateBody))
         self.held_back = ""
-        if now_s < self._starts.wait_until_s and len(kept) < len(decision.actions):
-            self.held_back = self._starts.row
-            decision = replace(decision, actions=kept)
+        for starts, creation in ((self._starts, CreateBody), (self._shadow_starts, CreateShadow)):
+            kept = tuple(action for action in decision.actions if not isinstance(action, creation))
+            if now_s < starts.wait_until_s and len(kept) < len(decision.actions):
+                self.held_back = starts.row
+                decision = replace(decision, actions=kept)
         self._starts.dismiss(action.id for action in decision.actions if isinstance(action, DestroyBody))
+        self._shadow_starts.dismiss(action.id for action in decision.actions if isinstance(action, DestroyShadow))
         return decision
 
 
 def _live(load: FunctionLoad) -> list[Instance]:
-    return [instance for instance in newest(load.instances) if instance.state in LIVE]
+    """Bodies that serve or are about to."""
+    return [one for one in newest(load.instances) if one.kind is InstanceKind.BODY and one.state in LIVE]
 
 
 def told(error: Exception) -> str:

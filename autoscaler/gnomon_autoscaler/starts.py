@@ -38,6 +38,11 @@ class Starts:
     def _wait_s(self) -> float:
         return min(LONGEST_WAIT_S, 2.0 ** (self.failed - 2)) if self.failed > 1 else 0.0
 
+    @property
+    def seen(self) -> tuple[Instance, ...]:
+        """What was there at the last look."""
+        return tuple(self._seen.values())
+
     def expect(self, instances: int) -> None:
         """So many were made: each must be there at the next look."""
         self._expected += instances

@@ -16,9 +16,23 @@ from dataclasses import dataclass, field, replace
 from gnomon_autoscaler.registry import BUILT_IN, Policies
 from gnomon_autoscaler.runner import Runner
 from gnomon_autoscaler.windows import BIN_S
+from gnomon_core.blocks import Block, Layers
 from gnomon_core.errors import GnomonError
-from gnomon_core.fleet import Instance, InstanceState, Node
-from gnomon_core.scaling import Action, CreateBody, Decision, DestroyBody, FunctionLoad, LoadCounters, Resize
+from gnomon_core.fleet import Instance, InstanceKind, InstanceState, Node
+from gnomon_core.pairs import Pair
+from gnomon_core.profiles import LatencyTable, Loading, ModelProfile
+from gnomon_core.scaling import (
+    Action,
+    ChangeShadow,
+    CreateBody,
+    CreateShadow,
+    Decision,
+    DestroyBody,
+    DestroyShadow,
+    FunctionLoad,
+    LoadCounters,
+    Resize,
+)
 from gnomon_core.settings import Settings
 
 FUNCTION = "echo.openfaas-fn"
@@ -38,6 +52,7 @@ class MemoryFunction:
     last_request_s: float = 0.0
     latency_s: tuple[float, ...] = ()
     requested: int | None = None
+    profile: ModelProfile | None = None
     version: int = 1
     instances: dict[str, Instance] = field(default_factory=dict)
     totals: tuple[float, float, float] = (0.0, 0.0, 0.0)
@@ -78,6 +93,9 @@ class MemoryFleet:
         for instance in list(known.instances.values()):
             if instance.state is InstanceState.STARTING and now_s - instance.started_s >= self._start_s:
                 known.instances[instance.id] = replace(instance, state=InstanceState.READY)
+                body = known.instances.get(instance.partner or "")
+                if body is not None:
+                    known.instances[body.id] = replace(body, partner=instance.id, pair=instance.pair)
         requested, known.requested = known.requested, None
         arrivals, concurrency_s, busy_s = known.totals
         # Steady rates make fractions of requests; the gateway counts whole ones.
@@ -85,9 +103,8 @@ class MemoryFleet:
         counters = LoadCounters(
             whole, whole, concurrency_s, busy_s, known.queued, known.executing, float(known.queued > 0), known.last_request_s
         )
-        return FunctionLoad(
-            known.settings, counters, tuple(known.instances.values()), self._seen_nodes(), known.latency_s, requested
-        )
+        instances = tuple(known.instances.values())
+        return FunctionLoad(known.settings, counters, instances, self._seen_nodes(), known.latency_s, requested, known.profile)
 
     async def apply(self, function: str, actions: Sequence[Action]) -> None:
         self.carry_out(function, actions)
@@ -104,8 +121,14 @@ class MemoryFleet:
             match action:
                 case CreateBody(cores, node):
                     self._create(function, known, cores, node)
-                case DestroyBody(id_):
-                    known.instances.pop(id_, None)
+                case DestroyBody(id_) | DestroyShadow(id_):
+                    self._end(known, id_)
+                case CreateShadow(body, pair):
+                    self._create_shadow(function, known, body, pair)
+                case ChangeShadow(id_, pair):
+                    shadow = known.instances[id_]
+                    for each in (id_, shadow.partner or ""):
+                        known.instances[each] = replace(known.instances[each], pair=pair)
                 case Resize(id_, cores):
                     known.instances[id_] = replace(known.instances[id_], cores=cores)
                 case _:
@@ -120,6 +143,30 @@ class MemoryFleet:
             f"i-{self._made}", function, known.version, room[0], cores, MEMORY_BYTES, InstanceState.STARTING, self._now_s()
         )
         known.instances[made.id] = made
+
+    def _create_shadow(self, function: str, known: MemoryFunction, body_id: str, pair: Pair) -> None:
+        body = known.instances.get(body_id)
+        if body is None or body.partner is not None or any(one.partner == body_id for one in known.instances.values()):
+            raise GnomonError(409, "no_such_body", f"{body_id} has gone or has a Shadow.", "Look again.")
+        if not any(node.name == body.node and node.free_cores >= pair.shadow_cores for node in self._seen_nodes()):
+            raise GnomonError(503, "no_capacity", f"{body.node} has no {pair.shadow_cores} cores free.", "Add a node.")
+        self._made += 1
+        made = Instance(
+            f"i-{self._made}", function, known.version, body.node, pair.shadow_cores, MEMORY_BYTES, InstanceState.STARTING,
+            self._now_s(), kind=InstanceKind.SHADOW, partner=body_id, pair=pair,
+        )  # fmt: skip
+        known.instances[made.id] = made
+
+    def _end(self, known: MemoryFunction, id_: str) -> None:
+        """A Body takes its Shadow along; a Shadow leaves its Body alone."""
+        ended = known.instances.pop(id_, None)
+        if ended is None:
+            return
+        for other in list(known.instances.values()):
+            if other.partner == id_ and other.kind is InstanceKind.SHADOW:
+                del known.instances[other.id]
+            elif other.partner == id_:
+                known.instances[other.id] = replace(other, partner=None, pair=None)
 
     def _seen_nodes(self) -> tuple[Node, ...]:
         used = {name: 0 for name, _ in self._nodes}
@@ -140,8 +187,9 @@ class Timeline(MemoryFunction):
         nodes: Sequence[tuple[str, int]] = (("node-1", 64),),
         start_s: float = 0.0,
         runner: Runner | None = None,
+        profile: ModelProfile | None = None,
     ) -> None:
-        super().__init__(settings)
+        super().__init__(settings, profile=profile)
         self.now_s = 0.0
         self.decisions: list[tuple[float, Decision]] = []
         self.errors: list[str] = []
@@ -178,10 +226,75 @@ class Timeline(MemoryFunction):
 
     @property
     def live(self) -> int:
-        """How many instances there are."""
-        return len(self.instances)
+        """How many Bodies there are."""
+        return sum(instance.kind is InstanceKind.BODY for instance in self.instances.values())
+
+    @property
+    def shadows(self) -> list[Instance]:
+        """The Shadows there are."""
+        return [instance for instance in self.instances.values() if instance.kind is InstanceKind.SHADOW]
 
     @property
     def reason(self) -> str:
         """Why the last decision was taken."""
         return self.decisions[-1][1].reason
+
+
+@dataclass(frozen=True, slots=True)
+class BlockPlan:
+    """A block of a made-up model: its share of the whole's time and MACs, and its parameters."""
+
+    share: float
+    parameter_bytes: int
+    splittable: bool = True
+
+
+def made_up_profile(
+    blocks: Sequence[BlockPlan],
+    latency_s: Sequence[float],
+    *,
+    cores: Sequence[int] = (1,),
+    serial_fraction: float = 0.0,
+    gmacs: float = 1.0,
+    border_bytes: int = 0,
+    overhead_bytes: int = 0,
+    load_s: float = 0.0,
+    transfer_seconds_per_byte: float = 0.0,
+) -> ModelProfile:
+    """The profile of a model that is a chain of blocks: `latency_s` for batches of 1, 2, … on one core, Amdahl's law for more.
+
+    Every border carries `border_bytes` per sample, and a Shadow is there after `load_s`, however much it loads.
+    """
+    names = [f"v{number}" for number in range(len(blocks) + 1)]
+    layers = Layers(
+        "made-up",
+        (names[-1],),
+        tuple(
+            Block(
+                f"block {number}", number, number + 1, (names[number],), (names[number + 1],), (f"w{number}",),
+                round(plan.share * gmacs * 1e9), plan.parameter_bytes, plan.splittable,
+            )
+            for number, plan in enumerate(blocks)
+        ),
+        dict.fromkeys(names, border_bytes),
+    )  # fmt: skip
+
+    def table(share: float) -> LatencyTable:
+        def seconds(count: int) -> dict[int, float]:
+            factor = share * (serial_fraction + (1 - serial_fraction) / count)
+            return {size: whole_s * factor for size, whole_s in enumerate(latency_s, start=1)}
+
+        return LatencyTable({count: seconds(count) for count in cores})
+
+    return ModelProfile(
+        model="made-up@1",
+        layers=layers,
+        whole=table(1.0),
+        blocks=tuple(table(plan.share) for plan in blocks),
+        loading={mode: Loading(0.0, 0.0) for mode in ("shared", "private")},
+        body_start_s=load_s,
+        shadow_start_s=load_s,
+        overhead_bytes=overhead_bytes,
+        transfer_fixed_s=0.0,
+        transfer_seconds_per_byte=transfer_seconds_per_byte,
+    )

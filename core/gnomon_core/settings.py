@@ -18,6 +18,8 @@ from gnomon_core.units import parse_duration_s
 
 PREFIX = "gnomon/"
 MAX_NAME_LENGTH = 253
+ASYFUNC_MAX_BATCH = 8
+"""B_max of AsyFunc (section 7.1): its policies split batches, so that a largest batch of 1 would leave them nothing to do."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +46,7 @@ class Settings:
 
     `deadline_s` bounds a request's stay when the client sets none; `slo_s` is the objective that batches are timed by and, where
     it is not set, equals the deadline. `max_wait_s` None leaves the wait to the scheduling policy. `cores` is the size of an instance.
+    `alpha` … `ablation` are those of `asyfunc`, by the names of its paper.
     """
 
     model: str | None = None
@@ -61,6 +64,12 @@ class Settings:
     target_concurrency: float = 1.0
     target_rps: float | None = None
     target_cpu_percent: float = 80.0
+    alpha: float = 0.8
+    beta: float = 0.6
+    gamma: float = 1.0
+    kappa: float = 1.0
+    ablation: str = "layers"
+    weight_mode: str = "shared"
     scale: ScaleSettings = field(default_factory=ScaleSettings)
 
 
@@ -130,6 +139,12 @@ TABLE: tuple[Setting, ...] = (
     Setting("gnomon/target-concurrency", "target_concurrency", _number(0.01, 1e6), "a number > 0", "requests in the system per instance (kpa)"),
     Setting("gnomon/target-rps", "target_rps", _number(0.01, 1e9), "a number > 0", "requests per second per instance (kpa); replaces concurrency"),
     Setting("gnomon/target-cpu-percent", "target_cpu_percent", _number(1, 100), "a percentage from 1 to 100", "CPU per instance (hpa)"),
+    Setting("gnomon/alpha", "alpha", _number(0.01, 1), "a number > 0 and <= 1", "share of the Bodies' rate above which there are more (asyfunc)"),
+    Setting("gnomon/beta", "beta", _number(0, 1), "a number from 0 to 1, below gnomon/alpha", "share below which there are fewer (asyfunc)"),
+    Setting("gnomon/gamma", "gamma", _number(0.1, 10), "a number from 0.1 to 10", "share of the rate above which a burst gets Shadows (asyfunc)"),
+    Setting("gnomon/kappa", "kappa", _number(1e-6, 1e6), "cores per GMAC > 0", "what memory is worth beside cores (asyfunc)"),
+    Setting("gnomon/ablation", "ablation", _choice("layers", "adaptive", "both"), "layers, adaptive or both", "what asyfunc- does without"),
+    Setting("gnomon/weight-mode", "weight_mode", _choice("shared", "private"), "shared or private", "whether instances on a node share one copy of the weights"),
 )  # fmt: skip
 
 SCALE_TABLE: tuple[Setting, ...] = (
@@ -168,7 +183,15 @@ def read_settings(labels: Mapping[str, str] | None, annotations: Mapping[str, st
     values = _values(TABLE, annotations, kind="annotation")
     if "deadline_s" in values:
         values.setdefault("slo_s", values["deadline_s"])
+    if str(values.get("autoscaler", "")).startswith("asyfunc"):
+        values.setdefault("max_batch", ASYFUNC_MAX_BATCH)
     settings = Settings(**values, scale=scale)
+    if settings.beta >= settings.alpha:
+        raise bad_request(
+            "invalid_setting",
+            f"annotation gnomon/beta is {settings.beta:g}, not below gnomon/alpha, {settings.alpha:g}.",
+            "Between the two nothing changes: without room there, instances would come and go.",
+        )
     if settings.cores > settings.max_cores:
         raise bad_request(
             "invalid_setting",

@@ -14,7 +14,7 @@ NOTHING = Capabilities(place=False, size=False, victim=False, resize=False, pair
 
 
 def test_the_documented_policies_are_there() -> None:
-    assert set(BUILT_IN) == {"fixed", "od", "lv", "k-lv", "kpa", "openfaas", "hpa"}
+    assert set(BUILT_IN) == {"asyfunc", "asyfunc-", "fixed", "od", "lv", "k-lv", "kpa", "openfaas", "hpa"}
 
 
 @pytest.mark.parametrize("name", BUILT_IN)
@@ -27,16 +27,25 @@ def test_an_unknown_name_is_refused_with_the_known_ones() -> None:
     with pytest.raises(GnomonError) as refused:
         scaling_policy("openfass", Settings())
     assert (refused.value.status, refused.value.code) == (400, "unknown_policy")
-    assert refused.value.hint == "Known ones: fixed, hpa, k-lv, kpa, lv, od, openfaas."
+    assert refused.value.hint == "Known ones: asyfunc, asyfunc-, fixed, hpa, k-lv, kpa, lv, od, openfaas."
 
 
 def test_the_table_is_sorted() -> None:
     assert list(BUILT_IN) == sorted(BUILT_IN)
 
 
-@pytest.mark.parametrize("name", BUILT_IN)
-def test_every_built_in_policy_can_work_on_every_platform(name: str) -> None:
+@pytest.mark.parametrize("name", sorted(set(BUILT_IN) - {"asyfunc", "asyfunc-"}))
+def test_every_policy_that_counts_can_work_on_every_platform(name: str) -> None:
     require(scaling_policy(name, Settings()), NOTHING)
+
+
+def test_asyfunc_needs_a_platform_that_can_pair_and_place() -> None:
+    with pytest.raises(GnomonError, match="pair, place, size"):
+        require(scaling_policy("asyfunc", Settings()), NOTHING)
+    require(scaling_policy("asyfunc", Settings()), Capabilities(place=True, size=True, victim=False, resize=False, pair=True))
+    # Without layer-level scaling there is nothing to pair.
+    with pytest.raises(GnomonError, match="do: place, size"):
+        require(scaling_policy("asyfunc-", Settings()), NOTHING)
 
 
 def test_a_policy_that_needs_more_than_the_platform_can_is_refused() -> None:

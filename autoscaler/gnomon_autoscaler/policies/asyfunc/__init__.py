@@ -1,0 +1,20 @@
+"""`asyfunc` and `asyfunc-`: the two levels of scaling of AsyFunc (sections 4.1 to 4.3).
+
+| module | what |
+| --- | --- |
+| options | what the policies can be told |
+| efficiency | η |
+| sustained | R_max, Eq. 1 |
+| model_level | Algorithm 1 |
+| bodies | its number, as a count policy |
+| block_sets | the candidates of Algorithm 2 |
+| pairings | lines 7 to 23 of Algorithm 2, worked out once |
+| layer_level | Algorithm 2 and the release of Shadows |
+| knowledge | what follows from the profile alone |
+| policy | both levels at each tick |
+"""
+
+from gnomon_autoscaler.policies.asyfunc.options import Options
+from gnomon_autoscaler.policies.asyfunc.policy import AsyFunc, ablated, asyfunc
+
+__all__ = ["AsyFunc", "Options", "ablated", "asyfunc"]

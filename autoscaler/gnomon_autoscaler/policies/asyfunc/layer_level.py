@@ -1,0 +1,154 @@
+"""Layer-level scaling, Algorithm 2: Shadows for a burst. At every tick, for the rate R_burst of the last half second.
+
+    while R_burst > γ·R_max    the next Body that serves alone, the largest first, gets the Shadow of best η on its node
+    R_burst ≤ γ·R_max without it, for N ticks    the Shadow of least η is released
+
+R_max counts the Bodies that serve now, with the Shadows that they have or are about to have: a Body that still loads carries
+nothing of this burst. docs/decisions/0012-lls.md has each place where the printed algorithm had to be settled, with its worked
+example.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from gnomon_autoscaler.counting import ROUNDING
+from gnomon_autoscaler.policies.asyfunc.knowledge import Knowledge
+from gnomon_autoscaler.policies.asyfunc.model_level import filling_s
+from gnomon_autoscaler.policies.asyfunc.options import Options
+from gnomon_autoscaler.policies.asyfunc.pairings import Pairing
+from gnomon_autoscaler.room import Room
+from gnomon_core.fleet import Instance, InstanceKind
+from gnomon_core.scaling import CreateShadow, DestroyShadow, Observation
+
+
+@dataclass(frozen=True, slots=True)
+class LayerLevel:
+    """What layer-level scaling does now, and why; no reason where there is nothing to say."""
+
+    created: tuple[CreateShadow, ...] = ()
+    released: tuple[DestroyShadow, ...] = ()
+    reason: str = ""
+
+
+def burst_rps(seen: Observation, options: Options, ticks_ago: int = 0) -> float:
+    """R_burst at one of the last ticks."""
+    return seen.history.rate_rps(seen.history.arrivals, options.burst_window_s, until_s=ticks_ago * options.tick_s)
+
+
+@dataclass(frozen=True, slots=True)
+class Tick:
+    """One look for a burst. `bodies` are those that serve and go on to."""
+
+    known: Knowledge
+    options: Options
+    seen: Observation
+    bodies: tuple[Instance, ...]
+
+    def scale(self, room: Room) -> LayerLevel:
+        """Shadows for a burst, or the release of those that are superfluous. `room` is what is free, and less afterwards."""
+        if not self.bodies:
+            return LayerLevel()
+        pairs = {shadow.partner: shadow.pair for shadow in self.seen.shadows}
+        rate_max_rps = math.fsum(self.known.rates.rate_rps(body.cores, pairs.get(body.id)) for body in self.bodies)
+        rate_rps = burst_rps(self.seen, self.options)
+        if self._over(rate_rps, rate_max_rps):
+            return self._scale_up(rate_rps, rate_max_rps, room)
+        return self._release(rate_max_rps)
+
+    def _over(self, rate_rps: float, rate_max_rps: float) -> bool:
+        """R_burst > γ·R_max."""
+        return rate_rps > self.options.gamma * rate_max_rps * (1 + ROUNDING)
+
+    def _scale_up(self, rate_rps: float, before_rps: float, room: Room) -> LayerLevel:
+        alone = self._alone()
+        created: list[CreateShadow] = []
+        said: list[str] = []
+        rate_max_rps = before_rps
+        for body in alone:
+            if not self._over(rate_rps, rate_max_rps):
+                break
+            chosen = self.best_pairing(body, rate_rps, room)
+            if chosen is None:
+                continue
+            room.take(body.node, chosen.pair.shadow_cores, self._memory_bytes(chosen))
+            rate_max_rps += chosen.rate_rps - self.known.rates.rate_rps(body.cores)
+            created.append(CreateShadow(body.id, chosen.pair))
+            said.append(_told(self.known, body, chosen))
+        window_ms = self.options.burst_window_s * 1e3
+        need = f"burst of {rate_rps:.2f} rps in {window_ms:g} ms, R_max {before_rps:.2f}: above γ = {self.options.gamma:g}"
+        if not created:
+            why = "no room for a Shadow that would help" if alone else "every Body has its Shadow"
+            return LayerLevel(reason=f"{need}, but {why}")
+        return LayerLevel(tuple(created), reason=f"{need}; {'; '.join(said)}; R_max {rate_max_rps:.2f} then")
+
+    def _alone(self) -> list[Instance]:
+        """Line 1: the Bodies that have no Shadow, not even one that starts or drains; the largest first."""
+        paired = {shadow.partner for shadow in self.seen.instances if shadow.kind is InstanceKind.SHADOW}
+        alone = [body for body in self.bodies if body.id not in paired and body.partner is None]
+        return sorted(alone, key=lambda body: (-body.cores, body.id))
+
+    def best_pairing(self, body: Instance, rate_rps: float, room: Room) -> Pairing | None:
+        """Lines 6 to 23 for one Body: the pairing of best η that fits its node and whose batch fills and ends in time."""
+        known, free_bytes = self.known, room.memory_bytes(body.node)
+        fitting = [cores for cores in known.rates.cores if cores <= room.cores(body.node)]
+        best: Pairing | None = None
+        for cores in fitting if self.options.fewer_shadow_cores else fitting[-1:]:
+            for pairing in known.pairings.ranked(body.cores, cores):
+                if best is not None and pairing.efficiency <= best.efficiency:
+                    break
+                timely = filling_s(pairing.batch, rate_rps) + pairing.latency_s <= known.rates.slo_s
+                if timely and self._memory_bytes(pairing) <= free_bytes:
+                    best = pairing
+                    break
+        return best
+
+    def _memory_bytes(self, chosen: Pairing) -> int:
+        """What the Shadow takes on its Body's node: of shared weights nothing, the Body holds them already."""
+        shared = self.options.weight_mode == "shared"
+        return self.known.profile.memory_bytes(0 if shared else chosen.parameter_bytes)
+
+    def _release(self, rate_max_rps: float) -> LayerLevel:
+        peak_rps = max(burst_rps(self.seen, self.options, ticks_ago) for ticks_ago in range(self.options.release_ticks))
+        released: list[DestroyShadow] = []
+        for shadow, body in self._weakest_first():
+            alone_rps = self.known.rates.rate_rps(body.cores)
+            without_rps = rate_max_rps - self.known.rates.rate_rps(body.cores, shadow.pair) + alone_rps
+            if self._over(peak_rps, without_rps):
+                break
+            rate_max_rps = without_rps
+            released.append(DestroyShadow(shadow.id))
+        if not released:
+            return LayerLevel()
+        calm_s = self.options.release_ticks * self.options.tick_s
+        what = f"R_max {rate_max_rps:.2f} without {_counted(len(released), 'Shadow')}"
+        reason = f"at most {peak_rps:.2f} rps for {calm_s:g} s, {what}: within γ = {self.options.gamma:g}"
+        return LayerLevel(released=tuple(released), reason=reason)
+
+    def _weakest_first(self) -> list[tuple[Instance, Instance]]:
+        """The Shadows with their Bodies, by η."""
+        serving = {body.id: body for body in self.bodies}
+        found = [
+            (0.0 if shadow.pair is None else self.known.pairings.efficiency(body.cores, shadow.pair), shadow.id, shadow, body)
+            for shadow in self.seen.shadows
+            if shadow.partner is not None and (body := serving.get(shadow.partner)) is not None
+        ]
+        return [(shadow, body) for _, _, shadow, body in sorted(found, key=lambda entry: entry[:2])]
+
+
+def _told(known: Knowledge, body: Instance, chosen: Pairing) -> str:
+    there = chosen.pair.split[chosen.batch - 1]
+    alone = known.rates.body(body.cores)
+    alone_s = alone.latency_s[chosen.batch - 1] if alone is not None else 0.0
+    share = chosen.parameter_bytes / known.parameter_bytes if known.parameter_bytes else 0.0
+    return (
+        f"{body.id} ({_counted(body.cores, 'core')}) gets a Shadow of {_counted(chosen.pair.shadow_cores, 'core')} with "
+        f"{_counted(len(chosen.pair.blocks), 'block')}, {share:.0%} of the weights: b = {chosen.batch} as "
+        f"{chosen.batch - there} + {there} in {chosen.latency_s * 1e3:.0f} ms instead of {alone_s * 1e3:.0f}, "
+        f"η {chosen.efficiency:.3g}"
+    )
+
+
+def _counted(count: int, word: str) -> str:
+    return f"{count} {word}" if count == 1 else f"{count} {word}s"

@@ -1,0 +1,70 @@
+"""What AsyFunc's policies can be told: the paper's parameters, its ablations, and readings of it that give other results.
+
+A function's owner sets `alpha`, `beta`, `gamma`, `kappa`, the bounds C_max (`gnomon/max-cores`) and B_max (`gnomon/max-batch`),
+and what `asyfunc-` does without. The other fields are for comparisons: each default is what docs/decisions/0011-mls.md and
+0012-lls.md settle, each other value is the paper as printed or an alternative to it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from gnomon_core.settings import Settings
+
+PERIOD_S = 10.0
+"""Between two model-level decisions (section 7.1)."""
+TICK_S = 0.5
+"""Between two looks for a burst. One bin of the history, so that each look sees one that the last had not seen."""
+BURST_WINDOW_S = 0.5
+"""R_burst is the rate of this window."""
+RELEASE_TICKS = 4
+"""For so many looks a Shadow must have been superfluous before it is released."""
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """How the policy reads the paper.
+
+    `weight_mode` says which loading times hold.
+    `layers` and `adaptive` switch layer-level scaling and adaptive scheduling. `shadows_count` lets R_max of the model level
+    include Shadows, as Eq. 1 prints it. `overhead_counts` adds what an instance holds besides its weights to m and m_Φ.
+    `objective` ranks by Eq. 2 and Eq. 4, throughput per (c + ρ·m), in place of the sum of line 7 and line 15. `contiguous` lets a
+    block set grow from the best block to its neighbours, so that there is one hand-over. `fewer_shadow_cores` also considers
+    Shadows of fewer than min(free cores, C_max) cores. `load_counts` wants a batch that waits for the Shadow to load to be timely
+    as well, as line 13 does.
+    """
+
+    alpha: float = 0.8
+    beta: float = 0.6
+    gamma: float = 1.0
+    kappa: float = 1.0
+    period_s: float = PERIOD_S
+    tick_s: float = TICK_S
+    burst_window_s: float = BURST_WINDOW_S
+    release_ticks: int = RELEASE_TICKS
+    weight_mode: str = "shared"
+    layers: bool = True
+    adaptive: bool = True
+    shadows_count: bool = False
+    overhead_counts: bool = True
+    objective: bool = False
+    contiguous: bool = False
+    fewer_shadow_cores: bool = False
+    load_counts: bool = True
+
+
+def asyfunc_options(settings: Settings) -> Options:
+    """Those of `asyfunc`: everything is on."""
+    return Options(
+        alpha=settings.alpha,
+        beta=settings.beta,
+        gamma=settings.gamma,
+        kappa=settings.kappa,
+        weight_mode=settings.weight_mode,
+    )
+
+
+def ablated_options(settings: Settings) -> Options:
+    """Those of `asyfunc-`: without what `gnomon/ablation` names."""
+    without = settings.ablation
+    return replace(asyfunc_options(settings), layers=without == "adaptive", adaptive=without == "layers")

@@ -1,0 +1,129 @@
+"""`asyfunc`: Bodies for the stable load, Shadows for bursts.
+
+Each tick has both levels, in the paper's order: how many Bodies there are to be (`bodies`, within the wrappers that every policy
+has), then Shadows for the Bodies that serve and stay (`layer_level`), with what room the new Bodies leave. Shadows come first in
+the list of actions: they are what cannot wait, and a Body that is refused must not hold them up.
+"""
+
+from __future__ import annotations
+
+from gnomon_autoscaler.by_count import towards
+from gnomon_autoscaler.counting import Memory, inner, moment
+from gnomon_autoscaler.policies.asyfunc.bodies import TOLERANCE_S, Bodies, body_memory_bytes, mean_rps, sustained_rps
+from gnomon_autoscaler.policies.asyfunc.knowledge import Knowledge, Known
+from gnomon_autoscaler.policies.asyfunc.layer_level import LayerLevel, Tick
+from gnomon_autoscaler.policies.asyfunc.model_level import configurations, least_efficient_first, scale_in, so_many_more
+from gnomon_autoscaler.policies.asyfunc.options import Options, ablated_options, asyfunc_options
+from gnomon_autoscaler.room import Room
+from gnomon_autoscaler.wrappers import standard
+from gnomon_core.errors import bad_request
+from gnomon_core.fleet import InstanceState
+from gnomon_core.scaling import (
+    Action,
+    CreateBody,
+    Decision,
+    DestroyBody,
+    DestroyShadow,
+    Observation,
+    PolicyState,
+    SetBufferPlan,
+    StateValue,
+)
+from gnomon_core.settings import Settings
+
+VERSION = 1
+
+
+class AsyFunc:
+    """Both levels of scaling around one model's profile."""
+
+    def __init__(self, name: str, options: Options) -> None:
+        self.name = name
+        self.options = options
+        self.period_s = options.tick_s
+        self.default_scheduler = "adaptive" if options.adaptive else "fixed"
+        self.needs = frozenset({"pair", "place", "size"} if options.layers else {"place", "size"})
+        self._known = Known(options)
+        self._bodies = standard(Bodies(name, options, self._known))
+
+    def decide(self, seen: Observation, state: PolicyState) -> tuple[Decision, PolicyState]:
+        """Bodies, Shadows and, without adaptive scheduling, the buffer plan."""
+        ours = (state.policy, state.version) == (self.name, VERSION)
+        memory: Memory = state.values if ours else {}
+        wish = self._bodies.wish(seen, inner(memory))
+        known = self._known.of(seen)
+        remembered: dict[str, StateValue] = {"inner": wish.memory}
+        if known is None:
+            left = tuple(DestroyShadow(shadow.id) for shadow in seen.shadows)
+            decision = Decision(left + towards(wish.count, seen), wish.reason, wish.count)
+            return decision, PolicyState(self.name, VERSION, remembered)
+        room = Room(seen.nodes)
+        bodies = self._towards(wish.count, seen, known, room)
+        ending = {action.id for action in bodies if isinstance(action, DestroyBody)}
+        layers = self._layers(seen, known, ending, room)
+        plan = self._plan(seen, known, memory, remembered)
+        actions = (*_orphans(seen, ending), *layers.released, *layers.created, *bodies, *plan)
+        reason = f"{wish.reason}; {layers.reason}" if layers.reason else wish.reason
+        return Decision(actions, reason, wish.count), PolicyState(self.name, VERSION, remembered)
+
+    def _towards(self, count: int, seen: Observation, known: Knowledge, room: Room) -> tuple[Action, ...]:
+        """What makes the number of Bodies `count`, of the sizes and in the order of model-level scaling."""
+        rate_rps, surplus = mean_rps(seen, self.options), len(seen.live) - count
+        if surplus <= 0:
+            memory_bytes = body_memory_bytes(seen)
+            made: list[CreateBody] = []
+            if surplus:
+                made = so_many_more(known, room, rate_rps=rate_rps, count=-surplus, memory_bytes=memory_bytes)
+            return tuple(made)
+        rates_rps = sustained_rps(known, seen, seen.live, shadows_count=self.options.shadows_count)
+        victims = scale_in(known, self.options, seen.live, rates_rps, rate_rps)
+        others = [body for body in least_efficient_first(known, seen.live, rate_rps) if body not in victims]
+        return tuple(DestroyBody(victim.id) for victim in (*victims, *others)[:surplus])
+
+    def _layers(self, seen: Observation, known: Knowledge, ending: set[str], room: Room) -> LayerLevel:
+        if not self.options.layers:
+            mine = {body.id for body in seen.live} - ending
+            return LayerLevel(released=tuple(DestroyShadow(shadow.id) for shadow in seen.shadows if shadow.partner in mine))
+        serving = [body for body in seen.live if body.state is InstanceState.READY and body.id not in ending]
+        return Tick(known, self.options, seen, tuple(serving)).scale(room)
+
+    def _plan(
+        self, seen: Observation, known: Knowledge, memory: Memory, remembered: dict[str, StateValue]
+    ) -> tuple[SetBufferPlan, ...]:
+        """Without adaptive scheduling: B = b_best and T = t_SLO − t_l(c_best, b_best), once a period, where they changed."""
+        if self.options.adaptive:
+            return ()
+        planned_at_s, last = moment(memory, "planned_at_s"), memory.get("plan")
+        if planned_at_s is not None and TOLERANCE_S < planned_at_s + self.options.period_s - seen.now_s <= self.options.period_s:
+            remembered |= {"planned_at_s": planned_at_s, "plan": last}
+            return ()
+        best = configurations(known, mean_rps(seen, self.options))[0]
+        wait_s = max(0.0, known.rates.slo_s - best.latency_s)
+        remembered |= {"planned_at_s": seen.now_s, "plan": (best.batch, wait_s)}
+        return () if last == (best.batch, wait_s) else (SetBufferPlan(best.batch, wait_s),)
+
+
+def _orphans(seen: Observation, ending: set[str]) -> tuple[DestroyShadow, ...]:
+    """Shadows whose Body ends now, or serves no more."""
+    live = {body.id for body in seen.live}
+    return tuple(DestroyShadow(shadow.id) for shadow in seen.shadows if shadow.partner in ending or shadow.partner not in live)
+
+
+def asyfunc(settings: Settings) -> AsyFunc:
+    """Both levels of scaling, adaptive scheduling."""
+    return AsyFunc("asyfunc", _checked(asyfunc_options(settings)))
+
+
+def ablated(settings: Settings) -> AsyFunc:
+    """`asyfunc-`: without layer-level scaling, as its section 7.2 speaks of it, or as `gnomon/ablation` says."""
+    return AsyFunc("asyfunc-", _checked(ablated_options(settings)))
+
+
+def _checked(options: Options) -> Options:
+    if options.beta >= options.alpha:
+        raise bad_request(
+            "invalid_setting",
+            f"beta is {options.beta:g}, not below alpha, {options.alpha:g}.",
+            "Between the two nothing changes: without room there, instances would come and go.",
+        )
+    return options
