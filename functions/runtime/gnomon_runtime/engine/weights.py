@@ -53,7 +53,7 @@ def load_weights(path: Path, expected: Mapping[str, Weight], mode: WeightMode = 
             stored = {name: _placed(file.get_tensor(name), mode) for name in expected if name in present}
     except SafetensorError as error:
         raise invalid_program(f"The weight file cannot be read: {error}.") from None
-    tensors = {name: _checked(name, stored.get(name), weight) for name, weight in expected.items()}
+    tensors = {name: checked(name, stored.get(name), weight) for name, weight in expected.items()}
     return LoadedWeights(tensors, mode, path.stat().st_size, time.perf_counter() - began_s)
 
 
@@ -62,7 +62,13 @@ def _placed(mapped: Tensor, mode: WeightMode) -> Tensor:
     return mapped.clone() if mode == "private" or mapped.data_ptr() % ALIGNMENT_BYTES else mapped
 
 
-def _checked(name: str, tensor: Tensor | None, weight: Weight) -> Tensor:
+def checked(name: str, tensor: Tensor | None, weight: Weight) -> Tensor:
+    """A tensor of the file in the form that the program uses it in.
+
+    Raises:
+        GnomonError: 422 `invalid_program` where the file has it in another form or not at all.
+
+    """
     order = weight.order or tuple(range(len(weight.shape)))
     stored_shape = tuple(weight.shape[axis] for axis in order)
     if tensor is None or tensor.shape != stored_shape or tensor.dtype != TORCH_DTYPES[weight.datatype]:
