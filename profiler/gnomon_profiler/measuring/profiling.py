@@ -27,7 +27,7 @@ REPEATS = 10
 
 @dataclass(frozen=True, slots=True)
 class Wishes:
-    """What to measure: these cores (all of the machine's without any), these batches, each at least `repeats` times."""
+    """What to measure: these cores (1 to all of the machine's without any), these batches, each at least `repeats` times."""
 
     cores: tuple[int, ...] = ()
     batches: tuple[int, ...] = tuple(range(1, MAX_BATCH + 1))
