@@ -1,0 +1,12 @@
+"""The coordinator of a node: which Bodies and Shadows live there, who works with whom, and the empty containers in reserve.
+
+server ── selectors loop: supervisor, platform, instances
+  ├─ messages        what came in, checked
+  ├─ coordination    what it means: events in, effects out, no socket and no clock
+  │    ├─ table      the function registration table
+  │    └─ pool       how many empty containers to keep, and when to ask for another
+  └─ effects → links (outboxes), buffers (shared memory for a pair)
+
+It plans nothing (the platform says which Shadow works for which Body), and no batch passes through it: when it ends, Bodies and
+pairs go on, and the next one learns from them how things stand. AsyFunc, sections 3.4, 3.5 and 5.2.
+"""

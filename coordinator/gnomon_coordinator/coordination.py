@@ -1,0 +1,236 @@
+"""What each event means for the node: events in, effects out. No socket, no clock, no process.
+
+Events are an instance that the supervisor has found or lost, a message of an instance, a wish of the platform, and time. Whatever
+an instance says concerns itself and its own pair only; one that breaks the protocol is not heard again (`broken`).
+"""
+
+from __future__ import annotations
+
+from gnomon_coordinator.effects import Close, Effect, Kill, Papers, Send, Tell
+from gnomon_coordinator.messages import BadMessageError, Change, Said, Task
+from gnomon_coordinator.pool import Pool
+from gnomon_coordinator.shadows import Shadows
+from gnomon_coordinator.table import Kind, Record, RegistrationTable, Status
+from gnomon_coordinator.work import ENDING, Step
+from gnomon_core.blocks import Layers
+
+EMPTY_S = 20.0
+"""How long a container may take to say that it is ready."""
+
+
+class Coordination:
+    """The node's state. `take` returns what has to be done since it was last asked."""
+
+    def __init__(self, epoch: int) -> None:
+        self.epoch = epoch
+        self.table = RegistrationTable(epoch)
+        self.pool = Pool()
+        self._effects: list[Effect] = []
+        self.shadows = Shadows(self.table, self.pool, epoch, self._effects)
+        self._forking: set[str] = set()
+        """Containers for the pool that have been asked for and are not there yet."""
+        self._silent_until_s: dict[str, float] = {}
+
+    def take(self) -> list[Effect]:
+        effects = list(self._effects)
+        self._effects.clear()
+        return effects
+
+    # The supervisor
+
+    def found(self, instance_id: str, kind: Kind, now_s: float) -> None:
+        """An instance is there. It may have been there before this coordinator was."""
+        if instance_id in self.table:
+            return
+        if kind is Kind.SHADOW:
+            self.shadows.found(instance_id, now_s)
+        elif kind is Kind.EMPTY:
+            self._forking.discard(instance_id)
+            if self.shadows.take_awaited(instance_id, now_s):
+                return
+            self.table.insert(instance_id, kind)
+            self._silent_until_s[instance_id] = now_s + EMPTY_S
+        else:
+            self.table.insert(instance_id, kind)
+        self._effects.append(Send(instance_id, {"do": "hello"}))
+
+    def gone(self, instance_id: str, now_s: float) -> None:
+        """An instance has ended, or could not be made."""
+        if instance_id in self._forking:
+            self._forking.discard(instance_id)
+            self.pool.failed(now_s)
+        if self.shadows.container_gone(instance_id, now_s):
+            return
+        self._silent_until_s.pop(instance_id, None)
+        row = self.table.get(instance_id)
+        work = self.shadows.get(instance_id)
+        if work is not None:
+            self.shadows.gone(work)
+        elif row is not None:
+            if row.kind is Kind.BODY:
+                self.shadows.body_gone(row, now_s)
+            elif row.status is Status.SILENT:
+                self.pool.failed(now_s)
+            self.table.remove(instance_id)
+
+    # Instances
+
+    def said(self, instance_id: str, said: Said, now_s: float) -> None:
+        """An instance has said something.
+
+        Raises:
+            BadMessageError: an instance of its kind does not say that.
+
+        """
+        row = self.table.get(instance_id)
+        if row is None or row.status is Status.BARRED or said.epoch != self.epoch or said.say == "stale":
+            # Words for another coordinator. Whether this one has been replaced is the supervisor's to say.
+            return
+        if row.kind is Kind.EMPTY:
+            self._container_said(row, said)
+        elif row.kind is Kind.SHADOW:
+            self._shadow_said(row, said, now_s)
+        else:
+            self._body_said(row, said, now_s)
+
+    def _container_said(self, row: Record, said: Said) -> None:
+        if said.say != "empty":
+            raise BadMessageError(f"an empty container says {said.say!r}")
+        if row.status is Status.SILENT:
+            self.table.set_status(row.id, Status.READY)
+            self._silent_until_s.pop(row.id, None)
+            self.pool.filled()
+
+    def _shadow_said(self, row: Record, said: Said, now_s: float) -> None:
+        work = self.shadows.get(row.id)
+        if work is None or work.step in ENDING:
+            return
+        if said.say == "empty":
+            self.shadows.empty(work, now_s)
+        elif said.say == "registered":
+            self.shadows.registered(work, said, now_s)
+        elif said.say == "changed":
+            self.shadows.changed(work, said, now_s)
+        elif said.say == "paired":
+            work.joined = True
+        elif said.say == "failed":
+            self.shadows.end(work, said.reason or "it failed", now_s)
+        elif said.say == "body":
+            raise BadMessageError("a Shadow says that it is a Body")
+
+    def _body_said(self, row: Record, said: Said, now_s: float) -> None:
+        if said.say in ("empty", "registered"):
+            raise BadMessageError(f"a Body says {said.say!r}")
+        if said.say == "body":
+            if row.status is Status.SILENT:
+                self.table.set_status(row.id, Status.READY)
+            self.shadows.body_spoke(row, said, now_s)
+            return
+        work = self.shadows.get(row.partner)
+        if work is None or (said.shadow not in (None, work.shadow)):
+            # About a Shadow that it had before.
+            return
+        if said.say == "paired":
+            self.shadows.body_paired(work, now_s)
+        elif said.say == "changed":
+            self.shadows.body_changed(work, said, now_s)
+        elif said.say == "unpaired":
+            self.shadows.body_let_go(work, said.reason, now_s)
+        elif said.say == "failed":
+            self.shadows.end(work, said.reason or "its Body could not use it", now_s)
+
+    def broken(self, instance_id: str, reason: str, now_s: float) -> None:
+        """An instance does not keep to the protocol, or does not listen. A Body serves on without a Shadow; the others end."""
+        self._effects.append(Close(instance_id))
+        row, work = self.table.get(instance_id), self.shadows.get(instance_id)
+        if work is not None:
+            self.shadows.end(work, reason, now_s)
+            if work.step is not Step.KILL:
+                self.shadows.kill(work, now_s)
+        elif row is not None and row.kind is Kind.BODY:
+            self.table.set_status(instance_id, Status.BARRED)
+            partner = self.shadows.get(row.partner)
+            if partner is not None:
+                self.shadows.end(partner, f"its Body is not heard any more: {reason}", now_s)
+        elif row is not None:
+            self._end_container(row, now_s)
+
+    def hung_up(self, instance_id: str, now_s: float) -> None:
+        """An instance has closed its socket. Most often it has ended, and the supervisor will say so; else it has to end now."""
+        row = self.table.get(instance_id)
+        if row is not None and row.kind is Kind.BODY:
+            self.broken(instance_id, "it has closed its socket", now_s)
+        elif row is not None and row.kind is Kind.EMPTY:
+            self._end_container(row, now_s)
+        elif row is not None:
+            self._effects.append(Kill(instance_id))
+
+    def _end_container(self, row: Record, now_s: float) -> None:
+        if row.status is Status.SILENT:
+            self.pool.failed(now_s)
+        self._effects.append(Kill(row.id))
+        self.table.set_status(row.id, Status.ENDING)
+
+    # The platform
+
+    def create(self, task: Task, layers: Layers, papers: Papers | None, now_s: float) -> None:
+        """Make a Shadow, or take up the one that is there. The papers are taken over."""
+        self.shadows.create(task, layers, papers, now_s)
+
+    def change(self, shadow_id: str, change: Change, now_s: float) -> None:
+        """Let a Shadow do something else. Unknown ones are ignored: the next wish for them says all of it."""
+        work = self.shadows.get(shadow_id)
+        if work is not None and work.task is not None and work.step not in ENDING:
+            self.shadows.change(work, change.applied_to(work.task), now_s)
+
+    def destroy(self, shadow_id: str, now_s: float) -> None:
+        """End a Shadow, its Body first. Unknown ones are ignored."""
+        work = self.shadows.get(shadow_id)
+        if work is not None:
+            self.shadows.end(work, "asked to", now_s)
+
+    def not_connected(self, shadow_id: str, reason: str, now_s: float) -> None:
+        """The shared memory of a pair could not be made."""
+        work = self.shadows.get(shadow_id)
+        if work is not None:
+            self.shadows.end(work, reason, now_s)
+
+    def report(self) -> None:
+        """Tell the platform how things stand."""
+        rows = [[row.id, row.kind, row.partner, list(row.blocks), row.status] for row in self.table]
+        self._effects.append(Tell({"event": "table", "epoch": self.epoch, "rows": rows}))
+
+    # Time
+
+    def tick(self, now_s: float) -> None:
+        """Do what is due."""
+        for work in self.shadows:
+            if work.deadline_s is not None and now_s >= work.deadline_s:
+                self.shadows.overran(work, now_s)
+        for container, until_s in list(self._silent_until_s.items()):
+            if now_s >= until_s:
+                del self._silent_until_s[container]
+                if container in self.table:
+                    self.broken(container, "it never said that it is ready", now_s)
+        self._keep_pool(now_s)
+
+    def _keep_pool(self, now_s: float) -> None:
+        missing = self.pool.missing(self._reserve(), now_s)
+        for _ in range(missing):
+            self._forking.add(self.shadows.fork())
+        spare = self.table.of_kind(Kind.EMPTY, Status.READY)
+        for row in spare[: max(0, -missing)]:
+            self._effects.append(Kill(row.id))
+            self.table.set_status(row.id, Status.ENDING)
+
+    def _reserve(self) -> int:
+        return len(self._forking) + len(self.table.of_kind(Kind.EMPTY, Status.SILENT, Status.READY))
+
+    def due_s(self) -> float | None:
+        """When `tick` has something to do next; None when it waits for events only."""
+        times = [work.deadline_s for work in self.shadows if work.deadline_s is not None]
+        times += self._silent_until_s.values()
+        pool_s = self.pool.due_s(self._reserve())
+        if pool_s is not None:
+            times.append(pool_s)
+        return min(times, default=None)

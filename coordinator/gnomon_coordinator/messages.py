@@ -1,0 +1,279 @@
+"""What instances and the platform say, checked before anything else looks at it.
+
+An instance may run a user's model: of what it says every type, length, number and name is checked here, and what does not fit is
+a `BadMessageError`, after which nothing more is heard from it. The platform and the supervisor are ours; their messages are read
+by the same functions, so that a mistake there shows at once.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from itertools import pairwise
+from typing import Any
+
+MAX_BLOCKS = 4096
+MAX_BATCH = 1024
+MAX_REASON = 300
+MAX_PATH = 4096
+MAX_CPUS = 4096
+MAX_BYTES = 1 << 50
+_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,299}")
+
+
+class BadMessageError(ValueError):
+    """A message that nobody who keeps to the protocol sends."""
+
+
+@dataclass(frozen=True, slots=True)
+class Said:
+    """A message from an instance. Fields that its kind does not have keep their defaults."""
+
+    say: str
+    epoch: int
+    shadow: str | None = None
+    body: str | None = None
+    partner: str | None = None
+    blocks: tuple[int, ...] = ()
+    split: tuple[int, ...] = ()
+    resident_bytes: int = 0
+    load_ms: float = 0.0
+    paired: bool = False
+    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """What a Shadow does for its Body, and what it is made of. `join` are control-group files; paths are in the repository."""
+
+    shadow: str
+    body: str
+    program: str
+    weights: str
+    layers: str
+    weight_mode: str
+    cores: int
+    cpus: tuple[int, ...]
+    blocks: tuple[int, ...]
+    split: tuple[int, ...]
+    max_batch: int
+    expected_ms: tuple[tuple[float, ...], ...] = ()
+    join: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """What a Shadow is to do instead."""
+
+    cores: int
+    cpus: tuple[int, ...]
+    blocks: tuple[int, ...]
+    split: tuple[int, ...]
+    expected_ms: tuple[tuple[float, ...], ...] = ()
+
+    def applied_to(self, task: Task) -> Task:
+        """The task with this in it."""
+        return replace(task, cores=self.cores, cpus=self.cpus, blocks=self.blocks, split=self.split, expected_ms=self.expected_ms)
+
+
+def read_said(message: Mapping[str, Any], descriptors: int = 0) -> Said:
+    """What an instance says, with how many descriptors: no message of an instance has any.
+
+    Raises:
+        BadMessageError: it is not one of the messages in `gnomon_core.coordination`.
+
+    """
+    if descriptors:
+        raise BadMessageError("descriptors where none belong")
+    say = message.get("say")
+    reader = _READERS.get(say) if isinstance(say, str) else None
+    if reader is None:
+        raise BadMessageError(f"it says {say[:40]!r}" if isinstance(say, str) else "it says nothing")
+    epoch = whole_of(message, "epoch", 0, MAX_BYTES)
+    return reader(message, str(say), epoch)
+
+
+def _bare(_message: Mapping[str, Any], say: str, epoch: int) -> Said:
+    return Said(say, epoch)
+
+
+def _registered(message: Mapping[str, Any], say: str, epoch: int) -> Said:
+    paired = message.get("paired", False)
+    if not isinstance(paired, bool):
+        raise BadMessageError("paired is no truth value")
+    return Said(
+        say,
+        epoch,
+        shadow=read_id(message, "shadow"),
+        body=read_id(message, "body"),
+        blocks=blocks_of(message),
+        resident_bytes=whole_of(message, "resident_bytes", 0, MAX_BYTES),
+        load_ms=_number(message, "load_ms"),
+        paired=paired,
+    )
+
+
+def _body(message: Mapping[str, Any], say: str, epoch: int) -> Said:
+    if message.get("partner") is None:
+        return Said(say, epoch)
+    return Said(say, epoch, partner=read_id(message, "partner"), blocks=blocks_of(message), split=split_of(message))
+
+
+def _about_shadow(message: Mapping[str, Any], say: str, epoch: int) -> Said:
+    reason = message.get("reason", "")
+    if not isinstance(reason, str):
+        raise BadMessageError("the reason is no text")
+    # What an instance writes ends in logs: one line, no control characters.
+    words = "".join(letter if letter.isprintable() else " " for letter in reason[:MAX_REASON])
+    return Said(say, epoch, shadow=read_id(message, "shadow"), reason=words)
+
+
+def _changed(message: Mapping[str, Any], say: str, epoch: int) -> Said:
+    return Said(say, epoch, blocks=blocks_of(message))
+
+
+_READERS: Mapping[str, Callable[[Mapping[str, Any], str, int], Said]] = {
+    "empty": _bare,
+    "stale": _bare,
+    "registered": _registered,
+    "body": _body,
+    "paired": _about_shadow,
+    "unpaired": _about_shadow,
+    "failed": _about_shadow,
+    "changed": _changed,
+}
+
+
+def read_task(message: Mapping[str, Any]) -> Task:
+    """A Shadow to be made, as the platform asks for it.
+
+    Raises:
+        BadMessageError: something is missing or wrong.
+
+    """
+    weight_mode = message.get("weight_mode")
+    if weight_mode not in ("shared", "private"):
+        raise BadMessageError("no weight mode")
+    return Task(
+        shadow=read_id(message, "shadow"),
+        body=read_id(message, "body"),
+        program=_path(message.get("program")),
+        weights=_path(message.get("weights")),
+        layers=_path(message.get("layers")),
+        weight_mode=str(weight_mode),
+        cores=whole_of(message, "cores", 1, MAX_CPUS),
+        cpus=_wholes(message, "cpus", MAX_CPUS, MAX_CPUS),
+        blocks=blocks_of(message),
+        split=split_of(message),
+        max_batch=whole_of(message, "max_batch", 1, MAX_BATCH),
+        expected_ms=expected_of(message),
+        join=tuple(_path(path) for path in _list(message, "join", 16)),
+    )
+
+
+def read_change(message: Mapping[str, Any]) -> Change:
+    """What a Shadow is to do instead, as the platform asks for it.
+
+    Raises:
+        BadMessageError: something is missing or wrong.
+
+    """
+    return Change(
+        cores=whole_of(message, "cores", 1, MAX_CPUS),
+        cpus=_wholes(message, "cpus", MAX_CPUS, MAX_CPUS),
+        blocks=blocks_of(message),
+        split=split_of(message),
+        expected_ms=expected_of(message),
+    )
+
+
+def read_id(message: Mapping[str, Any], name: str) -> str:
+    """The id under this name.
+
+    Raises:
+        BadMessageError: it is none.
+
+    """
+    value = message.get(name)
+    if not isinstance(value, str) or not _ID.fullmatch(value):
+        raise BadMessageError(f"{name} is no id")
+    return value
+
+
+def blocks_of(message: Mapping[str, Any]) -> tuple[int, ...]:
+    """Block numbers, ascending and each once."""
+    blocks = _wholes(message, "blocks", MAX_BLOCKS, MAX_BLOCKS)
+    if any(later <= earlier for earlier, later in pairwise(blocks)):
+        raise BadMessageError("blocks are not ascending")
+    return blocks
+
+
+def split_of(message: Mapping[str, Any]) -> tuple[int, ...]:
+    """A table from batch to b_S, in which the Body keeps at least one sample of every batch that is split."""
+    split = _wholes(message, "split", MAX_BATCH, MAX_BATCH)
+    if any(there > batch for batch, there in enumerate(split)):
+        raise BadMessageError("a split leaves the Body nothing")
+    return split
+
+
+def expected_of(message: Mapping[str, Any]) -> tuple[tuple[float, ...], ...]:
+    """Milliseconds by run and samples; nothing where nothing is known."""
+    rows = _list(message, "expected_ms", MAX_BLOCKS)
+    found: list[tuple[float, ...]] = []
+    for row in rows:
+        if not isinstance(row, list) or len(row) > MAX_BATCH:
+            raise BadMessageError("expected_ms is no table")
+        found.append(tuple(_milliseconds(value) for value in row))
+    return tuple(found)
+
+
+def _list(message: Mapping[str, Any], name: str, most: int) -> list[Any]:
+    value = message.get(name, [])
+    if not isinstance(value, list) or len(value) > most:
+        raise BadMessageError(f"{name} is no list, or too long")
+    return value
+
+
+def _wholes(message: Mapping[str, Any], name: str, most: int, below: int) -> tuple[int, ...]:
+    values = _list(message, name, most)
+    if not all(type(value) is int and 0 <= value < below for value in values):
+        raise BadMessageError(f"{name} holds something else than small whole numbers")
+    return tuple(values)
+
+
+def whole_of(message: Mapping[str, Any], name: str, least: int, most: int) -> int:
+    """A whole number within bounds.
+
+    Raises:
+        BadMessageError: it is none.
+
+    """
+    value = message.get(name)
+    # A truth value is an int to isinstance.
+    if type(value) is not int or not least <= value <= most:
+        raise BadMessageError(f"{name} is no whole number from {least} to {most}")
+    return value
+
+
+def _number(message: Mapping[str, Any], name: str) -> float:
+    return _milliseconds(message.get(name))
+
+
+def _milliseconds(value: object) -> float:
+    if type(value) not in (int, float) or not isinstance(value, int | float):
+        raise BadMessageError("a time is no number")
+    try:
+        found = float(value)
+    except OverflowError:
+        raise BadMessageError("a time has no end") from None
+    if not math.isfinite(found) or found < 0:
+        raise BadMessageError("a time is negative or has no end")
+    return found
+
+
+def _path(value: object) -> str:
+    if not isinstance(value, str) or not value.startswith("/") or len(value) > MAX_PATH or "\0" in value:
+        raise BadMessageError("a path is none")
+    return value

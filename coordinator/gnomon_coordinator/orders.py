@@ -1,0 +1,60 @@
+"""The messages to instances, made from tasks. `gnomon_core.coordination` says what they mean."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from gnomon_coordinator.messages import Task
+from gnomon_core.packets import MAX_PACKET_BYTES
+
+_ROOM_BYTES = 1024
+"""Left for the epoch."""
+
+
+def load(task: Task) -> dict[str, Any]:
+    """To a container: become this Shadow."""
+    return {
+        "do": "load",
+        "shadow": task.shadow,
+        "body": task.body,
+        "program": task.program,
+        "weights": task.weights,
+        "layers": task.layers,
+        "weight_mode": task.weight_mode,
+        "cores": task.cores,
+        "cpus": task.cpus,
+        "blocks": task.blocks,
+        "split": task.split,
+    }
+
+
+def pair(task: Task) -> dict[str, Any]:
+    """To the Body: this is your Shadow."""
+    return _fitting({"do": "pair", "shadow": task.shadow, **_for_body(task)})
+
+
+def join(task: Task) -> dict[str, Any]:
+    """To the Shadow: this is your Body."""
+    return {"do": "join", "shadow": task.shadow, "body": task.body, "blocks": task.blocks, "split": task.split}
+
+
+def change_body(task: Task) -> dict[str, Any]:
+    """To the Body: offload other blocks, or other shares."""
+    return _fitting({"do": "change", **_for_body(task)})
+
+
+def change_shadow(task: Task, blocks: tuple[int, ...]) -> dict[str, Any]:
+    """To the Shadow: hold these blocks."""
+    return {"do": "change", "blocks": blocks, "split": task.split, "cores": task.cores, "cpus": task.cpus}
+
+
+def _for_body(task: Task) -> dict[str, Any]:
+    return {"blocks": task.blocks, "split": task.split, "shadow_cores": task.cores, "expected_ms": task.expected_ms}
+
+
+def _fitting(message: dict[str, Any]) -> dict[str, Any]:
+    """Without the predictions where they are too many for a packet: the Body then measures for itself."""
+    if len(json.dumps(message)) > MAX_PACKET_BYTES - _ROOM_BYTES:
+        message["expected_ms"] = []
+    return message

@@ -1,0 +1,128 @@
+"""The function registration table: every instance of the node that can be part of a pair.
+
+A record says what an instance is, with whom it works and on what, and where it is in its life. Partners name each other, always:
+a table in which only one of two does cannot be made. What is refused here is a mistake of ours, never of an instance, and raises.
+
+    id          type     partner     blocks   status    epoch
+    resnet-1    body     resnet-s7   3 4 5    paired    2
+    resnet-s7   shadow   resnet-1    3 4 5    paired    2
+    pool-2-4    empty                         ready     2
+
+AsyFunc, section 5.2 (Function Registration Table).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from enum import StrEnum
+
+
+class Kind(StrEnum):
+    """What an instance is. An empty container becomes a Shadow, and nothing else changes."""
+
+    BODY = "body"
+    SHADOW = "shadow"
+    EMPTY = "empty"
+
+
+class Status(StrEnum):
+    """Where an instance is in its life."""
+
+    SILENT = "silent"
+    """It has not spoken to this coordinator."""
+    READY = "ready"
+    """A Body that works alone, a container that can be loaded, or a Shadow that has registered."""
+    LOADING = "loading"
+    PAIRING = "pairing"
+    """The pair has been told to both, and the Body has not confirmed it."""
+    PAIRED = "paired"
+    ENDING = "ending"
+    BARRED = "barred"
+    """A Body that broke the protocol. It serves on, without a Shadow."""
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """One row. `epoch` is the coordinator's when the row was last changed."""
+
+    id: str
+    kind: Kind
+    status: Status = Status.SILENT
+    partner: str | None = None
+    blocks: tuple[int, ...] = ()
+    split: tuple[int, ...] = ()
+    epoch: int = 0
+
+
+class RegistrationTable:
+    """The rows by id, in the order of their insertion."""
+
+    def __init__(self, epoch: int) -> None:
+        self._epoch = epoch
+        self._rows: dict[str, Record] = {}
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    def __contains__(self, instance_id: object) -> bool:
+        return instance_id in self._rows
+
+    def __iter__(self) -> Iterator[Record]:
+        return iter(tuple(self._rows.values()))
+
+    def get(self, instance_id: str | None) -> Record | None:
+        return None if instance_id is None else self._rows.get(instance_id)
+
+    def of_kind(self, kind: Kind, *statuses: Status) -> list[Record]:
+        """The rows of a kind, with one of these statuses where any are named."""
+        return [row for row in self if row.kind is kind and (not statuses or row.status in statuses)]
+
+    def insert(self, instance_id: str, kind: Kind, status: Status = Status.SILENT) -> Record:
+        """A new row, without a partner.
+
+        Raises:
+            ValueError: the id is taken.
+
+        """
+        if instance_id in self._rows:
+            raise ValueError(f"{instance_id} is registered already")
+        return self._put(Record(instance_id, kind, status))
+
+    def remove(self, instance_id: str) -> Record | None:
+        """Take a row out, and its partner's link with it. The removed row, as it was; None where there was none."""
+        row = self._rows.get(instance_id)
+        if row is not None:
+            self.unlink(instance_id)
+            del self._rows[instance_id]
+        return row
+
+    def set_status(self, instance_id: str, status: Status) -> Record:
+        return self._put(replace(self._rows[instance_id], status=status))
+
+    def link(self, body_id: str, shadow_id: str, blocks: tuple[int, ...], split: tuple[int, ...]) -> None:
+        """Make two instances partners, or change what partners do together.
+
+        Raises:
+            ValueError: they are not a Body and a Shadow, or one of them has another partner.
+
+        """
+        body, shadow = self._rows.get(body_id), self._rows.get(shadow_id)
+        if body is None or shadow is None or body.kind is not Kind.BODY or shadow.kind is not Kind.SHADOW:
+            raise ValueError(f"{body_id} and {shadow_id} are not a Body and a Shadow")
+        if body.partner not in (None, shadow_id) or shadow.partner not in (None, body_id):
+            raise ValueError(f"{body_id} or {shadow_id} has another partner")
+        self._put(replace(body, partner=shadow_id, blocks=blocks, split=split))
+        self._put(replace(shadow, partner=body_id, blocks=blocks, split=split))
+
+    def unlink(self, instance_id: str) -> None:
+        """End a partnership from either side. Nothing happens to one that has no partner."""
+        row = self._rows.get(instance_id)
+        if row is None or row.partner is None:
+            return
+        for one in (row, self._rows[row.partner]):
+            self._put(replace(one, partner=None, blocks=(), split=()))
+
+    def _put(self, row: Record) -> Record:
+        row = self._rows[row.id] = replace(row, epoch=self._epoch)
+        return row
