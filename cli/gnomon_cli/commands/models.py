@@ -13,6 +13,7 @@ from typing import Any
 import click
 
 from gnomon_cli.command import Command
+from gnomon_cli.commands.figures import figures
 from gnomon_cli.commands.profiles import profile, profiles
 from gnomon_cli.errors import CommandFailed
 from gnomon_cli.model_folder import folder_options, model_repository
@@ -20,8 +21,8 @@ from gnomon_cli.options import json_option
 from gnomon_cli.output import note, print_json, print_table
 from gnomon_core.seam_values import ModelEntry
 from gnomon_profiler.add import ensure_model
+from gnomon_profiler.entries import PROGRAM, WEIGHTS
 from gnomon_profiler.names import known_names
-from gnomon_profiler.repository import PROGRAM, WEIGHTS
 
 
 @click.group()
@@ -31,6 +32,7 @@ def models() -> None:
 
 models.add_command(profile)
 models.add_command(profiles)
+models.add_command(figures)
 
 
 @models.command(
