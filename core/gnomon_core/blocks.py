@@ -28,7 +28,8 @@ class Block:
 
     `reads` are the values it takes from before it, inputs of the program included and weights not; `makes` those of its values
     that are read after it, or are outputs of the program. `macs` are multiply-accumulates per sample, `parameter_bytes` the size
-    of its `weights`.
+    of its `weights`. `difference` is how far the answers of a splittable block's parts were from the whole's when the Extractor
+    tried, relative to the largest number; 0 is bit-equal.
     """
 
     name: str
@@ -40,6 +41,7 @@ class Block:
     macs: int
     parameter_bytes: int
     splittable: bool
+    difference: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,6 +120,7 @@ class Layers:
                     "macs": block.macs,
                     "parameter_bytes": block.parameter_bytes,
                     "splittable": block.splittable,
+                    "difference": block.difference,
                 }
                 for block in self.blocks
             ],
@@ -163,6 +166,7 @@ def _block(document: Mapping[str, Any]) -> Block:
         int(document["macs"]),
         int(document["parameter_bytes"]),
         bool(document["splittable"]),
+        float(document.get("difference", 0.0)),
     )
 
 

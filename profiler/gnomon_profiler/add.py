@@ -18,8 +18,8 @@ from pathlib import Path
 from gnomon_core.errors import GnomonError, not_found
 from gnomon_core.seam_values import ModelEntry
 from gnomon_core.seams import ModelRepository
+from gnomon_profiler.entries import PROGRAM, WEIGHTS
 from gnomon_profiler.names import in_catalog, known_names
-from gnomon_profiler.repository import PROGRAM, WEIGHTS
 
 VERSION = "1"
 _ERROR_PREFIX = "error "

@@ -4,12 +4,15 @@
 taken for a constant. Its decompositions are then run with an empty table, which functionalises: no operation that changes a
 tensor in place is left, whatever the module's author wrote. What cannot be a layer program (a custom operator, control flow as
 data, a size that depends on values, a buffer that changes) is refused by name before anything is written.
+
+The program's layer blocks are found from the program alone; each operation's module is remembered only to name them.
 """
 
 from __future__ import annotations
 
 import inspect
 import operator
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -24,6 +27,7 @@ from gnomon_core.operators import ALLOWED_OPERATORS
 from gnomon_core.program import Operation, Program, Weight, dump_program, schema_sha256
 from gnomon_core.signature import ModelSignature, TensorSpec
 from gnomon_profiler.arguments import argument_of, is_batch, unsupported
+from gnomon_profiler.layers import dump_layers, find_layers
 from gnomon_profiler.weights import DATATYPES, WeightFile
 
 CAPTURE_BATCH = 2
@@ -53,7 +57,7 @@ class Description:
 
 
 def capture(module: torch.nn.Module, example: Sequence[Tensor], description: Description) -> dict[str, bytes]:
-    """The files of a model repository entry: `program.json` and `weights.safetensors`.
+    """The files of a model repository entry: `program.json`, `weights.safetensors` and, if it has operations, `layers.json`.
 
     `example` holds one tensor for each input, its first axis the batch; values do not matter where the module does not branch on
     them.
@@ -67,7 +71,10 @@ def capture(module: torch.nn.Module, example: Sequence[Tensor], description: Des
     writer = _Writer(exported)
     inputs = description.input_names or _parameter_names(module, len(example))
     program = writer.program(description, inputs)
-    return {"program.json": dump_program(program), "weights.safetensors": writer.weights.file_bytes()}
+    files = {"program.json": dump_program(program), "weights.safetensors": writer.weights.file_bytes()}
+    if program.operations:
+        files["layers.json"] = dump_layers(find_layers(program, writer.weights.tensors(), modules=writer.modules))
+    return files
 
 
 def _export(module: torch.nn.Module, example: Sequence[Tensor]) -> ExportedProgram:
@@ -115,6 +122,8 @@ class _Writer:
     def __init__(self, exported: ExportedProgram) -> None:
         self._exported = exported
         self.weights = WeightFile()
+        self.modules: list[str] = []
+        """The path of the module that each operation comes from, "" where torch.export did not keep it."""
         self._values: dict[str, str] = {}
         """From a node's name to the value's: the same but for tied weights and parts of several results."""
         self._inputs: list[Any] = []
@@ -184,6 +193,7 @@ class _Writer:
         if _is_structure(node):
             return
         op = str(node.target)
+        self.modules.append(_module_path(node))
         self._schemas[op] = str(node.target._schema)  # noqa: SLF001 - what print(overload) shows
         self._operations.append(
             Operation(
@@ -231,6 +241,13 @@ class _Writer:
         }
         self.weights.keep(read)
         return self.weights.described()
+
+
+def _module_path(node: Any) -> str:
+    """The innermost module that was running, as a path such as `layer1.0.conv1`."""
+    stack = list((node.meta.get("nn_module_stack") or {}).values())
+    path = stack[-1][0] if stack else ""
+    return ".".join(re.findall(r"[A-Za-z0-9_]+", path))
 
 
 def _is_structure(node: Any) -> bool:

@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import torch
+from safetensors.torch import load
 from torch import Tensor
 
 from gnomon_core.program import Weight
@@ -52,6 +53,10 @@ class WeightFile:
         """Forget what nothing reads, such as batch normalisation's counters."""
         self._tensors = {name: tensor for name, tensor in self._tensors.items() if name in names}
 
+    def tensors(self) -> Mapping[str, Tensor]:
+        """Each tensor by the name it is kept under."""
+        return dict(self._tensors)
+
     def described(self) -> dict[str, Weight]:
         """What the program says of each."""
         return {
@@ -76,6 +81,16 @@ class WeightFile:
         text = json.dumps(header, separators=(",", ":")).encode()
         text += b" " * (-(8 + len(text)) % ALIGNMENT_BYTES)
         return b"".join([len(text).to_bytes(8, "little"), text, *pieces])
+
+
+def read_weights(file: bytes, described: Mapping[str, Weight]) -> dict[str, Tensor]:
+    """The tensors of a safetensors file that a program names, with their axes as the program has them."""
+    stored = load(file)
+    return {name: _turned(stored[name], weight.order) for name, weight in described.items()}
+
+
+def _turned(tensor: Tensor, order: tuple[int, ...]) -> Tensor:
+    return tensor.permute([order.index(axis) for axis in range(len(order))]) if order else tensor
 
 
 def _raw(tensor: Tensor) -> bytes:
