@@ -94,7 +94,7 @@ def _provenance(measured: Measured, surroundings: Surroundings) -> dict[str, str
         "weights": str(subject.details.get("weights", "as captured")),
         "weights_sha256": subject.sha256.get("weights.safetensors", ""),
         "latency_weight_mode": "shared, resident before the first batch",
-        "loading_shared": "mapped from a warm page cache, every page read once",
+        "loading_shared": "mapped from a warm page cache, every page resident",
         "loading_private": f"copied from a warm page cache at {_private_gigabytes_per_s(measured):.1f} GB/s",
         "overhead": f"{megabytes['idle_bytes']} idle, {megabytes['busy_bytes']} after a batch of {max(measured.plan.batches)}, "
         f"{megabytes['proportional_bytes']} proportional",

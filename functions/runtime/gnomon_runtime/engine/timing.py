@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
 
@@ -35,24 +35,12 @@ class TimedExecutor(Executor):
         The batch size must have run before: a first run is checked, and slower.
         """
         plan = self._plans[inputs[0].shape[0]]
-        pieces = [plan.steps[begin:end] for begin, end in pairwise((0, *ends))]
-        stamps_s = [time.perf_counter()]
+        pieces = [replace(plan, steps=plan.steps[begin:end]) for begin, end in pairwise((0, *ends))]
         with torch.inference_mode():
-            slots = plan.slots.copy()
-            for slot, tensor in zip(self._bindings.inputs, inputs, strict=True):
-                slots[slot] = tensor
-            for steps in pieces:
-                for call, gather, only, each, clears in steps:
-                    result = call(*gather(slots))
-                    if only >= 0:
-                        slots[only] = result
-                    else:
-                        for position, slot in each:
-                            slots[slot] = result[position]
-                    # A result that outlives its step holds its memory one step longer than an untimed run does.
-                    del result
-                    for slot in clears:
-                        slots[slot] = None
+            stamps_s = [time.perf_counter()]
+            slots = self._given(plan.slots, inputs)
+            for piece in pieces:
+                self._walk(piece, slots)
                 stamps_s.append(time.perf_counter())
         return tuple(end_s - begin_s for begin_s, end_s in pairwise(stamps_s))
 
