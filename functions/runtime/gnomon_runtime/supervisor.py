@@ -4,10 +4,17 @@ One thread, standard library only, so that there is little that can go wrong in 
 inherits (`python -m gnomon_runtime.supervisor FD`), in JSON messages (gnomon_core.packets):
 
     in    {"do": "zygote", "id", "command", "environment"}   + a sandbox's description, where it lives in one
-          {"do": "create", "id", "zygote", "join"}           + order, channel, log; `join` are control-group files
+          {"do": "create", "id", "zygote", "join", "coordinated"}
+                                                             + order, channel, log; `join` are control-group files
           {"do": "kill", "id", "signal"}   {"do": "retire", "id"}
+          {"do": "coordinator", "command", "environment"}    + its end of the owner's socket
+          {"do": "replace_coordinator", "epoch"}
     out   {"event": "hello", "isolation"}   {"event": "warm", "zygote", …}   {"event": "zygote_gone", "zygote", "reason"}
           {"event": "born", "id", "pid"}    {"event": "gone", "id", "status", "cpu_s", "reason"}
+          {"event": "coordinator", "epoch", "pid"}           {"event": "coordinator_gone", "epoch", "status"}
+
+A coordinated instance gets a fourth descriptor, whose other end `keeper` keeps for the node's coordinators. The coordinator may
+have empty containers born, and name them: a container is nobody's, and reported to the owner once it has become a Shadow.
 
 When the owner's end closes, for whatever reason, it ends everything and itself. It is the subreaper of all that it starts: a
 process that a function leaves behind becomes its child, is recognised as nobody's, and is ended with the instance.
@@ -23,13 +30,14 @@ import socket
 import subprocess
 import sys
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from gnomon_core import packets
 from gnomon_runtime import linux, sandbox
+from gnomon_runtime.keeper import Keeper
 
 
 @dataclass(slots=True)
@@ -53,6 +61,7 @@ class Supervisor:
         self._spares: dict[int, str] = {}
         self._ended_spares: dict[int, tuple[int, float]] = {}
         self._selector = selectors.DefaultSelector()
+        self._keeper = Keeper(self._selector, self._report, self._coordinator_said)
 
     def serve(self) -> None:
         """Until the owner has gone; then end everything."""
@@ -68,9 +77,10 @@ class Supervisor:
         try:
             self._report("hello", isolation=sandbox.why_no_isolation())
             while True:
-                for key, _ in self._selector.select():
+                for key, _ in self._selector.select(self._keeper.patience_s()):
                     act: Callable[[], None] = key.data
                     act()
+                self._keeper.attend()
         except packets.PeerGoneError:
             self._end_everything()
 
@@ -88,8 +98,27 @@ class Supervisor:
                 self._kill(message["id"], int(message["signal"]))
             elif message["do"] == "retire":
                 self._retire(message["id"])
+            elif message["do"] == "coordinator":
+                self._keeper.begin(message, descriptors)
+            elif message["do"] == "replace_coordinator":
+                self._keeper.replace(int(message["epoch"]))
         finally:
             _close(descriptors)
+
+    def _coordinator_said(self, message: Mapping[str, Any], descriptors: list[int]) -> None:
+        if message["do"] == "fork":
+            self._create({**message, "join": (), "coordinated": "empty"}, descriptors)
+        elif message["do"] == "assign":
+            self._assign(message["id"], message["as"], message["join"])
+        elif message["do"] == "kill":
+            self._kill(message["id"], signal.SIGKILL)
+
+    def _assign(self, container: str, shadow: str, join: list[str]) -> None:
+        pid = self._keeper.assign(container, shadow)
+        if pid is not None:
+            self._instances[pid] = shadow
+            self._report("born", id=shadow, pid=pid)
+            _join(pid, join)
 
     def _start_zygote(self, message: dict[str, Any], descriptors: list[int]) -> None:
         mine, theirs = packets.socket_pair()
@@ -114,14 +143,23 @@ class Supervisor:
         self._zygotes[zygote.id] = zygote
         self._selector.register(mine, selectors.EVENT_READ, lambda: self._attend(zygote))
 
-    def _create(self, message: dict[str, Any], descriptors: list[int]) -> None:
-        zygote = self._zygotes.get(message["zygote"])
+    def _create(self, message: Mapping[str, Any], descriptors: list[int]) -> None:
+        zygote, instance_id = self._zygotes.get(message["zygote"]), str(message["id"])
+        copies = [os.dup(descriptor) for descriptor in descriptors]
+        if message.get("coordinated"):
+            copies.append(self._keeper.open(instance_id, str(message["coordinated"])).detach())
         if zygote is None:
-            self._report("gone", id=message["id"], status=None, cpu_s=0.0, reason="its zygote has ended")
+            _close(copies)
+            self._report_gone(instance_id, None, 0.0, "its zygote has ended")
             return
-        zygote.expected[message["id"]] = message["join"]
-        zygote.outbox.append(({"id": message["id"]}, [os.dup(descriptor) for descriptor in descriptors]))
+        zygote.expected[instance_id] = list(message["join"])
+        zygote.outbox.append(({"id": instance_id}, copies))
         self._flush(zygote)
+
+    def _report_gone(self, instance_id: str, status: int | None, cpu_s: float, reason: str) -> None:
+        if not self._keeper.is_reserve(instance_id):
+            self._report("gone", id=instance_id, status=status, cpu_s=cpu_s, reason=reason)
+        self._keeper.gone(instance_id)
 
     def _flush(self, zygote: Zygote) -> None:
         """Tell a zygote as much as it takes now. To wait for it would be to wait for ever: it may be waiting until we hear it."""
@@ -149,7 +187,7 @@ class Supervisor:
             message, _ = packets.receive(zygote.socket)
         except BlockingIOError:
             return
-        except packets.PeerGoneError:
+        except (packets.PeerGoneError, packets.PacketError):
             self._forget_zygote(zygote)
             return
         if message["event"] == "spare":
@@ -162,15 +200,15 @@ class Supervisor:
     def _adopt(self, zygote: Zygote, instance_id: str, pid: int) -> None:
         join = zygote.expected.pop(instance_id, [])
         self._spares.pop(pid, None)
-        self._report("born", id=instance_id, pid=pid)
+        if not self._keeper.is_reserve(instance_id):
+            self._report("born", id=instance_id, pid=pid)
         if pid in self._ended_spares:
             status, cpu_s = self._ended_spares.pop(pid)
-            self._report("gone", id=instance_id, status=status, cpu_s=cpu_s, reason="")
+            self._report_gone(instance_id, status, cpu_s, "")
             return
         self._instances[pid] = instance_id
-        for file in join:
-            with contextlib.suppress(OSError):
-                Path(file).write_text(str(pid), encoding="ascii")
+        self._keeper.born(instance_id, pid)
+        _join(pid, join)
 
     def _forget_zygote(self, zygote: Zygote) -> None:
         if not self._knows(zygote):
@@ -184,7 +222,7 @@ class Supervisor:
         status = zygote.process.wait()
         self._report("zygote_gone", zygote=zygote.id, reason=f"it ended with status {status}")
         for instance_id in zygote.expected:
-            self._report("gone", id=instance_id, status=None, cpu_s=0.0, reason="its zygote has ended")
+            self._report_gone(instance_id, None, 0.0, "its zygote has ended")
         self._spares = {pid: owner for pid, owner in self._spares.items() if owner != zygote.id}
         self._end_orphans()
 
@@ -223,7 +261,9 @@ class Supervisor:
             instance_id = self._instances.pop(pid)
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.killpg(pid, signal.SIGKILL)
-            self._report("gone", id=instance_id, status=status, cpu_s=cpu_s, reason="")
+            self._report_gone(instance_id, status, cpu_s, "")
+            return True
+        if self._keeper.ended(pid, status):
             return True
         if pid in self._spares:
             del self._spares[pid]
@@ -243,7 +283,7 @@ class Supervisor:
         for zygote in list(self._zygotes.values()):
             self._drain(zygote)
         known = {zygote.process.pid for zygote in self._zygotes.values()} | self._instances.keys() | self._spares.keys()
-        for pid in candidates - known:
+        for pid in candidates - known - {self._keeper.pid}:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
 
@@ -266,6 +306,12 @@ class Supervisor:
                 os.wait()
             except ChildProcessError:
                 return
+
+
+def _join(pid: int, files: list[str]) -> None:
+    for file in files:
+        with contextlib.suppress(OSError):
+            Path(file).write_text(str(pid), encoding="ascii")
 
 
 def _close(descriptors: list[int]) -> None:
