@@ -1,13 +1,12 @@
 """What it costs to hand tensors over, by their size: through shared memory that both sides keep.
 
 Order: `sizes_bytes`, `repeats`, `cpus` (the first sends, the last receives). Answer, once: `sizes_bytes`, and `seconds` and
-`ranges_s` of each, one way: the rows are copied into a sealed anonymous file, a header goes over a socket, the other side wakes
+`ranges_s` of each, one way: the rows are copied into a buffer as a pair has it, a header goes over a socket, the other side wakes
 and copies the rows out. The buffer is made and touched once, as a pair's is.
 """
 
 from __future__ import annotations
 
-import fcntl
 import mmap
 import os
 import socket
@@ -19,7 +18,7 @@ from typing import Any, NoReturn
 import torch
 from torch import Tensor
 
-from gnomon_core import packets
+from gnomon_core import packets, shared_memory
 from gnomon_runtime.instance import pin
 from gnomon_runtime.measuring.statistics import median_and_range
 
@@ -33,7 +32,7 @@ def measure_transfer(order: Mapping[str, Any], say: Callable[[dict[str, Any]], N
     """Hand tensors of each size to a fork, going round."""
     sizes = [int(size) for size in order["sizes_bytes"]]
     cpus = list(order["cpus"])
-    descriptor = _sealed(max(sizes))
+    descriptor = shared_memory.make("gnomon-transfer", max(sizes))
     mine, theirs = packets.socket_pair()
     child = os.fork()
     if child == 0:
@@ -72,11 +71,3 @@ def _receive(connection: socket.socket, descriptor: int, cpus: Sequence[int]) ->
         rows[:count].copy_(shared[:count])
         connection.send(_STAMP.pack(time.perf_counter()))
     os._exit(0)
-
-
-def _sealed(size: int) -> int:
-    """An anonymous file of this size that nobody can shrink, grow or unseal."""
-    descriptor = os.memfd_create("gnomon-transfer", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
-    os.truncate(descriptor, size)
-    fcntl.fcntl(descriptor, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL)
-    return descriptor
