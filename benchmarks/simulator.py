@@ -12,10 +12,10 @@ from __future__ import annotations
 
 import time
 from pathlib import Path
-from types import MappingProxyType
 
 from benchmarks.pace import Pace, asked
 from benchmarks.report import Figure, measured, write
+from gnomon_core.profiles import LatencyTable
 from gnomon_core.settings import ScaleSettings, Settings
 from gnomon_simulator.arrivals import from_trace
 from gnomon_simulator.profiles import Profile
@@ -31,7 +31,7 @@ START_S, HOUR_S = 74_220.0, 3600.0
 SCHEDULERS = ("adaptive", "immediate")
 GOAL_S = 5.0
 FEWEST = 8
-PROFILE = Profile("function", MappingProxyType({1: MappingProxyType({1: 0.22, 2: 0.42, 4: 0.80, 8: 1.56})}), load_s=1.0)
+PROFILE = Profile("function", LatencyTable({1: {1: 0.22, 2: 0.42, 4: 0.80, 8: 1.56}}), load_s=1.0)
 NODES = [NodePlan(f"node-{number}", 16) for number in range(1, 4)]
 
 

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TextIO
 
 from gnomon_core.errors import bad_request
-from gnomon_core.settings import read_settings
+from gnomon_core.settings import Settings, read_settings
 from gnomon_simulator import arrivals
 from gnomon_simulator.profiles import Noise, Profile, constant, read_profile
 from gnomon_simulator.replay import Plan, Target, replay_apart
@@ -120,7 +120,7 @@ class ReplayOptions:
 def simulate(options: SimulateOptions, out: TextIO | None = None) -> int:
     """Run the simulation and print its figures; the decisions are in the JSON."""
     settings = read_settings(options.labels, options.annotations)
-    profile = _profile(options, settings.cores)
+    profile = _profile(options, settings)
     times_s = options.arrivals.times_s()
     nodes = [NodePlan(f"node-{number}", options.node_cores) for number in range(1, options.nodes + 1)]
     results = []
@@ -150,15 +150,15 @@ def replay(options: ReplayOptions, out: TextIO | None = None, begun: Callable[[i
     return 1 if Token.WRONG in rows.token or Outcome.UNSENT in rows.outcome else 0
 
 
-def _profile(options: SimulateOptions, cores: int) -> Profile:
+def _profile(options: SimulateOptions, settings: Settings) -> Profile:
     if (options.profile is None) == (options.service_s is None):
         raise bad_request("bad_profile", "An instance's speed comes from one source.", "Name a profile, or a time per request.")
     if options.profile is not None:
-        profile = read_profile(options.profile)
+        profile = read_profile(options.profile, settings.weight_mode)
     else:
         assert options.service_s is not None
         if options.service_s <= 0:
             raise bad_request("bad_profile", f"{options.service_s} s for a request.", "It takes longer than 0 s.")
-        profile = constant("function", options.service_s, cores=cores)
+        profile = constant("function", options.service_s, cores=settings.cores)
     load_s = profile.load_s if options.load_s is None else options.load_s
     return replace(profile, load_s=load_s, noise=options.noise or profile.noise)

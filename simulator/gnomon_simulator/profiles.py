@@ -5,8 +5,10 @@ A profile is a JSON file; seconds by cores and batch:
     {"variant": "efficientnet-lite0", "load_s": 0.03, "memory_bytes": 120000000,
      "latency_s": {"1": {"1": 0.011, "4": 0.036, "8": 0.070}}, "noise": {"kind": "lognormal", "cv": 0.05}}
 
-Between two measured batches it is read on the straight line between them, beyond the largest in proportion to it.
-Noise multiplies each batch's latency by a random factor of mean 1: `lognormal` with a coefficient of variation, or `exponential`.
+or a model's profile as `gnomon models profile` writes it, which also knows its layer blocks: then Bodies can have Shadows.
+Tables are read as `gnomon_core.profiles` says, between two measured batches on the straight line between them, beyond the largest
+in proportion to it. Noise multiplies each batch's latency by a random factor of mean 1: `lognormal` with a coefficient of
+variation, or `exponential`.
 """
 
 from __future__ import annotations
@@ -14,15 +16,14 @@ from __future__ import annotations
 import json
 import math
 import random
-from bisect import bisect_left
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any, TypeAlias
 
 from gnomon_core.errors import GnomonError, bad_request
-from gnomon_core.pairs import Pair
+from gnomon_core.pairs import Pair, pair_seconds, shadow_seconds
+from gnomon_core.profiles import FORMAT, LatencyTable, ModelProfile
 
 Factor: TypeAlias = Callable[[random.Random], float]
 
@@ -49,31 +50,78 @@ class Noise:
 class Profile:
     """One variant's tables. It is a `LatencyModel` for any variant's name, because a simulated function has one variant.
 
-    `load_s` lies between creating an instance and its first batch.
+    `load_s` lies between creating an instance and its first batch, `memory_bytes` is what it holds. `model` is the model's whole
+    profile, None where only the latency of Bodies is known; `weight_mode` says whether the instances of a node share their
+    weights.
     """
 
     variant: str
-    latency_s: Mapping[int, Mapping[int, float]]
+    latency: LatencyTable
     load_s: float = 0.0
     memory_bytes: int = 0
     noise: Noise = Noise()
+    model: ModelProfile | None = None
+    weight_mode: str = "shared"
+    _pairs: dict[tuple[int, int, Pair], float | None] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     def seconds(self, variant: str, body_cores: int, batch: int, pair: Pair | None = None) -> float | None:
-        """The latency of a batch; None for a number of cores that was not measured, and for pairs, of which it knows nothing."""
+        """The latency of a batch; None for a number of cores that is not known, and for pairs where the model is not."""
         del variant
-        if pair is not None:
+        if pair is None:
+            return self.latency.at(body_cores, batch)
+        if self.model is None:
             return None
-        measured = self.latency_s.get(body_cores)
-        return None if measured is None else _at(measured, batch)
+        key = (body_cores, batch, pair)
+        if key not in self._pairs:
+            self._pairs[key] = pair_seconds(self.model, body_cores, pair, batch)
+        return self._pairs[key]
+
+    def shadow_load_s(self, pair: Pair) -> float:
+        """From the decision to a Shadow that has registered."""
+        model = self._modelled
+        return model.shadow_load_s(self.weight_mode, model.layers.parameter_bytes(pair.blocks))
+
+    def shadow_memory_bytes(self, pair: Pair) -> int:
+        """What a Shadow takes on its Body's node; of shared weights nothing, the Body holds them already."""
+        model = self._modelled
+        return model.memory_bytes(0 if self.weight_mode == "shared" else model.layers.parameter_bytes(pair.blocks))
+
+    def shadow_busy_s(self, pair: Pair, batch: int) -> float:
+        """How long a Shadow computes for a batch, the hand-over left out: while it waits for the next run it is idle."""
+        model, samples = self._modelled, min(pair.shadow_samples(batch), batch - 1)
+        if samples <= 0:
+            return 0.0
+        runs = model.layers.runs(pair.blocks)
+        handed_s = [model.transfer_seconds(samples * run.input_bytes, samples * run.output_bytes) for run in runs]
+        taken_s = [shadow_seconds(model, run, pair.shadow_cores, samples) or 0.0 for run in runs]
+        return sum(taken_s) - sum(handed_s)
+
+    @property
+    def _modelled(self) -> ModelProfile:
+        assert self.model is not None, "only the Bodies of a profiled model have Shadows"
+        return self.model
 
 
 def constant(variant: str, service_s: float, *, cores: int = 1, load_s: float = 0.0, noise: Noise = Noise()) -> Profile:
     """A variant that takes the same time for each request of a batch, one after the other."""
-    return Profile(variant, MappingProxyType({cores: MappingProxyType({1: service_s})}), load_s, 0, noise)
+    return Profile(variant, LatencyTable({cores: {1: service_s}}), load_s, 0, noise)
 
 
-def read_profile(path: Path) -> Profile:
-    """The profile in a file.
+def modelled(model: ModelProfile, weight_mode: str = "shared", noise: Noise = Noise()) -> Profile:
+    """A profiled model, its Bodies loading as long and holding as much as in this weight mode.
+
+    Raises:
+        GnomonError: 400 `bad_profile` for a weight mode that was not measured.
+
+    """
+    if weight_mode not in model.loading:
+        raise _bad(model.model, f"has no loading times with {weight_mode} weights")
+    memory_bytes = model.memory_bytes(0 if weight_mode == "shared" else model.layers.parameter_bytes())
+    return Profile(model.model, model.whole, model.body_load_s(weight_mode), memory_bytes, noise, model, weight_mode)
+
+
+def read_profile(path: Path, weight_mode: str = "shared") -> Profile:
+    """The profile in a file, a variant's table or a model's profile.
 
     Raises:
         GnomonError: 400 `bad_profile`, with what is wrong.
@@ -81,49 +129,28 @@ def read_profile(path: Path) -> Profile:
     """
     try:
         document = json.loads(path.read_text(encoding="utf-8"))
+        if document.get("format") == FORMAT:
+            return modelled(ModelProfile.from_json(document), weight_mode)
         profile = profile_from_json(document)
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise _bad(path.name, f"cannot be read: {type(error).__name__}: {error}") from None
-    for cores, measured in profile.latency_s.items():
-        if cores < 1 or not measured or any(batch < 1 or not 0 < seconds < math.inf for batch, seconds in measured.items()):
-            raise _bad(path.name, f"has a wrong row for {cores} cores")
-    if not profile.latency_s or profile.noise.kind not in ("none", "lognormal", "exponential"):
-        raise _bad(path.name, "has no latency, or a noise that is not known")
+    if not profile.latency.seconds or min(min(row.values()) for row in profile.latency.seconds.values()) <= 0.0:
+        raise _bad(path.name, "has no latency, or one of no time")
+    if profile.noise.kind not in ("none", "lognormal", "exponential"):
+        raise _bad(path.name, "has a noise that is not known")
     return profile
 
 
 def profile_from_json(document: Mapping[str, Any]) -> Profile:
-    """The profile that a document describes; unchecked."""
+    """The profile that a variant's document describes."""
     noise = document.get("noise", {})
     return Profile(
         variant=str(document["variant"]),
-        latency_s=MappingProxyType(
-            {
-                int(cores): MappingProxyType({int(batch): float(seconds) for batch, seconds in sorted(row.items(), key=_number)})
-                for cores, row in document["latency_s"].items()
-            }
-        ),
+        latency=LatencyTable.from_json(document["latency_s"]),
         load_s=float(document.get("load_s", 0.0)),
         memory_bytes=int(document.get("memory_bytes", 0)),
         noise=Noise(str(noise.get("kind", "none")), float(noise.get("cv", 0.0))),
     )
-
-
-def _number(row: tuple[str, float]) -> int:
-    return int(row[0])
-
-
-def _at(measured: Mapping[int, float], batch: int) -> float:
-    if batch in measured:
-        return measured[batch]
-    batches = sorted(measured)
-    above = bisect_left(batches, batch)
-    if above == len(batches):
-        return measured[batches[-1]] * batch / batches[-1]
-    if above == 0:
-        return measured[batches[0]]
-    left, right = batches[above - 1], batches[above]
-    return measured[left] + (batch - left) / (right - left) * (measured[right] - measured[left])
 
 
 def _bad(name: str, what: str) -> GnomonError:

@@ -13,6 +13,7 @@ from typing import Any
 
 from gnomon_autoscaler.decisions import DecisionRecord
 from gnomon_core.settings import Settings
+from gnomon_simulator.costs import Cost
 from gnomon_simulator.percentiles import percentile, spread_ms
 
 OK = 200
@@ -83,8 +84,8 @@ class Requests:
 class FunctionResult:
     """One function's run of `duration_s` virtual seconds.
 
-    `instance_s` and `core_s` count each instance from creation to end, loading included; `busy_core_s` only executing ones.
-    The fewest and most instances are those that live at the autoscaler's looks, loading ones included, draining ones not.
+    `cost` counts each instance from creation to end, loading included. The fewest and most instances are the Bodies that live at
+    the autoscaler's looks, loading ones included, draining ones not.
     """
 
     function: str
@@ -93,11 +94,24 @@ class FunctionResult:
     duration_s: float
     requests: Requests
     decisions: tuple[DecisionRecord, ...]
-    instance_s: float
-    core_s: float
-    busy_core_s: float
+    cost: Cost
     fewest_instances: int
     most_instances: int
+
+    @property
+    def instance_s(self) -> float:
+        """Seconds of all Bodies."""
+        return self.cost.instance_s
+
+    @property
+    def core_s(self) -> float:
+        """Cores × seconds of all instances."""
+        return self.cost.core_s
+
+    @property
+    def busy_core_s(self) -> float:
+        """Cores × seconds that all instances spent in inference."""
+        return self.cost.body_busy_core_s + self.cost.shadow_busy_core_s
 
     @property
     def violations(self) -> int:
@@ -134,6 +148,11 @@ class FunctionResult:
             "fewest_instances": self.fewest_instances,
             "most_instances": self.most_instances,
             "mean_instances": self.instance_s / self.duration_s if self.duration_s else 0.0,
+            "cpu_utility": round(self.cost.cpu_utility, 6),
+            "memory_byte_s": round(self.cost.memory_byte_s),
+            "shadows": self.cost.shadows,
+            "shadow_s": round(self.cost.shadow_s, 6),
+            "shadow_core_s": round(self.cost.shadow_core_s, 6),
             "decisions": [record.to_json() for record in self.decisions],
         }
 
@@ -155,7 +174,9 @@ _COLUMNS: Mapping[str, str] = {
     "mean_batch": "batch",
     "mean_instances": "instances",
     "most_instances": "most",
+    "shadows": "shadows",
     "core_s": "core·s",
+    "cpu_utility": "utility",
 }
 
 

@@ -3,7 +3,7 @@
 Nothing is decided here. An event becomes a call of the dispatcher or the runner, and what they want is carried out:
 
     arrival, batch ended, instance ready or gone, timer ─▶ Dispatcher ─▶ Send, Answer, Drained
-    every half second, and when a request finds nothing alive ─▶ Runner.tick ─▶ CreateBody, DestroyBody, Resize, SetBufferPlan
+    every half second, and when a request finds nothing alive ─▶ Runner.tick ─▶ CreateBody, DestroyBody, CreateShadow, …
 
 Live, the same calls are made by sockets, tasks and the event loop's timers.
 """
@@ -11,20 +11,32 @@ Live, the same calls are made by sockets, tasks and the event loop's timers.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
-from gnomon_autoscaler import Runner, scaling_policy
+from gnomon_autoscaler import BUILT_IN, Policies, Runner, require, scaling_policy
 from gnomon_autoscaler.decisions import DecisionLog
 from gnomon_autoscaler.windows import BIN_S
 from gnomon_core.errors import GnomonError, bad_request
-from gnomon_core.fleet import Instance, InstanceState
-from gnomon_core.scaling import Action, CreateBody, Decision, DestroyBody, FunctionLoad, Resize, SetBufferPlan
+from gnomon_core.fleet import Instance, InstanceKind, InstanceState
+from gnomon_core.scaling import (
+    Action,
+    ChangeShadow,
+    CreateBody,
+    CreateShadow,
+    Decision,
+    DestroyBody,
+    DestroyShadow,
+    FunctionLoad,
+    Resize,
+    SetBufferPlan,
+)
 from gnomon_core.settings import Settings
 from gnomon_gateway.dispatch.dispatcher import Dispatcher
 from gnomon_gateway.dispatch.effects import Answer, Drained, Effect, Send
 from gnomon_gateway.dispatch.latency import GivenLatency, LearnedLatency, LiveLatency
 from gnomon_gateway.queueing.request import LaneKey, Request
 from gnomon_gateway.scheduling.registry import scheduling_policy
+from gnomon_simulator.costs import cost
 from gnomon_simulator.events import Events
 from gnomon_simulator.profiles import Profile
 from gnomon_simulator.results import OK, FunctionResult, Requests
@@ -41,7 +53,8 @@ class FunctionPlan:
     `knowledge` says what the gateway knows of its latency: "given" (the profile's table, right by definition), "profiled" (the
     table as a first guess, corrected by what is measured) or "learned" (nothing but what is measured). `warm` instances are ready
     at second 0, when the function is deployed and the autoscaler is told so; `looks_from_s` is when its rhythm of half seconds
-    begins. `crashes_s` is when the oldest ready instance dies.
+    begins. `crashes_s` is when the oldest ready Body dies, `shadow_crashes_s` the oldest ready Shadow. `policies` are those that
+    the settings may name.
     """
 
     name: str
@@ -52,6 +65,8 @@ class FunctionPlan:
     warm: int = 0
     looks_from_s: float = 0.0
     crashes_s: Sequence[float] = ()
+    shadow_crashes_s: Sequence[float] = ()
+    policies: Policies = field(default_factory=lambda: BUILT_IN)
 
     def latency(self) -> LiveLatency:
         """What the gateway knows at first."""
@@ -77,11 +92,15 @@ class SimulatedFunction:
         self._settings = plan.settings
         self._platform = platform
         self._events = events
-        self._scheduler = plan.settings.scheduler or scaling_policy(plan.settings.autoscaler, plan.settings).default_scheduler
+        scaling = scaling_policy(plan.settings.autoscaler, plan.settings, plan.policies)
+        require(scaling, platform.capabilities)
+        self._scheduler = plan.settings.scheduler or scaling.default_scheduler
+        # As live: where a profile foretells latency, it bounds the batches of each instance.
+        sized_by = (plan.profile.variant,) if plan.profile.model is not None else ()
         self._dispatcher = Dispatcher(
-            plan.settings, scheduling_policy(self._scheduler, plan.settings), plan.latency(), events.now_s
+            plan.settings, scheduling_policy(self._scheduler, plan.settings), plan.latency(), events.now_s, sized_by=sized_by
         )
-        self._runner = Runner(plan.name)
+        self._runner = Runner(plan.name, plan.policies)
         self._decisions = DecisionLog(plan.name, KEPT_DECISIONS)
         self._lane = LaneKey("events", plan.profile.variant)
         self._successes = {size: (OK,) * size for size in range(plan.settings.max_batch + 1)}
@@ -96,7 +115,9 @@ class SimulatedFunction:
             warm = replace(self.plan.profile, load_s=0.0)
             self._platform.create(self.plan.name, warm, self._settings.cores, None, self._ready)
         for crash_s in self.plan.crashes_s:
-            self._events.at(crash_s, self._crash)
+            self._events.at(crash_s, self._crash, InstanceKind.BODY)
+        for crash_s in self.plan.shadow_crashes_s:
+            self._events.at(crash_s, self._crash, InstanceKind.SHADOW)
         if self.plan.arrivals_s:
             self._events.at(self.plan.arrivals_s[0], self._arrive)
         self._poke()
@@ -113,9 +134,7 @@ class SimulatedFunction:
             duration_s=now_s,
             requests=self.requests,
             decisions=tuple(reversed(self._decisions.latest(KEPT_DECISIONS))),
-            instance_s=sum((now_s if life.gone_s is None else life.gone_s) - life.instance.started_s for life in lives),
-            core_s=sum(life.core_s for life in lives),
-            busy_core_s=self._dispatcher.counters(now_s).busy_core_s,
+            cost=cost(lives, now_s, busy_core_s=self._dispatcher.counters(now_s).busy_core_s),
             fewest_instances=min(self._lives, default=0),
             most_instances=max(self._lives, default=0),
         )
@@ -144,12 +163,26 @@ class SimulatedFunction:
         )
         self._poke()
 
-    def _crash(self) -> None:
-        ready = [instance for instance in self._platform.instances(self.plan.name) if instance.state is InstanceState.READY]
-        if ready:
-            self._platform.destroy(ready[0].id)
-            self._carry_out(self._dispatcher.instance_gone(ready[0].id, self._events.now_s))
-            self._poke()
+    def _pair_changed(self, body: Instance) -> None:
+        self._carry_out(self._dispatcher.pair_changed(body.id, body.pair, self._events.now_s))
+        self._poke()
+
+    def _crash(self, kind: InstanceKind) -> None:
+        instances = [one for one in self._platform.instances(self.plan.name) if one.kind is kind]
+        victim = next((one for one in instances if one.state is InstanceState.READY), None)
+        if victim is None:
+            return
+        if kind is InstanceKind.SHADOW:
+            self._end_shadow(victim.id)
+        else:
+            self._platform.destroy(victim.id)
+            self._carry_out(self._dispatcher.instance_gone(victim.id, self._events.now_s))
+        self._poke()
+
+    def _end_shadow(self, shadow_id: str) -> None:
+        body = self._platform.destroy(shadow_id)
+        if body is not None:
+            self._carry_out(self._dispatcher.pair_changed(body.id, None, self._events.now_s))
 
     def _timer(self, set_for_s: float) -> None:
         if set_for_s != self._timer_s:
@@ -214,7 +247,8 @@ class SimulatedFunction:
             error = self._apply(decision)
             self._decisions.add(now_s, self._runner.policy_name, decision, error)
         instances = self._platform.instances(self.plan.name)
-        self._lives.add(sum(instance.state is not InstanceState.DRAINING for instance in instances))
+        bodies = [instance for instance in instances if instance.kind is InstanceKind.BODY]
+        self._lives.add(sum(body.state is not InstanceState.DRAINING for body in bodies))
 
     def _apply(self, decision: Decision) -> str:
         try:
@@ -235,6 +269,12 @@ class SimulatedFunction:
             self._platform.drain(action.id)
             self._count_starting()
             self._carry_out(self._dispatcher.drain(action.id, now_s))
+        elif isinstance(action, CreateShadow):
+            self._platform.create_shadow(action.body, action.pair, self._pair_changed)
+        elif isinstance(action, ChangeShadow):
+            self._platform.change_shadow(action.id, action.pair, self._pair_changed)
+        elif isinstance(action, DestroyShadow):
+            self._end_shadow(action.id)
         elif isinstance(action, Resize):
             self._platform.resize(action.id, action.cores)
             self._carry_out(self._dispatcher.instance_ready(action.id, action.cores, self._settings.max_batch, now_s))
@@ -244,7 +284,7 @@ class SimulatedFunction:
             self._carry_out(self._dispatcher.set_policy(self._settings, policy, now_s))
 
     def _load(self) -> FunctionLoad:
-        settings = self._settings
+        settings = self.plan.settings  # as live: a buffer plan changes what the dispatcher does, not what was deployed
         latency, variant = self._dispatcher.latency, self.plan.profile.variant
         known = [latency.seconds(variant, settings.cores, batch) for batch in range(1, settings.max_batch + 1)]
         return FunctionLoad(
@@ -253,6 +293,7 @@ class SimulatedFunction:
             instances=tuple([self._seen(instance) for instance in self._platform.instances(self.plan.name)]),
             nodes=self._platform.nodes(),
             latency_s=tuple([seconds for seconds in known if seconds is not None]) if None not in known else (),
+            profile=self.plan.profile.model,
         )
 
     def _seen(self, instance: Instance) -> Instance:
@@ -260,19 +301,25 @@ class SimulatedFunction:
         worker = self._dispatcher.workers.by_id.get(instance.id)
         if worker is None or worker.batch is None:
             return instance
-        known = (instance.id, instance.function, instance.version, instance.node, instance.cores, instance.memory_bytes)
-        return Instance(*known, instance.state, instance.started_s, busy=True, in_flight=len(worker.batch.requests))
+        return replace(instance, busy=True, in_flight=len(worker.batch.requests))
 
     def _count_starting(self) -> None:
         instances = self._platform.instances(self.plan.name)
-        self._dispatcher.workers.set_starting(sum(instance.state is InstanceState.STARTING for instance in instances))
+        starting = [one for one in instances if one.state is InstanceState.STARTING and one.kind is InstanceKind.BODY]
+        self._dispatcher.workers.set_starting(len(starting))
 
 
 def _check(plan: FunctionPlan) -> None:
     if plan.knowledge not in ("given", "profiled", "learned"):
         raise bad_request("bad_plan", f"knowledge {plan.knowledge!r} is not known.", "It is given, profiled or learned.")
+    if plan.settings.autoscaler.startswith("asyfunc") and plan.profile.model is None:
+        raise bad_request(
+            "bad_plan",
+            f"{plan.settings.autoscaler} decides by a model's profile, and {plan.profile.variant} has only a table of latencies.",
+            "Name a profile that `gnomon models profile MODEL` wrote.",
+        )
     if plan.profile.seconds(plan.profile.variant, plan.settings.cores, 1) is None:
-        measured = ", ".join(str(cores) for cores in sorted(plan.profile.latency_s))
+        measured = ", ".join(str(cores) for cores in sorted(plan.profile.latency.seconds))
         raise bad_request(
             "bad_plan",
             f"The profile of {plan.profile.variant} has no latency on {plan.settings.cores} cores.",

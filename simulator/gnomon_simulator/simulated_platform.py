@@ -1,23 +1,27 @@
 """A platform in virtual time: nodes with cores and memory, and instances that load, serve, and end.
 
 It does what every platform does and decides nothing: an instance is created where there is room, is ready when its model has
-loaded, takes as long for a batch as its profile says, and ends when it is told to, or crashes. How long each instance existed is
-kept, because that is what a user pays for.
+loaded, takes as long for a batch as its profile says, and ends when it is told to, or crashes. A Shadow is created on its Body's
+node, is of use when it has loaded its blocks, and ends with its Body. How long each instance existed is kept, because that is
+what a user pays for.
 """
 
 from __future__ import annotations
 
 import random
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Any
 
 from gnomon_core.errors import GnomonError
-from gnomon_core.fleet import Instance, InstanceState, Node
+from gnomon_core.fleet import Instance, InstanceKind, InstanceState, Node
+from gnomon_core.pairs import Pair
 from gnomon_core.seam_values import Capabilities
 from gnomon_simulator.events import Events
 from gnomon_simulator.profiles import Factor, Profile
 
-CAPABILITIES = Capabilities(place=True, size=True, victim=True, resize=True, pair=False)
+_STARTING = InstanceState.STARTING
+CAPABILITIES = Capabilities(place=True, size=True, victim=True, resize=True, pair=True)
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,13 +35,17 @@ class NodePlan:
 
 @dataclass(slots=True)
 class Lifetime:
-    """An instance from its creation to its end; what it costs adds up in `core_s` as its cores change."""
+    """An instance from its creation to its end; what it costs adds up in `core_s` as its cores change.
+
+    `busy_s` is how long a Shadow computed; a Body's dispatcher knows that of Bodies.
+    """
 
     instance: Instance
     profile: Profile
     factor: Factor | None
     cores_since_s: float
     core_s: float = 0.0
+    busy_s: float = 0.0
     gone_s: float | None = None
 
     def account(self, now_s: float) -> None:
@@ -82,29 +90,62 @@ class SimulatedPlatform:
 
         """
         place = self._place(cores, profile.memory_bytes, node)
-        now_s = self._events.now_s
-        identity = f"{function.partition('.')[0]}-{len(self.lifetimes) + 1}"
-        instance = Instance(identity, function, 1, place, cores, profile.memory_bytes, InstanceState.STARTING, now_s)
-        life = Lifetime(instance, profile, profile.noise.factor(), now_s)
-        self.lifetimes.append(life)
-        self._live[identity] = life
-        self._take(place, cores, profile.memory_bytes)
-        self._events.at(now_s + profile.load_s, self._loaded, identity, ready)
+        planned = Instance(self._name(function), function, 1, place, cores, profile.memory_bytes, _STARTING, 0.0)
+        instance = self._begin(planned, profile)
+        self._events.at(self._events.now_s + profile.load_s, self._loaded, instance.id, ready)
         return instance
+
+    def create_shadow(self, body_id: str, pair: Pair, changed: Callable[[Instance], None]) -> Instance:
+        """Begin a Shadow for a ready Body, STARTING; `changed` is called with the Body when the two know of each other.
+
+        Raises:
+            GnomonError: 503 `no_capacity` where the Body's node has no room; 409 `no_such_body` where it has gone or has a
+            Shadow.
+
+        """
+        life = self._live.get(body_id)
+        if life is None or life.instance.state is not InstanceState.READY or self._shadow_of(body_id) is not None:
+            raise GnomonError(409, "no_such_body", f"{body_id} does not serve, or has a Shadow.", "Decide again.")
+        body, profile = life.instance, life.profile
+        memory_bytes = profile.shadow_memory_bytes(pair)
+        place = self._place(pair.shadow_cores, memory_bytes, body.node)
+        name = self._name(body.function)
+        shadow = Instance(
+            name, body.function, 1, place, pair.shadow_cores, memory_bytes, _STARTING, 0.0,
+            kind=InstanceKind.SHADOW, partner=body_id, pair=pair,
+        )  # fmt: skip
+        self._begin(shadow, profile)
+        self._events.at(self._events.now_s + profile.shadow_load_s(pair), self._registered, name, changed)
+        return shadow
+
+    def change_shadow(self, shadow_id: str, pair: Pair, changed: Callable[[Instance], None]) -> None:
+        """Give a Shadow other blocks or another split. Unknown ids are ignored."""
+        life = self._live.get(shadow_id)
+        if life is None:
+            return
+        shadow = self._change(shadow_id, pair=pair)
+        if shadow.state is InstanceState.READY and shadow.partner in self._live:
+            changed(self._change(shadow.partner, pair=pair))
 
     def drain(self, instance_id: str) -> None:
         """The instance gets no more batches."""
         self._change(instance_id, state=InstanceState.DRAINING)
 
-    def destroy(self, instance_id: str) -> None:
-        """The instance ends now. Unknown ids are ignored."""
+    def destroy(self, instance_id: str) -> Instance | None:
+        """The instance ends now, a Body with its Shadow. A Shadow's Body goes on alone and is returned. Unknown ids are none."""
         life = self._live.pop(instance_id, None)
         if life is None:
-            return
+            return None
         instance = life.instance
         life.account(self._events.now_s)
         life.gone_s = self._events.now_s
         self._take(instance.node, -instance.cores, -instance.memory_bytes)
+        if instance.kind is InstanceKind.SHADOW:
+            return self._change(instance.partner, partner=None, pair=None) if instance.partner in self._live else None
+        shadow = self._shadow_of(instance_id)
+        if shadow is not None:
+            self.destroy(shadow)
+        return None
 
     def resize(self, instance_id: str, cores: int) -> None:
         """Give the instance another number of cores, if its node has them.
@@ -125,9 +166,13 @@ class SimulatedPlatform:
         """How long this batch will take there."""
         life = self._live[instance_id]
         profile = life.profile
-        seconds = profile.seconds(profile.variant, life.instance.cores, samples)
+        body = life.instance
+        seconds = profile.seconds(profile.variant, body.cores, samples, body.pair)
         assert seconds is not None, "the profile was checked for the function's cores"
-        return seconds if life.factor is None else seconds * life.factor(self._chance)
+        factor = 1.0 if life.factor is None else life.factor(self._chance)
+        if body.pair is not None and body.partner in self._live:
+            self._live[body.partner].busy_s += factor * profile.shadow_busy_s(body.pair, samples)
+        return seconds * factor
 
     def end(self) -> None:
         """The simulation is over: account for what still lives."""
@@ -138,12 +183,32 @@ class SimulatedPlatform:
         if instance_id in self._live and self._live[instance_id].instance.state is InstanceState.STARTING:
             ready(self._change(instance_id, state=InstanceState.READY))
 
-    def _change(self, instance_id: str, *, state: InstanceState | None = None, cores: int | None = None) -> Instance:
+    def _registered(self, shadow_id: str, changed: Callable[[Instance], None]) -> None:
+        life = self._live.get(shadow_id)
+        if life is not None and life.instance.partner in self._live:
+            shadow = self._change(shadow_id, state=InstanceState.READY)
+            assert shadow.partner is not None
+            changed(self._change(shadow.partner, partner=shadow_id, pair=shadow.pair))
+
+    def _shadow_of(self, body_id: str) -> str | None:
+        shadows = (life.instance for life in self._live.values() if life.instance.kind is InstanceKind.SHADOW)
+        return next((shadow.id for shadow in shadows if shadow.partner == body_id), None)
+
+    def _name(self, function: str) -> str:
+        return f"{function.partition('.')[0]}-{len(self.lifetimes) + 1}"
+
+    def _begin(self, planned: Instance, profile: Profile) -> Instance:
+        now_s = self._events.now_s
+        instance = replace(planned, started_s=now_s)
+        life = Lifetime(instance, profile, profile.noise.factor(), now_s)
+        self.lifetimes.append(life)
+        self._live[instance.id] = life
+        self._take(instance.node, instance.cores, instance.memory_bytes)
+        return instance
+
+    def _change(self, instance_id: str, **changes: Any) -> Instance:
         life = self._live[instance_id]
-        old = life.instance
-        life.instance = Instance(
-            old.id, old.function, old.version, old.node, cores or old.cores, old.memory_bytes, state or old.state, old.started_s
-        )
+        life.instance = replace(life.instance, **changes)
         return life.instance
 
     def _place(self, cores: int, memory_bytes: int, node: str | None) -> str:

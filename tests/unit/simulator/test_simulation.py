@@ -1,10 +1,9 @@
 """Timelines of simulated functions, worked by hand."""
 
-from types import MappingProxyType
-
 import pytest
 
 from gnomon_core.errors import GnomonError
+from gnomon_core.profiles import LatencyTable
 from gnomon_core.settings import ScaleSettings, Settings
 from gnomon_simulator.profiles import Profile, constant
 from gnomon_simulator.results import FunctionResult, table
@@ -13,7 +12,7 @@ from gnomon_simulator.simulated_platform import NodePlan
 from gnomon_simulator.simulation import simulate
 
 NODES = [NodePlan("node-1", 8)]
-BATCHING = Profile("v", MappingProxyType({1: MappingProxyType({1: 1.0, 2: 1.5, 4: 2.0})}))
+BATCHING = Profile("v", LatencyTable({1: {1: 1.0, 2: 1.5, 4: 2.0}}))
 
 
 def settings(minimum: int = 1, maximum: int = 20, *, autoscaler: str = "fixed", **fields: object) -> Settings:

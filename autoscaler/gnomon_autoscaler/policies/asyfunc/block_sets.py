@@ -33,11 +33,24 @@ def block_sets(layers: Layers, *, contiguous: bool = False) -> tuple[BlockSet, .
     order = _by_neighbour(layers, groups) if contiguous else _by_ratio(layers, groups)
     sets: list[BlockSet] = []
     chosen: list[int] = []
+    known: dict[tuple[int, int], Run] = {}
     for group in order:
         chosen += group
         blocks = tuple(sorted(chosen))
-        sets.append(BlockSet(blocks, layers.runs(blocks), layers.parameter_bytes(blocks)))
+        sets.append(BlockSet(blocks, _runs(layers, blocks, known), layers.parameter_bytes(blocks)))
     return tuple(sets)
+
+
+def _runs(layers: Layers, blocks: Sequence[int], known: dict[tuple[int, int], Run]) -> tuple[Run, ...]:
+    """`layers.runs(blocks)`; a run that an earlier set had is not worked out again."""
+    ends = [number for number, after in pairwise((*blocks, -1)) if after != number + 1]
+    begins = [number for before, number in pairwise((-2, *blocks)) if number != before + 1]
+    found: list[Run] = []
+    for first, last in zip(begins, ends, strict=True):
+        if (first, last) not in known:
+            known[first, last] = layers.runs(range(first, last + 1))[0]
+        found.append(known[first, last])
+    return tuple(found)
 
 
 def candidates(layers: Layers) -> list[tuple[int, ...]]:

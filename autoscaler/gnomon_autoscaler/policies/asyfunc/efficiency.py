@@ -46,8 +46,11 @@ class Efficiency:
 
     def at(self, samples: int, seconds: float, cores: int, parameter_bytes: int) -> float:
         """η of an instance with so many cores and weights that works off `samples` in `seconds`."""
+        return self.of_rate(samples / seconds, cores, parameter_bytes)
+
+    def of_rate(self, rate_rps: float, cores: int, parameter_bytes: int) -> float:
+        """η of so much throughput."""
         memory_cores = self.memory_cores(parameter_bytes)
-        rate_rps = samples / seconds
         if self.objective:
             return rate_rps / (cores + memory_cores)
         return rate_rps / cores + (rate_rps / memory_cores if memory_cores else 0.0)

@@ -30,8 +30,9 @@ class Options:
     include Shadows, as Eq. 1 prints it. `overhead_counts` adds what an instance holds besides its weights to m and m_Φ.
     `objective` ranks by Eq. 2 and Eq. 4, throughput per (c + ρ·m), in place of the sum of line 7 and line 15. `contiguous` lets a
     block set grow from the best block to its neighbours, so that there is one hand-over. `fewer_shadow_cores` also considers
-    Shadows of fewer than min(free cores, C_max) cores. `load_counts` wants a batch that waits for the Shadow to load to be timely
-    as well, as line 13 does.
+    Shadows of fewer than min(free cores, C_max) cores. `load_counts` wants
+    a batch that waits for the Shadow to load to be timely as well, as line 13 does. `gain` lets η of a Shadow count by how much
+    it raises R_max, in place of the throughput b_S / t_l of its samples.
     """
 
     alpha: float = 0.8
@@ -50,7 +51,8 @@ class Options:
     objective: bool = False
     contiguous: bool = False
     fewer_shadow_cores: bool = False
-    load_counts: bool = True
+    load_counts: bool = False
+    gain: bool = False
 
 
 def asyfunc_options(settings: Settings) -> Options:

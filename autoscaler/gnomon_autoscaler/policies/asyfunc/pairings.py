@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from gnomon_autoscaler.policies.asyfunc.block_sets import BlockSet, block_sets
 from gnomon_autoscaler.policies.asyfunc.efficiency import Efficiency
 from gnomon_autoscaler.policies.asyfunc.options import Options
-from gnomon_autoscaler.policies.asyfunc.sustained import Rates, sustained
+from gnomon_autoscaler.policies.asyfunc.sustained import Rates, Sustained, sustained
 from gnomon_core.blocks import Run
 from gnomon_core.pairs import Pair, shadow_seconds
 
@@ -70,8 +70,9 @@ class Pairings:
         if found is None:
             return 0.0
         parameter_bytes = self._profile.layers.parameter_bytes(pair.blocks)
+        gain_rps = found.rate_rps - self._rates.rate_rps(body_cores)
         timely = [
-            self._efficiency.at(there, seconds, pair.shadow_cores, parameter_bytes)
+            self._judge(there, seconds, gain_rps, pair.shadow_cores, parameter_bytes)
             for batch, seconds in enumerate(found.latency_s, start=1)
             if 0.0 < seconds <= self._rates.slo_s and (there := min(pair.shadow_samples(batch), batch - 1)) > 0
         ]
@@ -93,24 +94,30 @@ class Pairings:
             split, latency_s = self._quickest(alone.latency_s, changes_s)
             together = sustained(latency_s, self._rates.slo_s)
             if together.rate_rps > alone.rate_rps * (1 + GAIN):
-                found += self._judged(Pair(shadow_cores, chosen.blocks, split), latency_s, chosen, together.rate_rps)
+                pair = Pair(shadow_cores, chosen.blocks, split)
+                found += self._judged(pair, together, chosen, together.rate_rps - alone.rate_rps)
         return found
 
-    def _judged(self, pair: Pair, latency_s: tuple[float, ...], chosen: BlockSet, rate_rps: float) -> list[Pairing]:
+    def _judged(self, pair: Pair, together: Sustained, chosen: BlockSet, gain_rps: float) -> list[Pairing]:
         load_s = self.load_s(chosen.parameter_bytes) if self._options.load_counts else 0.0
         slo_s = self._rates.slo_s
         return [
             Pairing(
-                self._efficiency.at(pair.split[batch - 1], seconds, pair.shadow_cores, chosen.parameter_bytes),
+                self._judge(pair.split[batch - 1], seconds, gain_rps, pair.shadow_cores, chosen.parameter_bytes),
                 batch,
                 seconds,
                 pair,
                 chosen.parameter_bytes,
-                rate_rps,
+                together.rate_rps,
             )
-            for batch, seconds in enumerate(latency_s, start=1)
+            for batch, seconds in enumerate(together.latency_s, start=1)
             if pair.split[batch - 1] and seconds > 0.0 and load_s + seconds <= slo_s
         ]
+
+    def _judge(self, there: int, seconds: float, gain_rps: float, cores: int, parameter_bytes: int) -> float:
+        """η of a Shadow that takes `there` samples of a batch of so many seconds and raises R_max by `gain_rps`."""
+        rate_rps = gain_rps if self._options.gain else there / seconds
+        return self._efficiency.of_rate(rate_rps, cores, parameter_bytes)
 
     def _quickest(self, alone_s: tuple[float, ...], changes_s: list[float]) -> tuple[tuple[int, ...], tuple[float, ...]]:
         """The split of each batch and what it takes then; 0 where no split gains anything."""

@@ -1,0 +1,82 @@
+"""What a function's instances cost: cores and memory times time, and how much of it computed.
+
+CPU utility is AsyFunc's (section 7.2): cores × seconds spent in inference, of those that instances had. A Body is in inference
+from its batch's beginning to its end, also while it waits for its Shadow; a Shadow only while it computes, so that one that waits
+is idle.
+
+Memory is what each instance holds, for as long as it exists, and, where weights are shared, one copy of them on each node for as
+long as an instance is there.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from gnomon_core.fleet import InstanceKind
+from gnomon_simulator.simulated_platform import Lifetime
+
+
+@dataclass(frozen=True, slots=True)
+class Cost:
+    """Sums over a function's instances. `instance_s` and `body_core_s` are those of Bodies, `shadow_*` those of Shadows."""
+
+    instance_s: float = 0.0
+    body_core_s: float = 0.0
+    body_busy_core_s: float = 0.0
+    shadow_s: float = 0.0
+    shadow_core_s: float = 0.0
+    shadow_busy_core_s: float = 0.0
+    shadows: int = 0
+    memory_byte_s: float = 0.0
+
+    @property
+    def core_s(self) -> float:
+        """Cores × seconds of all instances."""
+        return self.body_core_s + self.shadow_core_s
+
+    @property
+    def cpu_utility(self) -> float:
+        """The share of that which was spent in inference."""
+        return (self.body_busy_core_s + self.shadow_busy_core_s) / self.core_s if self.core_s else 0.0
+
+
+def cost(lives: Sequence[Lifetime], now_s: float, *, busy_core_s: float) -> Cost:
+    """What these instances have cost until now; `busy_core_s` is what the Bodies among them spent in inference."""
+    bodies = [life for life in lives if life.instance.kind is InstanceKind.BODY]
+    shadows = [life for life in lives if life.instance.kind is InstanceKind.SHADOW]
+    return Cost(
+        instance_s=sum(_length_s(life, now_s) for life in bodies),
+        body_core_s=sum(life.core_s for life in bodies),
+        body_busy_core_s=busy_core_s,
+        shadow_s=sum(_length_s(life, now_s) for life in shadows),
+        shadow_core_s=sum(life.core_s for life in shadows),
+        shadow_busy_core_s=sum(life.busy_s * life.instance.cores for life in shadows),
+        shadows=len(shadows),
+        memory_byte_s=sum(life.instance.memory_bytes * _length_s(life, now_s) for life in lives) + _shared_byte_s(bodies, now_s),
+    )
+
+
+def _length_s(life: Lifetime, now_s: float) -> float:
+    return (now_s if life.gone_s is None else life.gone_s) - life.instance.started_s
+
+
+def _shared_byte_s(bodies: Iterable[Lifetime], now_s: float) -> float:
+    """The weights that the Bodies of each node share. A Shadow is where its Body is and needs no other page of them."""
+    spans: defaultdict[str, list[tuple[float, float, int]]] = defaultdict(list)
+    for life in bodies:
+        model = life.profile.model
+        if model is not None and life.profile.weight_mode == "shared":
+            end_s = now_s if life.gone_s is None else life.gone_s
+            spans[life.instance.node].append((life.instance.started_s, end_s, model.layers.parameter_bytes()))
+    return sum(_covered_byte_s(sorted(on_node)) for on_node in spans.values())
+
+
+def _covered_byte_s(spans: Sequence[tuple[float, float, int]]) -> float:
+    """Spans that overlap count once."""
+    total, covered_s = 0.0, float("-inf")
+    for begin_s, end_s, size in spans:
+        total += size * max(0.0, end_s - max(begin_s, covered_s))
+        covered_s = max(covered_s, end_s)
+    return total

@@ -1,0 +1,53 @@
+"""`opt`: the policy that sees the future. It exists in simulations only, as the measure of the others (AsyFunc, section 2.1).
+
+At each look it has as many instances as the densest stretch of arrivals needs that begins before its next look and is as long as
+the objective. With instances that load in no time nothing is ever missing, and nothing is there that is not needed.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from gnomon_autoscaler.counting import Memory, Wish, whole
+from gnomon_autoscaler.policies.capacity import capacity
+from gnomon_autoscaler.registry import BUILT_IN, Policies, counted
+from gnomon_core.scaling import Observation
+from gnomon_simulator.profiles import Profile
+
+STEPS = 8
+"""Stretches that are looked at for each look."""
+
+
+@dataclass(frozen=True, slots=True)
+class Opt:
+    """What the arrivals will need. `arrivals_s` ascends."""
+
+    arrivals_s: Sequence[float]
+    name: str = "opt"
+    version: int = 1
+    period_s: float = 0.5
+    default_scheduler: str = "adaptive"
+
+    def wish(self, seen: Observation, memory: Memory) -> Wish:  # noqa: ARG002 - it remembers nothing
+        slo_s = seen.settings.slo_s
+        rate_rps = max(self._coming(seen.now_s + step * self.period_s / STEPS, slo_s) for step in range(STEPS)) / slo_s
+        one = capacity(seen.latency_s, slo_s, rate_rps)
+        if one is None:
+            return Wish(max(1, len(seen.live)), "no latency is known")
+        count = max(1, whole(rate_rps / one.rate_rps))
+        return Wish(count, f"{rate_rps:.2f} rps will come / {one.rate_rps:.2f} rps per instance at b = {one.batch} = {count}")
+
+    def _coming(self, begin_s: float, length_s: float) -> int:
+        return bisect_left(self.arrivals_s, begin_s + length_s) - bisect_left(self.arrivals_s, begin_s)
+
+
+def with_opt(arrivals_s: Sequence[float]) -> Policies:
+    """The built-in policies and `opt` for these arrivals."""
+    return {**BUILT_IN, "opt": counted(lambda _: Opt(arrivals_s), "What the arrivals will need; in simulations only.")}
+
+
+def without_loading(profile: Profile) -> Profile:
+    """The same, with instances that are there at once."""
+    return replace(profile, load_s=0.0)
