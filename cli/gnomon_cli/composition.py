@@ -38,6 +38,7 @@ from gnomon_gateway.asynchronous.targets import CallbackHosts
 from gnomon_gateway.auth import require_safe_binding
 from gnomon_gateway.build_api import build_routes, payload_secret
 from gnomon_gateway.dispatch.latency import LearnedLatency
+from gnomon_gateway.dispatch.profiled import ProfiledLatency
 from gnomon_gateway.inside_call import Invoker
 from gnomon_gateway.lifecycle.manager import Manager, Surroundings
 from gnomon_gateway.logs import LogBook
@@ -83,12 +84,14 @@ class Gnomon:
         policies = with_entry_points(options.policies)
         scaling = ScalingAdapter(policies, self.platform.capabilities)
         self._logs = LogBook(_now)
+        profiled = ProfiledLatency()
         self.manager = Manager(
             Surroundings(
                 store=self._store,
                 platform=self.platform,
                 scaling=scaling,
-                latency=LearnedLatency(),
+                latency=LearnedLatency(profiled),
+                profiled=profiled,
                 logs=self._logs,
                 fetch_model=ModelFetcher(repository).fetch,
                 now=_now,
@@ -188,6 +191,7 @@ class Gnomon:
                     ready=status.available_replicas,
                     decisions=self.autoscaler.decided(runtime.name),
                     late=runtime.dispatcher.late_answers,
+                    instances=self.manager.instances.seen(runtime.name),
                 )
 
     def _restore_scaling(self) -> None:

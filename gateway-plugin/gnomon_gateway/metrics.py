@@ -6,6 +6,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
@@ -15,6 +16,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Histo
 from prometheus_client.registry import Collector
 from prometheus_client.utils import floatToGoString
 
+from gnomon_core.fleet import Instance
 from gnomon_core.settings import Settings
 from gnomon_gateway.asynchronous.callbacks import Callbacks
 from gnomon_gateway.asynchronous.queue import AsyncQueue
@@ -27,7 +29,10 @@ _FUNCTION = ("function_name",)
 
 @dataclass(frozen=True, slots=True)
 class FunctionReading:
-    """One function when the page is made. `replicas` are wanted, `ready` can take requests; `decisions` and `late` are totals."""
+    """One function when the page is made. `replicas` are wanted, `ready` can take requests; `decisions` and `late` are totals.
+
+    `instances` are Bodies and Shadows.
+    """
 
     name: str
     settings: Settings
@@ -36,6 +41,7 @@ class FunctionReading:
     ready: int
     decisions: int
     late: int
+    instances: Sequence[Instance] = ()
 
 
 class GatewayCollector(Collector):
@@ -51,6 +57,7 @@ class GatewayCollector(Collector):
         yield from _invocations(readings)
         yield from _services(readings)
         yield from _batching(readings)
+        yield from _pairs(readings)
         yield from _control(self._control)
         lag = HistogramMetricFamily("gnomon_event_loop_lag_seconds", "How late the gateway's event loop wakes a sleeper.")
         _add(lag, (), self._loop_lag)
@@ -138,6 +145,32 @@ def _batching(readings: Sequence[FunctionReading]) -> Iterator[Metric]:
         for reason, number in sorted(reading.metrics.rejections.items()):
             rejections.add_metric((reading.name, reason), number)
     yield from (sizes, queued, rejections, late)
+
+
+def _pairs(readings: Sequence[FunctionReading]) -> Iterator[Metric]:
+    """What there is of Bodies and Shadows, and what Shadows did; nothing of functions that never had one."""
+    instances = GaugeMetricFamily(
+        "gnomon_instances", "Instances by what they are: body or shadow.", labels=(*_FUNCTION, "kind", "state")
+    )
+    batches = CounterMetricFamily("gnomon_pair_batches", "Batches of Bodies that had a Shadow.", labels=_FUNCTION)
+    offloaded = CounterMetricFamily("gnomon_offloaded_samples", "Samples that Shadows computed.", labels=_FUNCTION)
+    misses = CounterMetricFamily("gnomon_shadow_misses", "Shares that a Shadow gave back too late.", labels=_FUNCTION)
+    predicted = CounterMetricFamily("gnomon_pair_predicted_seconds", "What the batches of pairs were to take.", labels=_FUNCTION)
+    measured = CounterMetricFamily("gnomon_pair_measured_seconds", "What they took.", labels=_FUNCTION)
+    ratios = HistogramMetricFamily("gnomon_pair_latency_ratio", "Measured by predicted latency of pairs.", labels=_FUNCTION)
+    for reading in readings:
+        counts = Counter((one.kind.value, one.state.value) for one in reading.instances)
+        for (kind, state), count in sorted(counts.items()):
+            instances.add_metric((reading.name, kind, state), count)
+        pairs, name = reading.metrics.pairs, (reading.name,)
+        if pairs.batches:
+            batches.add_metric(name, pairs.batches)
+            offloaded.add_metric(name, pairs.offloaded)
+            misses.add_metric(name, pairs.misses)
+            predicted.add_metric(name, pairs.predicted_s)
+            measured.add_metric(name, pairs.measured_s)
+            _add(ratios, name, pairs.ratios)
+    yield from (instances, batches, offloaded, misses, predicted, measured, ratios)
 
 
 def _control(counters: ControlCounters) -> Iterator[Metric]:

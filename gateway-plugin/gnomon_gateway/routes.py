@@ -62,6 +62,7 @@ ROUTES: tuple[Route, ...] = (
     Route("/system/namespace/{name}", ("GET", "POST", "PUT", "DELETE"), Access.AUTH),
     Route("/system/secrets", ("GET", "POST", "PUT", "DELETE"), Access.AUTH),
     Route("/system/logs", ("GET",), Access.AUTH),
+    Route("/gnomon/functions/{name}", ("GET",), Access.AUTH),
     Route("/gnomon/functions/{name}/decisions", ("GET",), Access.AUTH),
     Route("/gnomon/policies", ("GET",), Access.AUTH),
     Route("/build", ("POST",), Access.HMAC),

@@ -3,8 +3,8 @@
 The routes read HTTP, check it, call the service and write its answer as OpenFaaS expects it. The service owns the functions:
 store, runtime, instances. Every refusal is a `GnomonError`, which the routes send as it is.
 
-`status`, `list`, `decisions` and `policies` answer from memory and never wait: the OpenFaaS gateway asks for a status before each
-invocation.
+`status`, `detail`, `list`, `decisions` and `policies` answer from memory and never wait: the OpenFaaS gateway asks for a status
+before each invocation.
 """
 
 from __future__ import annotations
@@ -13,9 +13,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
+from gnomon_core.fleet import Instance
 from gnomon_core.functions import FunctionKey, FunctionSpec
+from gnomon_core.profiles import ModelProfile
 from gnomon_core.scaling import Decision
 from gnomon_core.seam_values import Usage
+from gnomon_gateway.serving.metrics import PairMetrics
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +36,23 @@ class FunctionStatus:
     available_replicas: int = 0
     invocation_count: int = 0
     usage: Usage | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class FunctionDetail:
+    """A function's Bodies and Shadows, and what they do together.
+
+    `instances` are all that are not gone, oldest first; `largest` says of each Body how many samples it takes at once.
+    `scheduler` is the scheduling policy in force. `profile` is what is known of its model, corrected by what was served; None for
+    a function without one.
+    """
+
+    status: FunctionStatus
+    scheduler: str
+    instances: tuple[Instance, ...]
+    largest: Mapping[str, int]
+    pairs: PairMetrics
+    profile: ModelProfile | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,6 +121,10 @@ class FunctionService(Protocol):
 
     def status(self, key: FunctionKey, *, usage: bool = False) -> FunctionStatus | None:
         """The function now; None where there is none by that name."""
+        ...
+
+    def detail(self, key: FunctionKey) -> FunctionDetail | None:
+        """Its Bodies and Shadows; None where there is none by that name."""
         ...
 
     def list(self, namespace: str) -> Sequence[FunctionStatus]:

@@ -1,7 +1,7 @@
 """Whatever happens in whatever order, in virtual time: no request is lost, doubled, answered twice, or late without a reason.
 
-Arrivals, clients that leave, instances that come, crash, are drained and finish, timers, and policies that change, at random. The
-model beside the dispatcher is a list of what each request has been told.
+Arrivals, clients that leave, instances that come, crash, are drained and finish, Shadows that come, change and go, timers, and
+policies that change, at random. The model beside the dispatcher is a list of what each request has been told.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from gnomon_core.errors import GnomonError
+from gnomon_core.pairs import Pair
 from gnomon_core.settings import Settings
 from gnomon_gateway.dispatch.dispatcher import Dispatcher
 from gnomon_gateway.dispatch.effects import Answer, Cancel, Drained, Effect, Send
@@ -31,12 +32,27 @@ REASONS = {
 }  # fmt: skip
 
 
+PAIRS = (Pair(1, (1, 2), (0, 1, 1, 2)), Pair(2, (1,), (0, 1)), None)
+
+
+class Foretold:
+    """10 ms and 40 ms a sample on a core alone; a Shadow takes off half of that, or more."""
+
+    def seconds(self, variant: str, body_cores: int, batch: int, pair: Pair | None = None) -> float | None:
+        if variant != "v":
+            return None
+        return (0.01 + 0.04 * batch) / body_cores / (1 if pair is None else 1 + pair.shadow_cores)
+
+
 class Dispatching(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
         self.now_s = 0.0
         self.settings = Settings(queue_max_requests=MAX_REQUESTS, queue_max_bytes=MAX_BYTES, max_batch=4, slo_s=0.5)
-        self.dispatcher = Dispatcher(self.settings, scheduling_policy("immediate", self.settings), LearnedLatency(), 0.0)
+        self.pairs: dict[str, Pair | None] = {}
+        self.dispatcher = Dispatcher(
+            self.settings, scheduling_policy("immediate", self.settings), LearnedLatency(Foretold()), 0.0, sized_by=("v",)
+        )
         self.requests: list[Request] = []
         self.told: dict[Request, list[GnomonError | None]] = {}
         self.gone: set[Request] = set()
@@ -83,6 +99,7 @@ class Dispatching(RuleBasedStateMachine):
     def check_batch(self, batch: Batch) -> None:
         assert batch.instance_id not in self.in_flight, "two batches on one instance"
         assert batch.instance_id not in self.draining, "a batch for a draining instance"
+        assert batch.pair == self.pairs.get(batch.instance_id), "foretold by another Shadow than it has"
         assert len({request.lane for request in batch.requests}) == 1, "kinds mixed"
         assert sum(request.size for request in batch.requests) <= self.instances[batch.instance_id] or len(batch.requests) == 1
         if batch.lane.solo or any(request.retried for request in batch.requests):
@@ -163,6 +180,19 @@ class Dispatching(RuleBasedStateMachine):
         self.instances[name] = max_batch
         self.carry_out(self.dispatcher.instance_ready(name, 1, max_batch, self.now_s))
 
+    @precondition(lambda self: self.instances)
+    @rule(data=st.data(), pair=st.sampled_from(PAIRS), duration_s=st.sampled_from([0.0, 0.04]), timely=st.booleans())
+    def shadow_comes_changes_or_goes(self, *, data: st.DataObject, pair: Pair | None, duration_s: float, timely: bool) -> None:
+        name = data.draw(st.sampled_from([*sorted(self.instances), "gone long ago"]))
+        self.elapse(duration_s, timely=timely)
+        running = dict(self.in_flight)
+        if name in self.instances:
+            self.pairs[name] = pair
+        effects = self.dispatcher.pair_changed(name, pair, self.now_s)
+        assert not any(isinstance(effect, Answer) and effect.error is None for effect in effects)
+        self.carry_out(effects)
+        assert running.items() <= self.in_flight.items(), "what runs is not touched"
+
     @precondition(lambda self: self.in_flight)
     @rule(data=st.data(), duration_s=st.sampled_from([0.001, 0.02, 0.3]), codes=st.sampled_from([200, 500]), timely=st.booleans())
     def finish(self, *, data: st.DataObject, duration_s: float, codes: int, timely: bool) -> None:
@@ -241,6 +271,15 @@ class Dispatching(RuleBasedStateMachine):
         assert queue.samples == sum(request.size for request in waiting)
         assert queue.bytes == sum(request.body_bytes for request in waiting)
         assert queue.bytes <= MAX_BYTES + 1500 * again
+
+    @invariant()
+    def idle_instances_come_by_the_largest_batch_that_is_good_for_them(self) -> None:
+        idle = self.dispatcher.workers.view(solo=False).idle
+        sizes = [slot.max_batch for slot in idle]
+        assert sizes == sorted(sizes)
+        for slot in idle:
+            assert 1 <= slot.max_batch <= self.instances[slot.instance_id]
+            assert slot.pair == self.pairs.get(slot.instance_id)
 
     @invariant()
     def a_batch_that_nobody_waits_for_is_cancelled(self) -> None:

@@ -11,6 +11,7 @@ import click
 from gnomon_cli.client import Gateway
 from gnomon_cli.command import Command
 from gnomon_cli.commands.deploy import removal, required_stack
+from gnomon_cli.commands.instances import instances_of, print_instances
 from gnomon_cli.errors import CommandFailed
 from gnomon_cli.go_json import go_json
 from gnomon_cli.options import Target, gateway_options, json_option, namespace_option
@@ -93,6 +94,7 @@ def describe(*, target: Target, name: str, namespace: str, verbose: bool, as_jso
         "invocationCount": int(counts.get(function["name"], 0)),
         "url": f"{gateway.url}/function/{name}{suffix}",
         "asyncUrl": f"{gateway.url}/async-function/{name}{suffix}",
+        "instances": instances_of(gateway, f"{name}{suffix}"),
     }
     if as_json:
         print_json(function)
@@ -102,6 +104,7 @@ def describe(*, target: Target, name: str, namespace: str, verbose: bool, as_jso
             _print_field(title, value)
         elif verbose:
             _print_field(title, "<none>")
+    print_instances(function["instances"])
 
 
 def _described(function: Mapping[str, Any]) -> list[tuple[str, Any]]:

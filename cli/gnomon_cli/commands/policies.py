@@ -62,6 +62,15 @@ def decisions(*, target: Target, name: str, namespace: str, limit: int, as_json:
 
 def _sentence(record: Mapping[str, Any]) -> str:
     """`2026-01-01T00:00:00Z kpa CreateBody ×2: 3.2 in the system, target 1.`."""
-    names = [action["action"] for action in record["actions"]]
+    names = [_action(action) for action in record["actions"]]
     counted = [f"{name} ×{names.count(name)}" if names.count(name) > 1 else name for name in dict.fromkeys(names)]
     return f"{record['at']} {record['policy']} {', '.join(counted) or 'nothing'}: {record['reason']}"
+
+
+def _action(action: Mapping[str, Any]) -> str:
+    """What was done; of a Shadow also for whom and with how many blocks."""
+    pair = action.get("pair")
+    if pair is None:
+        return str(action["action"])
+    whom = action.get("body") or action.get("id")
+    return f"{action['action']}({whom}: {len(pair['blocks'])} blocks, {pair['shadow_cores']} cores)"

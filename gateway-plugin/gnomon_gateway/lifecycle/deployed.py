@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from gnomon_core.fleet import Instance, InstanceState, Node
+from gnomon_core.fleet import Instance, InstanceKind, InstanceState, Node
 from gnomon_core.functions import FunctionSpec
+from gnomon_core.profiles import ModelProfile
 from gnomon_core.scaling import FunctionLoad
 from gnomon_gateway.serving.function_runtime import FunctionRuntime
 
@@ -17,7 +18,8 @@ class Deployed:
 
     `version` grows whenever instances must be replaced; `keep_old` is how many instances were serving when the last replacement
     began, so that no fewer serve until the new ones do. `draining` are instances that get nothing more, `retired` those of them
-    that make room for one of the present version.
+    that make room for one of the present version. `shadows` are its Shadows, each with its Body. `profile` is what was measured
+    of its model.
     """
 
     spec: FunctionSpec
@@ -26,29 +28,42 @@ class Deployed:
     secrets: Mapping[str, bytes]
     created_at: float
     runtime: FunctionRuntime
+    profile: ModelProfile | None = None
     keep_old: int = 0
     draining: set[str] = field(default_factory=set)
     retired: set[str] = field(default_factory=set)
+    shadows: dict[str, str] = field(default_factory=dict)
     requested: int | None = None
 
     @property
     def name(self) -> str:
         return str(self.spec.key)
 
+    def seen(self, instances: Sequence[Instance]) -> tuple[Instance, ...]:
+        """These instances, with what only the dispatcher knows."""
+        return tuple(self._seen(instance) for instance in instances)
+
     def current(self, instances: Sequence[Instance]) -> tuple[Instance, ...]:
         """The instances of this version, with what only the dispatcher knows."""
         return tuple(self._seen(instance) for instance in instances if instance.version == self.version)
 
     def live(self, instances: Sequence[Instance]) -> tuple[Instance, ...]:
-        """The instances of this version that serve or are about to."""
-        return tuple(instance for instance in self.current(instances) if instance.state is not InstanceState.DRAINING)
+        """The Bodies of this version that serve or are about to."""
+        return tuple(
+            instance
+            for instance in self.current(instances)
+            if instance.kind is InstanceKind.BODY and instance.state is not InstanceState.DRAINING
+        )
 
     def old(self, instances: Sequence[Instance]) -> tuple[Instance, ...]:
-        """Serving instances of earlier versions."""
+        """Serving Bodies of earlier versions. Their Shadows go with them."""
         return tuple(
             instance
             for instance in instances
-            if instance.version < self.version and instance.id not in self.draining and instance.state is InstanceState.READY
+            if instance.kind is InstanceKind.BODY
+            and instance.version < self.version
+            and instance.id not in self.draining
+            and instance.state is InstanceState.READY
         )
 
     def load(self, instances: Sequence[Instance], nodes: tuple[Node, ...]) -> FunctionLoad:
@@ -60,6 +75,7 @@ class Deployed:
             instances=self.current(instances),
             nodes=nodes,
             latency_s=runtime.latency_s(),
+            profile=runtime.profile(),
         )
 
     def _seen(self, instance: Instance) -> Instance:

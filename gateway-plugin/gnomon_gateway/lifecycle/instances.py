@@ -1,5 +1,7 @@
 """Carrying out decisions: instances made, drained and stopped, and old ones retired as new ones begin to serve.
 
+What concerns Bodies is here; what concerns their Shadows is next door (`shadows`).
+
 This is the gateway's side of two seams: the autoscaler's `ScaledFleet`, and the platform's listener. Commands are begun here and
 go on behind it; an instance that is drained is first cut off from new batches, then left until it has acknowledged zero in
 flight, then stopped.
@@ -15,14 +17,26 @@ from dataclasses import replace
 from typing import Any
 
 from gnomon_core.errors import GnomonError
-from gnomon_core.fleet import Instance, InstanceState
+from gnomon_core.fleet import Instance, InstanceKind, InstanceState
 from gnomon_core.functions import FunctionKey
-from gnomon_core.scaling import Action, CreateBody, DestroyBody, FunctionLoad, Resize, SetBufferPlan
+from gnomon_core.pairs import Pair
+from gnomon_core.scaling import (
+    Action,
+    ChangeShadow,
+    CreateBody,
+    CreateShadow,
+    DestroyBody,
+    DestroyShadow,
+    FunctionLoad,
+    Resize,
+    SetBufferPlan,
+)
 from gnomon_core.seam_values import InstanceRequest
 from gnomon_core.seams import BatchChannel, Platform, SchedulingPolicy
 from gnomon_core.settings import Settings
 from gnomon_gateway.lifecycle.control import ScalingControl
 from gnomon_gateway.lifecycle.deployed import Deployed
+from gnomon_gateway.lifecycle.shadows import Shadows
 
 _LOG = logging.getLogger("gnomon.functions")
 
@@ -47,6 +61,7 @@ class Instances:
         self._scaling = scaling
         self._deployed: dict[str, Deployed] = {}
         self._owners: dict[str, Deployed] = {}
+        self._shadows = Shadows(platform, log)
         self._tasks: set[asyncio.Task[None]] = set()
 
     def adopt(self, deployed: Deployed) -> None:
@@ -62,6 +77,11 @@ class Instances:
         """Return when nothing that was begun here is under way any more."""
         while self._tasks:
             await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    def seen(self, function: str) -> tuple[Instance, ...]:
+        """All its instances that are not gone, of earlier versions as well."""
+        deployed = self._deployed.get(function)
+        return deployed.seen(self._platform.instances(function)) if deployed is not None else ()
 
     # ScaledFleet: what the autoscaler sees and does
 
@@ -85,12 +105,18 @@ class Instances:
                     await self.create(deployed, cores, node)
                 case DestroyBody(instance_id):
                     self.stop(deployed, instance_id)
+                case CreateShadow(body_id, pair):
+                    await self._create_shadow(deployed, body_id, pair)
+                case ChangeShadow(shadow_id, pair):
+                    await self._platform.change_shadow(shadow_id, pair)
+                case DestroyShadow(shadow_id):
+                    self._begin(self._shadows.end(deployed, shadow_id))
                 case Resize(instance_id, cores):
                     await self._platform.resize(instance_id, cores)
                     deployed.runtime.instance_resized(instance_id, cores)
                 case SetBufferPlan(max_batch, max_wait_s):
                     settings = replace(deployed.spec.settings, max_batch=max_batch, max_wait_s=max_wait_s)
-                    deployed.runtime.update(settings, self._policy(settings), deployed.runtime.signature)
+                    deployed.runtime.update(settings, self._policy(settings), deployed.runtime.signature, deployed.profile)
         self.retire_old(deployed)
 
     async def create(self, deployed: Deployed, cores: int, node: str | None = None) -> None:
@@ -104,6 +130,13 @@ class Instances:
         instance = await self._platform.create(request)
         self._owners[instance.id] = deployed
         self._tell_starting(deployed)
+
+    async def _create_shadow(self, deployed: Deployed, body_id: str, pair: Pair) -> None:
+        shadow = await self._shadows.create(deployed, body_id, pair)
+        if shadow is not None:
+            self._owners[shadow.id] = deployed
+            if self._deployed.get(deployed.name) is not deployed:
+                self._begin(self._platform.destroy(shadow.id))
 
     async def replace(self, deployed: Deployed) -> None:
         """Begin an instance for each old one that serves.
@@ -152,6 +185,8 @@ class Instances:
     # PlatformListener
 
     def instance_ready(self, instance: Instance, channel: BatchChannel) -> None:
+        if instance.kind is InstanceKind.SHADOW:
+            return  # it takes no batches: `pair_changed` says when its Body has it
         deployed = self._owners.get(instance.id)
         if deployed is None or instance.id in deployed.draining:
             self._begin(self._platform.destroy(instance.id))
@@ -165,6 +200,10 @@ class Instances:
         deployed = self._owners.pop(instance_id, None)
         if deployed is None:
             return
+        if instance_id in deployed.shadows:
+            self._shadows.gone(deployed, instance_id, reason)
+            self._scaling.poke(deployed.name)
+            return
         served = deployed.runtime.forget(instance_id)
         if instance_id not in deployed.draining:
             if served:
@@ -173,6 +212,7 @@ class Instances:
             _LOG.warning("%s: instance %s has ended: %s", deployed.name, instance_id, reason)
         deployed.draining.discard(instance_id)
         deployed.runtime.instance_gone(instance_id, reason)
+        self._begin(self._shadows.end_those_of(deployed, instance_id))
         self._tell_starting(deployed)
         if instance_id in deployed.retired:
             deployed.retired.discard(instance_id)
@@ -181,7 +221,10 @@ class Instances:
             self._scaling.poke(deployed.name)
 
     def pair_changed(self, body: Instance) -> None:
-        self._scaling.poke(body.function)
+        deployed = self._owners.get(body.id)
+        if deployed is not None:
+            self._shadows.pair_changed(deployed, body)
+            self._scaling.poke(deployed.name)
 
     def log_line(self, function: FunctionKey, instance_id: str, text: str) -> None:
         self._log(function, instance_id, text)
@@ -190,6 +233,7 @@ class Instances:
 
     async def _drain(self, deployed: Deployed, instance_id: str) -> None:
         await deployed.runtime.drain(instance_id)
+        await self._shadows.end_those_of(deployed, instance_id)
         await self._platform.destroy(instance_id)
 
     async def _take_place(self, deployed: Deployed) -> None:
@@ -214,8 +258,8 @@ class Instances:
         runtime.close()
 
     def _tell_starting(self, deployed: Deployed) -> None:
-        instances = self._platform.instances(deployed.name)
-        deployed.runtime.set_starting(sum(instance.state is InstanceState.STARTING for instance in instances))
+        bodies = (one for one in self._platform.instances(deployed.name) if one.kind is InstanceKind.BODY)
+        deployed.runtime.set_starting(sum(body.state is InstanceState.STARTING for body in bodies))
 
     def _begin(self, work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.get_running_loop().create_task(work)

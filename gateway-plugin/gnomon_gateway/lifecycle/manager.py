@@ -8,21 +8,23 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Collection, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from gnomon_core.errors import bad_request, conflict
 from gnomon_core.functions import DEFAULT_NAMESPACE, FunctionKey, FunctionSpec
+from gnomon_core.profiles import ModelProfile
 from gnomon_core.seam_values import StoredFunction
 from gnomon_core.seams import FunctionStore, Platform, SchedulingPolicy
 from gnomon_core.settings import Settings
 from gnomon_gateway.dispatch.latency import LiveLatency
+from gnomon_gateway.dispatch.profiled import ProfiledLatency
 from gnomon_gateway.lifecycle.control import ScalingControl
 from gnomon_gateway.lifecycle.deployed import Deployed
 from gnomon_gateway.lifecycle.instances import Instances
 from gnomon_gateway.logs import LogBook
 from gnomon_gateway.openfaas.control import unknown_function
 from gnomon_gateway.scheduling.registry import scheduling_policies, scheduling_policy
-from gnomon_gateway.service import DecisionRecord, FunctionStatus, KnownPolicies
+from gnomon_gateway.service import DecisionRecord, FunctionDetail, FunctionStatus, KnownPolicies
 from gnomon_gateway.serving.function_runtime import FunctionRuntime
 
 
@@ -30,8 +32,9 @@ from gnomon_gateway.serving.function_runtime import FunctionRuntime
 class Surroundings:
     """What the functions live among.
 
-    `fetch_model` brings a model into the repository if it can be had; `now` gives seconds since 1970; `plugins` are the
-    scheduling policies of third parties that the operator named.
+    `latency` learns from what is served, `profiled` foretells it of models with a profile; who composes them lets the one begin
+    at the other. `fetch_model` brings a model into the repository if it can be had; `now` gives seconds since 1970; `plugins` are
+    the scheduling policies of third parties that the operator named.
     """
 
     store: FunctionStore
@@ -41,6 +44,7 @@ class Surroundings:
     logs: LogBook
     fetch_model: Callable[[str], Awaitable[None]]
     now: Callable[[], float]
+    profiled: ProfiledLatency = field(default_factory=ProfiledLatency)
     plugins: Collection[str] = ()
 
 
@@ -99,7 +103,7 @@ class Manager:
             deployed = self._functions.get(spec.key)
             if deployed is None:
                 raise unknown_function(spec.key)
-            secrets = await self._check(spec)
+            secrets, profile = await self._check(spec), await self._profile(spec)
             revision = self._around.platform.revision(spec)
             same = (spec.same_instances(deployed.spec), revision, secrets) == (True, deployed.revision, deployed.secrets)
             if not same:
@@ -107,7 +111,9 @@ class Manager:
             version = deployed.version if same else self._last_version
             await asyncio.to_thread(self._around.store.put_function, StoredFunction(spec, version, deployed.created_at))
             deployed.spec, deployed.revision, deployed.secrets = spec, revision, secrets
-            deployed.runtime.update(spec.settings, self._policy(spec.settings), self._around.platform.signature(spec))
+            deployed.profile = profile
+            deployed.runtime.update(spec.settings, self._policy(spec.settings), self._around.platform.signature(spec), profile)
+            self._foretell(deployed)
             if not same:
                 await self._replace_instances(deployed, version)
             self._around.scaling.redeployed(deployed.name)
@@ -147,6 +153,20 @@ class Manager:
             available_replicas=deployed.runtime.ready,
             invocation_count=deployed.runtime.metrics.invocations,
             usage=self._around.platform.usage(deployed.name) if usage else None,
+        )
+
+    def detail(self, key: FunctionKey) -> FunctionDetail | None:
+        deployed, status = self._functions.get(key), self.status(key)
+        if deployed is None or status is None:
+            return None
+        runtime = deployed.runtime
+        return FunctionDetail(
+            status=status,
+            scheduler=runtime.policy.name,
+            instances=self.instances.seen(deployed.name),
+            largest=runtime.largest_batches(),
+            pairs=runtime.metrics.pairs,
+            profile=runtime.profile(),
         )
 
     def list(self, namespace: str) -> Sequence[FunctionStatus]:
@@ -195,19 +215,30 @@ class Manager:
             values[name] = value
         return values
 
+    async def _profile(self, spec: FunctionSpec) -> ModelProfile | None:
+        """What was measured of the function's model: a file of some hundred kilobytes."""
+        return await asyncio.to_thread(self._around.platform.profile, spec)
+
+    def _foretell(self, deployed: Deployed) -> None:
+        if deployed.profile is not None:
+            for variant in deployed.runtime.variants:
+                self._around.profiled.put(variant, deployed.profile)
+
     async def _begin(self, spec: FunctionSpec, version: int, created_at: float) -> None:
         around, name = self._around, str(spec.key)
-        secrets = await self._check(spec)
+        secrets, profile = await self._check(spec), await self._profile(spec)
         runtime = FunctionRuntime(
             spec.key,
             spec.settings,
             self._policy(spec.settings),
             around.latency,
             signature=around.platform.signature(spec),
+            profile=profile,
             on_demand=lambda: around.scaling.poke(name),
             on_frozen=self.instances.frozen,
         )
-        deployed = Deployed(spec, version, around.platform.revision(spec), secrets, created_at, runtime)
+        deployed = Deployed(spec, version, around.platform.revision(spec), secrets, created_at, runtime, profile)
+        self._foretell(deployed)
         await around.platform.prepare(spec)
         self._functions[spec.key] = deployed
         self._names[name] = runtime

@@ -19,6 +19,7 @@ from gnomon_core.errors import GnomonError, not_found
 from gnomon_gateway.auth import BasicAuth
 from gnomon_gateway.openfaas.control import Control, Handler, Handlers
 from gnomon_gateway.openfaas.decisions import DecisionRoutes
+from gnomon_gateway.openfaas.detail import DetailRoutes
 from gnomon_gateway.openfaas.functions import Functions
 from gnomon_gateway.openfaas.guard import Guard, error_response, unexpected
 from gnomon_gateway.openfaas.logs import LogRoutes
@@ -43,7 +44,7 @@ def control_application(
     `more` is what other parts offer: asynchronous invocation, the builder. `function_users` are the user ids that functions run
     under, where they have their own.
     """
-    resources = (Functions, SystemRoutes, NamespaceRoutes, SecretRoutes, LogRoutes, DecisionRoutes)
+    resources = (Functions, SystemRoutes, NamespaceRoutes, SecretRoutes, LogRoutes, DecisionRoutes, DetailRoutes)
     handlers: dict[str, Mapping[str, Handler]] = {}
     routes: list[BaseRoute] = []
     for offered in (*(resource(control).handlers() for resource in resources), *more):

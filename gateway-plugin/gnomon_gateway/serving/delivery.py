@@ -94,7 +94,10 @@ class Delivery:
             return
         self._served.add(batch.instance_id)
         codes = [200] if batch.streamed else [member.code for member in frame.members]
-        self._carry_out(self.dispatcher.finished(batch.instance_id, batch.id, codes, time.monotonic()), frame)
+        now_s = time.monotonic()
+        if batch.pair is not None:
+            self.metrics.pairs.done(batch, frame.shadow, now_s)
+        self._carry_out(self.dispatcher.finished(batch.instance_id, batch.id, codes, now_s), frame)
 
     def _answer(self, answer: Answer, result: Frame | None) -> None:
         request, error, index = answer

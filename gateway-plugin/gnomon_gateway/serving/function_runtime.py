@@ -16,12 +16,15 @@ from collections.abc import Callable
 from gnomon_core.errors import GnomonError
 from gnomon_core.fleet import Instance
 from gnomon_core.functions import FunctionKey
+from gnomon_core.pairs import Pair
+from gnomon_core.profiles import ModelProfile
 from gnomon_core.scaling import LoadCounters
 from gnomon_core.seams import BatchChannel, SchedulingPolicy
 from gnomon_core.settings import Settings
 from gnomon_core.signature import ModelSignature
 from gnomon_gateway.dispatch.dispatcher import Dispatcher
 from gnomon_gateway.dispatch.latency import LiveLatency
+from gnomon_gateway.dispatch.profiled import Corrected
 from gnomon_gateway.queueing.request import Request
 from gnomon_gateway.serving.delivery import Delivery
 from gnomon_gateway.serving.lanes import lanes
@@ -34,8 +37,8 @@ def _nothing(*_: object) -> None:
 class FunctionRuntime(Delivery):
     """A function's queue, policy, instances and counters, live.
 
-    `signature` is None for a function that takes HTTP requests as they are. `epoch` names this owner of the queue: instances
-    refuse batches of an owner before it.
+    `signature` is None for a function that takes HTTP requests as they are; `profile` is its model's, None without one. `epoch`
+    names this owner of the queue: instances refuse batches of an owner before it.
     """
 
     def __init__(
@@ -46,16 +49,17 @@ class FunctionRuntime(Delivery):
         latency: LiveLatency,
         *,
         signature: ModelSignature | None = None,
+        profile: ModelProfile | None = None,
         epoch: int = 1,
         on_demand: Callable[[], None] = _nothing,
         on_frozen: Callable[[str, str], None] = _nothing,
     ) -> None:
-        super().__init__(str(key), Dispatcher(settings, policy, latency, time.monotonic()), epoch, on_frozen)
+        self.name = str(key)
         self.key = key
-        self.settings = settings
-        self.signature = signature
         self.latency = latency
-        self._name_lanes()
+        self._set_up(settings, signature, profile)
+        dispatcher = Dispatcher(settings, policy, latency, time.monotonic(), sized_by=self._foretold)
+        super().__init__(self.name, dispatcher, epoch, on_frozen)
         self._on_demand = on_demand
 
     # Requests
@@ -95,6 +99,10 @@ class FunctionRuntime(Delivery):
         if instance_id in self._channels:
             self._carry_out(self.dispatcher.instance_ready(instance_id, cores, self.settings.max_batch, time.monotonic()))
 
+    def pair_changed(self, instance_id: str, pair: Pair | None) -> None:
+        """From its next batch on this Body works with a Shadow, or alone."""
+        self._carry_out(self.dispatcher.pair_changed(instance_id, pair, time.monotonic()))
+
     async def drain(self, instance_id: str) -> None:
         """Stop routing to the instance and return when nothing is in flight there. It may then be stopped."""
         drained: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -128,12 +136,17 @@ class FunctionRuntime(Delivery):
 
     # Settings
 
-    def update(self, settings: Settings, policy: SchedulingPolicy, signature: ModelSignature | None = None) -> None:
+    def update(
+        self,
+        settings: Settings,
+        policy: SchedulingPolicy,
+        signature: ModelSignature | None = None,
+        profile: ModelProfile | None = None,
+    ) -> None:
         """Serve by other settings and another policy from now on. What waits stays."""
-        self.settings, self.signature = settings, signature
-        self._name_lanes()
+        self._set_up(settings, signature, profile)
         now_s = time.monotonic()
-        effects = self.dispatcher.set_policy(settings, policy, now_s)
+        effects = self.dispatcher.set_policy(settings, policy, now_s, sized_by=self._foretold)
         for worker in list(self.dispatcher.workers.by_id.values()):
             effects += self.dispatcher.instance_ready(worker.id, worker.cores, settings.max_batch, now_s)
         self._carry_out(effects)
@@ -162,6 +175,10 @@ class FunctionRuntime(Delivery):
         worker = self.dispatcher.workers.by_id.get(instance_id)
         return len(worker.batch.requests) if worker is not None and worker.batch is not None else 0
 
+    def largest_batches(self) -> dict[str, int]:
+        """How many samples each instance takes at once."""
+        return {worker.id: worker.slot.max_batch for worker in self.dispatcher.workers.by_id.values()}
+
     def forget(self, instance_id: str) -> bool:
         """The instance will not be heard of again; whether it had ever answered."""
         served = instance_id in self._served
@@ -174,10 +191,20 @@ class FunctionRuntime(Delivery):
         known = [self.latency.seconds(variant, cores, batch) for batch in range(1, self.settings.max_batch + 1)]
         return tuple([seconds for seconds in known if seconds is not None]) if None not in known else ()
 
+    def profile(self) -> ModelProfile | None:
+        """Its model's profile, corrected by what was measured; None without one."""
+        return self._profile.by(self.latency.corrections(self._foretold)) if self._profile is not None else None
+
     @property
     def variant(self) -> str:
         """The key of the function in its latency model: its model, or its own name."""
         return self.settings.model or self.name
 
-    def _name_lanes(self) -> None:
-        self.event_lane, self.stream_lane, self.tensor_lane = lanes(self.variant, self.signature)
+    def _set_up(self, settings: Settings, signature: ModelSignature | None, profile: ModelProfile | None) -> None:
+        """What follows from the deployment: `variants` are the keys of its latencies, `_foretold` those that a profile says."""
+        self.settings, self.signature = settings, signature
+        named = lanes(self.variant, signature)
+        self.event_lane, self.stream_lane, self.tensor_lane = named
+        self._profile = Corrected(profile) if profile is not None else None
+        self.variants = named.variants
+        self._foretold = named.variants if profile is not None else ()

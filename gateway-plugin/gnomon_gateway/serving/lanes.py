@@ -16,6 +16,11 @@ class Lanes(NamedTuple):
     stream: LaneKey
     tensor: LaneKey
 
+    @property
+    def variants(self) -> tuple[str, ...]:
+        """The keys of their latencies."""
+        return self.tensor.variant, self.event.variant
+
 
 def lanes(variant: str, signature: ModelSignature | None) -> Lanes:
     """The lanes of a function; `variant` is its key in the latency model."""

@@ -126,12 +126,28 @@ class TestFunctions:
         recorder.answer("GET", "/system/function/one", 200, STATUS | {"invocationCount": 0})
         recorder.answer("GET", "/system/functions", 200, [STATUS])
         result = gnomon("describe", "one", "-g", recorder.url)
-        assert recorder.calls() == ["GET /system/function/one?usage=1", "GET /system/functions"]
+        calls = ["GET /system/function/one?usage=1", "GET /system/functions", "GET /gnomon/functions/one"]
+        assert recorder.calls() == calls
         lines = result.stdout.splitlines()
         assert "Invocations: 7" in lines
         assert lines[lines.index("Labels:") : lines.index("Labels:") + 3] == ["Labels:", "  a: 1", "  b: 2"]
         assert "  RAM: 3.0 MiB" in lines
         assert json.loads(gnomon("describe", "one", "--json", "-g", recorder.url).stdout)["status"] == "Ready"
+
+    def test_describe_shows_bodies_and_shadows_where_the_gateway_knows_them(self, recorder: Any, gnomon: Any) -> None:
+        recorder.answer("GET", "/system/function/one", 200, STATUS)
+        recorder.answer("GET", "/system/functions", 200, [STATUS])
+        body = {"id": "b-1", "state": "ready", "cores": 1, "memory_bytes": 2**27, "max_batch": 8, "in_flight": 3, "shadow": "s-1"}
+        shadow = {"id": "s-1", "state": "ready", "cores": 2, "memory_bytes": 2**25, "body": "b-1", "blocks": [0, 1, 2, 5]}
+        shadow |= {"split": [0, 1, 1, 2], "parameter_share": 0.331}
+        pairs = {"batches": 4, "offloaded_samples": 14, "misses": 1, "predicted_s": 0.2, "measured_s": 0.21}
+        recorder.answer("GET", "/gnomon/functions/one", 200, {"bodies": [body], "shadows": [shadow], "pairs": pairs})
+        lines = gnomon("describe", "one", "-g", recorder.url).stdout.splitlines()
+        shown = [line.split() for line in lines[lines.index("Bodies:") :]]
+        assert shown[2] == ["b-1", "ready", "1", "128", "MiB", "8", "3", "s-1"]
+        assert shown[5] == ["s-1", "ready", "2", "32", "MiB", "b-1", "0-2,5", "33", "%", "0/1/1/2"]
+        assert lines[-1] == "Pairs: 4 batches, 14 samples computed by Shadows, 1 misses; 52.5 ms a batch, predicted 50.0 ms"
+        assert json.loads(gnomon("describe", "one", "--json", "-g", recorder.url).stdout)["instances"]["shadows"] == [shadow]
 
     def test_scale_names_the_function_and_its_namespace(self, recorder: Any, gnomon: Any) -> None:
         recorder.answer("POST", "/system/scale-function/one", 202)
@@ -301,6 +317,10 @@ class TestAbout:
         record = {"at": "2026-01-01T00:00:00Z", "policy": "kpa", "reason": "Busy.", "desired": 2, "actions": [action, action]}
         recorder.answer("GET", "/gnomon/functions/one/decisions", 200, [record])
         assert gnomon("decisions", "one", "-g", recorder.url).stdout == "2026-01-01T00:00:00Z kpa CreateBody ×2: Busy.\n"
+        shadow = {"action": "CreateShadow", "body": "b-1", "pair": {"shadow_cores": 2, "blocks": [1, 2, 3], "split": [0, 1]}}
+        recorder.answer("GET", "/gnomon/functions/two/decisions", 200, [record | {"actions": [shadow]}])
+        shown = gnomon("decisions", "two", "-g", recorder.url).stdout
+        assert shown == "2026-01-01T00:00:00Z kpa CreateShadow(b-1: 3 blocks, 2 cores): Busy.\n"
 
 
 @pytest.mark.usefixtures("project")

@@ -19,7 +19,9 @@ from uvicorn.server import ServerState
 
 from gnomon_core.clock import WallClock
 from gnomon_core.errors import conflict
+from gnomon_core.fleet import Instance, InstanceKind, InstanceState
 from gnomon_core.functions import FunctionKey, FunctionSpec
+from gnomon_core.pairs import Pair
 from gnomon_core.scaling import CreateBody, Decision
 from gnomon_core.seam_values import Usage
 from gnomon_gateway.asynchronous.callbacks import Callbacks
@@ -39,12 +41,13 @@ from gnomon_gateway.openfaas.control import Control, unknown_function
 from gnomon_gateway.openfaas.measured import ControlCounters
 from gnomon_gateway.origin import host_rule
 from gnomon_gateway.secrets import Secrets
-from gnomon_gateway.service import DecisionRecord, FunctionStatus, KnownPolicies
-from gnomon_gateway.serving.metrics import FunctionMetrics
+from gnomon_gateway.service import DecisionRecord, FunctionDetail, FunctionStatus, KnownPolicies
+from gnomon_gateway.serving.metrics import FunctionMetrics, PairMetrics
 from gnomon_gateway.store.sqlite import SqliteStore
 from gnomon_gateway.version import Version
 
 USER, PASSWORD = "admin", "s3cret"
+PAIR = Pair(4, (1, 2), (0, 1, 1, 2))
 
 
 class MemoryFunctions:
@@ -75,6 +78,15 @@ class MemoryFunctions:
     def status(self, key: FunctionKey, *, usage: bool = False) -> FunctionStatus | None:
         status = self.deployed.get(key)
         return replace(status, usage=Usage(1.5, 1 << 20)) if status is not None and usage else status
+
+    def detail(self, key: FunctionKey) -> FunctionDetail | None:
+        status = self.deployed.get(key)
+        if status is None:
+            return None
+        known = ("fn.openfaas-fn", 3, "node-1")
+        body = Instance("b-1", *known, 2, 100, InstanceState.READY, 0.0, busy=True, in_flight=8, partner="s-1", pair=PAIR)
+        shadow = Instance("s-1", *known, 4, 40, InstanceState.READY, 0.0, kind=InstanceKind.SHADOW, partner="b-1", pair=PAIR)
+        return FunctionDetail(status, "adaptive", (body, shadow), {"b-1": 8}, PairMetrics())
 
     def list(self, namespace: str) -> Sequence[FunctionStatus]:
         return [self.deployed[key] for key in sorted(self.deployed) if key.namespace == namespace]

@@ -224,6 +224,19 @@ async def test_decisions_are_newest_first_with_their_reasons(gateway: Any) -> No
     assert (await gateway.call("GET", "/gnomon/functions/nope/decisions"))[0] == 404
 
 
+async def test_bodies_and_shadows_are_shown_with_what_they_do_together(gateway: Any) -> None:
+    await gateway.deploy("fn")
+    status, found = await gateway.call("GET", "/gnomon/functions/fn")
+    assert status == 200
+    assert (found["name"], found["scheduling"], found["profile"]) == ("fn", "adaptive", None)
+    [body], [shadow] = found["bodies"], found["shadows"]
+    assert (body["id"], body["cores"], body["max_batch"], body["in_flight"], body["shadow"]) == ("b-1", 2, 8, 8, "s-1")
+    assert (shadow["body"], shadow["cores"], shadow["blocks"], shadow["split"]) == ("b-1", 4, [1, 2], [0, 1, 1, 2])
+    assert found["pairs"] == {"batches": 0, "offloaded_samples": 0, "misses": 0, "predicted_s": 0.0, "measured_s": 0.0}
+    assert (await gateway.call("GET", "/gnomon/functions/nope"))[0] == 404
+    assert (await gateway.call("POST", "/gnomon/functions/fn"))[0] == 405
+
+
 @pytest.mark.parametrize("limit", ["0", "-1", "x", "1001", "", "1.5"])
 async def test_a_limit_that_is_none_is_refused(gateway: Any, limit: str) -> None:
     await gateway.deploy("fn")

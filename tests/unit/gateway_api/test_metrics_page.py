@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 
 from prometheus_client.parser import text_string_to_metric_families
 
 from gnomon_core.clock import VirtualClock
 from gnomon_core.errors import GnomonError
+from gnomon_core.fleet import Instance, InstanceKind, InstanceState
+from gnomon_core.pairs import Pair
 from gnomon_core.settings import read_settings
+from gnomon_core.wire import shadow_share
 from gnomon_gateway.histogram import Histogram
 from gnomon_gateway.loop_lag import PERIOD_S, LoopLag
 from gnomon_gateway.metrics import FunctionReading, GatewayCollector, metrics_page
@@ -89,6 +93,33 @@ def test_control_requests_share_a_label_for_what_strangers_choose() -> None:
 
 def test_a_page_without_functions_is_still_one() -> None:
     assert ("gnomon_event_loop_lag_seconds_count", ()) in samples()
+
+
+def test_bodies_shadows_and_what_pairs_did() -> None:
+    shown = reading()
+    assert not any(name.startswith(("gnomon_pair", "gnomon_shadow")) for name, _ in samples(shown))
+    pair = Pair(1, (1,), (0, 1))
+    lane = LaneKey("tensors", "fn")
+    for took_s, claimed, missed in ((0.08, 1, 0), (0.32, 900, 1)):
+        batch = Batch(1, "i", lane, (Request(lane, 1.0, 9.0), Request(lane, 1.0, 9.0)), 1.0)
+        batch.pair, batch.expected_end_s = pair, 1.2
+        shown.metrics.pairs.done(batch, shadow_share(claimed, missed), 1.0 + took_s)
+    known = ("fn.openfaas-fn", 1, "n", 1, 1)
+    instances = (
+        Instance("b-1", *known, InstanceState.READY, 0.0),
+        Instance("b-2", *known, InstanceState.STARTING, 0.0),
+        Instance("s-1", *known, InstanceState.READY, 0.0, kind=InstanceKind.SHADOW),
+    )
+    found = samples(replace(shown, instances=instances))
+    assert found["gnomon_instances", (FN, ("kind", "body"), ("state", "ready"))] == 1
+    assert found["gnomon_instances", (FN, ("kind", "shadow"), ("state", "ready"))] == 1
+    assert found["gnomon_pair_batches_total", (FN,)] == 2
+    assert found["gnomon_offloaded_samples_total", (FN,)] == 3, "an instance may claim anything, at most its batch is believed"
+    assert found["gnomon_shadow_misses_total", (FN,)] == 1
+    assert round(found["gnomon_pair_predicted_seconds_total", (FN,)], 9) == 0.4
+    assert round(found["gnomon_pair_measured_seconds_total", (FN,)], 9) == 0.4
+    assert found["gnomon_pair_latency_ratio_bucket", (FN, ("le", "0.5"))] == 1
+    assert found["gnomon_pair_latency_ratio_bucket", (FN, ("le", "2.0"))] == 2
 
 
 async def test_loop_lag_is_how_late_a_sleeper_wakes() -> None:

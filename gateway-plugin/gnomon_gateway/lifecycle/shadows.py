@@ -1,0 +1,84 @@
+"""The Shadows of functions: made, changed and ended as decided, and what their Bodies' dispatcher is told of them.
+
+    CreateShadow ─▶ platform … pair_changed(Body) ─▶ dispatcher: larger batches from the next one on
+    DestroyShadow ─▶ platform … pair_changed(Body alone) ─▶ dispatcher … instance_gone(Shadow)
+
+A Shadow has no batches of its own, so nothing is drained: it is the Body that stops asking. One that ends by itself costs its
+Body nothing but speed, and says nothing about whether the function starts. A Body that ends takes its Shadows along.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+
+from gnomon_core.errors import GnomonError
+from gnomon_core.fleet import Instance
+from gnomon_core.functions import FunctionKey
+from gnomon_core.pairs import Pair
+from gnomon_core.seams import Platform
+from gnomon_gateway.lifecycle.deployed import Deployed
+
+_LOG = logging.getLogger("gnomon.functions")
+_NO_BODY = "no_such_body"
+
+
+class Shadows:
+    """What is done with them. `log` keeps a line for the function's users."""
+
+    def __init__(self, platform: Platform, log: Callable[[FunctionKey, str, str], None]) -> None:
+        self._platform = platform
+        self._log = log
+        self._partners: dict[str, str | None] = {}
+        """Each Body with the Shadow that its dispatcher counts on."""
+
+    async def create(self, deployed: Deployed, body_id: str, pair: Pair) -> Instance | None:
+        """Begin a Shadow; None where its Body has gone since that was decided.
+
+        Raises:
+            GnomonError: 503 `no_capacity`.
+
+        """
+        if body_id in deployed.draining:
+            return None
+        try:
+            shadow = await self._platform.create_shadow(body_id, pair)
+        except GnomonError as refused:
+            if refused.code != _NO_BODY:
+                raise
+            _LOG.info("%s: %s", deployed.name, refused)
+            return None
+        if all(shadow.id != there.id for there in self._platform.instances(deployed.name)):
+            return None  # it has ended while it was being begun
+        deployed.shadows[shadow.id] = body_id
+        return shadow
+
+    async def end(self, deployed: Deployed, shadow_id: str) -> None:
+        """End a pair: the Body goes on alone."""
+        if shadow_id in deployed.shadows:
+            deployed.draining.add(shadow_id)
+            await self._platform.destroy(shadow_id)
+
+    async def end_those_of(self, deployed: Deployed, body_id: str) -> None:
+        """The Body is about to be stopped, or has gone."""
+        self._partners.pop(body_id, None)
+        for shadow_id in [shadow for shadow, body in deployed.shadows.items() if body == body_id]:
+            await self.end(deployed, shadow_id)
+
+    def pair_changed(self, deployed: Deployed, body: Instance) -> None:
+        """From its next batch on the Body works as it says."""
+        self._partners[body.id] = body.partner
+        deployed.runtime.pair_changed(body.id, body.pair if body.partner is not None else None)
+
+    def gone(self, deployed: Deployed, shadow_id: str, reason: str) -> None:
+        """A Shadow has ended, asked for or not."""
+        body_id = deployed.shadows.pop(shadow_id)
+        if self._partners.get(body_id) == shadow_id:
+            # The Body has not said yet that it is alone; it will find out with its next batch.
+            self._partners[body_id] = None
+            deployed.runtime.pair_changed(body_id, None)
+        if shadow_id in deployed.draining:
+            deployed.draining.discard(shadow_id)
+            return
+        self._log(deployed.spec.key, shadow_id, f"gnomon: Shadow {shadow_id} of {body_id} has ended: {reason}")
+        _LOG.warning("%s: Shadow %s of %s has ended: %s", deployed.name, shadow_id, body_id, reason)
