@@ -32,3 +32,22 @@ class Application(Protocol):
     def resize(self, cores: int) -> None:
         """Use this many threads from the next batch on."""
         ...
+
+
+class Channel(Protocol):
+    """The batch channel, as far as waiting for it goes."""
+
+    @property
+    def holds_more(self) -> bool:
+        """Whether a frame, or its beginning, has been received already."""
+        ...
+
+    def fileno(self) -> int: ...
+
+
+class Beside(Protocol):
+    """What an instance does while it is idle and between batches."""
+
+    def attend(self, channel: Channel) -> None:
+        """Return when the channel has a frame, or has ended."""
+        ...

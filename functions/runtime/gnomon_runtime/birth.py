@@ -1,12 +1,16 @@
 """From a fork of the zygote to an instance: everything that a child does between its order and its first batch.
 
 The child is alone (one thread) until the application is loaded, which is why it may change users, namespaces and limits here.
+
+A pool container stays nobody's: it enters no sandbox until a load makes it the Shadow of a function, whose order it then gets.
 """
 
 from __future__ import annotations
 
 import ctypes
 import dataclasses
+import fcntl
+import importlib
 import os
 import random
 import signal
@@ -14,10 +18,12 @@ import socket
 import sys
 import time
 import traceback
+from collections.abc import Sequence
 from pathlib import Path
 from typing import NoReturn
 
 from gnomon_core import packets
+from gnomon_core.coordination import DESCRIPTOR, EMPTY_KIND
 from gnomon_core.errors import GnomonError
 from gnomon_core.launch import Order, Sandbox
 from gnomon_runtime import applications, instance, linux, sandbox
@@ -30,16 +36,19 @@ START_FAILED = 1
 
 
 def await_order(control: socket.socket, supervisor: int) -> NoReturn:
-    """Wait for an order, become its instance and never return. Without an order, end with the zygote."""
+    """Wait for an order, become its instance and never return. Without an order, end with the zygote.
+
+    With the order come its channel, its log and, for an instance that can be part of a pair, its coordination socket.
+    """
     try:
-        _, (order, channel, log) = packets.receive(control)
+        _, (order, channel, log, *coordination) = packets.receive(control)
     except packets.PeerGoneError:
         os._exit(0)
     status = START_FAILED
     try:
         text = packets.read_file(order)
-        _take_descriptors(channel, log)
-        status = live(Order.from_json(text), supervisor)
+        _take_descriptors(channel, log, coordination)
+        status = live(Order.from_json(text), supervisor, coordinated=bool(coordination))
     except GnomonError as error:
         sys.stderr.write(f"{error}\n")
     except SystemExit as error:
@@ -50,33 +59,67 @@ def await_order(control: socket.socket, supervisor: int) -> NoReturn:
     os._exit(status)
 
 
-def live(order: Order, supervisor: int) -> int:
+def live(order: Order, supervisor: int, *, coordinated: bool = False) -> int:
     """Enter the sandbox, load the application, serve."""
     os.setsid()
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGCHLD, signal.SIGHUP):
         signal.signal(number, signal.SIG_DFL)
     _await_adoption(supervisor)
+    if not settle(order, supervisor):
+        return START_FAILED
+    coordination = socket.socket(fileno=DESCRIPTOR) if coordinated else None
+    if order.launch.kind == EMPTY_KIND:
+        return _live_in_the_pool(coordination, supervisor)
+    connection = socket.socket(fileno=CHANNEL)
+    application = applications.load(order.launch)
+    collaborate = getattr(application, "collaborate", None)
+    if coordination is not None and collaborate is None:
+        # A user's code has no business with it.
+        coordination.close()
+        coordination = None
+    beside = collaborate(coordination) if collaborate is not None and coordination is not None else None
+    return instance.run(application, connection, order.cpus, beside)
+
+
+def settle(order: Order, supervisor: int) -> bool:
+    """Become who the order says, with its CPUs and environment; False when the supervisor has gone meanwhile."""
     linux.allow_inspection()
     Path("/proc/self/oom_score_adj").write_text(OOM_SCORE, encoding="ascii")
-    if order.entered:
+    launch = order.launch
+    if launch.kind == EMPTY_KIND:
+        linux.forbid_inspection()
+    elif order.entered:
         sandbox.set_limits(order.sandbox.limits)
         linux.forbid_inspection()
     else:
         enter(order.sandbox)
     linux.die_with_parent(signal.SIGKILL)
     if os.getppid() != supervisor:
-        return START_FAILED
+        return False
     linux.become_subreaper()
-    launch = order.launch
-    linux.set_process_name(f"gnomon {launch.function}")
+    linux.set_process_name(f"gnomon {launch.function or launch.kind}")
     instance.pin(order.cpus)
     os.environ.clear()
     os.environ.update(launch.environment)
     use_cores(launch.cores)
     renew_seeds()
     os.chdir("/")
-    connection = socket.socket(fileno=CHANNEL)
-    return instance.run(applications.load(launch), connection, order.cpus)
+    return True
+
+
+def _live_in_the_pool(coordination: socket.socket | None, supervisor: int) -> int:
+    """Wait to become somebody's Shadow."""
+    if coordination is None:
+        sys.stderr.write("A pool container without a coordination socket is of no use.\n")
+        return START_FAILED
+    os.close(CHANNEL)
+    shadow_side = importlib.import_module("gnomon_runtime.pair.shadow_side")
+
+    def become(order: Order) -> None:
+        if not settle(order, supervisor):
+            os._exit(START_FAILED)
+
+    return int(shadow_side.serve(coordination, become))
 
 
 def enter(description: Sandbox) -> None:
@@ -129,14 +172,17 @@ def renew_seeds() -> None:
         torch.seed()
 
 
-def _take_descriptors(channel: int, log: int) -> None:
-    """Standard input is empty, both outputs go to the log, the channel is descriptor 3, and nothing else is open."""
+def _take_descriptors(channel: int, log: int, coordination: Sequence[int] = ()) -> None:
+    """Standard input is empty, output goes to the log, the channel is 3, the coordination socket 4, and nothing else is open."""
     nothing = os.open(os.devnull, os.O_RDONLY)
     os.dup2(nothing, 0)
     os.dup2(log, 1)
     os.dup2(log, 2)
-    os.dup2(channel, CHANNEL, inheritable=False)
-    os.closerange(CHANNEL + 1, os.sysconf("SC_OPEN_MAX"))
+    # Out of the way first: either may already have the other's number.
+    wanted = [fcntl.fcntl(number, fcntl.F_DUPFD_CLOEXEC, DESCRIPTOR + 1) for number in (channel, *coordination)]
+    for number, descriptor in enumerate(wanted, CHANNEL):
+        os.dup2(descriptor, number, inheritable=False)
+    os.closerange(CHANNEL + len(wanted), os.sysconf("SC_OPEN_MAX"))
 
 
 def _await_adoption(supervisor: int) -> None:

@@ -5,17 +5,22 @@ photograph each for an image classifier: decoded one by one, so that a broken on
 A forward that raises is tried again on each half of the batch until only the guilty member is left: one bad input among B costs
 at most 2·log2(B) further runs and fails nobody else.
 
+With a Shadow, batches are computed by both (`pair`); the head of their results then says how each hand-over went, so that the
+gateway can correct what it expects of the pair.
+
 `Launch.options`: `program` and `weights` (paths), `weight_mode` ("shared" or "private"), `sha256` (of the files, by name: the
-program's is compared here, the weights' by the model repository, because hashing a mapped file would touch all of it), and
-`warm_up_batches` (sizes to run before HELLO, [1] unless given).
+program's is compared here, the weights' by the model repository, because hashing a mapped file would touch all of it), `layers`
+(a path; layers.json beside the program unless given), and `warm_up_batches` (sizes to run before HELLO, [1] unless given).
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
+import socket
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from itertools import accumulate
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -29,9 +34,13 @@ from gnomon_core.program import invalid_program
 from gnomon_core.signature import TensorSpec
 from gnomon_core.wire import Frame, Kind, Member
 from gnomon_runtime.answers import JSON
+from gnomon_runtime.application import Beside
 from gnomon_runtime.engine import load_program
 from gnomon_runtime.engine.allocator import keep_freed_memory
 from gnomon_runtime.events import Event
+from gnomon_runtime.pair.body_side import BodySide, left_s
+from gnomon_runtime.pair.orders import Coordination
+from gnomon_runtime.pair.split_model import RunTiming
 from gnomon_runtime.photographs import Preprocess, read_photograph
 from gnomon_runtime.tensor_frames import check_member, head_of, read_batch, write_sample
 
@@ -48,13 +57,16 @@ class ModelApplication:
         keep_freed_memory()
         torch.set_num_threads(launch.cores)
         program = Path(options["program"])
-        _check_hash(program, options.get("sha256", {}).get("program.json"))
+        sha256 = _check_hash(program, options.get("sha256", {}).get("program.json"))
         self._model = load_program(program, Path(options["weights"]), options.get("weight_mode", "shared"))
         self._signature = self._model.signature
         self._output_head = head_of(self._signature.outputs)
         details = self._signature.details
         self._labels: Sequence[str] = details.get("labels", ())
         self._preprocess = Preprocess.from_json(details["preprocess"]) if self._signature.kind == IMAGE_CLASSIFICATION else None
+        self._pairing = BodySide(self._model, sha256, Path(options.get("layers") or program.with_name("layers.json")))
+        self._timings: list[RunTiming] = []
+        self._left_s: Callable[[], float | None] = lambda: None
         self._warm_up_ms = {str(batch): self._warm_up(batch) for batch in options.get("warm_up_batches", [1])}
 
     def hello(self) -> Mapping[str, Any]:
@@ -72,7 +84,14 @@ class ModelApplication:
     def resize(self, cores: int) -> None:
         torch.set_num_threads(cores)
 
+    def collaborate(self, coordination: socket.socket) -> Beside:
+        """Take a coordinator's orders from this socket, between batches and while idle."""
+        self._pairing.listen(Coordination(coordination))
+        return self._pairing
+
     def run(self, batch: Frame) -> Frame | Iterator[Frame]:
+        self._timings = []
+        self._left_s = partial(left_s, batch.budget_s, time.monotonic())
         try:
             head = batch.head_json()
             if head.get("kind") == "tensors":
@@ -99,7 +118,7 @@ class ModelApplication:
                 if isinstance(output, GnomonError)
                 else Member(200, batch.members[index].size, b"", write_sample(output))
             )
-        return Frame(Kind.RESULT, batch.batch_id, batch.epoch, head=self._output_head, members=answers)
+        return Frame(Kind.RESULT, batch.batch_id, batch.epoch, head=self._head(self._output_head), members=answers)
 
     def _run_events(self, batch: Frame) -> Frame:
         answers, good, pictures = _sort(batch.members, self._read_picture)
@@ -107,7 +126,14 @@ class ModelApplication:
             outputs = self._forward([torch.stack(pictures)], [1] * len(pictures))
             for index, output in zip(good, outputs, strict=True):
                 answers[index] = _failed(output) if isinstance(output, GnomonError) else self._classified(output)
-        return Frame(Kind.RESULT, batch.batch_id, batch.epoch, members=answers)
+        return Frame(Kind.RESULT, batch.batch_id, batch.epoch, head=self._head(b""), members=answers)
+
+    def _head(self, head: bytes) -> bytes:
+        """A result's head, with the timings of the batch's hand-overs where it had any."""
+        if not self._timings:
+            return head
+        document = json.loads(head) if head else {}
+        return json.dumps(document | {"pair": [timing.to_json() for timing in self._timings]}).encode()
 
     def _read_picture(self, member: Member) -> Tensor:
         if self._preprocess is None:
@@ -140,7 +166,7 @@ class ModelApplication:
     def _forward(self, inputs: Sequence[Tensor], sizes: Sequence[int]) -> list[Outputs | GnomonError]:
         """Each member's outputs, or why it has none. Members that raise together are tried apart."""
         try:
-            outputs = self._model.executor.run(inputs)
+            outputs, timings = self._pairing.run(inputs, self._left_s())
         except Exception as error:  # noqa: BLE001 - a kernel may raise anything
             if len(sizes) == 1:
                 return [_reason(error)]
@@ -148,6 +174,7 @@ class ModelApplication:
             cut = sum(sizes[:half])
             first = self._forward([tensor[:cut] for tensor in inputs], sizes[:half])
             return first + self._forward([tensor[cut:] for tensor in inputs], sizes[half:])
+        self._timings += timings
         ends = list(accumulate(sizes))
         return [tuple(tensor[end - size : end] for tensor in outputs) for size, end in zip(sizes, ends, strict=True)]
 
@@ -187,6 +214,8 @@ def _reason(error: BaseException) -> GnomonError:
     )
 
 
-def _check_hash(program: Path, expected: str | None) -> None:
-    if expected is not None and hashlib.sha256(program.read_bytes()).hexdigest() != expected:
+def _check_hash(program: Path, expected: str | None) -> str:
+    found = hashlib.sha256(program.read_bytes()).hexdigest()
+    if expected is not None and found != expected:
         raise invalid_program("The program's file does not have the SHA-256 that its entry states.", "Put the model again.")
+    return found

@@ -23,7 +23,7 @@ from types import FrameType
 
 from gnomon_core.errors import GnomonError
 from gnomon_core.wire import HEADER, Frame, Kind, Member, WireError, decode, encode_parts, frame_bytes
-from gnomon_runtime.application import Application
+from gnomon_runtime.application import Application, Beside
 
 FIRST_BUFFER_BYTES = 256 * 1024
 MAX_PARTS = 1000
@@ -73,6 +73,9 @@ class FrameSocket:
         except (BrokenPipeError, ConnectionResetError) as error:
             raise ChannelClosedError from error
 
+    def fileno(self) -> int:
+        return self._socket.fileno()
+
     @property
     def holds_more(self) -> bool:
         """Whether a frame, or its beginning, came together with the last one. Asked for every batch: no system call."""
@@ -120,10 +123,13 @@ def _after(parts: list[bytes | memoryview], sent: int) -> list[bytes | memoryvie
 class Instance:
     """The loop. `stopping` is set by STOP and by SIGTERM."""
 
-    def __init__(self, channel: FrameSocket, application: Application, cpus: tuple[int, ...] = ()) -> None:
+    def __init__(
+        self, channel: FrameSocket, application: Application, cpus: tuple[int, ...] = (), beside: Beside | None = None
+    ) -> None:
         self._channel = channel
         self._application = application
         self._cpus = cpus
+        self._beside = beside
         self._epoch = 0
         self._busy = False
         self._stopping = False
@@ -140,6 +146,8 @@ class Instance:
         self._channel.send(Frame(Kind.HELLO, head=json.dumps(head).encode()))
         try:
             while not self._stopping:
+                if self._beside is not None:
+                    self._beside.attend(self._channel)
                 frame = self._channel.receive()
                 self._busy = True
                 self._answer(frame)
@@ -237,10 +245,10 @@ def pin(cpus: tuple[int, ...]) -> None:
             continue
 
 
-def run(application: Application, connection: socket.socket, cpus: tuple[int, ...]) -> int:
+def run(application: Application, connection: socket.socket, cpus: tuple[int, ...], beside: Beside | None = None) -> int:
     """Serve and return the exit status."""
     try:
-        Instance(FrameSocket(connection), application, cpus).serve()
+        Instance(FrameSocket(connection), application, cpus, beside).serve()
     except WireError as error:
         sys.stderr.write(f"The channel is broken: {error}.\n")
         return 1

@@ -8,6 +8,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from gnomon_core.program import Program
 from gnomon_core.program_reader import parse_program
 from gnomon_core.signature import ModelSignature
 from gnomon_runtime.engine.datatypes import TORCH_DTYPES
@@ -23,6 +24,7 @@ class LoadedProgram:
     signature: ModelSignature
     executor: Executor
     weights: LoadedWeights
+    program: Program
 
     def zeros(self, batch: int) -> list[Tensor]:
         """Inputs of the right form, for a warm-up."""
@@ -38,4 +40,4 @@ def load_program(program: Path, weights: Path, mode: WeightMode = "shared", limi
     """
     parsed = parse_program(program.read_bytes())
     loaded = load_weights(weights, parsed.weights, mode)
-    return LoadedProgram(parsed.signature, Executor(parsed, loaded.tensors, limits), loaded)
+    return LoadedProgram(parsed.signature, Executor(parsed, loaded.tensors, limits), loaded, parsed)

@@ -1,0 +1,9 @@
+"""Body and Shadow at work: one batch, computed by both at the same time.
+
+orders       what the coordinator says, and the answers to it
+headers      the small messages that Body and Shadow send each other
+buffers      the shared memory that their tensors go through
+patience     how long a Body waits for its Shadow
+link         the Body's end of all this, split_model what it does with a batch, body_side when it begins and ends
+shadow_model the blocks that a Shadow holds, shadow_side its life from an empty container on
+"""

@@ -1,0 +1,137 @@
+r"""The messages on a pair's data socket: a fixed header, and a fixed row for each tensor in the shared buffer.
+
+    Body   ──COMPUTE 7, operations 5–90, 4 samples, rows──▶ Shadow         tensors in the buffer `to`
+    Body   ◀──DONE 7 … rows── Shadow                                       tensors in the buffer `from`
+
+The socket keeps messages apart (SOCK_SEQPACKET). A sequence number says which hand-over an answer belongs to: one that comes too
+late belongs to none. A run is named by its operations, so that both sides mean the same one while its blocks are being changed.
+
+The other side may be broken or hostile. A message is copied out of the socket before it is looked at, and `decode` believes none
+of its numbers: a row that it returns lies inside the buffer and is as long as its shape says.
+
+A row's tensor lies dense in memory, its axes from the slowest to the fastest in `order`; the first axis counts the samples.
+"""
+
+from __future__ import annotations
+
+import math
+import struct
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import IntEnum
+
+from gnomon_core.shared_memory import ALIGNMENT_BYTES
+from gnomon_core.signature import DATATYPE_BYTES
+
+MAGIC = b"GNP1"
+HEADER = struct.Struct("<4sBBHQIIIIQ")
+ROW = struct.Struct("<QQBB6x8I8B")
+MAX_TENSORS = 64
+MAX_AXES = 8
+MAX_SAMPLES = 1 << 16
+MAX_BYTES = HEADER.size + MAX_TENSORS * ROW.size
+DATATYPES = tuple(DATATYPE_BYTES)
+
+
+class Kind(IntEnum):
+    """What a message says. COMPUTE goes to the Shadow, the others come from it."""
+
+    COMPUTE = 1
+    DONE = 2
+    FAILED = 3
+    """The Shadow's operations raised; the Body computes the samples itself and learns why."""
+    REFUSED = 4
+    """The Shadow does not hold these operations."""
+
+
+class NonsenseError(ValueError):
+    """Bytes that are no message, or one whose numbers cannot be."""
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """A tensor in the buffer."""
+
+    offset: int
+    length: int
+    datatype: str
+    shape: tuple[int, ...]
+    order: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Message:
+    """A header with its rows. `compute_s` is what the Shadow took from reading the message to answering it."""
+
+    kind: Kind
+    sequence: int
+    begin: int
+    end: int
+    samples: int
+    rows: tuple[Row, ...] = ()
+    compute_s: float = 0.0
+
+
+def encode(message: Message) -> bytes:
+    """The bytes of a message.
+
+    Raises:
+        ValueError: more tensors or axes than a message holds.
+
+    """
+    if len(message.rows) > MAX_TENSORS:
+        raise ValueError(f"{len(message.rows)} tensors; a message holds {MAX_TENSORS}")
+    header = HEADER.pack(
+        MAGIC,
+        message.kind,
+        len(message.rows),
+        0,
+        message.sequence,
+        message.begin,
+        message.end,
+        message.samples,
+        0,
+        round(1e9 * message.compute_s),
+    )
+    return header + b"".join(map(_encode_row, message.rows))
+
+
+def _encode_row(row: Row) -> bytes:
+    axes = len(row.shape)
+    if not 1 <= axes <= MAX_AXES:
+        raise ValueError(f"a tensor of {axes} axes; a message holds 1 to {MAX_AXES}")
+    spare = (0,) * (MAX_AXES - axes)
+    return ROW.pack(row.offset, row.length, DATATYPES.index(row.datatype), axes, *row.shape, *spare, *row.order, *spare)
+
+
+def decode(data: bytes, buffer_bytes: int) -> Message:
+    """The message in these bytes, all of whose rows lie in a buffer of this size.
+
+    Raises:
+        NonsenseError: there is none.
+
+    """
+    if len(data) < HEADER.size:
+        raise NonsenseError("a message without a header")
+    magic, kind, count, zero, sequence, begin, end, samples, more_zero, compute_ns = HEADER.unpack_from(data)
+    if magic != MAGIC or zero or more_zero or len(data) != HEADER.size + count * ROW.size or count > MAX_TENSORS:
+        raise NonsenseError("not a message")
+    if not Kind.COMPUTE <= kind <= Kind.REFUSED or begin >= end or not 1 <= samples <= MAX_SAMPLES:
+        raise NonsenseError("a message about nothing")
+    rows = tuple(_decode_row(fields, samples, buffer_bytes) for fields in ROW.iter_unpack(data[HEADER.size :]))
+    return Message(Kind(kind), sequence, begin, end, samples, rows, compute_ns / 1e9)
+
+
+def _decode_row(fields: Sequence[int], samples: int, buffer_bytes: int) -> Row:
+    offset, length, datatype, axes = fields[:4]
+    if datatype >= len(DATATYPES) or not 1 <= axes <= MAX_AXES:
+        raise NonsenseError("a tensor of no type or shape")
+    shape, order = tuple(fields[4 : 4 + axes]), tuple(fields[4 + MAX_AXES : 4 + MAX_AXES + axes])
+    if sorted(order) != list(range(axes)) or shape[0] != samples:
+        raise NonsenseError("a tensor whose first axis is not its samples")
+    # These are Python's numbers: no product of theirs wraps around.
+    if length != math.prod(shape) * DATATYPE_BYTES[DATATYPES[datatype]]:
+        raise NonsenseError("a tensor that is not as long as its shape says")
+    if offset % ALIGNMENT_BYTES or offset + length > buffer_bytes:
+        raise NonsenseError("a tensor outside the buffer")
+    return Row(offset, length, DATATYPES[datatype], shape, order)

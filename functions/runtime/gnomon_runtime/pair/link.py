@@ -1,0 +1,160 @@
+"""One side's end of a pair's data path: the data socket and the two buffers.
+
+The socket never blocks. What comes too late, twice or as nonsense is recognised and harmless: a hand-over has a sequence number,
+and a side reads the other's buffer only between an answer to its newest number and its own next message.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import select
+import socket
+import time
+from collections.abc import Sequence
+from enum import StrEnum
+
+from torch import Tensor
+
+from gnomon_core import packets
+from gnomon_runtime.pair.buffers import SharedBuffer
+from gnomon_runtime.pair.headers import MAX_BYTES, Kind, Message, NonsenseError, decode, encode
+from gnomon_runtime.pair.orders import close, three_of
+
+MAX_PENDING = 256
+"""Messages that one look at the socket reads at most; a peer that sends more than that unasked is nonsense."""
+
+
+class Outcome(StrEnum):
+    """How a hand-over ended."""
+
+    ANSWERED = "answered"
+    LATE = "late"
+    HURRIED = "hurried"
+    """The batch had no time to wait as long as a Shadow may take."""
+    FAILED = "failed"
+    REFUSED = "refused"
+    NONSENSE = "nonsense"
+    FULL = "full"
+    """The message or the tensors did not fit: the Shadow reads nothing, or the buffers are too small."""
+    GONE = "gone"
+
+
+class Link:
+    """A pair's data path. `descriptors` are those of "pair" or "join": the socket, the buffer to the Shadow, the one from it.
+
+    Raises:
+        ValueError: not these three, or buffers whose size could change.
+        OSError: they cannot be mapped.
+
+    """
+
+    def __init__(self, descriptors: list[int], *, body: bool) -> None:
+        try:
+            data, there, back = three_of(descriptors)
+            self.to = SharedBuffer(there, writable=body)
+            self.back = SharedBuffer(back, writable=not body)
+            self._socket = socket.socket(fileno=data)
+            descriptors.remove(data)
+        finally:
+            close(descriptors)
+        self._socket.setblocking(False)  # noqa: FBT003 - the signature is socket's
+        self._poll = select.poll()
+        self._poll.register(self._socket, select.POLLIN)
+        self._incoming = self.back if body else self.to
+        self.sequence = 0
+        self.late: list[Message] = []
+        """Answers to earlier hand-overs, for whoever wants to learn from them."""
+
+    def fileno(self) -> int:
+        return self._socket.fileno()
+
+    def hand_over(self, begin: int, end: int, values: Sequence[Tensor], first_row: int) -> Outcome | None:
+        """Give the Shadow the rows from `first_row` on of what a run reads; None when it has been told.
+
+        Raises:
+            PeerGoneError: the Shadow has closed its end.
+
+        """
+        with contextlib.suppress(NonsenseError):
+            self.late += self.pending()
+        self.sequence += 1
+        rows = self.to.write(values, first_row)
+        if rows is None:
+            return Outcome.FULL
+        message = Message(Kind.COMPUTE, self.sequence, begin, end, rows[0].shape[0] if rows else 0, rows)
+        return None if self.send(message) else Outcome.FULL
+
+    def take_back(self, until_s: float) -> Message | Outcome:
+        """The answer to the newest hand-over, waited for until this time of the monotonic clock.
+
+        Raises:
+            PeerGoneError: the Shadow has closed its end.
+
+        """
+        while True:
+            left_ms = max(0.0, 1e3 * (until_s - time.monotonic()))
+            if not self._poll.poll(left_ms):
+                return Outcome.LATE
+            try:
+                message = self._receive()
+            except NonsenseError:
+                return Outcome.NONSENSE
+            if message is None:
+                continue
+            if message.sequence != self.sequence:
+                self.late.append(message)
+                del self.late[:-MAX_PENDING]
+                if time.monotonic() > until_s:
+                    return Outcome.LATE
+            elif message.kind is Kind.DONE:
+                return message
+            else:
+                return {Kind.FAILED: Outcome.FAILED, Kind.REFUSED: Outcome.REFUSED}.get(message.kind, Outcome.NONSENSE)
+
+    def pending(self) -> list[Message]:
+        """What has arrived by now.
+
+        Raises:
+            PeerGoneError: the other side has closed its end.
+            NonsenseError: it sends what is no message, or far too many.
+
+        """
+        found: list[Message] = []
+        for _ in range(MAX_PENDING):
+            message = self._receive()
+            if message is None:
+                return found
+            found.append(message)
+        raise NonsenseError("messages that nobody asked for")
+
+    def send(self, message: Message) -> bool:
+        """Whether there was room for the message.
+
+        Raises:
+            PeerGoneError: the other side has closed its end.
+
+        """
+        try:
+            self._socket.send(encode(message))
+        except BlockingIOError:
+            return False
+        except (BrokenPipeError, ConnectionResetError) as error:
+            raise packets.PeerGoneError from error
+        return True
+
+    def close(self) -> None:
+        """Give everything back."""
+        self._socket.close()
+        self.to.close()
+        self.back.close()
+
+    def _receive(self) -> Message | None:
+        try:
+            data = self._socket.recv(MAX_BYTES + 1)
+        except BlockingIOError:
+            return None
+        except ConnectionResetError as error:
+            raise packets.PeerGoneError from error
+        if not data:
+            raise packets.PeerGoneError
+        return decode(data, self._incoming.size_bytes)

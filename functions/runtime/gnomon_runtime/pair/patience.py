@@ -1,0 +1,61 @@
+"""How long a Body waits for its Shadow, as numbers.
+
+    wait = max( 2 × the predicted t_pS, 5 ms ), from the hand-over on, and no longer than the batch's slack
+
+The slack is what is left of the batch's time after computing the Shadow's samples here and the rest of the model. A profile was
+measured in another hour; what the Shadow itself says it took, late answers included, raises the prediction up to four times.
+
+Example: predicted 20 ms, and the last answers took 30 ms: wait 2 × 30 = 60 ms. The batch has 90 ms left, of which the Shadow's
+samples would take 40 here and the rest of the model 10: the slack is 40, so wait 40 ms; a miss then is not the Shadow's fault.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+FACTOR = 2.0
+LEAST_S = 0.005
+MAX_CORRECTION = 4.0
+WEIGHT_OF_LAST = 0.3
+"""Of the newest measurement in the running mean."""
+
+
+@dataclass(slots=True)
+class Predictions:
+    """t_pS by run and samples. `expected_ms` is the profile's table, empty where there is none."""
+
+    expected_ms: Sequence[Sequence[float]] = ()
+    _correction: dict[int, float] = field(default_factory=dict)
+
+    def seconds(self, run: int, samples: int, own_s: float, own_samples: int) -> float:
+        """The Shadow's time for its samples of a run: the profile's, or what the Body took for its own, sample by sample."""
+        return self._table_s(run, samples, own_s * samples / max(own_samples, 1)) * self._correction.get(run, 1.0)
+
+    def learn(self, run: int, samples: int, measured_s: float) -> None:
+        """The Shadow took this long. Without a table there is nothing to correct."""
+        table_s = self._table_s(run, samples, 0.0)
+        if table_s > 0:
+            before = self._correction.get(run, 1.0)
+            mean = (1 - WEIGHT_OF_LAST) * before + WEIGHT_OF_LAST * measured_s / table_s
+            self._correction[run] = min(max(mean, 1.0), MAX_CORRECTION)
+
+    def _table_s(self, run: int, samples: int, otherwise_s: float) -> float:
+        row = self.expected_ms[run] if run < len(self.expected_ms) else ()
+        return row[samples - 1] / 1e3 if 1 <= samples <= len(row) else otherwise_s
+
+
+@dataclass(frozen=True, slots=True)
+class Patience:
+    """How long to wait from the hand-over on, and whether a miss then is the Shadow's."""
+
+    seconds: float
+    whole: bool
+
+
+def patience(predicted_s: float, slack_s: float | None) -> Patience:
+    """The wait for a hand-over whose batch has this slack left, counted from the hand-over; None is without a deadline."""
+    wanted_s = max(FACTOR * predicted_s, LEAST_S)
+    if slack_s is None or slack_s >= wanted_s:
+        return Patience(wanted_s, whole=True)
+    return Patience(max(slack_s, 0.0), whole=False)

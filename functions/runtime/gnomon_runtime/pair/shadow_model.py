@@ -1,0 +1,102 @@
+"""The blocks of a model that a Shadow holds: their weights, and segments of the program that are ready to run.
+
+Any operations can be asked for that begin and end with blocks which are held: while a pair's blocks are being changed, the Shadow
+holds the old and the new ones, and its Body still means the old runs. Of the program only the operations of the blocks are
+checked and bound; they are compared with the allow-list and bounded in size as a Body's are.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterable
+from pathlib import Path
+
+from gnomon_core.blocks import Layers
+from gnomon_core.program_reader import parse_program
+from gnomon_runtime.engine.block_weights import BlockWeights
+from gnomon_runtime.engine.segments import Flow, Segment
+from gnomon_runtime.engine.weights import WeightMode
+
+
+def read_layers(path: Path, program_sha256: str) -> Layers:
+    """The layer blocks of the program with this hash.
+
+    Raises:
+        ValueError: the file describes none, or those of another program.
+        OSError: it cannot be read.
+
+    """
+    layers = Layers.from_json(json.loads(path.read_bytes()))
+    if layers.program_sha256 != program_sha256:
+        raise ValueError("the layer blocks are of another program")
+    return layers
+
+
+class HeldBlocks:
+    """A model of which some blocks are held.
+
+    Raises:
+        GnomonError: 422 `invalid_program`.
+        ValueError: the files do not belong together.
+        OSError: one cannot be read.
+
+    """
+
+    def __init__(self, program: Path, weights: Path, layers: Path, mode: WeightMode) -> None:
+        document = program.read_bytes()
+        self.layers = read_layers(layers, hashlib.sha256(document).hexdigest())
+        self._program = parse_program(document)
+        self._flow = Flow(self._program)
+        self._weights = BlockWeights(weights, self._program.weights, mode)
+        self._blocks: frozenset[int] = frozenset()
+        self._segments: dict[tuple[int, int], Segment] = {}
+
+    @property
+    def blocks(self) -> tuple[int, ...]:
+        """The numbers of the blocks that are held, ascending."""
+        return tuple(sorted(self._blocks))
+
+    @property
+    def resident_bytes(self) -> int:
+        """The memory of their weights."""
+        return self._weights.resident_bytes
+
+    def hold(self, blocks: Iterable[int]) -> None:
+        """Hold these blocks and no others. Those that are new are resident and bound when this returns.
+
+        Raises:
+            ValueError: the model has no such block.
+            GnomonError: 422 `invalid_program`: one may not run, or the weight file does not fit it.
+
+        """
+        wanted = frozenset(blocks)
+        if not wanted or not wanted <= frozenset(range(len(self.layers.blocks))):
+            raise ValueError(f"blocks {sorted(wanted)} of a model that has {len(self.layers.blocks)}")
+        for block in sorted(wanted - self._blocks):
+            self._weights.hold(self._weights_of(block))
+        self._blocks |= wanted
+        for run in self.layers.runs(wanted):
+            self.segment(run.begin, run.end)
+        self._let_go(wanted)
+
+    def segment(self, begin: int, end: int) -> Segment | None:
+        """The segment of these operations; None where they are not whole blocks that are held."""
+        if (begin, end) not in self._segments:
+            inside = [number for number, block in enumerate(self.layers.blocks) if begin <= block.begin and block.end <= end]
+            whole = inside and self.layers.blocks[inside[0]].begin == begin and self.layers.blocks[inside[-1]].end == end
+            if not whole or not self._blocks.issuperset(inside):
+                return None
+            self._segments[begin, end] = Segment(self._program, self._flow.border(begin, end), self._weights.held)
+        return self._segments[begin, end]
+
+    def _let_go(self, wanted: frozenset[int]) -> None:
+        self._blocks = wanted
+        kept = [self.layers.blocks[number] for number in wanted]
+        operations = {number for block in kept for number in range(block.begin, block.end)}
+        self._segments = {ends: segment for ends, segment in self._segments.items() if operations.issuperset(range(*ends))}
+        self._weights.keep_only(name for number in wanted for name in self._weights_of(number))
+
+    def _weights_of(self, block: int) -> tuple[str, ...]:
+        found = self.layers.blocks[block]
+        return self._flow.border(found.begin, found.end).weights

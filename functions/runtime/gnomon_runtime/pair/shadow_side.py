@@ -1,0 +1,190 @@
+"""A pool container's life: empty, then the Shadow of one Body, then over.
+
+    hello ─▶ "empty"      load ─▶ sandbox, weights, segments ─▶ "registered"      join ─▶ batches      stop, or nobody left ─▶ end
+
+It belongs to nobody and has seen nobody's data until a load makes it a function's: then it enters that function's sandbox, under
+the function's user, and cannot leave it. It never runs a user's code, and is never used again.
+
+Of hand-overs that are waiting only the newest is computed: an older one has been given up by the Body. The process ends when the
+coordinator says so, when a load fails, and when coordinator and Body have both gone.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import socket
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from gnomon_core import packets
+from gnomon_core.errors import GnomonError
+from gnomon_core.launch import Order as Birth
+from gnomon_runtime.engine.allocator import keep_freed_memory
+from gnomon_runtime.instance import pin
+from gnomon_runtime.pair.headers import Kind, Message, NonsenseError
+from gnomon_runtime.pair.link import Link
+from gnomon_runtime.pair.orders import Coordination, Order, close
+from gnomon_runtime.pair.shadow_model import HeldBlocks
+
+LOAD_FAILED = 1
+_REFUSALS = (ValueError, KeyError, TypeError, OSError, GnomonError)
+
+
+class ShadowSide:
+    """The loop. `become` enters the sandbox of an order and gives the process its CPUs and its threads."""
+
+    def __init__(self, coordination: Coordination, become: Callable[[Birth], None]) -> None:
+        self._coordination: Coordination | None = coordination
+        self._become = become
+        self._held: HeldBlocks | None = None
+        self._shadow = self._body = ""
+        self._load_ms = 0.0
+        self._link: Link | None = None
+        self._status: int | None = None
+        self._poll = select.poll()
+        self._poll.register(coordination.fileno(), select.POLLIN)
+        self._orders: Mapping[str, Callable[[dict[str, Any], list[int]], None]] = {
+            "hello": self._hello,
+            "load": self._load,
+            "join": self._join,
+            "change": self._change,
+            "stop": self._stop,
+        }
+
+    def serve(self) -> int:
+        """Until the end. Returns the exit status."""
+        while self._status is None:
+            if self._coordination is None and self._link is None:
+                return 0
+            ready = {descriptor for descriptor, _ in self._poll.poll()}
+            if self._link is not None and self._link.fileno() in ready:
+                self._attend(self._link)
+            if self._coordination is not None and self._coordination.fileno() in ready:
+                self._obey(self._coordination)
+        self._part()
+        return self._status
+
+    def _attend(self, link: Link) -> None:
+        """Compute the newest of the waiting hand-overs."""
+        try:
+            asked = [message for message in link.pending() if message.kind is Kind.COMPUTE]
+            if asked:
+                link.send(self._answer(link, asked[-1]))
+        except packets.PeerGoneError:
+            self._leave("the Body has gone")
+        except NonsenseError as error:
+            self._leave(f"the Body sends nonsense: {error}")
+
+    def _answer(self, link: Link, asked: Message) -> Message:
+        began_s = time.monotonic()
+        kind, rows = Kind.REFUSED, None
+        try:
+            segment = None if self._held is None else self._held.segment(asked.begin, asked.end)
+            if segment is not None and len(segment.border.reads) == len(asked.rows):
+                with torch.inference_mode():
+                    rows = link.back.write(segment.run(asked.samples, link.to.read(asked.rows)))
+                kind = Kind.FAILED if rows is None else Kind.DONE
+        except Exception:  # noqa: BLE001 - a kernel may raise anything; the Body computes the samples and learns what
+            kind = Kind.FAILED
+        seconds = time.monotonic() - began_s
+        return Message(kind, asked.sequence, asked.begin, asked.end, asked.samples, rows or (), seconds)
+
+    def _obey(self, coordination: Coordination) -> None:
+        try:
+            while self._status is None and (order := coordination.take()) is not None:
+                self._carry_out(order)
+        except packets.PeerGoneError:
+            self._poll.unregister(coordination.fileno())
+            self._coordination = None
+            coordination.close()
+
+    def _carry_out(self, order: Order) -> None:
+        message, descriptors = order
+        carry_out = self._orders.get(str(message.get("do")))
+        try:
+            if carry_out is not None:
+                carry_out(message, descriptors)
+        except _REFUSALS as error:
+            self._say("failed", shadow=str(message.get("shadow", self._shadow)), reason=f"{type(error).__name__}: {error}")
+            if self._held is None:
+                # It may be half in somebody's sandbox.
+                self._status = LOAD_FAILED
+        finally:
+            close(descriptors)
+
+    def _hello(self, _message: dict[str, Any], _descriptors: list[int]) -> None:
+        if self._held is None:
+            self._say("empty", pid=os.getpid())
+        else:
+            self._registered(self._held)
+
+    def _load(self, message: dict[str, Any], descriptors: list[int]) -> None:
+        if self._held is not None:
+            raise ValueError("it is a Shadow already")
+        began_s = time.monotonic()
+        birth = Birth.from_json(packets.read_file(descriptors[0]))
+        for number in (1, 2):
+            os.dup2(descriptors[1], number)
+        self._become(birth)
+        program, weights, layers = (Path(message[name]) for name in ("program", "weights", "layers"))
+        held = HeldBlocks(program, weights, layers, message["weight_mode"])
+        held.hold(int(block) for block in message["blocks"])
+        self._held, self._shadow, self._body = held, str(message["shadow"]), str(message["body"])
+        self._load_ms = 1e3 * (time.monotonic() - began_s)
+        self._registered(held)
+
+    def _registered(self, held: HeldBlocks) -> None:
+        self._say(
+            "registered",
+            shadow=self._shadow,
+            body=self._body,
+            blocks=list(held.blocks),
+            resident_bytes=held.resident_bytes,
+            load_ms=round(self._load_ms, 3),
+            paired=self._link is not None,
+        )
+
+    def _join(self, _message: dict[str, Any], descriptors: list[int]) -> None:
+        if self._held is None:
+            raise ValueError("it has loaded nothing")
+        self._part()
+        self._link = Link(descriptors, body=False)
+        self._poll.register(self._link.fileno(), select.POLLIN)
+        self._say("paired", shadow=self._shadow)
+
+    def _change(self, message: dict[str, Any], _descriptors: list[int]) -> None:
+        if self._held is None:
+            raise ValueError("it has loaded nothing")
+        self._held.hold(int(block) for block in message["blocks"])
+        if "cores" in message:
+            pin(tuple(int(cpu) for cpu in message.get("cpus", ())))
+            torch.set_num_threads(int(message["cores"]))
+        self._say("changed", blocks=list(self._held.blocks))
+
+    def _stop(self, _message: dict[str, Any], _descriptors: list[int]) -> None:
+        self._status = 0
+
+    def _leave(self, reason: str) -> None:
+        self._part()
+        self._say("unpaired", shadow=self._shadow, reason=reason)
+
+    def _part(self) -> None:
+        if self._link is not None:
+            self._poll.unregister(self._link.fileno())
+            self._link.close()
+            self._link = None
+
+    def _say(self, what: str, **details: Any) -> None:
+        if self._coordination is not None:
+            self._coordination.say(what, **details)
+
+
+def serve(connection: socket.socket, become: Callable[[Birth], None]) -> int:
+    """Be a pool container, and what the coordinator makes of it. Returns the exit status."""
+    keep_freed_memory()
+    return ShadowSide(Coordination(connection), become).serve()

@@ -1,0 +1,295 @@
+"""Real instances without a platform, for tests and measurements: whoever uses this plays gateway and coordinator.
+
+A `Nursery` is a supervisor with a zygote that has torch. Bodies and pool containers that are born there are what a platform's
+would be; what they are told, and what memory they share, comes from the caller.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+import gnomon_core
+import gnomon_runtime
+from gnomon_core import packets, shared_memory
+from gnomon_core.blocks import Layers
+from gnomon_core.coordination import EMPTY_KIND, SHADOW_KIND
+from gnomon_core.launch import Launch, Order, Sandbox
+from gnomon_core.signature import ModelSignature, TensorSpec
+from gnomon_core.wire import Frame, FrameReader, Kind, Member, encode
+
+PACKAGES = {package.__name__: str(Path(str(package.__file__)).parent) for package in (gnomon_core, gnomon_runtime)}
+ENVIRONMENT = {"PATH": "/usr/bin:/bin", "OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
+PATIENCE_S = 30.0
+FUNCTION, BODY, MAX_BATCH = "f.fn", "f-1", 8
+OK = 200
+
+
+@dataclass(frozen=True)
+class Model:
+    """A captured model's files."""
+
+    folder: Path
+
+    @property
+    def layers(self) -> Layers:
+        return Layers.from_json(json.loads((self.folder / "layers.json").read_bytes()))
+
+    @property
+    def signature(self) -> ModelSignature:
+        return ModelSignature.from_json(json.loads((self.folder / "program.json").read_bytes())["signature"])
+
+    def options(self) -> dict[str, str]:
+        names = {"program": "program.json", "weights": "weights.safetensors", "layers": "layers.json"}
+        return {option: str(self.folder / name) for option, name in names.items()}
+
+
+@dataclass
+class Child:
+    """An instance. `orders` is the coordinator's end of its coordination socket, `channel` the gateway's of its batch channel."""
+
+    id: str
+    nursery: Nursery
+    orders: socket.socket
+    channel: socket.socket
+    log: Path
+    pid: int = 0
+    frames: FrameReader = field(default_factory=FrameReader)
+    waiting: list[Frame] = field(default_factory=list)
+    heard: list[dict[str, Any]] = field(default_factory=list)
+    batches: int = 0
+    hello: Mapping[str, Any] = field(default_factory=dict)
+
+    def order(self, do: str, descriptors: Sequence[int] = (), details: Mapping[str, Any] | None = None, epoch: int = 1) -> None:
+        packets.send(self.orders, {"do": do, "epoch": epoch, **(details or {})}, descriptors)
+
+    def say(self, *wanted: str) -> dict[str, Any]:
+        """The next message of one of these kinds; what came before it is kept in `heard`."""
+        self.orders.settimeout(PATIENCE_S)
+        while True:
+            message, _ = packets.receive(self.orders)
+            if message["say"] in wanted:
+                return message
+            self.heard.append(message)
+
+    def frame(self) -> Frame:
+        self.channel.settimeout(PATIENCE_S)
+        while not self.waiting:
+            data = self.channel.recv(1 << 20)
+            if not data:
+                raise ConnectionError(self.log.read_text(encoding="utf-8"))
+            self.waiting += self.frames.feed(data)
+        return self.waiting.pop(0)
+
+    def send(self, x: Tensor, budget_s: float = 0.0) -> None:
+        """A batch of one member for each sample."""
+        self.batches += 1
+        spec = TensorSpec("x", "FP32", tuple(x.shape[1:]))
+        head = json.dumps({"kind": "tensors", "inputs": [spec.to_json()]}).encode()
+        members = [Member(0, 1, b"", sample.numpy().tobytes()) for sample in x]
+        self.channel.sendall(encode(Frame(Kind.BATCH, self.batches, 1, budget_s, head, members)))
+
+    def result(self) -> tuple[Tensor, list[dict[str, Any]]]:
+        """The outputs of a batch, and how its hand-overs went."""
+        answer = self.frame()
+        if answer.batch_id != self.batches or any(member.code != OK for member in answer.members):
+            raise RuntimeError(
+                f"{answer.kind} of batch {answer.batch_id}: {[bytes(member.body[:300]) for member in answer.members]}"
+            )
+        rows = [torch.frombuffer(bytearray(member.body), dtype=torch.float32) for member in answer.members]
+        return torch.stack(rows), answer.head_json().get("pair", [])
+
+    def ask(self, x: Tensor, budget_s: float = 0.0) -> tuple[Tensor, list[dict[str, Any]]]:
+        self.send(x, budget_s)
+        return self.result()
+
+    def signal(self, number: int) -> None:
+        os.kill(self.pid, number)
+
+    def end(self) -> None:
+        self.signal(signal.SIGKILL)
+        self.nursery.gone(self.id)
+
+    def descriptors(self) -> list[str]:
+        return sorted(str(entry.readlink()) for entry in Path(f"/proc/{self.pid}/fd").iterdir())
+
+    def mappings(self) -> int:
+        return len(Path(f"/proc/{self.pid}/maps").read_text(encoding="utf-8").splitlines())
+
+
+@dataclass
+class Buffers:
+    """What the coordinator makes for a pair."""
+
+    body: list[int]
+    shadow: list[int]
+
+    @staticmethod
+    def make(there: int, back: int) -> Buffers:
+        one, other = packets.socket_pair()
+        to, back_again = shared_memory.make("to shadow", there), shared_memory.make("from shadow", back)
+        return Buffers(
+            [one.detach(), to, shared_memory.reader(back_again)], [other.detach(), shared_memory.reader(to), back_again]
+        )
+
+    def close(self) -> None:
+        for descriptor in {*self.body, *self.shadow}:
+            os.close(descriptor)
+
+
+class Nursery:
+    """The supervisor with one zygote."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.events: list[dict[str, Any]] = []
+        self.children: dict[str, Child] = {}
+        self._made = 0
+        self._socket, theirs = packets.socket_pair()
+        self._socket.settimeout(PATIENCE_S)
+        with theirs:
+            self._process = subprocess.Popen(
+                [sys.executable, "-I", "-m", "gnomon_runtime.supervisor", str(theirs.fileno())],
+                env=ENVIRONMENT,
+                pass_fds=(theirs.fileno(),),
+                stdin=subprocess.DEVNULL,
+            )
+        script = str(Path(PACKAGES["gnomon_runtime"], "bootstrap.py"))
+        preload = ["numpy", "torch", "gnomon_runtime.body", "gnomon_runtime.pair.shadow_side"]
+        order = json.dumps({"packages": PACKAGES, "preload": preload})
+        command = [sys.executable, "-I", "-u", script, order]
+        self._send({"do": "zygote", "id": "torch", "command": command, "environment": ENVIRONMENT})
+        if problems := self.event("warm")["problems"]:
+            raise RuntimeError(f"the zygote could not import all: {problems}")
+
+    def close(self) -> None:
+        self._socket.close()
+        self._process.wait(PATIENCE_S)
+        for child in self.children.values():
+            child.orders.close()
+            child.channel.close()
+
+    def born(self, launch: Launch, *, cpus: tuple[int, ...] = (), sandbox: Sandbox | None = None) -> Child:
+        """A new instance, with its order, a channel, a log and a coordination socket."""
+        self._made += 1
+        name = f"{launch.kind}-{self._made}"
+        log = self.folder / f"{name}.log"
+        channel, its_channel = socket.socketpair()
+        orders, its_orders = packets.socket_pair()
+        order = packets.sealed_file("order", Order(launch, sandbox or Sandbox(), cpus=cpus).to_json().encode())
+        with its_channel, its_orders, log.open("wb") as file:
+            descriptors = [order, its_channel.fileno(), file.fileno(), its_orders.fileno()]
+            self._send({"do": "create", "id": name, "zygote": "torch", "join": []}, descriptors)
+        os.close(order)
+        child = self.children[name] = Child(name, self, orders, channel, log)
+        child.pid = self.event("born", name)["pid"]
+        return child
+
+    def body(self, model: Model, *, cpus: tuple[int, ...] = (), sandbox: Sandbox | None = None, **options: Any) -> Child:
+        """A Body that is ready."""
+        launch = Launch("model", FUNCTION, BODY, max_batch=MAX_BATCH, options={**model.options(), **options})
+        child = self.born(launch, cpus=cpus, sandbox=sandbox)
+        child.hello = child.frame().head_json()
+        return child
+
+    def empty(self) -> Child:
+        """A pool container that is ready."""
+        child = self.born(Launch(EMPTY_KIND, "", "pool-1"))
+        child.order("hello")
+        _expect(child, "empty")
+        return child
+
+    def event(self, kind: str, instance: str = "") -> dict[str, Any]:
+        while True:
+            for event in self.events:
+                if event["event"] == kind and event.get("id", "") == instance:
+                    self.events.remove(event)
+                    return event
+            self.events.append(packets.receive(self._socket)[0])
+
+    def gone(self, instance: str) -> dict[str, Any]:
+        """How an instance ended. Waits until it has."""
+        return self.event("gone", instance)
+
+    def _send(self, message: dict[str, Any], descriptors: Sequence[int] = ()) -> None:
+        packets.send(self._socket, message, descriptors)
+
+
+@dataclass(frozen=True)
+class Task:
+    """What a pair does: which blocks, how many samples of each batch, and what that is predicted to take."""
+
+    model: Model
+    blocks: Sequence[int]
+    split: Sequence[int] = ()
+    expected_ms: Sequence[Sequence[float]] = ()
+
+
+def load(
+    child: Child,
+    task: Task,
+    *,
+    mode: str = "shared",
+    cores: int = 1,
+    cpus: tuple[int, ...] = (),
+    sandbox: Sandbox | None = None,
+) -> dict[str, Any]:
+    """Make a pool container a Shadow, and return what it says of that."""
+    options: Mapping[str, Any] = {**task.model.options(), "body": BODY, "weight_mode": mode}
+    launch = Launch(SHADOW_KIND, FUNCTION, child.id, cores=cores, max_batch=MAX_BATCH, options=options)
+    order = packets.sealed_file("order", Order(launch, sandbox or Sandbox(), cpus=cpus).to_json().encode())
+    details: dict[str, Any] = {"shadow": child.id, "cores": cores, "cpus": list(cpus), **options}
+    with child.log.open("ab") as log:
+        child.order("load", [order, log.fileno()], details | {"blocks": list(task.blocks), "split": list(task.split)})
+    os.close(order)
+    return child.say("registered", "failed")
+
+
+def join(body: Child, shadow: Child, task: Task, *, sizes: tuple[int, int] | None = None) -> None:
+    """Make them a pair."""
+    buffers = Buffers.make(*(sizes or shared_memory.hand_over_bytes(task.model.layers, MAX_BATCH)))
+    try:
+        shadow.order("join", buffers.shadow, {"shadow": shadow.id, "body": BODY, **_what(task)})
+        _expect(shadow, "paired")
+        tell_body(body, shadow.id, task, buffers)
+    finally:
+        buffers.close()
+
+
+def tell_body(body: Child, shadow: str, task: Task, buffers: Buffers) -> None:
+    """The Body's half of it."""
+    expected_ms = [list(row) for row in task.expected_ms]
+    body.order("pair", buffers.body, {"shadow": shadow, "shadow_cores": 1, "expected_ms": expected_ms, **_what(task)})
+    _expect(body, "paired")
+
+
+def change(body: Child, shadow: Child, old: Task, new: Task) -> None:
+    """Give a pair other blocks as the coordinator does: the Shadow holds both until the Body means the new ones."""
+    union = sorted({*old.blocks, *new.blocks})
+    shadow.order("change", (), {"blocks": union, "split": list(new.split)})
+    _expect(shadow, "changed")
+    body.order("change", (), {"expected_ms": [list(row) for row in new.expected_ms], **_what(new)})
+    _expect(body, "changed")
+    shadow.order("change", (), _what(new))
+    _expect(shadow, "changed")
+
+
+def _what(task: Task) -> dict[str, Any]:
+    return {"blocks": list(task.blocks), "split": list(task.split)}
+
+
+def _expect(child: Child, wanted: str) -> None:
+    said = child.say(wanted, "failed")
+    if said["say"] != wanted:
+        raise RuntimeError(f"{child.id}: {said['reason']}")
