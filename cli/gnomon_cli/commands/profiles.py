@@ -18,6 +18,8 @@ from gnomon_cli.model_folder import folder_options, model_repository, profile_st
 from gnomon_cli.options import json_option
 from gnomon_cli.output import note, print_json, print_table
 from gnomon_core.profiles import ModelProfile
+from gnomon_core.seam_values import ModelEntry
+from gnomon_profiler.measuring.assembly import ReadyTimes
 from gnomon_profiler.measuring.profiling import MAX_BATCH, REPEATS, Wishes, parse_numbers, profile_model
 from gnomon_profiler.measuring.store import read_profile, write_profile
 
@@ -76,10 +78,18 @@ def profile(
 
     Let nothing else run meanwhile. What is finished is kept when this is interrupted, and the same command goes on from there.
     """
-    entry = model_repository(folder, state).get(name)
+    repository = model_repository(folder, state)
+    entry = repository.get(name)
     wishes = Wishes(cores, batches, repeats)
+
+    def ready(one: ModelEntry) -> ReadyTimes:
+        from gnomon_cli.starts import measure_starts  # noqa: PLC0415 - a platform takes a while to import
+
+        note(f"{name}: starts on the local platform")
+        return measure_starts(repository, one)
+
     try:
-        measured, path = profile_model(entry, profile_store(folder, state), wishes, note)
+        measured, path = profile_model(entry, profile_store(folder, state), wishes, note, ready)
     except KeyboardInterrupt:
         note("\nInterrupted. What was measured is kept; the same command goes on from there.")
         raise

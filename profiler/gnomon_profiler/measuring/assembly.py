@@ -17,12 +17,16 @@ ALLOCATOR = "glibc, freed memory kept"
 
 
 @dataclass(frozen=True, slots=True)
-class Starts:
-    """What lies between a decision and an instance besides loading weights, and how that was measured."""
+class ReadyTimes:
+    """From a decision to an instance that is ready, its weights mapped and resident, as a platform took it; and which one.
+
+    `shadow_s` is for a Shadow with `shadow_bytes` of weights; None where the platform has none.
+    """
 
     body_s: float
-    shadow_s: float
     how: str
+    shadow_s: float | None = None
+    shadow_bytes: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,8 +55,8 @@ class Surroundings:
     when: datetime
 
 
-def assemble(measured: Measured, surroundings: Surroundings, starts: Starts | None = None) -> ModelProfile:
-    """The profile of a model. Without `starts` of a platform, those of bare forks are taken."""
+def assemble(measured: Measured, surroundings: Surroundings, ready: ReadyTimes | None = None) -> ModelProfile:
+    """The profile of a model. What a platform's `ready` does not say of starts is taken from bare forks."""
     subject = measured.subject
     whole: dict[int, dict[int, float]] = {}
     blocks: list[dict[int, dict[int, float]]] = [{} for _ in subject.layers.blocks]
@@ -62,15 +66,16 @@ def assemble(measured: Measured, surroundings: Surroundings, starts: Starts | No
         spread[f"{cell.cores}/{cell.batch}"] = round(spread_of(result), 4)
         for table, seconds in zip(blocks, result["blocks_s"], strict=True):
             table.setdefault(cell.cores, {})[cell.batch] = _rounded(seconds)
-    transfer, forks = measured.one("transfer"), measured.one("starts")
+    transfer = measured.one("transfer")
     fixed_s, per_byte_s = fixed_and_per_unit([float(size) for size in transfer["sizes_bytes"]], transfer["seconds"])
-    starts = starts or Starts(forks["body_s"], forks["shadow_s"], "forks of a process with torch, without a platform")
+    loading = {mode: _loading(subject, measured.one("loading", mode)) for mode in WEIGHT_MODES}
+    starts = _starts(measured, loading["shared"], ready)
     return ModelProfile(
         model=subject.name,
         layers=subject.layers,
         whole=LatencyTable(whole),
         blocks=tuple(LatencyTable(table) for table in blocks),
-        loading={mode: _loading(subject, measured.one("loading", mode)) for mode in WEIGHT_MODES},
+        loading=loading,
         block_load_s={mode: _block_loads(subject, measured.one("loading", mode)) for mode in WEIGHT_MODES},
         body_start_s=_rounded(starts.body_s),
         shadow_start_s=_rounded(starts.shadow_s),
@@ -80,6 +85,25 @@ def assemble(measured: Measured, surroundings: Surroundings, starts: Starts | No
         spread=spread,
         provenance=_provenance(measured, surroundings) | {"starts": starts.how},
     )
+
+
+@dataclass(frozen=True, slots=True)
+class _Starts:
+    """What is left of starts without loading, and how that was found."""
+
+    body_s: float
+    shadow_s: float
+    how: str
+
+
+def _starts(measured: Measured, shared: Loading, ready: ReadyTimes | None) -> _Starts:
+    forks = measured.one("starts")
+    if ready is None:
+        return _Starts(forks["body_s"], forks["shadow_s"], "forks of a process with torch, without a platform")
+    body_s = max(0.0, ready.body_s - shared.seconds(measured.subject.layers.parameter_bytes()))
+    if ready.shadow_s is None:
+        return _Starts(body_s, forks["shadow_s"], f"Body by {ready.how}; Shadow by forks of a process with torch")
+    return _Starts(body_s, max(0.0, ready.shadow_s - shared.seconds(ready.shadow_bytes)), ready.how)
 
 
 def _provenance(measured: Measured, surroundings: Surroundings) -> dict[str, str]:

@@ -13,7 +13,7 @@ from gnomon_core.blocks import Layers
 from gnomon_core.errors import GnomonError, bad_request
 from gnomon_core.profiles import ModelProfile
 from gnomon_core.seam_values import ModelEntry
-from gnomon_profiler.measuring.assembly import Measured, Starts, Surroundings, assemble
+from gnomon_profiler.measuring.assembly import Measured, ReadyTimes, Surroundings, assemble
 from gnomon_profiler.measuring.cells import Plan, Subject
 from gnomon_profiler.measuring.journal import Journal
 from gnomon_profiler.measuring.machine import Machine, software, this_machine
@@ -39,11 +39,11 @@ def profile_model(
     store: ProfileStore,
     wishes: Wishes,
     progress: Callable[[str], None],
-    starts: Callable[[], Starts] | None = None,
+    ready: Callable[[ModelEntry], ReadyTimes] | None = None,
 ) -> tuple[ModelProfile, Path]:
     """Measure a model and store its profile. An interrupted call is gone on with by the next one with the same wishes' repeats.
 
-    Blocks for minutes. `starts` asks a platform how long starts take; without it those of bare forks are measured.
+    Blocks for minutes. `ready` asks a platform how long starts take; without it those of bare forks are measured.
 
     Raises:
         GnomonError: 422 `no_layer_blocks` for a model without blocks, 400 `cores_beyond_machine`, 500 `measuring_failed`.
@@ -57,7 +57,7 @@ def profile_model(
         journal = Journal(store.journal(subject.name, machine.id), _identity(subject, plan, machine, versions))
         results = Session(subject, plan, journal, process, progress=progress).run()
     surroundings = Surroundings(machine, versions, datetime.now(UTC))
-    profile = assemble(Measured(subject, plan, results), surroundings, starts() if starts else None)
+    profile = assemble(Measured(subject, plan, results), surroundings, ready(entry) if ready else None)
     path = store.put(subject.name, machine.id, profile)
     journal.remove()
     return profile, path

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -64,10 +65,11 @@ def profile(models: Path) -> ModelProfile:
     return measured
 
 
-def test_larger_batches_take_longer_and_less_for_each_sample_than_twice_as_long(profile: ModelProfile) -> None:
-    seconds = [profile.whole.seconds[1][batch] for batch in (1, 2, 4, 8)]
-    assert seconds == sorted(seconds)
-    assert seconds[3] < 16 * seconds[0]
+def test_larger_batches_take_longer_and_in_proportion_at_most(profile: ModelProfile) -> None:
+    row = profile.whole.seconds[1]
+    # Eight times the work; the bounds leave room for a machine that has other things to do.
+    assert 1.5 * row[1] < row[8] < 40 * row[1]
+    assert row[2] < row[8]
 
 
 def test_blocks_sum_to_the_whole(profile: ModelProfile) -> None:
@@ -150,35 +152,47 @@ def measuring_processes(parent: int) -> list[int]:
     return [int(child) for child in text.split()]
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL], ids=["ctrl-c", "kill"])
-def test_a_run_that_was_ended_goes_on_with_the_same_command(
-    models: Path, tmp_path: Path, started: list[subprocess.Popen[str]], number: signal.Signals
+def test_runs_that_were_ended_go_on_with_the_same_command(
+    models: Path, tmp_path: Path, started: list[subprocess.Popen[str]]
 ) -> None:
     folder = tmp_path / "models"
     entry = DirectoryRepository(models).get("funnel")
     files = {"program.json": entry.program, "weights.safetensors": entry.weights, "layers.json": entry.layers}
     DirectoryRepository(folder).put("funnel", "1", {name: path.read_bytes() for name, path in files.items() if path})
     command = gnomon("models", "profile", "funnel", "--models", str(folder), "--cores", "1", "--batches", "1,2", "--repeats", "3")
-    first = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-    started.append(first)
-    assert first.stderr is not None
-    assert "1 core, batch 1" in first.stderr.readline()
-    children = measuring_processes(first.pid)
-    first.send_signal(number)
-    _, said = first.communicate(timeout=20)
-    assert first.returncode == (130 if number is signal.SIGINT else -signal.SIGKILL)
-    assert ("goes on from there" in said) == (number is signal.SIGINT)
-    assert "Traceback" not in said
-    for child in children:
-        assert ended(child)
+
+    def end_after_a_cell(number: signal.Signals) -> tuple[int, str]:
+        process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        started.append(process)
+        assert process.stderr is not None
+        said = ""
+        while " left)" not in said:
+            line = process.stderr.readline()
+            assert line, said
+            said += line
+        children = measuring_processes(process.pid)
+        process.send_signal(number)
+        said += process.communicate(timeout=20)[1]
+        assert children
+        assert all(ended(child) for child in children)
+        assert "Traceback" not in said
+        return process.returncode, said
+
+    status, said = end_after_a_cell(signal.SIGKILL)
+    assert (status, "goes on from there" in said) == (-signal.SIGKILL, False)
+    status, said = end_after_a_cell(signal.SIGINT)
+    assert re.search("[1-3] of 7 cells are measured already", said)
+    assert (status, "goes on from there" in said) == (130, True)
     store = ProfileStore(folder)
-    assert [path for path, _ in store.list()] == []
-    second = subprocess.run([*command, "--json"], capture_output=True, text=True, check=True, timeout=90)
-    assert "of 7 cells are measured already" in second.stderr
-    assert second.stderr.count("1 core, batch 1: ") <= 2  # only if it was noisy
-    measured = ModelProfile.from_json(json.loads(second.stdout))
+    assert list(store.list()) == []
+
+    last = subprocess.run([*command, "--json"], capture_output=True, text=True, check=True, timeout=90)
+    assert re.search("[2-6] of 7 cells are measured already", last.stderr)
+    measured = ModelProfile.from_json(json.loads(last.stdout))
     assert {batch for row in measured.whole.seconds.values() for batch in row} == {1, 2}
+    assert measured.provenance["starts"].startswith("Body by the local platform")
     assert store.find("funnel@1", entry.sha256["program.json"], this_machine().id) == measured
+    assert not store.journal("funnel@1", this_machine().id).exists()
 
 
 def ended(pid: int) -> bool:

@@ -14,7 +14,7 @@ import pytest
 from gnomon_core.blocks import Block, Layers
 from gnomon_core.errors import GnomonError
 from gnomon_core.profiles import ModelProfile
-from gnomon_profiler.measuring.assembly import Measured, Starts, Surroundings, assemble
+from gnomon_profiler.measuring.assembly import Measured, ReadyTimes, Surroundings, assemble
 from gnomon_profiler.measuring.cells import Cell, Plan, Subject, loading_sets
 from gnomon_profiler.measuring.fits import fixed_and_per_unit
 from gnomon_profiler.measuring.journal import Journal, spread_of
@@ -217,8 +217,14 @@ def test_a_profile_is_the_same_after_a_file(profile: ModelProfile) -> None:
 def test_the_platforms_starts_are_taken_where_there_is_one(tmp_path: Path) -> None:
     measured = Measured(subject(tmp_path), PLAN, run(tmp_path, Bench()))
     surroundings = Surroundings(MACHINE, {}, datetime(2026, 5, 1, tzinfo=UTC))
-    profile = assemble(measured, surroundings, Starts(0.1, 0.02, "the local platform"))
-    assert (profile.body_start_s, profile.shadow_start_s, profile.provenance["starts"]) == (0.1, 0.02, "the local platform")
+    profile = assemble(measured, surroundings, ReadyTimes(0.1, "the local platform"))
+    # Loading the 4 MB shared took 6 of the 100 ms.
+    assert profile.body_start_s == pytest.approx(0.094)
+    assert profile.body_load_s("shared") == pytest.approx(0.1)
+    assert profile.shadow_start_s == 0.01
+    both = assemble(measured, surroundings, ReadyTimes(0.1, "the local platform", shadow_s=0.02, shadow_bytes=MB))
+    assert both.shadow_load_s("shared", MB) == pytest.approx(0.02)
+    assert both.provenance["starts"] == "the local platform"
 
 
 def test_blocks_are_loaded_alone_and_in_growing_parts() -> None:
