@@ -2,13 +2,15 @@
 
 import json
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
 from gnomon_autoscaler.registry import BUILT_IN, scaling_policy
 from gnomon_autoscaler.states import state_from_json, state_to_json
-from gnomon_autoscaler.testing import Timeline
+from gnomon_autoscaler.testing import BlockPlan, Timeline, made_up_profile
 from gnomon_core.fleet import Instance, InstanceState, Node
+from gnomon_core.profiles import ModelProfile
 from gnomon_core.scaling import CreateBody, DestroyBody, History, Observation, PolicyState
 from gnomon_core.seams import ScalingPolicy
 from gnomon_core.settings import ScaleSettings, Settings
@@ -16,7 +18,7 @@ from gnomon_core.settings import ScaleSettings, Settings
 SCHEDULERS = {"adaptive", "fixed", "immediate"}
 
 
-def busy(settings: Settings, *, instances: int = 2) -> Observation:
+def busy(settings: Settings, *, instances: int = 2, profile: ModelProfile | None = None) -> Observation:
     """Much load on a few instances, with room for more."""
     bins = 240
     there = tuple(
@@ -25,11 +27,19 @@ def busy(settings: Settings, *, instances: int = 2) -> Observation:
     )
     history = History(0.5, 120.0, (50.0,) * bins, (50.0,) * bins, (20.0,) * bins, (float(instances),) * bins)
     nodes = (Node("n", 64, 10**6, 64 - instances, 10**6),)
-    return Observation(120.0, "f.ns", settings, there, nodes, 5, 2, 0.1, 119.9, history, latency_s=(0.1,))
+    return Observation(120.0, "f.ns", settings, there, nodes, 5, 2, 0.1, 119.9, history, latency_s=(0.1,), profile=profile)
 
 
 class ScalingPolicyContract:
-    """Inherit and give `offer`: `BUILT_IN` and a name of one's own."""
+    """Inherit and give the name of a policy in `BUILT_IN`, and the profile of the function's model if it has one."""
+
+    profile: ModelProfile | None = None
+
+    def busy(self, settings: Settings, *, instances: int = 2) -> Observation:
+        return busy(settings, instances=instances, profile=self.profile)
+
+    def timeline(self, settings: Settings, **more: Any) -> Timeline:
+        return Timeline(settings, profile=self.profile, **more)
 
     @pytest.fixture
     def name(self) -> str:
@@ -51,44 +61,44 @@ class ScalingPolicyContract:
     def test_the_same_question_gets_the_same_answer(self, policy: ScalingPolicy, settings: Settings) -> None:
         state = PolicyState()
         for now_s in (120.0, 121.0, 150.0):
-            seen = replace(busy(settings), now_s=now_s)
+            seen = replace(self.busy(settings), now_s=now_s)
             first, second = policy.decide(seen, state), policy.decide(seen, state)
             assert first == second
             state = first[1]
 
     def test_a_decision_has_a_reason_in_one_line(self, policy: ScalingPolicy, settings: Settings) -> None:
-        decision, _ = policy.decide(busy(settings), PolicyState())
+        decision, _ = policy.decide(self.busy(settings), PolicyState())
         assert decision.reason
         assert "\n" not in decision.reason
 
     def test_its_state_is_its_own_and_survives_json(self, policy: ScalingPolicy, settings: Settings, name: str) -> None:
         state = PolicyState()
         for step in range(5):
-            _, state = policy.decide(replace(busy(settings), now_s=120.0 + step, requested=3 if step == 2 else None), state)
+            _, state = policy.decide(replace(self.busy(settings), now_s=120.0 + step, requested=3 if step == 2 else None), state)
         assert state.policy == name
         restored = state_from_json(json.loads(json.dumps(state_to_json(state))))
         assert restored == state
-        later = replace(busy(settings), now_s=130.0)
+        later = replace(self.busy(settings), now_s=130.0)
         assert policy.decide(later, restored) == policy.decide(later, state)
 
     @pytest.mark.parametrize("state", [PolicyState("another", 1, {"inner": 7}), PolicyState("", 0, {"count": "x"})])
     def test_anothers_state_is_dropped(self, policy: ScalingPolicy, settings: Settings, state: PolicyState) -> None:
-        assert policy.decide(busy(settings), state) == policy.decide(busy(settings), PolicyState())
+        assert policy.decide(self.busy(settings), state) == policy.decide(self.busy(settings), PolicyState())
 
     def test_an_older_state_of_its_own_is_dropped(self, policy: ScalingPolicy, settings: Settings, name: str) -> None:
         old = PolicyState(name, -1, {"inner": "unreadable"})
-        assert policy.decide(busy(settings), old) == policy.decide(busy(settings), PolicyState())
+        assert policy.decide(self.busy(settings), old) == policy.decide(self.busy(settings), PolicyState())
 
     def test_it_stays_within_the_bounds(self, policy: ScalingPolicy) -> None:
         for low, high in ((0, 1), (1, 3), (4, 4), (7, 20)):
-            seen = busy(Settings(scale=ScaleSettings(min=low, max=high)))
+            seen = self.busy(Settings(scale=ScaleSettings(min=low, max=high)))
             decision, _ = policy.decide(seen, PolicyState())
             assert decision.desired is not None
             assert low <= decision.desired <= high
 
     @pytest.mark.parametrize("asked", [0, 3, 40])
     def test_an_operators_number_is_honoured_even_beyond_the_bounds(self, settings: Settings, asked: int) -> None:
-        line = Timeline(settings)
+        line = self.timeline(settings)
         line.play(30)
         line.requested = asked
         line.play(0.5)
@@ -98,7 +108,7 @@ class ScalingPolicyContract:
 
     def test_actions_lead_to_the_count_and_not_beyond(self, policy: ScalingPolicy, settings: Settings) -> None:
         for there in (0, 1, 5, 30):
-            seen = busy(settings, instances=there)
+            seen = self.busy(settings, instances=there)
             decision, _ = policy.decide(seen, PolicyState())
             made = sum(isinstance(action, CreateBody) for action in decision.actions)
             ended = [action.id for action in decision.actions if isinstance(action, DestroyBody)]
@@ -107,7 +117,7 @@ class ScalingPolicyContract:
             assert there + made - len(ended) == decision.desired
 
     def test_a_request_that_waits_at_zero_wakes_the_function(self, name: str) -> None:
-        line = Timeline(Settings(autoscaler=name, scale=ScaleSettings(min=0, zero=True, zero_duration_s=30.0)), start_s=3.0)
+        line = self.timeline(Settings(autoscaler=name, scale=ScaleSettings(min=0, zero=True, zero_duration_s=30.0)), start_s=3.0)
         line.play(200)
         assert line.live == 0
         line.queued = 1
@@ -117,14 +127,16 @@ class ScalingPolicyContract:
         assert line.live >= 1
 
     def test_an_idle_function_that_may_not_go_to_zero_stays(self, settings: Settings) -> None:
-        line = Timeline(settings)
+        line = self.timeline(settings)
         line.play(2000)
         assert line.live == 1
 
     def test_nothing_known_at_all_is_no_reason_to_fail(self, policy: ScalingPolicy, settings: Settings) -> None:
         seen = Observation(0.0, "f.ns", settings, (), (), 0, 0, 0.0, 0.0, History(0.5, 0.0))
         decision, _ = policy.decide(seen, PolicyState())
-        assert decision.actions == (CreateBody(1),)
+        assert len(decision.actions) == 1
+        assert isinstance(decision.actions[0], CreateBody)
+        assert self.profile is not None or decision.actions[0] == CreateBody(1)
 
 
 class TestBuiltIn(ScalingPolicyContract):
@@ -143,3 +155,20 @@ class TestFormula(ScalingPolicyContract):
     @pytest.fixture
     def settings(self, name: str) -> Settings:
         return Settings(autoscaler=name, scale=ScaleSettings(min=1, max=12, type="capacity", target=2.0))
+
+
+class TestWithAProfile(ScalingPolicyContract):
+    """With a profile both levels of scaling are at work."""
+
+    profile = made_up_profile(
+        (BlockPlan(0.6, 20_000_000), BlockPlan(0.4, 80_000_000)), (0.2,), gmacs=4.0, overhead_bytes=10**8
+    )
+
+    @pytest.fixture(params=["asyfunc", "asyfunc-"])
+    def name(self, request: pytest.FixtureRequest) -> str:
+        return str(request.param)
+
+    @pytest.fixture(params=["layers", "adaptive", "both"])
+    def settings(self, name: str, request: pytest.FixtureRequest) -> Settings:
+        ablation = str(request.param)
+        return Settings(autoscaler=name, slo_s=2.0, max_batch=4, ablation=ablation, scale=ScaleSettings(min=1, max=12))

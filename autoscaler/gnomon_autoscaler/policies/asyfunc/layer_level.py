@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 from gnomon_autoscaler.counting import ROUNDING
 from gnomon_autoscaler.policies.asyfunc.knowledge import Knowledge
-from gnomon_autoscaler.policies.asyfunc.model_level import filling_s
+from gnomon_autoscaler.policies.asyfunc.model_level import filling_s, many
 from gnomon_autoscaler.policies.asyfunc.options import Options
 from gnomon_autoscaler.policies.asyfunc.pairings import Pairing
 from gnomon_autoscaler.room import Room
@@ -122,7 +122,7 @@ class Tick:
         if not released:
             return LayerLevel()
         calm_s = self.options.release_ticks * self.options.tick_s
-        what = f"R_max {rate_max_rps:.2f} without {_counted(len(released), 'Shadow')}"
+        what = f"R_max {rate_max_rps:.2f} without {many(len(released), 'Shadow')}"
         reason = f"at most {peak_rps:.2f} rps for {calm_s:g} s, {what}: within γ = {self.options.gamma:g}"
         return LayerLevel(released=tuple(released), reason=reason)
 
@@ -143,12 +143,8 @@ def _told(known: Knowledge, body: Instance, chosen: Pairing) -> str:
     alone_s = alone.latency_s[chosen.batch - 1] if alone is not None else 0.0
     share = chosen.parameter_bytes / known.parameter_bytes if known.parameter_bytes else 0.0
     return (
-        f"{body.id} ({_counted(body.cores, 'core')}) gets a Shadow of {_counted(chosen.pair.shadow_cores, 'core')} with "
-        f"{_counted(len(chosen.pair.blocks), 'block')}, {share:.0%} of the weights: b = {chosen.batch} as "
+        f"{body.id} ({many(body.cores, 'core')}) gets a Shadow of {many(chosen.pair.shadow_cores, 'core')} with "
+        f"{many(len(chosen.pair.blocks), 'block')}, {share:.0%} of the weights: b = {chosen.batch} as "
         f"{chosen.batch - there} + {there} in {chosen.latency_s * 1e3:.0f} ms instead of {alone_s * 1e3:.0f}, "
         f"η {chosen.efficiency:.3g}"
     )
-
-
-def _counted(count: int, word: str) -> str:
-    return f"{count} {word}" if count == 1 else f"{count} {word}s"

@@ -34,7 +34,12 @@ class Configuration:
     rate_rps: float
 
     def __str__(self) -> str:
-        return f"{self.cores} cores (b = {self.batch} in {self.latency_s * 1e3:.0f} ms, η {self.efficiency:.3g})"
+        return f"{many(self.cores, 'core')} (b = {self.batch} in {self.latency_s * 1e3:.0f} ms, η {self.efficiency:.3g})"
+
+
+def many(count: int, word: str) -> str:
+    """1 core, 2 cores."""
+    return f"{count} {word}" if count == 1 else f"{count} {word}s"
 
 
 def configurations(known: Knowledge, rate_rps: float) -> tuple[Configuration, ...]:
