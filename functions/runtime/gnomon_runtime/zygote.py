@@ -79,21 +79,31 @@ class Zygote:
         gate_read, gate_write = os.pipe()
         between = os.fork()
         if between == 0:
+            # Each keeps its own ends only: where the zygote is killed, both must see the end of file, and end.
+            for descriptor in (pid_read, gate_write, self._control.fileno(), mine.fileno()):
+                os.close(descriptor)
             child = os.fork()
             if child == 0:
-                for descriptor in (pid_read, pid_write, gate_read, gate_write, self._control.fileno(), mine.fileno()):
-                    os.close(descriptor)
+                os.close(pid_write)
+                os.close(gate_read)
                 birth.await_order(theirs, self._supervisor)
-            os.write(pid_write, child.to_bytes(PID_BYTES, "little"))
-            os.read(gate_read, 1)
-            os._exit(0)
-        pid = int.from_bytes(os.read(pid_read, PID_BYTES), "little")
+            try:
+                os.write(pid_write, child.to_bytes(PID_BYTES, "little"))
+                os.read(gate_read, 1)
+            finally:
+                os._exit(0)
+        os.close(pid_write)
+        os.close(gate_read)
+        said = os.read(pid_read, PID_BYTES)
+        if not said:
+            raise ChildProcessError("somebody has ended the process between a zygote and its child")
+        pid = int.from_bytes(said, "little")
         # The supervisor learns of the child before it becomes its parent, so it never takes it for somebody's orphan.
         packets.send(self._control, {"event": "spare", "pid": pid})
         os.write(gate_write, b"x")
         os.waitpid(between, 0)
-        for descriptor in (pid_read, pid_write, gate_read, gate_write):
-            os.close(descriptor)
+        os.close(pid_read)
+        os.close(gate_write)
         theirs.close()
         return Spare(pid, mine)
 
