@@ -184,10 +184,12 @@ class Coordination:
             self.shadows.change(work, change.applied_to(work.task), now_s)
 
     def destroy(self, shadow_id: str, now_s: float) -> None:
-        """End a Shadow, its Body first. Unknown ones are ignored."""
+        """End a Shadow, its Body first. That there is none is told as well."""
         work = self.shadows.get(shadow_id)
         if work is not None:
             self.shadows.end(work, "asked to", now_s)
+        else:
+            self._effects.append(Tell({"event": "failed", "shadow": shadow_id, "reason": "there is none"}))
 
     def not_connected(self, shadow_id: str, reason: str, now_s: float) -> None:
         """The shared memory of a pair could not be made."""

@@ -12,7 +12,7 @@ import os
 import signal
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Protocol
 
 from gnomon_core import packets
 from gnomon_core.fleet import Instance, InstanceState
@@ -30,6 +30,24 @@ LOST_S = 1.0
 """How long a process may outlive its channel."""
 
 
+class Living(Protocol):
+    """What every instance has, Body or Shadow."""
+
+    instance: Instance
+    environment: str
+    pid: int | None
+    gone: asyncio.Future[None]
+
+    @property
+    def cpu_s(self) -> float: ...
+
+    def born(self, pid: int) -> None: ...
+
+    def stop(self) -> None: ...
+
+    def end(self, cpu_s: float, reason: str) -> None: ...
+
+
 @dataclass(frozen=True, slots=True)
 class Surroundings:
     """What a life needs of the platform: the supervisor, the listener, the clock, and somebody to clear up after it."""
@@ -37,7 +55,7 @@ class Surroundings:
     send: Callable[..., None]
     listener: PlatformListener
     now_s: Callable[[], float]
-    ended: Callable[[Life, float], None]
+    ended: Callable[[Living, float], None]
     """Called once, with the CPU seconds that it has used, before the listener hears of it."""
 
 
@@ -48,7 +66,7 @@ class Life:
         self.instance = instance
         self.key = key
         self.environment = environment
-        self.gone = asyncio.get_running_loop().create_future()
+        self.gone: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self.channel: UnixChannel | None = None
         self.pid: int | None = None
         self._surroundings = surroundings
@@ -62,8 +80,8 @@ class Life:
         """CPU seconds so far."""
         return 0.0 if self.pid is None else usage.cpu_s(self.pid)
 
-    def order(self, order: Order, join: list[str], timeout_s: float) -> None:
-        """Tell the zygote to fork it. It must say hello within `timeout_s`."""
+    def order(self, order: Order, join: list[str], timeout_s: float, *, coordinated: bool = False) -> None:
+        """Tell the zygote to fork it. It must say hello within `timeout_s`. A coordinated one can have a Shadow."""
         ours, theirs = channel_pair()
         log_read, log_write = os.pipe()
         self.channel = UnixChannel(ours, self._hello, self._channel_lost)
@@ -72,7 +90,9 @@ class Life:
             log_read, lambda text: surroundings.listener.log_line(self.key, self.instance.id, text), surroundings.now_s
         )
         descriptors = [packets.sealed_file("order", order.to_json().encode()), theirs.detach(), log_write]
-        message = {"do": "create", "id": self.instance.id, "zygote": self.environment, "join": join}
+        message: dict[str, Any] = {"do": "create", "id": self.instance.id, "zygote": self.environment, "join": join}
+        if coordinated:
+            message["coordinated"] = "body"
         surroundings.send(message, descriptors)
         self._after(timeout_s, lambda: self._overran(timeout_s))
 

@@ -3,6 +3,9 @@
 Cores are claimed as Kubernetes claims them: by the function's CPU request, else its limit; without either, a function that says
 its size (a model, or `gnomon/cores`) claims its cores and any other a tenth of one, because most functions wait most of the time.
 An instance is pinned to whole CPUs, the least loaded ones, and those are shared when claims are fractions.
+
+Cores can be held in reserve for Shadows, so that a burst finds room for them. A Body that fits nowhere else gets them
+(AsyFunc, section 3.4); what it gives back is reserve again.
 """
 
 from __future__ import annotations
@@ -28,6 +31,7 @@ class Claim:
     cores: float
     memory_bytes: int
     cpus: tuple[int, ...]
+    from_reserve: bool = False
 
 
 def claimed_cores(spec: FunctionSpec, cores: int) -> float:
@@ -44,33 +48,48 @@ def claimed_cores(spec: FunctionSpec, cores: int) -> float:
 class LocalNode:
     """The one node of the local platform."""
 
-    def __init__(self, cpus: tuple[int, ...], cores: int, memory_bytes: int, name: str = "") -> None:
+    def __init__(
+        self, cpus: tuple[int, ...], cores: int, memory_bytes: int, name: str = "", *, reserved_cores: float = 0.0
+    ) -> None:
         self.name = name or os.uname().nodename
         self._cpus = cpus
         self._cores = cores
         self._memory_bytes = memory_bytes
+        self._reserved_cores = reserved_cores
         self._claims: dict[str, Claim] = {}
 
     @staticmethod
-    def this_machine(cores: int | None = None) -> LocalNode:
+    def this_machine(cores: int | None = None, reserved_cores: float = 0.0) -> LocalNode:
         """The node that the affinity mask and control groups leave us. `cores` states another number to give away."""
         cpus = tuple(sorted(os.sched_getaffinity(0)))
         if cores is not None and cores < len(cpus):
             cpus = cpus[:cores]
-        return LocalNode(cpus, cores or min(len(cpus), _quota_cores() or len(cpus)), _memory_bytes())
+        given = cores or min(len(cpus), _quota_cores() or len(cpus))
+        return LocalNode(cpus, given, _memory_bytes(), reserved_cores=reserved_cores)
+
+    @property
+    def unclaimed_cores(self) -> float:
+        """What no instance has, the reserve included."""
+        return round(self._cores - sum(claim.cores for claim in self._claims.values()), 6)
+
+    @property
+    def reserve_cores(self) -> float:
+        """What is held for Shadows now: less than was asked for while they use it, or while Bodies need it."""
+        used = sum(claim.cores for claim in self._claims.values() if claim.from_reserve)
+        return max(0.0, min(self._reserved_cores - used, self.unclaimed_cores))
 
     def value(self) -> Node:
-        """What the node has and what is free now."""
+        """What the node has and what is free now, without the reserve."""
         return Node(
             name=self.name,
             cores=self._cores,
             memory_bytes=self._memory_bytes,
-            free_cores=round(self._cores - sum(claim.cores for claim in self._claims.values()), 6),
+            free_cores=round(self.unclaimed_cores - self.reserve_cores, 6),
             free_memory_bytes=self._memory_bytes - sum(claim.memory_bytes for claim in self._claims.values()),
         )
 
-    def claim(self, instance_id: str, cores: float, memory_bytes: int, width: int) -> Claim:
-        """Give an instance cores, memory, and `width` CPUs to run on.
+    def claim(self, instance_id: str, cores: float, memory_bytes: int, width: int, *, from_reserve: bool = False) -> Claim:
+        """Give an instance cores, memory, and `width` CPUs to run on. A Shadow's come from the reserve as far as that goes.
 
         Raises:
             GnomonError: 503 `no_capacity`.
@@ -78,11 +97,11 @@ class LocalNode:
         """
         before = self._claims.pop(instance_id, None)
         now = self.value()
-        if cores > now.free_cores or memory_bytes > now.free_memory_bytes:
+        if cores > self.unclaimed_cores or memory_bytes > now.free_memory_bytes:
             if before is not None:
                 self._claims[instance_id] = before
             raise no_capacity(now, cores, memory_bytes)
-        claim = self._claims[instance_id] = Claim(cores, memory_bytes, self._least_loaded(width))
+        claim = self._claims[instance_id] = Claim(cores, memory_bytes, self._least_loaded(width), from_reserve)
         return claim
 
     def claimed(self, instance_id: str) -> Claim:

@@ -1,5 +1,7 @@
 """The local platform: instances are processes of this machine, forked from zygotes that a small supervisor looks after.
 
+Shadows are next door (`pairs`): the node's coordinator makes them, out of containers that it keeps in reserve.
+
 It creates, ends and resizes what it is told to, and reports what happens through the listener; it never decides to add an
 instance. Everything runs on the event loop, and nothing there waits for a process.
 """
@@ -11,6 +13,7 @@ import importlib.util
 import itertools
 import logging
 import secrets as chance
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -26,9 +29,12 @@ from gnomon_core.signature import ModelSignature
 from gnomon_platforms.local import usage
 from gnomon_platforms.local.cgroups import MemoryGroups
 from gnomon_platforms.local.images import BuiltImages, ImageTable
-from gnomon_platforms.local.lives import Life, Surroundings, describe_exit
+from gnomon_platforms.local.lives import Life, Living, Surroundings, describe_exit
 from gnomon_platforms.local.nodes import LocalNode, claimed_cores
+from gnomon_platforms.local.pairs import Household, Origin, Pairs
+from gnomon_platforms.local.profiles import ProfileFiles
 from gnomon_platforms.local.recipes import Recipe, Recipes, limit_bytes
+from gnomon_platforms.local.shadow_lives import ShadowLife
 from gnomon_platforms.local.supervisor_client import SupervisorClient
 from gnomon_platforms.local.users import forbid_inspection
 from gnomon_platforms.local.zygotes import BARE, TORCH, Environment, Zygotes
@@ -43,12 +49,14 @@ _LOG = logging.getLogger(__name__)
 class LocalPlatform:
     """See `gnomon_core.seams.Platform`.
 
-    `cores` is what the node gives away; more than the machine has shares its CPUs. Without `preload_torch`, the zygote with torch
-    starts when the first model is prepared.
+    `cores` is what the node gives away; more than the machine has shares its CPUs, and `reserved_cores` of them are held for
+    Shadows. Without `preload_torch`, the zygote with torch starts when the first model is prepared, and with it the `pool`: that
+    many empty containers from which Shadows are made. Profiles are read from the folder `profiles`, that of the machine called
+    `machine_id` before others.
     """
 
     name = "local"
-    capabilities = Capabilities(place=True, size=True, victim=True, resize=True, pair=False)
+    capabilities = Capabilities(place=True, size=True, victim=True, resize=True, pair=True)
 
     def __init__(
         self,
@@ -60,15 +68,23 @@ class LocalPlatform:
         cores: int | None = None,
         start_timeout_s: float = START_TIMEOUT_S,
         preload_torch: bool = True,
+        pool: int = 1,
+        reserved_cores: float = 0.0,
+        profiles: Path | None = None,
+        machine_id: str = "",
         clock: Clock | None = None,
     ) -> None:
         state_dir.mkdir(parents=True, exist_ok=True)
         self._recipes = Recipes(state_dir, repository, built, ImageTable(images))
-        self._node = LocalNode.this_machine(cores)
+        self._node = LocalNode.this_machine(cores, reserved_cores)
+        self._profiles = ProfileFiles(profiles, machine_id)
+        self._pool = pool
         self._clock = clock or WallClock()
         self._start_timeout_s = start_timeout_s
         self._at_start = (BARE, TORCH) if preload_torch and importlib.util.find_spec("torch") else (BARE,)
         self._lives: dict[str, Life] = {}
+        self._origins: dict[str, Origin] = {}
+        self._shadows: Pairs | None = None
         self._starting: set[asyncio.Task[None]] = set()
         self._ended_cpu_s: dict[str, float] = {}
         self._numbers = itertools.count(1)
@@ -87,6 +103,10 @@ class LocalPlatform:
         forbid_inspection()
         self._memory = MemoryGroups()
         self._surroundings = Surroundings(self._send, listener, self._clock.now_s, self._ended)
+        home = Household(
+            self._node, self._recipes, self._surroundings, self._join, self._lives, self._origins, self._start_timeout_s
+        )
+        self._shadows = Pairs(self._send, home, self._pool)
         await self._start_supervisor()
         _LOG.info("memory is limited by %s", self._memory.description)
         if self._no_isolation is not None:
@@ -97,10 +117,13 @@ class LocalPlatform:
         self._stopping = True
         for task in self._starting:
             task.cancel()
-        lives = list(self._lives.values())
+        for shadow in list(self._pairs.lives.values()):
+            shadow.kill("stopped")
+        lives: list[Living] = [*self._lives.values(), *self._pairs.lives.values()]
         for life in lives:
             life.stop()
         await asyncio.gather(*(life.gone for life in lives))
+        self._pairs.close()
         if self._supervisor is not None:
             await self._supervisor.stop()
         self._zygotes.lost("the platform has stopped")
@@ -127,6 +150,8 @@ class LocalPlatform:
         environment = self._recipes.environment(recipe, spec, {})
         if environment.sandbox is None or not spec.secrets:
             await self._warm(environment)
+        # Its file is large; from now on only its date is looked at.
+        await asyncio.to_thread(self._profile_of, recipe)
 
     def signature(self, spec: FunctionSpec) -> ModelSignature | None:
         return self._recipes.find(spec).signature
@@ -135,7 +160,7 @@ class LocalPlatform:
         return (self._node.value(),)
 
     def instances(self, function: str) -> tuple[Instance, ...]:
-        return tuple(life.instance for life in self._lives.values() if life.instance.function == function)
+        return tuple(life.instance for life in self._living(function))
 
     async def create(self, request: InstanceRequest) -> Instance:
         """Begin an instance. What follows is told to the listener."""
@@ -160,23 +185,21 @@ class LocalPlatform:
             started_s=self._clock.now_s(),
         )
         life = self._lives[instance_id] = Life(instance, spec.key, environment.id, self._surroundings)
+        self._origins[instance_id] = Origin(request, recipe, self._profile_of(recipe))
         task = asyncio.get_running_loop().create_task(self._begin(life, recipe, request, environment))
         self._starting.add(task)
         task.add_done_callback(self._starting.discard)
         return instance
 
     async def _begin(self, life: Life, recipe: Recipe, request: InstanceRequest, environment: Environment) -> None:
-        assert self._memory is not None
         try:
             await self._warm(environment)
             if life.gone.done():
                 return
-            join: list[str] = []
-            if self._memory.available:
-                join = [self._memory.create(life.instance.id, limit_bytes(request.spec))]
+            join = self._join(life.instance.id, request)
             cpus = self._node.claimed(life.instance.id).cpus
             order = self._recipes.order(recipe, request, life.instance.id, cpus, limited=bool(join))
-            life.order(order, join, self._start_timeout_s)
+            life.order(order, join, self._start_timeout_s, coordinated="layers" in recipe.options)
         except (GnomonError, OSError) as error:
             life.end(0.0, f"could not be started: {error}")
         except asyncio.CancelledError:
@@ -185,7 +208,7 @@ class LocalPlatform:
 
     async def destroy(self, instance_id: str) -> None:
         """Stop an instance. It is told to the listener when it has gone."""
-        life = self._lives.get(instance_id)
+        life = self._lives.get(instance_id) or self._pairs.lives.get(instance_id)
         if life is not None:
             life.stop()
 
@@ -196,6 +219,9 @@ class LocalPlatform:
             GnomonError: 503 `no_capacity`; the instance keeps what it has.
 
         """
+        shadow = self._pairs.lives.get(instance_id)
+        if shadow is not None and shadow.instance.pair is not None:
+            self._pairs.change(shadow, replace(shadow.instance.pair, shadow_cores=cores))
         life = self._lives.get(instance_id)
         if life is None:
             return
@@ -206,23 +232,54 @@ class LocalPlatform:
         life.resized(cores, claim.cpus)
 
     async def create_shadow(self, body_id: str, pair: Pair) -> Instance:
-        """Begin a Shadow for a Body."""
-        raise GnomonError(409, "no_such_body", f"{body_id} cannot have a Shadow of {len(pair.blocks)} blocks.", "")
+        """Begin a Shadow for a Body. See `gnomon_core.seams.Platform`."""
+        shadow_id = f"{body_id.rpartition('-')[0] or body_id}-s{next(self._numbers)}-{chance.token_hex(3)}"
+        return await self._pairs.create(body_id, pair, shadow_id)
 
     async def change_shadow(self, shadow_id: str, pair: Pair) -> None:
-        """Give a Shadow other blocks or another split. Unknown ids are ignored."""
+        """Give a Shadow other blocks, another split or other cores. Unknown ids are ignored.
+
+        Raises:
+            GnomonError: 503 `no_capacity`; it keeps what it has.
+
+        """
+        life = self._pairs.lives.get(shadow_id)
+        if life is not None:
+            self._pairs.change(life, pair)
 
     def profile(self, spec: FunctionSpec) -> ModelProfile | None:
         """The measured profile of the function's model; None without one."""
-        del spec
-        return None
+        return self._profile_of(self._recipes.find(spec))
+
+    def _profile_of(self, recipe: Recipe) -> ModelProfile | None:
+        if recipe.signature is None:
+            return None
+        model = f"{recipe.signature.model}@{recipe.signature.version}"
+        return self._profiles.find(model, recipe.options["sha256"].get("program.json", ""))
 
     def usage(self, function: str) -> Usage:
-        lives = [life for life in self._lives.values() if life.instance.function == function]
+        lives = self._living(function)
         cpu_s = sum(life.cpu_s for life in lives) + self._ended_cpu_s.get(function, 0.0)
         return Usage(cpu_s, sum(self._memory_of(life) for life in lives))
 
-    def _memory_of(self, life: Life) -> int:
+    @property
+    def _pairs(self) -> Pairs:
+        assert self._shadows is not None, "the platform has not been started"
+        return self._shadows
+
+    def _living(self, function: str) -> list[Living]:
+        lives: list[Living] = [*self._lives.values()]
+        if self._shadows is not None:
+            lives += self._shadows.lives.values()
+        return [life for life in lives if life.instance.function == function]
+
+    def _join(self, instance_id: str, request: InstanceRequest) -> list[str]:
+        """Make a group that bounds an instance's memory, where there can be one, and return the files that take its members."""
+        if self._memory is None or not self._memory.available:
+            return []
+        return [self._memory.create(instance_id, limit_bytes(request.spec))]
+
+    def _memory_of(self, life: Living) -> int:
         if life.pid is None or self._memory is None:
             return 0
         return self._memory.usage_bytes(life.instance.id) if self._memory.available else usage.private_bytes(life.pid)
@@ -242,6 +299,8 @@ class LocalPlatform:
             await asyncio.wait_for(self._up.wait(), HELLO_TIMEOUT_S)
         except TimeoutError:
             raise _supervisor_failed() from None
+        if environment is TORCH:
+            self._pairs.begin()
         await self._zygotes.warm(environment)
 
     async def _start_supervisor(self) -> None:
@@ -254,6 +313,8 @@ class LocalPlatform:
             raise _supervisor_failed() from None
         for environment in self._at_start:
             self._zygotes.begin(environment)
+        if TORCH in self._at_start:
+            self._pairs.begin()
         self._up.set()
 
     def _heard(self, event: dict[str, Any]) -> None:
@@ -264,19 +325,35 @@ class LocalPlatform:
         elif kind == "warm":
             for problem in self._zygotes.told_warm(event):
                 _LOG.warning("the zygote %s could not import %s", event["zygote"], problem)
+            if event["zygote"] == TORCH.id:
+                self._pairs.warm()
         elif kind == "zygote_gone":
             self._zygotes.told_gone(event["zygote"], event["reason"])
-        elif (life := self._lives.get(event["id"])) is None:
+        elif kind in ("coordinator", "coordinator_gone"):
+            _tell_coordinator(event)
+        else:
+            self._heard_of_instance(kind, event)
+
+    def _heard_of_instance(self, kind: str, event: dict[str, Any]) -> None:
+        life = self._lives.get(event["id"]) or self._pairs.lives.get(event["id"])
+        if life is None:
             return
-        elif kind == "born":
+        if kind == "born":
             life.born(event["pid"])
         elif kind == "gone":
             out_of_memory = self._memory is not None and self._memory.available and self._memory.ran_out(life.instance.id)
             life.end(event["cpu_s"], describe_exit(event["status"], out_of_memory=out_of_memory) or event["reason"])
 
-    def _ended(self, life: Life, cpu_s: float) -> None:
+    def _ended(self, life: Living, cpu_s: float) -> None:
         """Clear up after an instance."""
-        instance = self._lives.pop(life.instance.id).instance
+        instance = life.instance
+        if isinstance(life, ShadowLife):
+            del self._pairs.lives[instance.id]
+            self._pairs.apart(life)
+        else:
+            del self._lives[instance.id]
+            del self._origins[instance.id]
+            self._pairs.body_gone(instance.id)
         self._node.release(instance.id)
         self._ended_cpu_s[instance.function] = self._ended_cpu_s.get(instance.function, 0.0) + cpu_s
         if self._memory is not None:
@@ -287,6 +364,7 @@ class LocalPlatform:
         """The supervisor has ended, and everything below it with it. Report that and start another."""
         self._up.clear()
         self._zygotes.lost("the supervisor has ended")
+        self._pairs.lost()
         for life in list(self._lives.values()):
             life.end(life.cpu_s, "the supervisor has ended")
         if self._hello is not None and not self._hello.done():
@@ -305,6 +383,13 @@ class LocalPlatform:
                 await self._start_supervisor()
             except (GnomonError, OSError) as error:
                 _LOG.error("%s", error)
+
+
+def _tell_coordinator(event: dict[str, Any]) -> None:
+    if event["event"] == "coordinator":
+        _LOG.info("the coordinator of epoch %s has begun as process %s", event["epoch"], event["pid"])
+    else:
+        _LOG.error("the coordinator of epoch %s has ended; Bodies and pairs go on, and there will be another", event["epoch"])
 
 
 def _supervisor_failed() -> GnomonError:

@@ -7,10 +7,11 @@ import importlib.util
 import json
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from gnomon_core.coordination import SHADOW_KIND
 from gnomon_core.errors import GnomonError, bad_request
 from gnomon_core.functions import FunctionSpec
 from gnomon_core.launch import Launch, Limits, Order, Sandbox
@@ -99,15 +100,17 @@ class Recipes:
         if importlib.util.find_spec("torch") is None:
             raise GnomonError(501, "torch_missing", "Models need torch, which is not installed.", "pip install 'gnomon[body]'")
         entry = self._repository.get(spec.settings.model)
+        layers = {} if entry.layers is None else {"layers": str(entry.layers)}
         return Recipe(
             "model",
             TORCH.python,
             TORCH.preload,
             _memory(spec, entry.weights.stat().st_size + MODEL_OVERHEAD_BYTES),
-            readable=(str(entry.program), str(entry.weights)),
+            readable=(str(entry.program), str(entry.weights), *layers.values()),
             options={
                 "program": str(entry.program),
                 "weights": str(entry.weights),
+                **layers,
                 "sha256": dict(entry.sha256),
             },
             environment=environment,
@@ -155,6 +158,12 @@ class Recipes:
             secrets=secrets,
             limits=Limits(memory_bytes=memory_bytes, processes=None if self._users is None else MAX_PROCESSES),
         )
+
+
+def shadow_order(order: Order, body_id: str) -> Order:
+    """The order for a Shadow of a Body, from one for another Body like it: the same user, sandbox and files."""
+    options = {"weight_mode": "shared", **order.launch.options, "body": body_id}
+    return replace(order, launch=replace(order.launch, kind=SHADOW_KIND, options=options))
 
 
 def limit_bytes(spec: FunctionSpec) -> int | None:

@@ -1,0 +1,118 @@
+"""The platform's end of the node's coordinator: what it wishes for Shadows, and what it hears of them.
+
+The socket outlives the coordinators at its other end: the supervisor hands it to each of them. A new one says that it is ready
+and with which epoch; whoever had wishes under way says them again. One that does not answer for a while is frozen: the supervisor
+is asked to replace it. Nothing here waits or decides.
+
+    to it      {"do": "create", …}   {"do": "change", …}   {"do": "destroy", "shadow"}   {"do": "pool", "size", "zygote"}
+               {"do": "ping", "number"}                    {"do": "table"}
+    from it    {"event": "ready", "epoch"}   {"event": "registered", "shadow", "resident_bytes", "load_ms"}
+               {"event": "paired", "shadow", "body", "blocks", "split"}   {"event": "unpaired", "shadow", "body", "reason"}
+               {"event": "ending", "shadow", "reason"}: its process ends; the supervisor says when it has
+               {"event": "failed", "shadow", "reason"}: it never had one
+               {"event": "pong", "number"}                 {"event": "table", "epoch", "rows"}
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import sys
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from gnomon_core import packets
+from gnomon_platforms.local.supervisor_client import BASE_ENVIRONMENT
+
+PING_S = 1.0
+FROZEN_S = 5.0
+COMMAND = [sys.executable, "-I", "-m", "gnomon_coordinator"]
+
+_LOG = logging.getLogger(__name__)
+
+
+class CoordinatorClient:
+    """`send_supervisor` reaches the supervisor, `on_event` gets what the coordinator says."""
+
+    def __init__(self, send_supervisor: Callable[..., None], on_event: Callable[[Mapping[str, Any]], None]) -> None:
+        self._send_supervisor = send_supervisor
+        self._on_event = on_event
+        self._loop = asyncio.get_running_loop()
+        self._outbox: deque[tuple[Mapping[str, Any], tuple[int, ...]]] = deque()
+        self._socket, theirs = packets.socket_pair()
+        self._socket.setblocking(False)  # noqa: FBT003 - the signature is socket's
+        self._open = True
+        self.epoch = 0
+        """Of the coordinator that was ready last; 0 before the first."""
+        self._ping = 0
+        self._unanswered_since_s: float | None = None
+        self._timer = self._loop.call_later(PING_S, self._watch)
+        self._loop.add_reader(self._socket.fileno(), self._readable)
+        send_supervisor({"do": "coordinator", "command": COMMAND, "environment": BASE_ENVIRONMENT}, [theirs.detach()])
+
+    def send(self, message: Mapping[str, Any], descriptors: Sequence[int] = ()) -> None:
+        """Send a wish. Copies of the descriptors travel with it."""
+        self._outbox.append((message, tuple(os.dup(descriptor) for descriptor in descriptors)))
+        self._flush()
+
+    def close(self) -> None:
+        """Release the socket. May be called again."""
+        if self._open:
+            self._open = False
+            self._timer.cancel()
+            self._loop.remove_reader(self._socket.fileno())
+            self._loop.remove_writer(self._socket.fileno())
+            self._socket.close()
+            self._flush()
+
+    def _flush(self) -> None:
+        while self._outbox:
+            message, descriptors = self._outbox[0]
+            try:
+                if self._open:
+                    packets.send(self._socket, dict(message), descriptors)
+            except BlockingIOError:
+                self._loop.add_writer(self._socket.fileno(), self._flush)
+                return
+            except packets.PeerGoneError:
+                # Only when the supervisor has gone as well, which the reader of its socket reports.
+                pass
+            self._outbox.popleft()
+            for descriptor in descriptors:
+                os.close(descriptor)
+        if self._open:
+            self._loop.remove_writer(self._socket.fileno())
+
+    def _readable(self) -> None:
+        while self._open:
+            try:
+                event, descriptors = packets.receive(self._socket)
+            except BlockingIOError:
+                return
+            except packets.PeerGoneError:
+                self.close()
+                return
+            for descriptor in descriptors:
+                os.close(descriptor)
+            if event["event"] == "pong":
+                self._unanswered_since_s = None
+            elif event["event"] == "ready":
+                self.epoch = int(event["epoch"])
+                self._unanswered_since_s = None
+                self._on_event(event)
+            else:
+                self._on_event(event)
+
+    def _watch(self) -> None:
+        self._timer = self._loop.call_later(PING_S, self._watch)
+        if self._unanswered_since_s is not None:
+            if self.epoch and self._loop.time() - self._unanswered_since_s > FROZEN_S:
+                _LOG.error("the coordinator has not answered for %g s; asking for another", FROZEN_S)
+                self._unanswered_since_s = None
+                self._send_supervisor({"do": "replace_coordinator", "epoch": self.epoch})
+            return
+        self._ping += 1
+        self._unanswered_since_s = self._loop.time()
+        self.send({"do": "ping", "number": self._ping})

@@ -1,0 +1,267 @@
+"""Shadows on this node, for the platform: claims, wishes to the coordinator, and what it tells of them.
+
+create_shadow ▶ claim cores and memory ▶ wish ▶ coordinator ▶ registered ▶ paired ▶ `pair_changed(Body with its Shadow)`
+a Shadow's end, whoever causes it ▶ `pair_changed(Body alone)` ▶ `instance_gone(Shadow)`
+
+A Shadow is an instance like any other: pinned, limited, in its function's sandbox, counted in its usage. Only its life is the
+coordinator's, because it begins as a container that is nobody's.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from gnomon_core import packets
+from gnomon_core.blocks import Layers
+from gnomon_core.errors import GnomonError
+from gnomon_core.fleet import Instance, InstanceKind, InstanceState
+from gnomon_core.pairs import Pair, shadow_seconds
+from gnomon_core.profiles import ModelProfile
+from gnomon_core.seam_values import InstanceRequest
+from gnomon_platforms.local.coordinator_client import CoordinatorClient
+from gnomon_platforms.local.lives import Life, Surroundings
+from gnomon_platforms.local.nodes import LocalNode
+from gnomon_platforms.local.profiles import LayerFiles
+from gnomon_platforms.local.recipes import MODEL_OVERHEAD_BYTES, Recipe, Recipes, shadow_order
+from gnomon_platforms.local.shadow_lives import ShadowLife
+from gnomon_platforms.local.zygotes import TORCH
+
+_LOG = logging.getLogger(__name__)
+Send = Callable[..., None]
+
+
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """What a Body was made from; its Shadows are made from the same."""
+
+    request: InstanceRequest
+    recipe: Recipe
+    profile: ModelProfile | None
+
+
+@dataclass(frozen=True, slots=True)
+class Household:
+    """What Shadows share with the platform's other instances. `join` makes a memory group and returns its files."""
+
+    node: LocalNode
+    recipes: Recipes
+    surroundings: Surroundings
+    join: Callable[[str, InstanceRequest], list[str]]
+    bodies: Mapping[str, Life]
+    origins: Mapping[str, Origin]
+    start_timeout_s: float
+
+
+class Pairs:
+    """Every Shadow of this platform. `pool` empty containers are kept in reserve."""
+
+    def __init__(self, send: Send, home: Household, pool: int) -> None:
+        self._send = send
+        self._home = home
+        self._pool = pool
+        self._coordinator: CoordinatorClient | None = None
+        self._warm = False
+        self._layers = LayerFiles()
+        self.lives: dict[str, ShadowLife] = {}
+
+    # The coordinator
+
+    def begin(self) -> None:
+        """Have a coordinator started, unless there is one."""
+        if self._coordinator is None:
+            self._coordinator = CoordinatorClient(self._send, self._heard)
+
+    def warm(self) -> None:
+        """The zygote that containers are forked from is warm."""
+        self._warm = True
+        self._tell_pool()
+
+    def set_pool(self, size: int) -> None:
+        """Keep so many containers in reserve."""
+        self._pool = size
+        self._tell_pool()
+
+    def lost(self) -> None:
+        """The supervisor has ended, and with it the coordinator and every Shadow."""
+        self._warm = False
+        self.close()
+        for life in list(self.lives.values()):
+            life.end(life.cpu_s, "the supervisor has ended")
+
+    def close(self) -> None:
+        """Release the socket to the coordinator."""
+        if self._coordinator is not None:
+            self._coordinator.close()
+            self._coordinator = None
+
+    def _ask(self, message: Mapping[str, Any], descriptors: tuple[int, ...] = ()) -> None:
+        if self._coordinator is not None:
+            self._coordinator.send(message, descriptors)
+
+    def _tell_pool(self) -> None:
+        if self._warm:
+            self._ask({"do": "pool", "size": self._pool, "zygote": TORCH.id})
+
+    # What is wished for
+
+    async def create(self, body_id: str, pair: Pair, shadow_id: str) -> Instance:
+        """Begin a Shadow for a ready Body.
+
+        Raises:
+            GnomonError: 503 `no_capacity`; 409 `no_such_body` where it has gone, has a Shadow, or no layer blocks.
+
+        """
+        home, origin = self._home, self._home.origins.get(body_id)
+        layers = None if origin is None else await asyncio.to_thread(self._blocks_of, origin.recipe)
+        body = home.bodies.get(body_id)
+        if body is None or origin is None or layers is None or not self._may_have_shadow(body):
+            raise _no_such_body("It has gone, has a Shadow already, or its model has no layer blocks.")
+        if not pair.blocks or max(pair.blocks) >= len(layers.blocks):
+            raise _no_such_body(f"Its model has blocks 0 to {len(layers.blocks) - 1}, not {pair.blocks}.")
+        memory_bytes = shadow_bytes(layers, pair, origin.profile)
+        claim = home.node.claim(shadow_id, pair.shadow_cores, memory_bytes, pair.shadow_cores, from_reserve=True)
+        instance = Instance(
+            id=shadow_id,
+            function=body.instance.function,
+            version=body.instance.version,
+            node=home.node.name,
+            cores=pair.shadow_cores,
+            memory_bytes=memory_bytes,
+            state=InstanceState.STARTING,
+            started_s=home.surroundings.now_s(),
+            kind=InstanceKind.SHADOW,
+            partner=body.instance.id,
+            pair=pair,
+        )
+        life = self.lives[shadow_id] = ShadowLife(instance, body.key, body.environment, home.surroundings, self._ask)
+        try:
+            join = home.join(shadow_id, origin.request)
+            request = replace(origin.request, cores=pair.shadow_cores)
+            order = home.recipes.order(origin.recipe, request, shadow_id, claim.cpus, limited=bool(join))
+            order = shadow_order(order, body.instance.id)
+            wish = {**_wish(instance, order.launch.options, claim.cpus, origin), "join": join}
+            life.order(wish, packets.sealed_file("order", order.to_json().encode()), home.start_timeout_s)
+        except OSError as error:
+            life.end(0.0, f"could not be started: {error}")
+        return life.instance
+
+    def change(self, life: ShadowLife, pair: Pair) -> None:
+        """Let a Shadow do something else.
+
+        Raises:
+            GnomonError: 503 `no_capacity`; the Shadow keeps what it has.
+
+        """
+        origin = self._home.origins.get(life.instance.partner or "")
+        layers = None if origin is None else self._blocks_of(origin.recipe)
+        if layers is None or origin is None or not pair.blocks or max(pair.blocks) >= len(layers.blocks):
+            return
+        memory_bytes = shadow_bytes(layers, pair, origin.profile)
+        claim = self._home.node.claim(life.instance.id, pair.shadow_cores, memory_bytes, pair.shadow_cores, from_reserve=True)
+        life.change(pair, claim.cpus, memory_bytes, predicted_ms(origin.profile, pair))
+
+    def _may_have_shadow(self, body: Life) -> bool:
+        alone = all(life.instance.partner != body.instance.id for life in self.lives.values())
+        return body.instance.state is InstanceState.READY and body.pid is not None and alone
+
+    def _blocks_of(self, recipe: Recipe) -> Layers | None:
+        path = recipe.options.get("layers")
+        try:
+            return None if path is None else self._layers.read(str(path))
+        except (OSError, ValueError) as error:
+            _LOG.warning("the layer blocks %s cannot be read: %s", path, error)
+            return None
+
+    def body_gone(self, body_id: str) -> None:
+        """Its Shadow goes along. The coordinator does the same, if there is one just now."""
+        for life in list(self.lives.values()):
+            if life.instance.partner == body_id:
+                life.kill("its Body has gone")
+
+    # What the coordinator tells
+
+    def _heard(self, event: Mapping[str, Any]) -> None:
+        kind = event["event"]
+        if kind == "ready":
+            self._tell_pool()
+            for each in list(self.lives.values()):
+                each.ask_again()
+            return
+        life = self.lives.get(event.get("shadow", ""))
+        if life is None:
+            return
+        if kind == "registered":
+            life.registered()
+        elif kind == "paired":
+            pair = Pair(life.instance.cores, tuple(event["blocks"]), tuple(event["split"]))
+            life.works(pair)
+            self._tell_body(life, pair)
+        elif kind == "unpaired":
+            self._tell_body(life, None)
+        elif kind == "ending":
+            life.ending(str(event["reason"]))
+        elif kind == "failed":
+            life.failed(str(event["reason"]))
+
+    def apart(self, life: ShadowLife) -> None:
+        """A Shadow has ended: its Body is alone, if it was not told so before."""
+        self._tell_body(life, None)
+
+    def _tell_body(self, life: ShadowLife, pair: Pair | None) -> None:
+        body = self._home.bodies.get(life.instance.partner or "")
+        if body is None or body.gone.done():
+            return
+        partner = None if pair is None else life.instance.id
+        if (body.instance.partner, body.instance.pair) == (partner, pair):
+            return
+        if pair is None and body.instance.partner != life.instance.id:
+            return
+        body.instance = replace(body.instance, partner=partner, pair=pair)
+        self._home.surroundings.listener.pair_changed(body.instance)
+
+
+def shadow_bytes(layers: Layers, pair: Pair, profile: ModelProfile | None) -> int:
+    """What a Shadow is taken to hold: the weights of its blocks, and what any instance holds besides."""
+    overhead_bytes = MODEL_OVERHEAD_BYTES if profile is None else profile.overhead_bytes
+    return layers.parameter_bytes(pair.blocks) + overhead_bytes
+
+
+def predicted_ms(profile: ModelProfile | None, pair: Pair) -> list[list[float]]:
+    """What the Shadow takes for 1, 2, … samples of each run, the hand-over included; empty where that is not known."""
+    if profile is None:
+        return []
+    most = max(pair.split, default=0)
+    table: list[list[float]] = []
+    for run in profile.layers.runs(pair.blocks):
+        row = [shadow_seconds(profile, run, pair.shadow_cores, samples) for samples in range(1, most + 1)]
+        if any(seconds is None for seconds in row):
+            return []
+        table.append([round(1000 * seconds, 3) for seconds in row if seconds is not None])
+    return table
+
+
+def _wish(instance: Instance, options: Mapping[str, Any], cpus: tuple[int, ...], origin: Origin) -> dict[str, Any]:
+    assert instance.pair is not None
+    pair = instance.pair
+    return {
+        "do": "create",
+        "shadow": instance.id,
+        "body": instance.partner,
+        **{name: options[name] for name in ("program", "weights", "layers", "weight_mode")},
+        "cores": pair.shadow_cores,
+        "cpus": list(cpus),
+        "blocks": list(pair.blocks),
+        "split": list(pair.split),
+        "max_batch": max(origin.request.spec.settings.max_batch, len(pair.split)),
+        "expected_ms": predicted_ms(origin.profile, pair),
+    }
+
+
+def _no_such_body(why: str) -> GnomonError:
+    return GnomonError(
+        409, "no_such_body", f"The Body cannot have this Shadow. {why}", "Decide again from the present instances."
+    )

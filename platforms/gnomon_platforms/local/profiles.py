@@ -1,0 +1,74 @@
+"""Profiles and layer blocks of the models that functions serve, read from files and kept while these stay the same.
+
+FOLDER/NAME@VERSION/MACHINE.json     a gnomon_core.profiles.ModelProfile; MACHINE is the Profiler's name for a machine
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from pathlib import Path
+
+from gnomon_core.blocks import Layers
+from gnomon_core.profiles import ModelProfile
+
+_LOG = logging.getLogger(__name__)
+_Stamp = tuple[int, int, int]
+
+
+class ProfileFiles:
+    """The profiles below a folder. `machine_id` is the name of this machine; without one the newest profile is taken."""
+
+    def __init__(self, folder: Path | None, machine_id: str = "") -> None:
+        self._folder = folder
+        self._machine_id = machine_id
+        self._read: dict[Path, tuple[_Stamp, ModelProfile | None]] = {}
+
+    def find(self, model: str, program_sha256: str) -> ModelProfile | None:
+        """The profile of NAME@VERSION on this machine, else its newest on any; None without one of this very program."""
+        if self._folder is None:
+            return None
+        found: list[tuple[bool, int, ModelProfile]] = []
+        for path in sorted((self._folder / model).glob("*.json")):
+            profile, stamp = self._profile(path)
+            if profile is not None and profile.layers.program_sha256 == program_sha256:
+                found.append((path.stem == self._machine_id, stamp[0], profile))
+        return max(found, key=lambda one: one[:2])[2] if found else None
+
+    def _profile(self, path: Path) -> tuple[ModelProfile | None, _Stamp]:
+        try:
+            status = path.stat()
+        except OSError:
+            return None, (0, 0, 0)
+        stamp = (status.st_mtime_ns, status.st_size, status.st_ino)
+        known = self._read.get(path)
+        if known is None or known[0] != stamp:
+            known = self._read[path] = stamp, _read_profile(path)
+        return known[1], stamp
+
+
+def _read_profile(path: Path) -> ModelProfile | None:
+    try:
+        return ModelProfile.from_json(json.loads(path.read_bytes()))
+    except (OSError, ValueError, AttributeError) as error:
+        _LOG.warning("the profile %s cannot be read: %s", path, error)
+        return None
+
+
+class LayerFiles:
+    """The layer blocks in files of a model repository, which never change."""
+
+    def __init__(self) -> None:
+        self._read: dict[str, Layers] = {}
+
+    def read(self, path: str) -> Layers:
+        """The blocks in this file.
+
+        Raises:
+            OSError: it cannot be read.
+            ValueError: it holds none.
+
+        """
+        if path not in self._read:
+            self._read[path] = Layers.from_json(json.loads(Path(path).read_bytes()))
+        return self._read[path]
