@@ -65,10 +65,11 @@ class Ledger:
 
         class Listener(socketserver.StreamRequestHandler):
             def handle(self) -> None:
-                while (line := self.rfile.readline()).endswith(b"\n"):
-                    documents: list[dict[str, Any]] = json.loads(line)
-                    ledger.history.executed(*(Execution(**document) for document in documents))
-                    with contextlib.suppress(ConnectionError):
+                # An instance that is killed with our answer unread resets the connection.
+                with contextlib.suppress(ConnectionError):
+                    while (line := self.rfile.readline()).endswith(b"\n"):
+                        documents: list[dict[str, Any]] = json.loads(line)
+                        ledger.history.executed(*(Execution(**document) for document in documents))
                         self.wfile.write(b"k")
 
         self._server = socketserver.ThreadingTCPServer(("127.0.0.1", 0), Listener)
