@@ -28,7 +28,6 @@ ROW = struct.Struct("<HHII")
 MAX_HEAD_BYTES = 1 << 20
 MAX_MEMBERS = 4096
 MAX_FRAME_BYTES = 1 << 30
-_MOST_SHARE = 0xFFFF
 
 
 class Kind(IntEnum):
@@ -69,10 +68,7 @@ class Member(NamedTuple):
 
 @dataclass(slots=True)
 class Frame:
-    """One message. `budget_s` is the time left until the earliest deadline of the batch, when it was sent.
-
-    `shadow` is a RESULT's: what the Body's Shadow did of the batch, made by `shadow_share`; 0 for a Body that worked alone.
-    """
+    """One message. `budget_s` is the time left until the earliest deadline of the batch, when it was sent."""
 
     kind: Kind
     batch_id: int = 0
@@ -80,7 +76,6 @@ class Frame:
     budget_s: float = 0.0
     head: bytes = b""
     members: Sequence[Member] = field(default_factory=tuple)
-    shadow: int = 0
 
     def head_json(self) -> dict[str, Any]:
         """The head as an object; empty without one."""
@@ -93,19 +88,6 @@ class Frame:
         if not isinstance(document, dict):
             raise WireError("the head is not an object")
         return document
-
-
-def shadow_share(samples: int, misses: int) -> int:
-    """`Frame.shadow`: how many samples the Shadow computed at most in a run, and in how many runs it was too late.
-
-    Example: 4 of 8 samples, and one of three runs recomputed by the Body: 65540.
-    """
-    return min(samples, _MOST_SHARE) | min(misses, _MOST_SHARE) << 16
-
-
-def read_shadow_share(shadow: int) -> tuple[int, int]:
-    """Samples and misses."""
-    return shadow & _MOST_SHARE, shadow >> 16
 
 
 def encode(frame: Frame) -> bytes:
@@ -127,11 +109,10 @@ def encode_parts(frame: Frame) -> list[bytes | memoryview]:
         payload_bytes += len(meta) + len(body)
         metas.append(meta)
         bodies.append(body)
-    head, epoch, shadow = frame.head, frame.epoch, frame.shadow
     header = HEADER.pack(
-        MAGIC, frame.kind, 0, len(members), epoch, len(head), shadow, frame.batch_id, payload_bytes, frame.budget_s
+        MAGIC, frame.kind, 0, len(members), frame.epoch, len(frame.head), 0, frame.batch_id, payload_bytes, frame.budget_s
     )
-    return [header + head + bytes(table), *metas, *bodies]
+    return [header + frame.head + bytes(table), *metas, *bodies]
 
 
 def frame_bytes(header: bytes | memoryview) -> int:
@@ -161,7 +142,7 @@ def decode(data: bytes | memoryview) -> Frame:
     view = memoryview(data)
     if len(view) < HEADER.size or frame_bytes(view[: HEADER.size]) != len(view):
         raise WireError("the length is not the frame's")
-    _, kind, _, count, epoch, head_bytes, shadow, batch_id, _, budget_s = HEADER.unpack_from(view)
+    _, kind, _, count, epoch, head_bytes, _, batch_id, _, budget_s = HEADER.unpack_from(view)
     try:
         known = _KINDS[kind]
     except KeyError:
@@ -179,7 +160,7 @@ def decode(data: bytes | memoryview) -> Frame:
         body_at += body_bytes
     if body_at != len(view):
         raise WireError("the members do not fill the frame")
-    return Frame(known, batch_id, epoch, budget_s, bytes(view[HEADER.size : table]), members, shadow)
+    return Frame(known, batch_id, epoch, budget_s, bytes(view[HEADER.size : table]), members)
 
 
 _KINDS = {int(kind): kind for kind in Kind}

@@ -154,7 +154,10 @@ def _pairs(readings: Sequence[FunctionReading]) -> Iterator[Metric]:
     )
     batches = CounterMetricFamily("gnomon_pair_batches", "Batches of Bodies that had a Shadow.", labels=_FUNCTION)
     offloaded = CounterMetricFamily("gnomon_offloaded_samples", "Samples that Shadows computed.", labels=_FUNCTION)
-    misses = CounterMetricFamily("gnomon_shadow_misses", "Shares that a Shadow gave back too late.", labels=_FUNCTION)
+    hand_overs = CounterMetricFamily(
+        "gnomon_hand_overs", "Runs that a Shadow was given a share of, by how they ended.", labels=(*_FUNCTION, "outcome")
+    )
+    waited = CounterMetricFamily("gnomon_shadow_waited_seconds", "What Bodies waited for their Shadows.", labels=_FUNCTION)
     predicted = CounterMetricFamily("gnomon_pair_predicted_seconds", "What the batches of pairs were to take.", labels=_FUNCTION)
     measured = CounterMetricFamily("gnomon_pair_measured_seconds", "What they took.", labels=_FUNCTION)
     ratios = HistogramMetricFamily("gnomon_pair_latency_ratio", "Measured by predicted latency of pairs.", labels=_FUNCTION)
@@ -166,11 +169,13 @@ def _pairs(readings: Sequence[FunctionReading]) -> Iterator[Metric]:
         if pairs.batches:
             batches.add_metric(name, pairs.batches)
             offloaded.add_metric(name, pairs.offloaded)
-            misses.add_metric(name, pairs.misses)
+            for outcome, count in pairs.hand_overs.items():
+                hand_overs.add_metric((*name, outcome), count)
+            waited.add_metric(name, pairs.waited_s)
             predicted.add_metric(name, pairs.predicted_s)
             measured.add_metric(name, pairs.measured_s)
             _add(ratios, name, pairs.ratios)
-    yield from (instances, batches, offloaded, misses, predicted, measured, ratios)
+    yield from (instances, batches, offloaded, hand_overs, waited, predicted, measured, ratios)
 
 
 def _control(counters: ControlCounters) -> Iterator[Metric]:

@@ -18,7 +18,7 @@ from gnomon_core.functions import FunctionKey, FunctionSpec
 from gnomon_core.profiles import ModelProfile
 from gnomon_core.scaling import Decision
 from gnomon_core.seam_values import Usage
-from gnomon_gateway.serving.metrics import PairMetrics
+from gnomon_gateway.serving.pair_metrics import PairMetrics
 
 
 @dataclass(frozen=True, slots=True)

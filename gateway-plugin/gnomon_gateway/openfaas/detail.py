@@ -49,6 +49,8 @@ def _document(found: FunctionDetail) -> dict[str, Any]:
             "batches": pairs.batches,
             "offloaded_samples": pairs.offloaded,
             "misses": pairs.misses,
+            "hand_overs": {outcome: count for outcome, count in pairs.hand_overs.items() if count},
+            "waited_s": round(pairs.waited_s, 6),
             "predicted_s": round(pairs.predicted_s, 6),
             "measured_s": round(pairs.measured_s, 6),
         },

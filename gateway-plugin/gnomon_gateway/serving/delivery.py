@@ -96,7 +96,7 @@ class Delivery:
         codes = [200] if batch.streamed else [member.code for member in frame.members]
         now_s = time.monotonic()
         if batch.pair is not None:
-            self.metrics.pairs.done(batch, frame.shadow, now_s)
+            self.metrics.pairs.done(batch, frame, now_s)
         self._carry_out(self.dispatcher.finished(batch.instance_id, batch.id, codes, now_s), frame)
 
     def _answer(self, answer: Answer, result: Frame | None) -> None:

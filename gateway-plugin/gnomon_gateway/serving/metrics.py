@@ -9,9 +9,9 @@ from bisect import bisect_left
 from dataclasses import dataclass
 
 from gnomon_core.errors import GnomonError
-from gnomon_core.wire import read_shadow_share
 from gnomon_gateway.histogram import Histogram
 from gnomon_gateway.queueing.batch import Batch
+from gnomon_gateway.serving.pair_metrics import PairMetrics
 
 BUCKETS_S = (0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.25, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5, 10.0)
 """The upper bounds of prometheus_client's default histogram."""
@@ -26,41 +26,6 @@ class CodeMetrics:
     count: int
     sum_s: float
     buckets: list[int]
-
-
-RATIO_BOUNDS = (0.5, 0.75, 0.9, 0.95, 1.05, 1.1, 1.25, 1.5, 2.0, 3.0)
-
-
-class PairMetrics:
-    """What Bodies did together with their Shadows.
-
-    `batches` were sent to a Body with a Shadow; of their samples `offloaded` were computed by it; `misses` are the runs in which
-    it was too late and the Body recomputed its share. `predicted_s` and `measured_s` are sums over the same batches, `ratios` the
-    histogram of measured by predicted.
-    """
-
-    __slots__ = ("batches", "measured_s", "misses", "offloaded", "predicted_s", "ratios")
-
-    def __init__(self) -> None:
-        self.batches = 0
-        self.offloaded = 0
-        self.misses = 0
-        self.predicted_s = 0.0
-        self.measured_s = 0.0
-        self.ratios = Histogram(RATIO_BOUNDS)
-
-    def done(self, batch: Batch, shadow: int, now_s: float) -> None:
-        """A batch of a pair has its result, which says what the Shadow did of it."""
-        samples, misses = read_shadow_share(shadow)
-        self.batches += 1
-        # The Body runs a user's model: it may claim anything.
-        self.offloaded += min(samples, batch.size)
-        self.misses += misses
-        predicted_s = batch.expected_end_s - batch.sent_s
-        if predicted_s > 0:
-            self.predicted_s += predicted_s
-            self.measured_s += now_s - batch.sent_s
-            self.ratios.observe((now_s - batch.sent_s) / predicted_s)
 
 
 class FunctionMetrics:

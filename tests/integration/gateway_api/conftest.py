@@ -42,7 +42,8 @@ from gnomon_gateway.openfaas.measured import ControlCounters
 from gnomon_gateway.origin import host_rule
 from gnomon_gateway.secrets import Secrets
 from gnomon_gateway.service import DecisionRecord, FunctionDetail, FunctionStatus, KnownPolicies
-from gnomon_gateway.serving.metrics import FunctionMetrics, PairMetrics
+from gnomon_gateway.serving.metrics import FunctionMetrics
+from gnomon_gateway.serving.pair_metrics import PairMetrics
 from gnomon_gateway.store.sqlite import SqliteStore
 from gnomon_gateway.version import Version
 

@@ -232,7 +232,8 @@ async def test_bodies_and_shadows_are_shown_with_what_they_do_together(gateway: 
     [body], [shadow] = found["bodies"], found["shadows"]
     assert (body["id"], body["cores"], body["max_batch"], body["in_flight"], body["shadow"]) == ("b-1", 2, 8, 8, "s-1")
     assert (shadow["body"], shadow["cores"], shadow["blocks"], shadow["split"]) == ("b-1", 4, [1, 2], [0, 1, 1, 2])
-    assert found["pairs"] == {"batches": 0, "offloaded_samples": 0, "misses": 0, "predicted_s": 0.0, "measured_s": 0.0}
+    nothing = {"batches": 0, "offloaded_samples": 0, "misses": 0, "hand_overs": {}}
+    assert found["pairs"] == nothing | {"waited_s": 0.0, "predicted_s": 0.0, "measured_s": 0.0}
     assert (await gateway.call("GET", "/gnomon/functions/nope"))[0] == 404
     assert (await gateway.call("POST", "/gnomon/functions/fn"))[0] == 405
 

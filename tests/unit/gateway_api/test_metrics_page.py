@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from dataclasses import replace
 
 from prometheus_client.parser import text_string_to_metric_families
@@ -12,7 +13,7 @@ from gnomon_core.errors import GnomonError
 from gnomon_core.fleet import Instance, InstanceKind, InstanceState
 from gnomon_core.pairs import Pair
 from gnomon_core.settings import read_settings
-from gnomon_core.wire import shadow_share
+from gnomon_core.wire import Frame, Kind
 from gnomon_gateway.histogram import Histogram
 from gnomon_gateway.loop_lag import PERIOD_S, LoopLag
 from gnomon_gateway.metrics import FunctionReading, GatewayCollector, metrics_page
@@ -100,10 +101,15 @@ def test_bodies_shadows_and_what_pairs_did() -> None:
     assert not any(name.startswith(("gnomon_pair", "gnomon_shadow")) for name, _ in samples(shown))
     pair = Pair(1, (1,), (0, 1))
     lane = LaneKey("tensors", "fn")
-    for took_s, claimed, missed in ((0.08, 1, 0), (0.32, 900, 1)):
+    good = [{"outcome": "answered", "samples": 1, "waited_ms": 2.0}, {"outcome": "answered", "samples": 1, "waited_ms": 1.0}]
+    odd = [{"outcome": "answered", "samples": 900, "waited_ms": 1e999}, {"outcome": "late", "samples": 1}, {"outcome": "x"}, 7]
+    odd += [{"outcome": [], "samples": 1}, {"outcome": "late", "samples": True}]
+    for took_s, said in ((0.08, good), (0.32, odd), (0.2, "nothing")):
         batch = Batch(1, "i", lane, (Request(lane, 1.0, 9.0), Request(lane, 1.0, 9.0)), 1.0)
         batch.pair, batch.expected_end_s = pair, 1.2
-        shown.metrics.pairs.done(batch, shadow_share(claimed, missed), 1.0 + took_s)
+        shown.metrics.pairs.done(batch, Frame(Kind.RESULT, head=json.dumps({"pair": said}).encode()), 1.0 + took_s)
+    for head in (b"no json", b'{"pair":' + b"[" * 50_000, b" " * 2**20):
+        shown.metrics.pairs.done(batch, Frame(Kind.RESULT, head=head), 1.2)
     known = ("fn.openfaas-fn", 1, "n", 1, 1)
     instances = (
         Instance("b-1", *known, InstanceState.READY, 0.0),
@@ -113,13 +119,15 @@ def test_bodies_shadows_and_what_pairs_did() -> None:
     found = samples(replace(shown, instances=instances))
     assert found["gnomon_instances", (FN, ("kind", "body"), ("state", "ready"))] == 1
     assert found["gnomon_instances", (FN, ("kind", "shadow"), ("state", "ready"))] == 1
-    assert found["gnomon_pair_batches_total", (FN,)] == 2
+    assert found["gnomon_pair_batches_total", (FN,)] == 6
     assert found["gnomon_offloaded_samples_total", (FN,)] == 3, "an instance may claim anything, at most its batch is believed"
-    assert found["gnomon_shadow_misses_total", (FN,)] == 1
-    assert round(found["gnomon_pair_predicted_seconds_total", (FN,)], 9) == 0.4
-    assert round(found["gnomon_pair_measured_seconds_total", (FN,)], 9) == 0.4
+    assert found["gnomon_hand_overs_total", (FN, ("outcome", "answered"))] == 3
+    assert found["gnomon_hand_overs_total", (FN, ("outcome", "late"))] == shown.metrics.pairs.misses == 1
+    assert found["gnomon_shadow_waited_seconds_total", (FN,)] == 0.003
+    assert round(found["gnomon_pair_predicted_seconds_total", (FN,)], 9) == 1.2
+    assert round(found["gnomon_pair_measured_seconds_total", (FN,)], 9) == 1.2
     assert found["gnomon_pair_latency_ratio_bucket", (FN, ("le", "0.5"))] == 1
-    assert found["gnomon_pair_latency_ratio_bucket", (FN, ("le", "2.0"))] == 2
+    assert found["gnomon_pair_latency_ratio_bucket", (FN, ("le", "2.0"))] == 6
 
 
 async def test_loop_lag_is_how_late_a_sleeper_wakes() -> None:
