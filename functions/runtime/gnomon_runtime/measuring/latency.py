@@ -24,8 +24,8 @@ from gnomon_runtime.engine.timing import TimedProgram, load_timed, touch
 from gnomon_runtime.instance import pin
 from gnomon_runtime.measuring.statistics import median_and_range
 
-WARM_UP_RUNS = 3
-"""The first is checked and slow, the second is the first by the plan, the third finds the allocator's memory in place."""
+WARM_UP_RUNS = 2
+"""The first is checked and slow; the second is the first by the plan, and leaves the allocator with the memory that it needs."""
 
 
 def measure_latency(order: Mapping[str, Any], say: Callable[[dict[str, Any]], None]) -> None:
