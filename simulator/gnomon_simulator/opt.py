@@ -1,7 +1,8 @@
 """`opt`: the policy that sees the future. It exists in simulations only, as the measure of the others (AsyFunc, section 2.1).
 
-At each look it has as many instances as the densest stretch of arrivals needs that begins before its next look and is as long as
-the objective. With instances that load in no time nothing is ever missing, and nothing is there that is not needed.
+At each look it has as many instances as the densest stretch of arrivals needs that begins before its next look and is half as
+long as the objective: what is served at the rate at which it comes, over half the objective, has the other half to be executed
+in. With instances that load in no time nothing is missing, and nothing is there that is not needed.
 """
 
 from __future__ import annotations
@@ -31,9 +32,10 @@ class Opt:
     default_scheduler: str = "adaptive"
 
     def wish(self, seen: Observation, memory: Memory) -> Wish:  # noqa: ARG002 - it remembers nothing
-        slo_s = seen.settings.slo_s
-        rate_rps = max(self._coming(seen.now_s + step * self.period_s / STEPS, slo_s) for step in range(STEPS)) / slo_s
-        one = capacity(seen.latency_s, slo_s, rate_rps)
+        stretch_s = seen.settings.slo_s / 2
+        begins_s = [seen.now_s + step * self.period_s / STEPS for step in range(STEPS)]
+        rate_rps = max(self._coming(begin_s, stretch_s) for begin_s in begins_s) / stretch_s
+        one = capacity(seen.latency_s, seen.settings.slo_s, rate_rps)
         if one is None:
             return Wish(max(1, len(seen.live)), "no latency is known")
         count = max(1, whole(rate_rps / one.rate_rps))

@@ -1,0 +1,192 @@
+"""Shadows in virtual time, worked by hand."""
+
+import json
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gnomon_autoscaler import BUILT_IN, Offer
+from gnomon_autoscaler.testing import BlockPlan, made_up_profile
+from gnomon_core.errors import GnomonError
+from gnomon_core.pairs import Pair
+from gnomon_core.profiles import Loading
+from gnomon_core.scaling import Action, ChangeShadow, CreateBody, CreateShadow, Decision, DestroyShadow, Observation, PolicyState
+from gnomon_core.settings import ScaleSettings, Settings
+from gnomon_simulator.arrivals import constant
+from gnomon_simulator.opt import with_opt, without_loading
+from gnomon_simulator.profiles import Profile, modelled, read_profile
+from gnomon_simulator.profiles import constant as constant_profile
+from gnomon_simulator.results import FunctionResult
+from gnomon_simulator.simulated_function import FunctionPlan
+from gnomon_simulator.simulated_platform import NodePlan
+from gnomon_simulator.simulation import simulate
+
+MB = 10**6
+# Two samples take 1 s alone; with half of both blocks on the Shadow 0.5 s, and 0.25 s of that in each block.
+MODEL = made_up_profile(
+    (BlockPlan(0.5, 20 * MB), BlockPlan(0.5, 80 * MB)), (0.5, 1.0, 1.5, 2.0), cores=(1, 2), gmacs=4.0, overhead_bytes=100 * MB
+)
+MODEL = replace(
+    MODEL, loading={"shared": Loading(0.0, 0.0), "private": Loading(0.0, 0.01 / MB)}, body_start_s=1.0, shadow_start_s=0.1
+)
+BOTH = Pair(1, (0, 1), (0, 1, 1, 2))
+FIRST = Pair(1, (0,), (0, 1, 1, 2))
+
+
+class Script:
+    """A policy that does at each second what it was told to."""
+
+    name = "script"
+    period_s = 0.5
+    default_scheduler = "immediate"
+    needs = frozenset({"pair"})
+
+    def __init__(self, actions: dict[float, Sequence[Action]]) -> None:
+        self._actions = actions
+
+    def decide(self, seen: Observation, state: PolicyState) -> tuple[Decision, PolicyState]:
+        return Decision(tuple(self._actions.get(seen.now_s, ())), "as written"), state
+
+
+def run(
+    actions: dict[float, Sequence[Action]], arrivals: list[float], *, mode: str = "shared", cores: int = 4, **plan: Any
+) -> FunctionResult:
+    settings = Settings(autoscaler="script", max_batch=4, scale=ScaleSettings(min=1, max=4))
+    policies = {**BUILT_IN, "script": Offer(lambda _: Script(actions), "As written.")}
+    planned = FunctionPlan("f", settings, modelled(MODEL, mode), arrivals, "given", warm=1, policies=policies, **plan)
+    return simulate([planned], [NodePlan("n1", cores)])["f"]
+
+
+def created(pair: Pair = BOTH, at_s: float = 0.5) -> dict[float, Sequence[Action]]:
+    return {at_s: (CreateShadow("f-1", pair),)}
+
+
+def test_a_pair_is_quicker_once_its_shadow_has_loaded() -> None:
+    # The Shadow is decided on at 0.5 and there at 0.6: the batch at 0.55 is the Body's alone, that at 2.0 the pair's.
+    result = run(created(), [0.55, 0.55, 2.0, 2.0])
+    # The first request leaves alone; its partner waits for it.
+    assert list(result.requests.finished_s) == pytest.approx([1.05, 1.55, 2.5, 3.0])
+    together = run(created(), [2.0, 2.1, 2.1])
+    assert list(together.requests.finished_s) == pytest.approx([2.5, 3.0, 3.0])
+    assert list(together.requests.batch) == [1, 2, 2]
+
+
+def test_loading_takes_as_long_as_the_blocks_are_large() -> None:
+    # Private: 20 MB take 0.2 s more, 100 MB take 1 s more.
+    for pair, ready_s in ((FIRST, 0.8), (BOTH, 1.6)):
+        for begin_s, seconds in ((ready_s - 0.51, 1.0), (ready_s + 0.01, 0.75 if pair is FIRST else 0.5)):
+            result = run(created(pair), [begin_s, begin_s + 0.1, begin_s + 0.1], mode="private")
+            first_s = begin_s + 0.5
+            expected_s = first_s + (1.0 if first_s < ready_s else seconds)
+            assert result.requests.finished_s[2] == pytest.approx(expected_s)
+
+
+def test_a_changed_shadow_takes_its_new_share_from_the_next_batch_on() -> None:
+    result = run(created(FIRST) | {2.0: (ChangeShadow("f-2", BOTH),)}, [1.0, 1.1, 1.1, 3.0, 3.1, 3.1])
+    assert result.requests.finished_s[2] - result.requests.dispatched_s[2] == pytest.approx(0.75)
+    assert result.requests.finished_s[5] - result.requests.dispatched_s[5] == pytest.approx(0.5)
+
+
+def test_after_its_shadow_has_ended_a_body_computes_alone() -> None:
+    for gone in ({"actions": {2.0: (DestroyShadow("f-2"),)}}, {"shadow_crashes_s": [2.0]}):
+        actions = created() | gone.pop("actions", {})  # type: ignore[operator]
+        result = run(actions, [3.0, 3.1, 3.1], **gone)
+        assert result.requests.finished_s[2] == pytest.approx(4.5)
+        assert result.cost.shadow_s == pytest.approx(1.5)
+
+
+def test_a_shadow_ends_with_its_body() -> None:
+    result = run(created() | {3.0: (CreateBody(1),)}, [6.0], crashes_s=[2.0])
+    assert result.cost.shadow_s == pytest.approx(1.5)
+    assert list(result.requests.status) == [200]
+
+
+def test_a_shadow_needs_a_body_that_serves_alone_and_room_on_its_node() -> None:
+    twice = run({0.5: (CreateShadow("f-1", BOTH),), 1.0: (CreateShadow("f-1", BOTH),)}, [2.0])
+    assert any("no_such_body" in record.error for record in twice.decisions)
+    nobody = run({0.5: (CreateShadow("f-9", BOTH),)}, [2.0])
+    assert any("no_such_body" in record.error for record in nobody.decisions)
+    full = run(created(), [2.0], cores=1)
+    assert any("no_capacity" in record.error for record in full.decisions)
+
+
+def test_a_shadow_that_waits_is_idle() -> None:
+    # One batch of two by the pair: 0.5 s of the Body, which is all its time, and 0.5 s of the Shadow's two blocks of 0.25 s.
+    result = run(created(), [1.0, 1.1, 1.1])
+    assert result.cost.body_busy_core_s == pytest.approx(1.0)
+    assert result.cost.shadow_busy_core_s == pytest.approx(0.5)
+    assert result.cost.shadow_core_s == pytest.approx(result.duration_s - 0.5)
+    assert result.cost.cpu_utility == pytest.approx(1.5 / (result.duration_s + result.duration_s - 0.5))
+    # With the first block only, the Shadow computes 0.25 s.
+    assert run(created(FIRST), [1.0, 1.1, 1.1]).cost.shadow_busy_core_s == pytest.approx(0.25)
+
+
+def test_memory_is_what_each_holds_and_shared_weights_count_once_a_node() -> None:
+    private = run(created(FIRST), [1.0], mode="private")
+    body_s, shadow_s = private.duration_s, private.duration_s - 0.5
+    assert private.cost.memory_byte_s == pytest.approx(200 * MB * body_s + 120 * MB * shadow_s)
+    two = run(created(FIRST) | {1.0: (CreateBody(1),)}, [1.0, 5.0])
+    both_s = two.duration_s + (two.duration_s - 1.0) + (two.duration_s - 0.5)
+    assert two.cost.memory_byte_s == pytest.approx(100 * MB * both_s + 100 * MB * two.duration_s)
+
+
+def test_asyfunc_runs_as_it_does_live() -> None:
+    settings = Settings(autoscaler="asyfunc", slo_s=4.0, deadline_s=20.0, max_batch=4, max_cores=1, scale=ScaleSettings(max=4))
+    # 2 rps a Body, 4 with its Shadow; a burst of 4 rps for 4 s, then 1 rps.
+    arrivals = [
+        *constant(1.0, 20.0),
+        *(20.0 + at_s for at_s in constant(4.0, 4.0)),
+        *(24.0 + at_s for at_s in constant(1.0, 16.0)),
+    ]
+    result = simulate([FunctionPlan("f", settings, modelled(MODEL), arrivals, warm=1)], [NodePlan("n1", 2)])["f"]
+    told = [action["action"] for record in result.decisions for action in record.to_json()["actions"]]  # type: ignore[index, union-attr, call-overload]
+    assert told[:2] == ["CreateShadow", "DestroyShadow"]
+    assert list(result.requests.status) == [200] * len(arrivals)
+    assert json.loads(json.dumps(result.summary()))["shadows"] == told.count("CreateShadow")
+
+
+def test_asyfunc_needs_a_models_profile() -> None:
+    plan = FunctionPlan("f", Settings(autoscaler="asyfunc"), constant_profile("v", 0.1), [1.0])
+    with pytest.raises(GnomonError, match="gnomon models profile") as refused:
+        simulate([plan], [NodePlan("n1", 2)])
+    assert refused.value.status == 400
+
+
+def test_a_models_profile_is_read_from_its_file(tmp_path: Path) -> None:
+    path = tmp_path / "model.json"
+    path.write_text(json.dumps(MODEL.to_json()))
+    shared, private = read_profile(path), read_profile(path, "private")
+    assert (shared.load_s, private.load_s) == (1.0, 2.0)
+    assert (shared.memory_bytes, private.memory_bytes) == (100 * MB, 200 * MB)
+    assert shared.seconds("", 1, 2, BOTH) == pytest.approx(0.5)
+    assert shared.seconds("", 1, 3) == 1.5
+    with pytest.raises(GnomonError, match="weights"):
+        read_profile(path, "borrowed")
+
+
+def test_a_table_of_latencies_knows_nothing_of_pairs() -> None:
+    assert constant_profile("v", 0.1).seconds("v", 1, 2, BOTH) is None
+
+
+def test_opt_sees_what_comes_and_loads_in_no_time() -> None:
+    arrivals = [
+        *constant(4.0, 10.0),
+        *(10.0 + at_s for at_s in constant(36.0, 10.0)),
+        *(20.0 + at_s for at_s in constant(4.0, 10.0)),
+    ]
+    settings = Settings(autoscaler="opt", slo_s=1.0, max_batch=1, scale=ScaleSettings(max=20))
+    slow = replace(constant_profile("v", 0.2), load_s=30.0)
+
+    def simulated(profile: Profile) -> FunctionResult:
+        plan = FunctionPlan("f", settings, profile, arrivals, "given", warm=1, policies=with_opt(arrivals))
+        return simulate([plan], [NodePlan("n1", 20)])["f"]
+
+    result = simulated(without_loading(slow))
+    assert result.violations == 0
+    # 36 rps / 5 rps: eight for ten seconds, and they are there before the first of them arrives.
+    assert (result.fewest_instances, result.most_instances) == (1, 8)
+    assert result.instance_s < 8 * 11.5 + 2 * 22
+    assert simulated(slow).violations > 0
