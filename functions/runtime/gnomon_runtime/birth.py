@@ -67,6 +67,7 @@ def live(order: Order, supervisor: int, *, coordinated: bool = False) -> int:
     _await_adoption(supervisor)
     if not settle(order, supervisor):
         return START_FAILED
+    renew_seeds()
     coordination = socket.socket(fileno=DESCRIPTOR) if coordinated else None
     if order.launch.kind == EMPTY_KIND:
         return _live_in_the_pool(coordination, supervisor)
@@ -102,7 +103,6 @@ def settle(order: Order, supervisor: int) -> bool:
     os.environ.clear()
     os.environ.update(launch.environment)
     use_cores(launch.cores)
-    renew_seeds()
     os.chdir("/")
     return True
 
@@ -169,7 +169,8 @@ def renew_seeds() -> None:
         numpy.random.seed()
     torch = sys.modules.get("torch")
     if torch is not None:
-        torch.seed()
+        # `torch.seed` also asks for every kind of accelerator: 10 ms and a thousand page faults in a fork.
+        torch.default_generator.seed()
 
 
 def _take_descriptors(channel: int, log: int, coordination: Sequence[int] = ()) -> None:

@@ -16,6 +16,7 @@ import select
 import socket
 import time
 from collections.abc import Callable, Mapping
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +30,7 @@ from gnomon_runtime.instance import pin
 from gnomon_runtime.pair.headers import Kind, Message, NonsenseError
 from gnomon_runtime.pair.link import Link
 from gnomon_runtime.pair.orders import Coordination, Order, close
+from gnomon_runtime.pair.rehearsal import rehearse
 from gnomon_runtime.pair.shadow_model import HeldBlocks
 
 LOAD_FAILED = 1
@@ -43,7 +45,8 @@ class ShadowSide:
         self._become = become
         self._held: HeldBlocks | None = None
         self._shadow = self._body = ""
-        self._load_ms = 0.0
+        self._phases_ms: list[float] = []
+        """Entering the sandbox, reading the program, loading and binding the blocks."""
         self._link: Link | None = None
         self._status: int | None = None
         self._poll = select.poll()
@@ -126,16 +129,19 @@ class ShadowSide:
     def _load(self, message: dict[str, Any], descriptors: list[int]) -> None:
         if self._held is not None:
             raise ValueError("it is a Shadow already")
-        began_s = time.monotonic()
+        stamps_s = [time.monotonic()]
         birth = Birth.from_json(packets.read_file(descriptors[0]))
         for number in (1, 2):
             os.dup2(descriptors[1], number)
         self._become(birth)
+        stamps_s.append(time.monotonic())
         program, weights, layers = (Path(message[name]) for name in ("program", "weights", "layers"))
         held = HeldBlocks(program, weights, layers, message["weight_mode"])
+        stamps_s.append(time.monotonic())
         held.hold(int(block) for block in message["blocks"])
+        stamps_s.append(time.monotonic())
         self._held, self._shadow, self._body = held, str(message["shadow"]), str(message["body"])
-        self._load_ms = 1e3 * (time.monotonic() - began_s)
+        self._phases_ms = [round(1e3 * (end_s - begin_s), 3) for begin_s, end_s in pairwise(stamps_s)]
         self._registered(held)
 
     def _registered(self, held: HeldBlocks) -> None:
@@ -145,7 +151,8 @@ class ShadowSide:
             body=self._body,
             blocks=list(held.blocks),
             resident_bytes=held.resident_bytes,
-            load_ms=round(self._load_ms, 3),
+            load_ms=round(sum(self._phases_ms), 3),
+            phases_ms=self._phases_ms,
             paired=self._link is not None,
         )
 
@@ -187,4 +194,6 @@ class ShadowSide:
 def serve(connection: socket.socket, become: Callable[[Birth], None]) -> int:
     """Be a pool container, and what the coordinator makes of it. Returns the exit status."""
     keep_freed_memory()
+    torch.set_num_threads(1)
+    rehearse()
     return ShadowSide(Coordination(connection), become).serve()
