@@ -9,15 +9,20 @@ from typing import Any
 import click
 
 from gnomon_cli.state import state_folder
+from gnomon_core.seams import ModelRepository
 from gnomon_profiler.measuring.store import ProfileStore
-from gnomon_profiler.repository import DirectoryRepository
+from gnomon_profiler.places import S3_SCHEME, open_repository
 
 
 def folder_options(function: Any) -> Any:
     """`--models` and `--state`, given to the command as `folder` and `state`."""
     for option in (
         click.option(
-            "--models", "folder", default="", metavar="FOLDER", help="Model repository; default: models in the state folder."
+            "--models",
+            "folder",
+            default="",
+            metavar="FOLDER",
+            help="Model repository, a folder or s3://BUCKET/PREFIX; default: models in the state folder.",
         ),
         click.option("--state", default="", metavar="FOLDER", help="State folder of `gnomon serve`; default .gnomon here."),
     ):
@@ -26,13 +31,15 @@ def folder_options(function: Any) -> Any:
 
 
 def model_folder(folder: str, state: str) -> Path:
-    """The repository's folder."""
-    return Path(folder).expanduser() if folder else state_folder(state, os.environ) / "models"
+    """The repository's folder; the state folder's where it is elsewhere."""
+    return (
+        Path(folder).expanduser() if folder and not folder.startswith(S3_SCHEME) else state_folder(state, os.environ) / "models"
+    )
 
 
-def model_repository(folder: str, state: str) -> DirectoryRepository:
-    """The repository in it."""
-    return DirectoryRepository(model_folder(folder, state))
+def model_repository(folder: str, state: str) -> ModelRepository:
+    """The repository in it; one in S3 keeps what it fetches in the state folder."""
+    return open_repository(folder or str(model_folder("", state)), state_folder(state, os.environ) / "fetched-models")
 
 
 def profile_store(folder: str, state: str) -> ProfileStore:

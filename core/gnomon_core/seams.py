@@ -253,8 +253,23 @@ class ModelRepository(Protocol):
         """
         ...
 
+    def get_blocks(self, reference: str, blocks: Iterable[int]) -> ModelEntry:
+        """The same for a Shadow: the weight file has the tensors of these layer blocks, and may have no others.
+
+        An entry without layer blocks comes whole.
+
+        Raises:
+            GnomonError: as `get`.
+
+        """
+        ...
+
     def put(self, name: str, version: str, files: Mapping[str, bytes]) -> ModelEntry:
-        """Add a version, atomically. The same name, version and content again is no error; another content is a 409."""
+        """Add a version, atomically.
+
+        The same name, version and content again is no error, and a file that was not there, such as the layer blocks of a model
+        that was captured without them, is added. Another content is a 409.
+        """
         ...
 
     def list(self) -> Iterable[ModelEntry]: ...

@@ -1,28 +1,31 @@
-"""Puts a catalog model into a repository, once.
+"""Puts models into a repository: those of the catalog, once, and your own.
 
-Capturing needs torch and a few seconds. By default a process of its own does it, so that a gateway neither imports torch nor
-keeps the memory; what it writes is put into the repository whole.
+    from gnomon_profiler import add_model
+    add_model(module, torch.zeros(1, 3, 224, 224), "flowers", ".gnomon/models")
 
-    python -m gnomon_profiler.add efficientnet-lite0 DIRECTORY
+Capturing needs torch and a few seconds. What has a name or a source is captured by a process of its own (`capturing`); a module
+that you hold is captured where it is.
 """
 
 from __future__ import annotations
 
-import json
-import subprocess
-import sys
 import tempfile
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from gnomon_core.errors import GnomonError, not_found
+from gnomon_core.errors import GnomonError, bad_request, not_found
 from gnomon_core.seam_values import ModelEntry
 from gnomon_core.seams import ModelRepository
+from gnomon_profiler.capturing import CaptureRequest, capture_elsewhere, capture_here
 from gnomon_profiler.entries import PROGRAM, WEIGHTS
+from gnomon_profiler.layers_file import LAYERS
 from gnomon_profiler.names import in_catalog, known_names
 
+if TYPE_CHECKING:
+    from torch import Tensor, nn
+
 VERSION = "1"
-_ERROR_PREFIX = "error "
 
 
 def ensure_model(
@@ -35,7 +38,8 @@ def ensure_model(
 ) -> ModelEntry:
     """The repository's entry of a catalog model, captured first if it is not there.
 
-    Blocks for seconds when it captures. `progress` gets a line for each step.
+    One that was captured without its layer blocks gets them. Blocks for seconds when it captures. `progress` gets a line for each
+    step.
 
     Raises:
         GnomonError: 404 for a name the catalog does not have; 422 for a model that cannot be captured.
@@ -43,23 +47,67 @@ def ensure_model(
     """
     found = _existing(repository, name)
     if found is not None and weights is None:
-        return found
+        return found if found.layers else _completed(repository, found, progress)
     if not in_catalog(name):
         raise not_found("model_not_found", f"The catalog has no model {name[:200]!r}.", f"It has: {', '.join(known_names())}.")
-    files = _captured_elsewhere(name, weights, progress) if own_process else capture_model(name, weights, progress)
+    request = CaptureRequest(name, weights=str(weights or ""))
+    files = (capture_elsewhere if own_process else capture_here)(request, progress)
     progress(f"{name}: storing {sum(map(len, files.values())) / 1e6:.1f} MB")
     return repository.put(name, VERSION, files)
 
 
-def capture_model(name: str, weights: Path | None, progress: Callable[[str], None]) -> Mapping[str, bytes]:
-    """The files of a catalog model, captured in this process."""
-    progress(f"{name}: loading torch and the weights")
-    from gnomon_profiler.catalog import load_model  # noqa: PLC0415 - torch takes seconds
-    from gnomon_profiler.extractor import capture  # noqa: PLC0415
+def add_model(
+    module: nn.Module,
+    example: Tensor | Sequence[Tensor],
+    name: str,
+    repository: ModelRepository | str | Path,
+    *,
+    version: str = VERSION,
+) -> ModelEntry:
+    """Capture a module and put it into a repository, given as an object, a folder or an address such as s3://bucket/models.
 
-    model = load_model(name, weights)
-    progress(f"{name}: capturing the network")
-    return capture(model.module, model.example, model.description)
+    `example` is one input or several, the batch as first axis; its values do not matter where the module does not branch on them.
+
+    Raises:
+        GnomonError: 422 `unsupported_model`; 409 `model_exists` for another content under this name and version.
+
+    """
+    from gnomon_profiler.extractor import Description, capture  # noqa: PLC0415 - torch takes seconds
+    from gnomon_profiler.own_models import examples  # noqa: PLC0415
+    from gnomon_profiler.places import open_repository  # noqa: PLC0415 - it needs this module's neighbours
+
+    opened = open_repository(str(repository)) if isinstance(repository, str | Path) else repository
+    return opened.put(name, version, capture(module, examples(name, example), Description(name, version)))
+
+
+def add_from(
+    repository: ModelRepository,
+    name: str,
+    source: str,
+    *,
+    version: str = VERSION,
+    shapes: Sequence[Sequence[int]] = (),
+    progress: Callable[[str], None] = lambda _: None,
+) -> ModelEntry:
+    """Put a model of your own into a repository.
+
+    `source` is a callable that makes it (`own_models`), or a folder with what `extractor.capture` gave; layer blocks are found
+    where the folder has none.
+
+    Raises:
+        GnomonError: 400 `invalid_source`; 422 for a model that cannot be captured; 409 `model_exists`.
+
+    """
+    folder = Path(source)
+    if folder.is_dir():
+        files = _captured(folder)
+        if LAYERS not in files:
+            files |= capture_elsewhere(CaptureRequest(name, captured=str(folder)), progress)
+    else:
+        request = CaptureRequest(name, source=source, shapes=tuple(map(tuple, shapes)))
+        files = capture_elsewhere(request, progress)
+    progress(f"{name}: storing {sum(map(len, files.values())) / 1e6:.1f} MB")
+    return repository.put(name, version, files)
 
 
 def _existing(repository: ModelRepository, name: str) -> ModelEntry | None:
@@ -71,41 +119,26 @@ def _existing(repository: ModelRepository, name: str) -> ModelEntry | None:
         raise
 
 
-def _captured_elsewhere(name: str, weights: Path | None, progress: Callable[[str], None]) -> Mapping[str, bytes]:
-    with tempfile.TemporaryDirectory(prefix="gnomon-capture-") as directory:
-        command = [sys.executable, "-m", "gnomon_profiler.add", name, directory, *([str(weights)] if weights else [])]
-        error: GnomonError | None = None
-        noise: list[str] = []
-        with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as process:
-            assert process.stdout is not None
-            for line in process.stdout:
-                text = line.rstrip("\n")
-                if text.startswith(_ERROR_PREFIX):
-                    error = GnomonError(**json.loads(text.removeprefix(_ERROR_PREFIX)))
-                elif text.startswith(f"{name}: "):
-                    progress(text)
-                else:
-                    noise.append(text)
-        if error is not None:
-            raise error
-        if process.returncode != 0:
-            last = " ".join(noise[-3:])[-500:]
-            raise GnomonError(422, "capture_failed", f"Capturing {name} ended with status {process.returncode}: {last}")
-        return {file: (Path(directory) / file).read_bytes() for file in (PROGRAM, WEIGHTS)}
+def _completed(repository: ModelRepository, entry: ModelEntry, progress: Callable[[str], None]) -> ModelEntry:
+    """The entry with its layer blocks; as it is where they cannot be found, since it serves without them."""
+    files = {PROGRAM: entry.program.read_bytes(), WEIGHTS: entry.weights.read_bytes()}
+    with tempfile.TemporaryDirectory(prefix="gnomon-layers-") as folder:
+        for file, data in files.items():
+            (Path(folder) / file).write_bytes(data)
+        try:
+            found = capture_elsewhere(CaptureRequest(entry.name, captured=folder), progress)
+        except GnomonError as error:
+            progress(f"{entry.name}: has no layer blocks: {error.message}")
+            return entry
+    return repository.put(entry.name, entry.version, files | found)
 
 
-def _main(arguments: list[str]) -> int:
-    name, directory, *weights = arguments
-    try:
-        files = capture_model(name, Path(weights[0]) if weights else None, lambda line: print(line, flush=True))  # noqa: T201 - read by the parent
-    except GnomonError as error:
-        document = {"status": error.status, "code": error.code, "message": error.message, "hint": error.hint}
-        print(_ERROR_PREFIX + json.dumps(document), flush=True)  # noqa: T201
-        return 1
-    for file, data in files.items():
-        (Path(directory) / file).write_bytes(data)
-    return 0
-
-
-if __name__ == "__main__":
-    sys.exit(_main(sys.argv[1:]))
+def _captured(folder: Path) -> dict[str, bytes]:
+    missing = [file for file in (PROGRAM, WEIGHTS) if not (folder / file).is_file()]
+    if missing:
+        raise bad_request(
+            "invalid_source",
+            f"{folder} has no {' and no '.join(missing)}.",
+            "Write what gnomon_profiler.extractor.capture gives.",
+        )
+    return {file: (folder / file).read_bytes() for file in (PROGRAM, WEIGHTS, LAYERS) if (folder / file).is_file()}

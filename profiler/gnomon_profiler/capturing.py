@@ -1,0 +1,113 @@
+"""Captures in a process of its own, so that a gateway or the command line neither imports torch nor keeps the memory.
+
+    python -m gnomon_profiler '{"name": "efficientnet-lite0"}' DIRECTORY
+
+The process writes the files of an entry into the directory and a line for each step to its output; an error is a line of JSON.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from gnomon_core.errors import GnomonError
+from gnomon_core.program_reader import parse_program
+from gnomon_profiler.entries import PROGRAM, WEIGHTS
+from gnomon_profiler.layers_file import LAYERS
+
+if TYPE_CHECKING:
+    from gnomon_profiler.catalog import CatalogModel
+
+ERROR_PREFIX = "error "
+Progress = Callable[[str], None]
+
+
+@dataclass(frozen=True, slots=True)
+class CaptureRequest:
+    """What to capture.
+
+    A name of the catalog; or with `source` a module of the user's own, whose inputs may have `shapes`; or with `captured`, a
+    folder, only the layer blocks of the program and weights in it.
+    """
+
+    name: str
+    weights: str = ""
+    source: str = ""
+    shapes: tuple[tuple[int, ...], ...] = ()
+    captured: str = ""
+
+
+def capture_here(request: CaptureRequest, progress: Progress = lambda _: None) -> dict[str, bytes]:
+    """The files of an entry, captured in this process.
+
+    Raises:
+        GnomonError: 422 for what cannot be captured, 404 or 400 for what is not there.
+
+    """
+    if request.captured:
+        return _layers_of(Path(request.captured), request.name, progress)
+    progress(f"{request.name}: loading torch and the weights")
+    from gnomon_profiler.extractor import capture  # noqa: PLC0415 - torch takes seconds
+
+    model = _model(request)
+    progress(f"{request.name}: capturing the network")
+    return capture(model.module, model.example, model.description)
+
+
+def capture_elsewhere(request: CaptureRequest, progress: Progress = lambda _: None) -> dict[str, bytes]:
+    """The same by a process of its own.
+
+    Raises:
+        GnomonError: that process's, or 422 `capture_failed` with its last words.
+
+    """
+    with tempfile.TemporaryDirectory(prefix="gnomon-capture-") as directory:
+        command = [sys.executable, "-m", "gnomon_profiler", json.dumps(asdict(request)), directory]
+        error: GnomonError | None = None
+        noise: list[str] = []
+        with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as process:
+            assert process.stdout is not None
+            for line in process.stdout:
+                text = line.rstrip("\n")
+                if text.startswith(ERROR_PREFIX):
+                    error = GnomonError(**json.loads(text.removeprefix(ERROR_PREFIX)))
+                elif text.startswith(f"{request.name}: "):
+                    progress(text)
+                else:
+                    noise.append(text)
+        if error is not None:
+            raise error
+        if process.returncode != 0:
+            last = " ".join(noise[-3:])[-500:]
+            raise GnomonError(422, "capture_failed", f"Capturing {request.name} ended with status {process.returncode}: {last}")
+        return {path.name: path.read_bytes() for path in sorted(Path(directory).iterdir())}
+
+
+def _model(request: CaptureRequest) -> CatalogModel:
+    if request.source:
+        from gnomon_profiler.own_models import load_own  # noqa: PLC0415 - torch
+
+        return load_own(request.name, request.source, request.shapes)
+    from gnomon_profiler.catalog import load_model  # noqa: PLC0415 - torch
+
+    return load_model(request.name, Path(request.weights) if request.weights else None)
+
+
+def _layers_of(folder: Path, name: str, progress: Progress) -> dict[str, bytes]:
+    """Only `layers.json`; nothing for a program without operations."""
+    progress(f"{name}: finding its layer blocks")
+    from gnomon_profiler.layers import dump_layers, find_layers  # noqa: PLC0415 - torch
+    from gnomon_profiler.weights import read_weights  # noqa: PLC0415
+
+    document = (folder / PROGRAM).read_bytes()
+    program = parse_program(document)
+    if not program.operations:
+        return {}
+    weights = read_weights((folder / WEIGHTS).read_bytes(), program.weights)
+    return {LAYERS: dump_layers(find_layers(program, weights, document=document))}

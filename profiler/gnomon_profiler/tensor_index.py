@@ -1,0 +1,123 @@
+"""Where each tensor lies in a weight file, and a smaller file of some of them.
+
+A repository that is far away keeps this index beside the weights: with it a Shadow asks for the bytes of its blocks' tensors, no
+others, and each is compared with its own SHA-256, since the hash of the whole file says nothing about parts of it. The smaller
+file is a weight file like any other, and its tensors begin at multiples of 64 bytes too (`weights` says why).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from gnomon_core.errors import bad_request
+
+FORMAT = "gnomon-tensor-index/1"
+ALIGNMENT_BYTES = 64
+GAP_PREFIX = "__gap__/"
+_LENGTH_BYTES = 8
+_NEAR_BYTES = 256 << 10
+"""Tensors nearer than this are fetched together: another request costs more than the bytes between."""
+
+
+@dataclass(frozen=True, slots=True)
+class StoredTensor:
+    """A tensor's bytes, from `begin` up to `end` in the weight file, and what the file says of it."""
+
+    dtype: str
+    shape: tuple[int, ...]
+    begin: int
+    end: int
+    sha256: str
+
+
+@dataclass(frozen=True, slots=True)
+class TensorIndex:
+    """The tensors of a weight file by name, gaps left out."""
+
+    tensors: Mapping[str, StoredTensor]
+
+    @staticmethod
+    def of(file: bytes) -> TensorIndex:
+        """The index of a safetensors file.
+
+        Raises:
+            GnomonError: 400 `invalid_model` for a file that is none.
+
+        """
+        try:
+            start = _LENGTH_BYTES + int.from_bytes(file[:_LENGTH_BYTES], "little")
+            header = json.loads(file[_LENGTH_BYTES:start])
+            return TensorIndex(
+                {
+                    name: _stored(file, start, entry)
+                    for name, entry in header.items()
+                    if name != "__metadata__" and not name.startswith(GAP_PREFIX)
+                }
+            )
+        except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+            raise bad_request("invalid_model", f"The weights are no safetensors file: {error}.") from None
+
+    def to_bytes(self) -> bytes:
+        tensors = {
+            name: {"dtype": one.dtype, "shape": list(one.shape), "bytes": [one.begin, one.end], "sha256": one.sha256}
+            for name, one in self.tensors.items()
+        }
+        return json.dumps({"format": FORMAT, "tensors": tensors}, separators=(",", ":"), sort_keys=True).encode()
+
+    @staticmethod
+    def from_bytes(data: bytes) -> TensorIndex:
+        """The index in a document, whose own hash its reader has compared."""
+        document = json.loads(data)
+        return TensorIndex(
+            {
+                name: StoredTensor(one["dtype"], tuple(one["shape"]), one["bytes"][0], one["bytes"][1], one["sha256"])
+                for name, one in document["tensors"].items()
+            }
+        )
+
+    def spans(self, names: Iterable[str]) -> list[tuple[int, int]]:
+        """The parts of the weight file to fetch for some tensors, each from its first byte up to the one after its last."""
+        places = sorted((self.tensors[name].begin, self.tensors[name].end) for name in names)
+        spans: list[tuple[int, int]] = []
+        for begin, end in places:
+            if spans and begin - spans[-1][1] <= _NEAR_BYTES:
+                spans[-1] = (spans[-1][0], max(end, spans[-1][1]))
+            elif end > begin:
+                spans.append((begin, end))
+        return spans
+
+
+def part_file(index: TensorIndex, contents: Mapping[str, bytes]) -> bytes:
+    """A weight file of these tensors' bytes, in the order of the whole file's."""
+    header: dict[str, Any] = {}
+    pieces: list[bytes] = []
+    at = 0
+    for name in sorted(contents, key=lambda name: (index.tensors[name].begin, name)):
+        tensor, data = index.tensors[name], contents[name]
+        header[name] = {"dtype": tensor.dtype, "shape": list(tensor.shape), "data_offsets": [at, at + len(data)]}
+        gap = -len(data) % ALIGNMENT_BYTES
+        at += len(data)
+        if gap:
+            header[f"{GAP_PREFIX}{name}"] = {"dtype": "U8", "shape": [gap], "data_offsets": [at, at + gap]}
+        pieces += [data, bytes(gap)]
+        at += gap
+    return with_header(header, pieces)
+
+
+def with_header(header: Mapping[str, Any], pieces: Sequence[bytes]) -> bytes:
+    """A safetensors file whose data begin at a multiple of 64 bytes: the header is filled with spaces."""
+    text = json.dumps(header, separators=(",", ":")).encode()
+    text += b" " * (-(_LENGTH_BYTES + len(text)) % ALIGNMENT_BYTES)
+    return b"".join([len(text).to_bytes(_LENGTH_BYTES, "little"), text, *pieces])
+
+
+def _stored(file: bytes, start: int, entry: Mapping[str, Any]) -> StoredTensor:
+    begin, end = (start + int(offset) for offset in entry["data_offsets"])
+    if not start <= begin <= end <= len(file):
+        raise ValueError(f"a tensor from {begin} to {end} of {len(file)} bytes")
+    digest = hashlib.sha256(file[begin:end]).hexdigest()
+    return StoredTensor(str(entry["dtype"]), tuple(int(size) for size in entry["shape"]), begin, end, digest)

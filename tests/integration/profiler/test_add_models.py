@@ -1,0 +1,162 @@
+"""Models get into a repository by name, by the callable that makes them, and by two lines of code; all with layer blocks."""
+
+import json
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from gnomon_core.blocks import Layers
+from gnomon_core.errors import GnomonError
+from gnomon_core.seam_values import ModelEntry
+from gnomon_profiler import add_model
+from gnomon_profiler.add import add_from, ensure_model
+from gnomon_profiler.catalog import load_model
+from gnomon_profiler.extractor import Description, capture
+from gnomon_profiler.names import in_catalog, known_names
+from gnomon_profiler.repository import DirectoryRepository
+
+pytestmark = [pytest.mark.torch, pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning")]
+
+MINE = """
+import torch
+from torch import nn
+
+def make():
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 2)), torch.zeros(1, 4)
+
+class Alone(nn.Module):
+    def forward(self, left, right):
+        return left * right
+
+ready = nn.Linear(3, 3)
+
+def nothing():
+    return 3
+
+def without_example():
+    return nn.Linear(3, 3)
+"""
+
+
+@pytest.fixture
+def repository(tmp_path: Path) -> DirectoryRepository:
+    return DirectoryRepository(tmp_path / "models")
+
+
+@pytest.fixture
+def mine(tmp_path: Path) -> Path:
+    path = tmp_path / "my_networks.py"
+    path.write_text(MINE)
+    return path
+
+
+class Product(nn.Module):
+    def forward(self, left: Tensor, right: Tensor) -> Tensor:
+        return left * right
+
+
+def layers_of(entry: ModelEntry) -> Layers:
+    assert entry.layers is not None
+    return Layers.from_json(json.loads(entry.layers.read_bytes()))
+
+
+def test_a_module_in_two_lines(tmp_path: Path) -> None:
+    entry = add_model(nn.Linear(4, 2), torch.zeros(1, 4), "linear", tmp_path / "models")
+    assert DirectoryRepository(tmp_path / "models").get("linear") == entry
+    assert (layers_of(entry).macs(), layers_of(entry).parameter_bytes()) == (8, 40)
+
+
+def test_several_inputs_and_a_version(repository: DirectoryRepository) -> None:
+    entry = add_model(Product(), (torch.zeros(1, 3), torch.zeros(1, 3)), "both", repository, version="2.1")
+    assert entry.version == "2.1"
+    assert [spec.name for spec in entry.signature.inputs] == ["left", "right"]
+
+
+def test_a_callable_in_a_file(repository: DirectoryRepository, mine: Path) -> None:
+    lines: list[str] = []
+    entry = add_from(repository, "mine", f"{mine}:make", version="3", progress=lines.append)
+    assert (entry.name, entry.version) == ("mine", "3")
+    assert [block.name for block in layers_of(entry).blocks] == ["0", "2"]
+    assert lines[-1].startswith("mine: storing")
+
+
+def test_a_class_and_the_shapes_of_its_inputs(repository: DirectoryRepository, mine: Path) -> None:
+    entry = add_from(repository, "alone", f"{mine}:Alone", shapes=[(3,), (3,)])
+    assert [spec.shape for spec in entry.signature.inputs] == [(3,), (3,)]
+
+
+@pytest.mark.parametrize(
+    ("source", "says"),
+    [
+        ("{}:nothing", "returns int"),
+        ("{}:nowhere", "no callable nowhere"),
+        ("{}:without_example", "without an example"),
+        ("{}.missing.py:make", "No such file"),
+        ("no_such_package:make", "No module named"),
+        ("neither", "names no callable"),
+    ],
+)
+def test_a_source_that_gives_no_model_says_why(repository: DirectoryRepository, mine: Path, source: str, says: str) -> None:
+    with pytest.raises(GnomonError, match=says) as caught:
+        add_from(repository, "mine", source.format(mine))
+    assert (caught.value.status, caught.value.code) == (400, "invalid_source")
+    assert list(repository.list()) == []
+
+
+def test_what_was_captured_without_layer_blocks_gets_them(repository: DirectoryRepository, tmp_path: Path) -> None:
+    made = capture(nn.Linear(4, 2), (torch.zeros(1, 4),), Description("old"))
+    for file in ("program.json", "weights.safetensors"):
+        (tmp_path / file).write_bytes(made[file])
+    entry = add_from(repository, "old", str(tmp_path))
+    assert layers_of(entry).macs() == 8
+    (tmp_path / "weights.safetensors").unlink()
+    with pytest.raises(GnomonError, match=r"no weights\.safetensors"):
+        add_from(repository, "old", str(tmp_path))
+
+
+def test_an_older_entry_of_the_catalog_is_completed(repository: DirectoryRepository) -> None:
+    made = capture(nn.Linear(4, 2), (torch.zeros(1, 4),), Description("efficientnet-lite0"))
+    old = repository.put("efficientnet-lite0", "1", {file: made[file] for file in ("program.json", "weights.safetensors")})
+    entry = ensure_model(repository, "efficientnet-lite0")
+    assert (entry.program, entry.weights) == (old.program, old.weights)
+    assert layers_of(entry).macs() == 8
+    assert ensure_model(repository, "efficientnet-lite0") == entry
+
+
+def test_a_detector_is_its_backbone_and_head() -> None:
+    model = load_model("torchvision:ssd300_vgg16")
+    assert model.example[0].shape == (1, 3, 300, 300)
+    with torch.inference_mode():
+        answer = model.module(model.example[0])
+    assert {name: tuple(tensor.shape) for name, tensor in answer.items()} == {
+        "bbox_regression": (1, 8732, 4),
+        "cls_logits": (1, 8732, 91),
+    }
+    with pytest.raises(GnomonError, match="proposals"):
+        load_model("torchvision:fasterrcnn_mobilenet_v3_large_fpn")
+
+
+def test_a_model_of_another_licence_names_its_extra(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "ultralytics.nn.tasks", None)
+    assert in_catalog("ultralytics:yolov8x")
+    assert "ultralytics:NAME" in known_names()
+    with pytest.raises(GnomonError, match=r"gnomon\[yolo\]") as caught:
+        load_model("ultralytics:yolov8x")
+    assert (caught.value.status, caught.value.code) == (422, "model_package_missing")
+
+
+@pytest.mark.parametrize(
+    ("name", "giga_macs", "megabytes", "blocks"),
+    [("torchvision:resnet18", 1.81, 46.8, (8, 12)), ("torchvision:mobilenet_v2", 0.30, 14.2, (15, 30))],
+)
+def test_networks_cost_what_is_published(name: str, giga_macs: float, megabytes: float, blocks: tuple[int, int]) -> None:
+    model = load_model(name)
+    layers = Layers.from_json(json.loads(capture(model.module, model.example, model.description)["layers.json"]))
+    assert layers.macs() / 1e9 == pytest.approx(giga_macs, abs=0.01)
+    assert layers.parameter_bytes() / 1e6 == pytest.approx(megabytes, abs=0.1)
+    assert blocks[0] <= len(layers.blocks) <= blocks[1]
+    assert all(block.splittable and block.parameter_bytes for block in layers.blocks)
