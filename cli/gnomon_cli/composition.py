@@ -56,6 +56,8 @@ from gnomon_gateway.version import this_version
 from gnomon_platforms.local.builder import EnvironmentBuilder
 from gnomon_platforms.local.platform import LocalPlatform
 from gnomon_platforms.local.users import function_users
+from gnomon_profiler.measuring.machine import this_machine
+from gnomon_profiler.measuring.store import FOLDER as PROFILES
 from gnomon_profiler.repository import DirectoryRepository
 
 _LOG = logging.getLogger("gnomon")
@@ -79,6 +81,10 @@ class Gnomon:
             built=builder,
             images=options.images,
             cores=options.cores,
+            pool=options.pool,
+            reserved_cores=options.reserved_cores,
+            profiles=options.models / PROFILES,
+            machine_id=this_machine().id,
             clock=clock,
         )
         policies = with_entry_points(options.policies)

@@ -10,7 +10,8 @@ from pathlib import Path
 class ServeOptions:
     """The options of `gnomon serve`.
 
-    `state` holds what must outlive a restart. `cores` bounds the node, None for all of the machine's. `images` is a further table
+    `state` holds what must outlive a restart. `cores` bounds the node, None for all of the machine's. `pool` is how many empty
+    containers are kept from which Shadows are made, `reserved_cores` what is held back for Shadows. `images` is a further table
     of images and their runtimes. `secrets` is the folder of `basic-auth-user` and `basic-auth-password`, None for one in the
     state folder. `policies` are the third-party policies that may be loaded, `callback_hosts` the hosts that an asynchronous
     answer may be sent to.
@@ -21,6 +22,8 @@ class ServeOptions:
     state: Path
     models: Path
     cores: int | None
+    pool: int
+    reserved_cores: float
     images: Path | None
     basic_auth: bool
     secrets: Path | None

@@ -12,6 +12,9 @@ from gnomon_cli.command import Command
 from gnomon_cli.serve_options import ServeOptions
 from gnomon_cli.state import state_folder
 
+MAX_POOL = 64
+"""Each holds the memory of a process with torch, some 20 MB of its own."""
+
 
 def serve_options(function: Any) -> Any:
     """Where the node listens, what it keeps and what it may use."""
@@ -22,6 +25,18 @@ def serve_options(function: Any) -> Any:
             click.option("--state", default="", metavar="FOLDER", help="What must outlive a restart; default .gnomon here."),
             click.option("--models", default="", metavar="FOLDER", help="Model repository; default: models in the state folder."),
             click.option("--cores", type=click.IntRange(min=1), default=None, help="Cores that instances may use; default all."),
+            click.option(
+                "--pool",
+                type=click.IntRange(0, MAX_POOL),
+                default=1,
+                help="Empty containers kept warm, from which Shadows are made; default 1.",
+            ),
+            click.option(
+                "--reserved-cores",
+                type=click.FloatRange(min=0),
+                default=0.0,
+                help="Cores held back for Shadows while there is room elsewhere; default 0.",
+            ),
             click.option(
                 "--images",
                 type=click.Path(exists=True, dir_okay=False, path_type=Path),
@@ -70,6 +85,7 @@ def read_options(*, state: str, models: str, **options: Any) -> ServeOptions:
     examples="""
     gnomon serve
     gnomon serve --port 9000 --state ./state --cores 4
+    gnomon serve --pool 2
     gnomon serve --host 0.0.0.0 --basic-auth
     """,
 )
