@@ -18,6 +18,8 @@ _REFIT = 0.05
 _REFIT_S = 1e-4
 """A tenth of a millisecond is below what any timer keeps to. Batches shorter than that differ by a half from one to the next."""
 _MOST_SEEN = 20
+_SPEAKS = 5
+"""Fewer batches say nothing about the machine: the first ones are cold."""
 
 
 class Curve:
@@ -56,11 +58,11 @@ class Curve:
 
     @property
     def ratio(self) -> float | None:
-        """Measured against expected, in the mean of the last hundred or so; None before there are enough to speak of.
+        """Measured against expected, in the mean of the last forty or so; None before there are enough to speak of.
 
         Other than `factor`, it knows no doubts, and a first batch that was cold weighs no more than the others.
         """
-        return self._ratio if self._ratios >= _MOST_SEEN else None
+        return self._ratio if self._ratios >= _SPEAKS else None
 
     def observe(self, batch: int, seconds: float) -> bool:
         """A batch took this long; whether that changed the curve."""

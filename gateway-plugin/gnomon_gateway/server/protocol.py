@@ -19,6 +19,7 @@ from uvicorn.server import ServerState
 
 from gnomon_core.errors import GnomonError
 from gnomon_gateway.server.exchange import SMALL_BYTES, STATUS_LINES, Exchange, leave
+from gnomon_gateway.server.farewell import PoliteTransport
 from gnomon_gateway.server.heads import CHECKED, Head, malformed, too_large
 from gnomon_gateway.server.intake import REQUEST_EVENTS, Intake
 from gnomon_gateway.server.shared import Phase, Shared
@@ -137,6 +138,9 @@ class GatewayProtocol(Intake):
             self.transport.write_eof()
         else:
             self.transport.close()
+
+    def _close_after_cycle(self) -> None:
+        self.close_after_answer(unread=self.unread_bytes() > 0)
 
     # The parser's callbacks
 
@@ -281,6 +285,7 @@ class GatewayProtocol(Intake):
         self.headers.extend(headers)
         super().on_headers_complete()
         self._receiving = self.cycle
+        self.cycle.transport = PoliteTransport(self.transport, self._close_after_cycle)
 
     def _decline(self, rest: bytes) -> None:
         """Go on in HTTP/1.1 where a client offers another protocol, as Java's does with every request.

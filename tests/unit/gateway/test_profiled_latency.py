@@ -92,7 +92,7 @@ def test_every_change_of_a_prediction_shows_as_a_revision() -> None:
 
 def test_a_correction_needs_enough_batches_and_knows_no_doubts() -> None:
     latency = learned()
-    for _ in range(19):
+    for _ in range(4):
         latency.observe("m", 1, 4, 0.06)
     assert latency.corrections(["m"]) == {}
     latency.observe("m", 1, 4, 0.06)
