@@ -1,19 +1,25 @@
 """How long the platform of this machine takes to start an instance of a model: asked of the platform itself.
 
-A platform of our own is started in an empty folder, with the model's repository. Bodies are made one after the other; each is
-ready when it has loaded its weights, mapped, and answered a first batch.
+A platform of our own is started in an empty folder, with the model's repository. Bodies are made one after the other, each ready
+when it has loaded its weights, mapped, and answered a first batch; then Shadows beside the last of them, each ready when it has
+registered with the pages of its blocks resident.
 """
 
 from __future__ import annotations
 
 import asyncio
+import json
+import os
 import statistics
 import tempfile
 import time
 from pathlib import Path
 
-from gnomon_core.fleet import Instance
-from gnomon_core.functions import FunctionKey, read_deployment
+from gnomon_core.blocks import Layers
+from gnomon_core.errors import GnomonError
+from gnomon_core.fleet import Instance, InstanceState
+from gnomon_core.functions import FunctionKey, FunctionSpec, read_deployment
+from gnomon_core.pairs import Pair
 from gnomon_core.seam_values import InstanceRequest, ModelEntry
 from gnomon_core.seams import BatchChannel, ModelRepository
 from gnomon_platforms.local.images import BuiltHandler
@@ -22,12 +28,15 @@ from gnomon_profiler.measuring.assembly import ReadyTimes
 
 REPEATS = 9
 PAUSE_S = 0.2
-"""Between starts, in which the zygote forks the next child ahead."""
+"""Between starts, in which the zygote forks the next child ahead and the pool is filled again."""
 PATIENCE_S = 60.0
+LOOK_EVERY_S = 0.0005
+SHADOWS_SHARE = 1 / 3
+"""Of the model's weights, at most, in the Shadows that are started."""
 
 
 class _Told:
-    """A platform's listener: a future for each instance that is waited for."""
+    """A platform's listener: what has become ready or has gone, for those who wait for it."""
 
     def __init__(self) -> None:
         self._ready: dict[str, asyncio.Future[float]] = {}
@@ -49,7 +58,7 @@ class _Told:
         self.gone(instance_id).set_result(reason)
 
     def pair_changed(self, body: Instance) -> None:
-        """Nobody here is paired."""
+        """No batch is sent here, so nobody needs to know."""
 
     def log_line(self, function: FunctionKey, instance_id: str, text: str) -> None:
         """What an instance says is not asked for."""
@@ -63,37 +72,100 @@ class _NothingBuilt:
         return None
 
 
+class _Starts:
+    """Starts instances of one function on a platform, one at a time."""
+
+    def __init__(self, platform: LocalPlatform, told: _Told, spec: FunctionSpec) -> None:
+        self._platform = platform
+        self._told = told
+        self._spec = spec
+
+    async def body(self) -> tuple[Instance, float]:
+        """A Body, and from the decision until it was ready."""
+        await asyncio.sleep(PAUSE_S)
+        began_s = time.perf_counter()
+        instance = await self._platform.create(InstanceRequest(self._spec, 1, 1, None, {}))
+        ready, gone = self._told.ready(instance.id), self._told.gone(instance.id)
+        await asyncio.wait((ready, gone), timeout=PATIENCE_S, return_when=asyncio.FIRST_COMPLETED)
+        if not ready.done():
+            raise _not_started(gone)
+        return instance, ready.result() - began_s
+
+    async def shadow(self, body: Instance, pair: Pair) -> float:
+        """From the decision for a Shadow until it has registered. It has gone when this returns."""
+        await asyncio.sleep(PAUSE_S)
+        began_s = time.perf_counter()
+        shadow = await self._platform.create_shadow(body.id, pair)
+        gone = self._told.gone(shadow.id)
+        while not self._is_ready(shadow):
+            if gone.done() or time.perf_counter() > began_s + PATIENCE_S:
+                raise _not_started(gone)
+            await asyncio.sleep(LOOK_EVERY_S)
+        took_s = time.perf_counter() - began_s
+        await self.end(shadow)
+        return took_s
+
+    async def end(self, instance: Instance) -> None:
+        """Stop an instance and return when it has gone."""
+        await self._platform.destroy(instance.id)
+        await self._told.gone(instance.id)
+
+    def _is_ready(self, wanted: Instance) -> bool:
+        living = self._platform.instances(wanted.function)
+        return any(one.id == wanted.id and one.state is InstanceState.READY for one in living)
+
+
 def measure_starts(repository: ModelRepository, entry: ModelEntry) -> ReadyTimes:
-    """The median time from a decision to a Body that is ready.
+    """Median times from decisions to instances that are ready.
 
     Raises:
-        GnomonError: the platform could not be started.
+        GnomonError: an instance or the platform could not be started.
 
     """
+    assert entry.layers is not None, "a profile is measured of a model with blocks"
+    layers = Layers.from_json(json.loads(entry.layers.read_bytes()))
+    blocks = shadow_blocks(layers)
     with tempfile.TemporaryDirectory(prefix="gnomon-starts-") as folder:
-        times_s = asyncio.run(_start_bodies(Path(folder), repository, entry))
-    return ReadyTimes(body_s=statistics.median(times_s), how=f"the local platform, {len(times_s)} starts")
+        platform = LocalPlatform(Path(folder), repository, _NothingBuilt(), cores=max(2, os.cpu_count() or 1))
+        bodies_s, shadows_s = asyncio.run(_start_all(platform, entry, Pair(1, blocks, (0, 1))))
+    how = f"the local platform, {REPEATS} starts of each; a Shadow of {layers.parameter_bytes(blocks) / 1e6:.1f} MB from the pool"
+    if not shadows_s:
+        return ReadyTimes(statistics.median(bodies_s), how.partition(" of each")[0])
+    return ReadyTimes(statistics.median(bodies_s), how, statistics.median(shadows_s), layers.parameter_bytes(blocks))
 
 
-async def _start_bodies(folder: Path, repository: ModelRepository, entry: ModelEntry) -> list[float]:
+def shadow_blocks(layers: Layers) -> tuple[int, ...]:
+    """The lightest blocks that can be split, up to a third of the weights together."""
+    able = [number for number, block in enumerate(layers.blocks) if block.splittable]
+    chosen: list[int] = []
+    for number in sorted(able, key=lambda number: layers.blocks[number].parameter_bytes):
+        if layers.parameter_bytes([*chosen, number]) <= SHADOWS_SHARE * layers.parameter_bytes():
+            chosen.append(number)
+    return tuple(sorted(chosen))
+
+
+async def _start_all(platform: LocalPlatform, entry: ModelEntry, pair: Pair) -> tuple[list[float], list[float]]:
     told = _Told()
-    platform = LocalPlatform(folder, repository, _NothingBuilt())
     annotations = {"gnomon/model": f"{entry.name}@{entry.version}"}
     spec = read_deployment({"service": "profiled", "image": "gnomon/body", "annotations": annotations})
+    starts = _Starts(platform, told, spec)
     await platform.start(told)
     try:
         platform.check(spec)
         await platform.prepare(spec)
-        times_s = []
+        bodies_s, shadows_s = [], []
         for _ in range(REPEATS):
-            await asyncio.sleep(PAUSE_S)
-            began_s = time.perf_counter()
-            instance = await platform.create(InstanceRequest(spec, 1, 1, None, {}))
-            ready, gone = told.ready(instance.id), told.gone(instance.id)
-            await asyncio.wait((ready, gone), timeout=PATIENCE_S, return_when=asyncio.FIRST_COMPLETED)
-            times_s.append(ready.result() - began_s)
-            await platform.destroy(instance.id)
-            await gone
+            body, took_s = await starts.body()
+            bodies_s.append(took_s)
+            await starts.end(body)
+        if pair.blocks:
+            body, _ = await starts.body()
+            shadows_s = [await starts.shadow(body, pair) for _ in range(REPEATS)]
     finally:
         await platform.stop()
-    return times_s
+    return bodies_s, shadows_s
+
+
+def _not_started(gone: asyncio.Future[str]) -> GnomonError:
+    reason = gone.result() if gone.done() else f"not ready after {PATIENCE_S:g} s"
+    return GnomonError(500, "start_failed", f"An instance could not be started: {reason}", "Try again.")

@@ -23,7 +23,7 @@ from gnomon_profiler.figures.tables import (
     sensitivities,
 )
 
-DOTS_PER_INCH = 72
+DOTS_PER_INCH = 60
 _PANEL_INCHES = (5.6, 3.4)
 _COLOURS = ("#1f6f8b", "#e07a2f", "#6a8532")
 
@@ -62,6 +62,8 @@ def _picture(pyplot: Any, path: Path, fill: Callable[[list[Any]], None], grid: t
     rows, columns = grid
     figure, axes = pyplot.subplots(rows, columns, squeeze=False, figsize=(_PANEL_INCHES[0] * columns, _PANEL_INCHES[1] * rows))
     fill(list(axes.flat))
+    for axis in axes.flat:
+        axis.xaxis.get_major_locator().set_params(integer=axis.get_xlabel() == "block")
     figure.tight_layout()
     figure.savefig(path, dpi=DOTS_PER_INCH)
     pyplot.close(figure)
@@ -85,6 +87,7 @@ def _sensitivity(axis: Any, profile: ModelProfile, cores: int) -> None:
     numbers = [row.number for row in rows]
     axis.bar(numbers, [1000 * row.increase_s for row in rows], color=_COLOURS[0], label="latency increase (ms)")
     axis.set(xlabel="block", ylabel="latency increase (ms)")
+    axis.margins(y=0.4)  # room for the legend
     other = axis.twinx()
     other.plot(
         numbers, [row.parameter_bytes / 1e6 for row in rows], "o-", color=_COLOURS[1], markersize=3, label="parameters (MB)"

@@ -3,7 +3,7 @@
     profiles/NAME@VERSION/MACHINE.json       a gnomon_core.profiles.ModelProfile
     profiles/NAME@VERSION/MACHINE.journal    the cells of a run that is not finished
 
-A profile belongs to one program: where the repository's entry has another one by now, it is not found.
+A profile belongs to one program and one machine; who serves a model looks for that of both.
 """
 
 from __future__ import annotations
@@ -40,16 +40,6 @@ class ProfileStore:
                 yield path, read_profile(path)
             except (OSError, ValueError):
                 continue
-
-    def find(self, model: str, program_sha256: str, machine_id: str) -> ModelProfile | None:
-        """The model's profile on this machine; without one, that on the machine with the most cores: better than knowing nothing.
-
-        Served latencies correct either.
-        """
-        fitting = {path.stem: profile for path, profile in self.list(model) if profile.layers.program_sha256 == program_sha256}
-        if machine_id in fitting:
-            return fitting[machine_id]
-        return max(fitting.values(), key=lambda profile: max(profile.whole.seconds, default=0), default=None)
 
     def put(self, model: str, machine_id: str, profile: ModelProfile) -> Path:
         """Write a profile, whole or not at all."""

@@ -190,8 +190,8 @@ def test_runs_that_were_ended_go_on_with_the_same_command(
     assert re.search("[2-6] of 7 cells are measured already", last.stderr)
     measured = ModelProfile.from_json(json.loads(last.stdout))
     assert {batch for row in measured.whole.seconds.values() for batch in row} == {1, 2}
-    assert measured.provenance["starts"].startswith("Body by the local platform")
-    assert store.find("funnel@1", entry.sha256["program.json"], this_machine().id) == measured
+    assert measured.provenance["starts"].startswith("the local platform, 9 starts of each; a Shadow of ")
+    assert read_profile(store.path("funnel@1", this_machine().id)) == measured
     assert not store.journal("funnel@1", this_machine().id).exists()
 
 

@@ -45,6 +45,17 @@ def test_activations_stay_with_the_layer_before_them() -> None:
     assert cuts(chain, (10, 0, 0, 10, 0, 0), (800, 8, 0, 800, 8, 0)) == [0, 3, 6]
 
 
+def test_a_normalisation_is_not_cut_off_to_make_a_small_neighbour_larger() -> None:
+    chain = program(
+        *(
+            (f"{kind}{n}", f"conv{n}" if kind == "norm" else f"norm{n - 1}" if n else "x")
+            for n in range(80)
+            for kind in ("conv", "norm")
+        )
+    )
+    assert all(at % 2 == 0 for at in cuts(chain, (10, 0) * 80, (800, 80) * 80))
+
+
 def test_a_cut_goes_behind_the_pooling_where_less_crosses() -> None:
     chain = program(("conv1", "x"), ("pool", "conv1"), ("conv2", "pool"))
     assert cuts(chain, (10, 0, 10), (8, 0, 8), {"pool": 4}) == [0, 2, 3]

@@ -21,7 +21,7 @@ from gnomon_profiler.measuring.journal import Journal, spread_of
 from gnomon_profiler.measuring.machine import Machine, this_machine
 from gnomon_profiler.measuring.profiling import Wishes, parse_numbers, plan_for
 from gnomon_profiler.measuring.session import Remaining, Session
-from gnomon_profiler.measuring.store import ProfileStore
+from gnomon_profiler.measuring.store import ProfileStore, read_profile
 
 MB = 1_000_000
 LAYERS = Layers(
@@ -259,21 +259,20 @@ def test_what_is_no_list_of_numbers(text: str) -> None:
         parse_numbers(text)
 
 
-def test_a_store_finds_this_machines_profile_else_the_one_with_the_most_cores(tmp_path: Path, profile: ModelProfile) -> None:
+def test_a_store_keeps_profiles_by_model_and_machine(tmp_path: Path, profile: ModelProfile) -> None:
     store = ProfileStore(tmp_path)
-    assert store.find("m@1", "abc", "here") is None
-    one_core = replace(profile, whole=replace(profile.whole, seconds={1: profile.whole.seconds[1]}))
-    store.put("m@1", "small", one_core)
-    store.put("m@1", "large", profile)
-    assert store.find("m@1", "abc", "here") == profile
-    store.put("m@1", "here", one_core)
-    assert store.find("m@1", "abc", "here") == one_core
-    assert [path.stem for path, _ in store.list("m@1")] == ["here", "large", "small"]
+    path = store.put("m@1", "here", profile)
+    store.put("m@1", "elsewhere", profile)
+    store.put("n@2", "here", replace(profile, model="n@2"))
+    assert path == tmp_path / "profiles" / "m@1" / "here.json"
+    assert read_profile(path) == profile
+    assert [path.stem for path, _ in store.list("m@1")] == ["elsewhere", "here"]
+    assert [one.model for _, one in store.list()] == ["m@1", "m@1", "n@2"]
 
 
-def test_a_profile_of_another_program_or_no_profile_at_all_is_not_found(tmp_path: Path, profile: ModelProfile) -> None:
+def test_what_is_no_profile_is_left_out(tmp_path: Path, profile: ModelProfile) -> None:
     store = ProfileStore(tmp_path)
     store.put("m@1", "here", profile)
     store.path("m@1", "torn").write_text('{"format": "gnomon-profile/1", "model"', encoding="utf-8")
-    assert store.find("m@1", "another program", "here") is None
+    store.path("m@1", "other").write_text("{}", encoding="utf-8")
     assert [path.stem for path, _ in store.list()] == ["here"]
