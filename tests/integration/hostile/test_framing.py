@@ -280,3 +280,13 @@ def test_answers_that_cannot_leave_a_body_unread_end_the_connection(gateway: Att
         assert [answer.status for answer in read_answers(connection)] == [404, 404], (
             "a small body is read and the connection kept"
         )
+
+
+@targets
+def test_the_answer_reaches_a_client_whose_body_nobody_read(gateway: Attacked, target: str) -> None:
+    """Closing with something unread resets the connection, and the reset may overtake the answer on its way."""
+    request = post(f"{target}/nothing", b"Connection: close\r\nContent-Length: 300000\r\n", bytes(300_000))
+    for _ in range(20):
+        (answer,) = gateway.exchange(request.replace(b"POST", b"PUT", 1))
+        assert answer.status in (200, 404, 405)
+        assert answer.headers["connection"] == "close"
