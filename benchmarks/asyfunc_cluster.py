@@ -1,0 +1,162 @@
+"""AsyFunc's policies on a simulated cluster: one hour of Twitter for each model, beside od, lv, k-lv and opt, which sees the future.
+
+    python -m benchmarks.asyfunc_cluster [--quick] [--profiles FOLDER] [--models NAME …] [--processes N]
+
+For each measured profile in `profiles/`: memory × time, CPU utility (cores × seconds in inference, a waiting Shadow being idle)
+and SLO violations, in both weight modes, for an SLO of t_l(16, 8) and 1.5 × it. Cores that were not measured are extrapolated
+with 2, 5 and 10 % serial work, and each figure says so; the conclusions say in how many of the three they hold. `cluster_cells`
+has what the paper leaves open and how it is settled here.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import multiprocessing
+import os
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import replace
+from pathlib import Path
+
+from benchmarks.cluster_cells import C_MAX, READINGS, Cell, Outcome, Row, measure, read_model
+from benchmarks.pace import ROOT, pace_of, pace_parser, step
+from benchmarks.report import Figure, write
+from gnomon_core.errors import bad_request
+from gnomon_core.profiles import FORMAT
+
+SERIAL = (0.02, 0.05, 0.10)
+USUAL = 0.05
+OTHERS = ((1.0, "private"), (1.5, "shared"), (1.0, "shared"))
+HOUR_S, QUICK_S = 3600.0, 120.0
+SIDE_BY_SIDE = ("asyfunc", "asyfunc- without layers", "asyfunc- without adaptive", "od", "lv", "k-lv", "opt")
+GB = 1e9
+
+CLAIMS: tuple[tuple[str, Callable[[dict[str, Row]], bool]], ...] = (
+    ("fewer violations than without layers", lambda by: by["asyfunc"].violations < by["asyfunc- without layers"].violations),
+    ("fewer violations than od", lambda by: by["asyfunc"].violations < by["od"].violations),
+    ("no more violations than k-lv", lambda by: by["asyfunc"].violations <= by["k-lv"].violations),
+    ("less memory than k-lv", lambda by: by["asyfunc"].memory_bytes < by["k-lv"].memory_bytes),
+    ("higher CPU utility than k-lv", lambda by: by["asyfunc"].cpu_utility > by["k-lv"].cpu_utility),
+)
+
+
+def cells_of(path: Path, *, quick: bool, readings: bool) -> list[Cell]:
+    """What is simulated for one profile."""
+    duration_s = QUICK_S if quick else HOUR_S
+    whole = read_model(path, None).whole.measured(C_MAX)
+    usual, others = (None, ()) if whole else (USUAL, tuple(serial for serial in SERIAL if serial != USUAL))
+    first = Cell(path, usual, 1.5, "private", 1.0, duration_s, readings)
+    if quick:
+        return [first]
+    found = [first, *(replace(first, slo=slo, mode=mode, readings=False) for slo, mode in OTHERS)]
+    found += [replace(first, serial=serial, slo=slo, readings=False) for serial in others for slo in (1.0, 1.5)]
+    return found + [replace(first, mode=mode, kappa=10.0, readings=False) for mode in ("private", "shared")]
+
+
+def figures_of(outcome: Outcome) -> list[Figure]:
+    """A cell's three figures are those of `asyfunc`; the other policies stand beside them."""
+    key, rows = f"{outcome.model}: {outcome.cell.name}", outcome.rows
+    said = f"{outcome.best} for {outcome.rate_rps:.1f} rps, {outcome.nodes} nodes, {outcome.extrapolated}"
+    beside = SIDE_BY_SIDE[1:]
+
+    def figure(what: str, unit: str, value: Callable[[Row], float]) -> Figure:
+        others = ", ".join(f"{name} {value(rows[name]):.3g}" for name in beside)
+        return Figure(f"{key}: {what}", value(rows["asyfunc"]), unit, detail=f"{others}; {said}")
+
+    shadows = f"{rows['asyfunc'].shadows} Shadows, {rows['asyfunc'].shadow_s:.3g} at a time"
+    found = [
+        figure("SLO violations", "%", lambda row: 100 * row.violations),
+        figure("memory", "GB", lambda row: row.memory_bytes / GB),
+        figure("CPU utility", "%", lambda row: 100 * row.cpu_utility),
+        figure("Bodies", f"on average; {shadows}", lambda row: row.bodies),
+    ]
+    if outcome.cell.readings:
+        found += [
+            Figure(
+                f"{key}: with {name}",
+                100 * rows[name].violations,
+                "% SLO violations",
+                detail=f"{rows[name].memory_bytes / GB:.3g} GB, {100 * rows[name].cpu_utility:.3g} % utility, "
+                f"{rows[name].cores:.3g} cores, {rows[name].shadows} Shadows; as settled {100 * rows['asyfunc'].violations:.3g} %, "
+                f"{rows['asyfunc'].memory_bytes / GB:.3g} GB, {100 * rows['asyfunc'].cpu_utility:.3g} %",
+            )
+            for name in READINGS
+        ]
+    return found
+
+
+def conclusions(outcomes: Iterable[Outcome]) -> list[Figure]:
+    """Of each claim, in how many of the serial fractions it holds, with private weights and κ = 1."""
+    groups: dict[tuple[str, float], list[Outcome]] = {}
+    for outcome in outcomes:
+        cell = outcome.cell
+        if (cell.mode, cell.kappa) == ("private", 1.0):
+            groups.setdefault((outcome.model, cell.slo), []).append(outcome)
+    found: list[Figure] = []
+    for (model, slo), group in groups.items():
+        for claim, holds in CLAIMS:
+            held = [outcome for outcome in group if holds(dict(outcome.rows))]
+            where = ", ".join("measured" if each.cell.serial is None else f"{each.cell.serial:.0%}" for each in held) or "none"
+            found.append(
+                Figure(f"{model}: {slo:g} × SLO: {claim}", len(held), f"of {len(group)} profiles", detail=f"holds for {where}")
+            )
+    return found
+
+
+def profiles_in(folder: Path, models: Sequence[str]) -> list[Path]:
+    """The profiles of these models, of all where none is named.
+
+    Raises:
+        GnomonError: 400 `bad_profile` where there are none.
+
+    """
+    found: list[Path] = []
+    for path in sorted(folder.rglob("*.json")):
+        document = json.loads(path.read_text(encoding="utf-8"))
+        if isinstance(document, dict) and document.get("format") == FORMAT:
+            name = str(document["model"]).partition("@")[0]
+            if not models or name in models:
+                found.append(path)
+    if not found:
+        raise bad_request("bad_profile", f"{folder} holds no profile.", "Measure models with `gnomon models profile NAME`.")
+    return found
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    parser = pace_parser(__doc__ or "")
+    parser.add_argument("--profiles", type=Path, default=ROOT / "profiles", help="where the profiles are")
+    parser.add_argument("--models", nargs="*", default=(), metavar="NAME", help="only these")
+    parser.add_argument("--processes", type=int, default=os.cpu_count() or 1, help="how many cells at once")
+    asked = parser.parse_args(arguments)
+    run(asked)
+
+
+def run(asked: argparse.Namespace) -> None:
+    pace = pace_of(asked)
+    paths = profiles_in(asked.profiles, asked.models)
+    cells = [cell for path in paths for cell in cells_of(path, quick=pace.quick, readings=True)]
+    outcomes: list[Outcome] = []
+    with ProcessPoolExecutor(asked.processes, mp_context=multiprocessing.get_context("spawn")) as pool:
+        for outcome in pool.map(measure, cells):
+            outcomes.append(outcome)
+            step(f"{outcome.model}: {outcome.cell.name} ({len(outcomes)} of {len(cells)})\n{table(outcome)}")
+    figures = [figure for outcome in outcomes for figure in figures_of(outcome)] + conclusions(outcomes)
+    write("asyfunc_cluster", figures, repeats=1, packages=("gnomon",), folder=pace.results)
+
+
+def table(outcome: Outcome) -> str:
+    """A cell for a reader."""
+    load = f"SLO {outcome.slo_s * 1e3:.0f} ms, {outcome.rate_rps:.1f} rps"
+    said = f"  {load}, {outcome.nodes} nodes, {outcome.best}, {outcome.extrapolated}"
+    lines = [
+        f"  {row.policy:26} {row.violations:7.2%} over the SLO  {row.memory_bytes / GB:7.2f} GB  {row.cpu_utility:6.1%} utility  "
+        f"{row.bodies:6.2f} Bodies, {row.most} at most, {row.shadows} Shadows ({row.shadow_s:.2f})  {row.cores:6.1f} cores  "
+        f"b {row.batch:.2f}"
+        for row in outcome.rows.values()
+    ]
+    return "\n".join((said, *lines))
+
+
+if __name__ == "__main__":
+    main()
