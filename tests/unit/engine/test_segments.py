@@ -2,7 +2,7 @@
 
 import itertools
 import weakref
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
@@ -39,8 +39,8 @@ def residual(program: Make) -> Program:
     return program(RESIDUAL, "y", weights=WEIGHTS)
 
 
-def pieces(model: Program, runs: Sequence[tuple[int, int]], weights: Mapping[str, Tensor] = WEIGHTS) -> list[Segment]:
-    return [segment for segment, _ in segments_between(model, weights, runs)]
+def pieces(model: Program, runs: Sequence[tuple[int, int]]) -> list[Segment]:
+    return segments_between(model, WEIGHTS, runs)
 
 
 def in_pieces(segments: Sequence[Segment], x: Tensor, cut: int | None = None) -> tuple[Tensor, dict[str, Tensor]]:

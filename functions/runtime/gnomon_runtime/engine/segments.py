@@ -119,23 +119,23 @@ class Segment(PlannedOperations):
 
 def segments_between(
     program: Program, weights: Mapping[str, Tensor], runs: Sequence[tuple[int, int]], limits: Limits | None = None
-) -> list[tuple[Segment, bool]]:
-    """A whole program as segments in order, and of each whether it is one of these runs of operations.
+) -> list[Segment]:
+    """A whole program as segments in order: each of these runs of operations, and what lies between them.
 
     Raises:
         ValueError: the runs overlap, are out of order, or touch each other.
 
     """
     flow = Flow(program)
-    pieces: list[tuple[Segment, bool]] = []
+    pieces: list[Segment] = []
     at = 0
     for begin, end in runs:
         if begin < at or (begin == at and at > 0):
             raise ValueError("runs of operations that are not apart")
         if begin > at:
-            pieces.append((Segment(program, flow.border(at, begin), weights, limits), False))
-        pieces.append((Segment(program, flow.border(begin, end), weights, limits), True))
+            pieces.append(Segment(program, flow.border(at, begin), weights, limits))
+        pieces.append(Segment(program, flow.border(begin, end), weights, limits))
         at = end
     if at < len(program.operations):
-        pieces.append((Segment(program, flow.border(at, len(program.operations)), weights, limits), False))
+        pieces.append(Segment(program, flow.border(at, len(program.operations)), weights, limits))
     return pieces

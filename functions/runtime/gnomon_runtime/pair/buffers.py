@@ -75,10 +75,8 @@ class SharedBuffer:
         return [self._tensor(row) for row in rows]
 
     def close(self) -> None:
-        """Unmap it. A view that somebody still has keeps the memory until it goes."""
-        del self._raw
-        with contextlib.suppress(BufferError):
-            self._map.close()
+        """Let go of it. It is unmapped with the last view that somebody has: torch would not notice an unmapping under it."""
+        del self._raw, self._map
 
     def _tensor(self, row: Row) -> Tensor:
         dtype = TORCH_DTYPES[row.datatype]

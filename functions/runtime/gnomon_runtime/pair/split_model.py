@@ -79,7 +79,12 @@ class SplitModel:
         self._model = model
         self._link = link
         self._predictions = predictions
-        self._segments = segments_between(model.program, model.weights.tensors, runs)
+        run_of = {ends: number for number, ends in enumerate(runs)}
+        self._segments = [
+            (segment, run_of.get((segment.border.begin, segment.border.end)))
+            for segment in segments_between(model.program, model.weights.tensors, runs)
+        ]
+        """Each with the number of the run that it is; None for what the Body computes alone."""
         self._rest_s: dict[tuple[int, int], float] = {}
         """By run and batch: what came after it the last time."""
         self._asked: dict[int, tuple[int, int]] = {}
@@ -106,12 +111,12 @@ class SplitModel:
         program = self._model.program
         values = dict(zip(program.inputs, inputs, strict=True))
         with torch.inference_mode():
-            for index, (segment, offloaded) in enumerate(self._segments):
+            for segment, index in self._segments:
                 border = segment.border
                 given = [values[name] for name in border.reads]
                 for name in border.passing:
                     del values[name]
-                if offloaded and self.over is None:
+                if index is not None and self.over is None:
                     budget_s = None if left_s is None else left_s - (time.monotonic() - began_s)
                     made = self._together(segment, given, (index, batch, samples), budget_s)
                     ends_s[index] = time.monotonic()
@@ -209,7 +214,7 @@ class SplitModel:
     def _prepare(self, layers: Layers) -> None:
         """Have as much of the buffers ready as the largest split of these runs needs."""
         most = max((self.pair.shadow_samples(batch) for batch in range(1, len(self.pair.split) + 1)), default=0)
-        borders = [segment.border for segment, offloaded in self._segments if offloaded]
+        borders = [segment.border for segment, index in self._segments if index is not None]
         for buffer, names in (
             (self._link.to, [border.reads for border in borders]),
             (self._link.back, [border.makes for border in borders]),

@@ -1,0 +1,44 @@
+"""How long a Body waits: twice what the Shadow is predicted to take, never less than 5 ms, never longer than the batch has."""
+
+import pytest
+
+from gnomon_runtime.pair.patience import MAX_CORRECTION, Patience, Predictions, patience
+
+
+@pytest.mark.parametrize(
+    ("predicted_s", "slack_s", "wait"),
+    [
+        (0.020, None, Patience(0.040, whole=True)),
+        (0.020, 0.100, Patience(0.040, whole=True)),
+        (0.001, None, Patience(0.005, whole=True)),
+        (0.0, 1.0, Patience(0.005, whole=True)),
+        (0.030, 0.040, Patience(0.040, whole=False)),
+        (0.020, -0.1, Patience(0.0, whole=False)),
+    ],
+)
+def test_the_wait(predicted_s: float, slack_s: float | None, wait: Patience) -> None:
+    assert patience(predicted_s, slack_s) == wait
+
+
+def test_the_profile_predicts() -> None:
+    """Run 1 with 3 samples: third column of the second row, in milliseconds. The Body's own 50 ms for 2 samples do not matter."""
+    known = Predictions(((1.0, 2.0), (10.0, 20.0, 30.0)))
+    assert known.seconds(1, 3, 0.050, 2) == pytest.approx(0.030)
+
+
+@pytest.mark.parametrize("table", [(), ((1.0, 2.0),), ((), (1.0,))])
+def test_without_a_profile_a_sample_takes_the_shadow_what_it_took_the_body(table: tuple[tuple[float, ...], ...]) -> None:
+    assert Predictions(table).seconds(1, 3, 0.050, 2) == pytest.approx(0.075)
+
+
+def test_a_shadow_that_takes_longer_is_waited_for_longer_up_to_a_bound() -> None:
+    known = Predictions(((10.0,), (10.0,)))
+    known.learn(0, 1, 0.020)
+    assert known.seconds(0, 1, 0.0, 1) == pytest.approx(0.013)  # 0.7 × 1 + 0.3 × 2 times 10 ms
+    for _ in range(100):
+        known.learn(0, 1, 60.0)
+    assert known.seconds(0, 1, 0.0, 1) == pytest.approx(0.010 * MAX_CORRECTION)
+    assert known.seconds(1, 1, 0.0, 1) == pytest.approx(0.010)
+    for _ in range(100):
+        known.learn(0, 1, 0.001)
+    assert known.seconds(0, 1, 0.0, 1) == pytest.approx(0.010)
