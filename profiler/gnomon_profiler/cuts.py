@@ -9,9 +9,10 @@ gives one. Each possible block has a value, and the cuts are those whose blocks 
           − BLOCK                             where nothing else decides, fewer blocks
           − TOO_MUCH · (share − LARGEST)², if more;  − BARE if it has no parameters and the model has some
 
-The share of work is the mean of the shares of MACs and of parameters: a Shadow is chosen by both. Blocks without parameters would
-have infinitely many MACs for a byte, so each is part of a neighbour. A cut is possible where every value that crosses it is one
-row for each sample. Among equals the later cut is taken: a ReLU goes with the convolution before it.
+The share of work is the mean of the shares of MACs and of parameters: a Shadow is chosen by both. What little a normalisation has
+counts with the operation before it, lest a cut goes between them for its sake. Blocks without parameters would have infinitely
+many MACs for a byte, so each is part of a neighbour. A cut is possible where every value that crosses it is one row for each
+sample. Among equals the later cut is taken: a ReLU goes with the convolution before it.
 
 Worked example: conv (share 0.10), batch norm, ReLU, then the same again, SHARE = 1/48. As one block they are worth 1,
 with a cut after the first ReLU 2; a cut before that ReLU is worth as much, but it is earlier and so not taken. If a sum with the
@@ -29,6 +30,7 @@ from dataclasses import dataclass
 from gnomon_profiler.flow import Flow
 
 SHARE = 1 / 48
+LITTLE = SHARE / 4
 EXTRA = 4.0
 BYTES = 0.5
 BLOCK = 1e-3
@@ -91,7 +93,12 @@ def _shares(costs: Costs) -> list[float]:
     known = [column for column in (costs.macs, costs.parameter_bytes) if sum(column)]
     if not known:
         return [1 / len(costs.macs)] * len(costs.macs)
-    return [sum(column[number] / sum(column) for column in known) / len(known) for number in range(len(costs.macs))]
+    shares = [sum(column[number] / sum(column) for column in known) / len(known) for number in range(len(costs.macs))]
+    for number in range(len(shares) - 1, 0, -1):
+        if not costs.macs[number] and shares[number] < LITTLE:
+            shares[number - 1] += shares[number]
+            shares[number] = 0.0
+    return shares
 
 
 def _mean_bytes(flow: Flow, costs: Costs, places: Sequence[int]) -> float:

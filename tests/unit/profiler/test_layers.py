@@ -107,6 +107,25 @@ def test_what_mixes_samples_may_not_be_split(how: str) -> None:
     assert all(block.splittable for block in layers_of(Mixes("nothing"), torch.zeros(1, 6)).blocks)
 
 
+class Nearly(nn.Module):
+    """Looks at other samples a little."""
+
+    def __init__(self, much: float) -> None:
+        super().__init__()
+        self.layer, self.much = nn.Linear(6, 6), much
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.layer(x)
+        return x + self.much * x.mean(0, keepdim=True)
+
+
+def test_a_difference_within_rounding_is_accepted_and_recorded_a_larger_one_is_not() -> None:
+    small, large = (layers_of(Nearly(much), torch.zeros(1, 6)).blocks for much in (1e-6, 1e-4))
+    assert all(block.splittable for block in small)
+    assert 0 < max(block.difference for block in small) <= 1e-5
+    assert not all(block.splittable for block in large)
+
+
 def test_windows_that_are_folded_into_the_batch_are_not_cut_open() -> None:
     class Windows(nn.Module):
         def __init__(self) -> None:
