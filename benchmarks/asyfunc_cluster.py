@@ -1,4 +1,4 @@
-"""AsyFunc's policies on a simulated cluster: one hour of Twitter for each model, beside od, lv, k-lv and opt, which sees the future.
+"""AsyFunc's policies on a simulated cluster: an hour of Twitter for each model, beside od, lv, k-lv and opt (it sees the future).
 
     python -m benchmarks.asyfunc_cluster [--quick] [--profiles FOLDER] [--models NAME …] [--processes N]
 
@@ -71,6 +71,7 @@ def figures_of(outcome: Outcome) -> list[Figure]:
         figure("CPU utility", "%", lambda row: 100 * row.cpu_utility),
         figure("Bodies", f"on average; {shadows}", lambda row: row.bodies),
     ]
+    settled = rows["asyfunc"]
     if outcome.cell.readings:
         found += [
             Figure(
@@ -78,8 +79,8 @@ def figures_of(outcome: Outcome) -> list[Figure]:
                 100 * rows[name].violations,
                 "% SLO violations",
                 detail=f"{rows[name].memory_bytes / GB:.3g} GB, {100 * rows[name].cpu_utility:.3g} % utility, "
-                f"{rows[name].cores:.3g} cores, {rows[name].shadows} Shadows; as settled {100 * rows['asyfunc'].violations:.3g} %, "
-                f"{rows['asyfunc'].memory_bytes / GB:.3g} GB, {100 * rows['asyfunc'].cpu_utility:.3g} %",
+                f"{rows[name].cores:.3g} cores, {rows[name].shadows} Shadows; as settled {100 * settled.violations:.3g} %, "
+                f"{settled.memory_bytes / GB:.3g} GB, {100 * settled.cpu_utility:.3g} %",
             )
             for name in READINGS
         ]
