@@ -4,8 +4,11 @@ server ── selectors loop: supervisor, platform, instances
   ├─ messages        what came in, checked
   ├─ coordination    what it means: events in, effects out, no socket and no clock
   │    ├─ table      the function registration table
-  │    └─ pool       how many empty containers to keep, and when to ask for another
-  └─ effects → links (outboxes), buffers (shared memory for a pair)
+  │    ├─ pool       how many empty containers to keep, and when to ask for another
+  │    ├─ shadows    how a Shadow begins: wish, container, load
+  │    ├─ pairing    how it meets its Body, and changes with it
+  │    └─ endings    how it ends
+  └─ effects         done with links (outboxes) and hand_over (shared memory for a pair)
 
 It plans nothing (the platform says which Shadow works for which Body), and no batch passes through it: when it ends, Bodies and
 pairs go on, and the next one learns from them how things stand. AsyFunc, sections 3.4, 3.5 and 5.2.

@@ -7,11 +7,14 @@ an instance says concerns itself and its own pair only; one that breaks the prot
 from __future__ import annotations
 
 from gnomon_coordinator.effects import Close, Effect, Kill, Papers, Send, Tell
+from gnomon_coordinator.endings import Endings
+from gnomon_coordinator.ledger import Ledger
 from gnomon_coordinator.messages import BadMessageError, Change, Said, Task
+from gnomon_coordinator.pairing import Pairing
 from gnomon_coordinator.pool import Pool
 from gnomon_coordinator.shadows import Shadows
 from gnomon_coordinator.table import Kind, Record, RegistrationTable, Status
-from gnomon_coordinator.work import ENDING, Step
+from gnomon_coordinator.work import ENDING, Work
 from gnomon_core.blocks import Layers
 
 EMPTY_S = 20.0
@@ -26,10 +29,16 @@ class Coordination:
         self.table = RegistrationTable(epoch)
         self.pool = Pool()
         self._effects: list[Effect] = []
-        self.shadows = Shadows(self.table, self.pool, epoch, self._effects)
+        self._ledger = Ledger(self.table, self._effects)
+        self._endings = Endings(self._ledger)
+        self._pairing = Pairing(self._ledger, self._endings)
+        self._shadows = Shadows(self._ledger, self._endings, self._pairing, self.pool, epoch)
         self._forking: set[str] = set()
         """Containers for the pool that have been asked for and are not there yet."""
         self._silent_until_s: dict[str, float] = {}
+
+    def _work(self, shadow_id: str | None) -> Work | None:
+        return None if shadow_id is None else self._ledger.works.get(shadow_id)
 
     def take(self) -> list[Effect]:
         effects = list(self._effects)
@@ -43,10 +52,10 @@ class Coordination:
         if instance_id in self.table:
             return
         if kind is Kind.SHADOW:
-            self.shadows.found(instance_id, now_s)
+            self._shadows.found(instance_id, now_s)
         elif kind is Kind.EMPTY:
             self._forking.discard(instance_id)
-            if self.shadows.take_awaited(instance_id, now_s):
+            if self._shadows.container_found(instance_id, now_s):
                 return
             self.table.insert(instance_id, kind)
             self._silent_until_s[instance_id] = now_s + EMPTY_S
@@ -59,16 +68,16 @@ class Coordination:
         if instance_id in self._forking:
             self._forking.discard(instance_id)
             self.pool.failed(now_s)
-        if self.shadows.container_gone(instance_id, now_s):
+        if self._shadows.container_gone(instance_id, now_s):
             return
         self._silent_until_s.pop(instance_id, None)
         row = self.table.get(instance_id)
-        work = self.shadows.get(instance_id)
+        work = self._work(instance_id)
         if work is not None:
-            self.shadows.gone(work)
+            self._endings.gone(work)
         elif row is not None:
             if row.kind is Kind.BODY:
-                self.shadows.body_gone(row, now_s)
+                self._endings.body_gone(row, now_s)
             elif row.status is Status.SILENT:
                 self.pool.failed(now_s)
             self.table.remove(instance_id)
@@ -87,13 +96,17 @@ class Coordination:
             # Words for another coordinator. Whether this one has been replaced is the supervisor's to say.
             return
         if row.kind is Kind.EMPTY:
-            self._container_said(row, said)
+            self._container_said(row, said, now_s)
         elif row.kind is Kind.SHADOW:
             self._shadow_said(row, said, now_s)
         else:
             self._body_said(row, said, now_s)
 
-    def _container_said(self, row: Record, said: Said) -> None:
+    def _container_said(self, row: Record, said: Said, now_s: float) -> None:
+        if said.say == "registered" and row.status is Status.SILENT:
+            # An earlier coordinator loaded it, and ended before the supervisor had heard its new name.
+            self._end_container(row, now_s)
+            return
         if said.say != "empty":
             raise BadMessageError(f"an empty container says {said.say!r}")
         if row.status is Status.SILENT:
@@ -102,19 +115,19 @@ class Coordination:
             self.pool.filled()
 
     def _shadow_said(self, row: Record, said: Said, now_s: float) -> None:
-        work = self.shadows.get(row.id)
+        work = self._work(row.id)
         if work is None or work.step in ENDING:
             return
         if said.say == "empty":
-            self.shadows.empty(work, now_s)
+            self._shadows.empty(work, now_s)
         elif said.say == "registered":
-            self.shadows.registered(work, said, now_s)
+            self._shadows.registered(work, said, now_s)
         elif said.say == "changed":
-            self.shadows.changed(work, said, now_s)
+            self._pairing.shadow_changed(work, said, now_s)
         elif said.say == "paired":
             work.joined = True
         elif said.say == "failed":
-            self.shadows.end(work, said.reason or "it failed", now_s)
+            self._endings.end(work, said.reason or "it failed", now_s)
         elif said.say == "body":
             raise BadMessageError("a Shadow says that it is a Body")
 
@@ -124,34 +137,33 @@ class Coordination:
         if said.say == "body":
             if row.status is Status.SILENT:
                 self.table.set_status(row.id, Status.READY)
-            self.shadows.body_spoke(row, said, now_s)
+            self._pairing.body_spoke(row, said, now_s)
             return
-        work = self.shadows.get(row.partner)
+        work = self._work(row.partner)
         if work is None or (said.shadow not in (None, work.shadow)):
             # About a Shadow that it had before.
             return
         if said.say == "paired":
-            self.shadows.body_paired(work, now_s)
+            self._pairing.body_paired(work, now_s)
         elif said.say == "changed":
-            self.shadows.body_changed(work, said, now_s)
+            self._pairing.body_changed(work, said, now_s)
         elif said.say == "unpaired":
-            self.shadows.body_let_go(work, said.reason, now_s)
+            self._endings.body_let_go(work, said.reason, now_s)
         elif said.say == "failed":
-            self.shadows.end(work, said.reason or "its Body could not use it", now_s)
+            self._endings.end(work, said.reason or "its Body could not use it", now_s)
 
     def broken(self, instance_id: str, reason: str, now_s: float) -> None:
         """An instance does not keep to the protocol, or does not listen. A Body serves on without a Shadow; the others end."""
         self._effects.append(Close(instance_id))
-        row, work = self.table.get(instance_id), self.shadows.get(instance_id)
+        row, work = self.table.get(instance_id), self._work(instance_id)
         if work is not None:
-            self.shadows.end(work, reason, now_s)
-            if work.step is not Step.KILL:
-                self.shadows.kill(work, now_s)
+            self._endings.end(work, reason, now_s)
+            self._endings.kill(work, now_s)
         elif row is not None and row.kind is Kind.BODY:
             self.table.set_status(instance_id, Status.BARRED)
-            partner = self.shadows.get(row.partner)
+            partner = self._work(row.partner)
             if partner is not None:
-                self.shadows.end(partner, f"its Body is not heard any more: {reason}", now_s)
+                self._endings.end(partner, f"its Body is not heard any more: {reason}", now_s)
         elif row is not None:
             self._end_container(row, now_s)
 
@@ -175,27 +187,27 @@ class Coordination:
 
     def create(self, task: Task, layers: Layers, papers: Papers | None, now_s: float) -> None:
         """Make a Shadow, or take up the one that is there. The papers are taken over."""
-        self.shadows.create(task, layers, papers, now_s)
+        self._shadows.create(task, layers, papers, now_s)
 
     def change(self, shadow_id: str, change: Change, now_s: float) -> None:
         """Let a Shadow do something else. Unknown ones are ignored: the next wish for them says all of it."""
-        work = self.shadows.get(shadow_id)
+        work = self._work(shadow_id)
         if work is not None and work.task is not None and work.step not in ENDING:
-            self.shadows.change(work, change.applied_to(work.task), now_s)
+            self._shadows.change(work, change.applied_to(work.task), now_s)
 
     def destroy(self, shadow_id: str, now_s: float) -> None:
         """End a Shadow, its Body first. That there is none is told as well."""
-        work = self.shadows.get(shadow_id)
+        work = self._work(shadow_id)
         if work is not None:
-            self.shadows.end(work, "asked to", now_s)
+            self._endings.end(work, "asked to", now_s)
         else:
             self._effects.append(Tell({"event": "failed", "shadow": shadow_id, "reason": "there is none"}))
 
     def not_connected(self, shadow_id: str, reason: str, now_s: float) -> None:
         """The shared memory of a pair could not be made."""
-        work = self.shadows.get(shadow_id)
+        work = self._work(shadow_id)
         if work is not None:
-            self.shadows.end(work, reason, now_s)
+            self._endings.end(work, reason, now_s)
 
     def report(self) -> None:
         """Tell the platform how things stand."""
@@ -206,9 +218,9 @@ class Coordination:
 
     def tick(self, now_s: float) -> None:
         """Do what is due."""
-        for work in self.shadows:
+        for work in list(self._ledger.works.values()):
             if work.deadline_s is not None and now_s >= work.deadline_s:
-                self.shadows.overran(work, now_s)
+                self._endings.overran(work, now_s)
         for container, until_s in list(self._silent_until_s.items()):
             if now_s >= until_s:
                 del self._silent_until_s[container]
@@ -219,7 +231,7 @@ class Coordination:
     def _keep_pool(self, now_s: float) -> None:
         missing = self.pool.missing(self._reserve(), now_s)
         for _ in range(missing):
-            self._forking.add(self.shadows.fork())
+            self._forking.add(self._shadows.fork())
         spare = self.table.of_kind(Kind.EMPTY, Status.READY)
         for row in spare[: max(0, -missing)]:
             self._effects.append(Kill(row.id))
@@ -230,7 +242,7 @@ class Coordination:
 
     def due_s(self) -> float | None:
         """When `tick` has something to do next; None when it waits for events only."""
-        times = [work.deadline_s for work in self.shadows if work.deadline_s is not None]
+        times = [work.deadline_s for work in self._ledger.works.values() if work.deadline_s is not None]
         times += self._silent_until_s.values()
         pool_s = self.pool.due_s(self._reserve())
         if pool_s is not None:

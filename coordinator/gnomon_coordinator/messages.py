@@ -127,7 +127,9 @@ def _about_shadow(message: Mapping[str, Any], say: str, epoch: int) -> Said:
         raise BadMessageError("the reason is no text")
     # What an instance writes ends in logs: one line, no control characters.
     words = "".join(letter if letter.isprintable() else " " for letter in reason[:MAX_REASON])
-    return Said(say, epoch, shadow=read_id(message, "shadow"), reason=words)
+    # An instance that cannot do what it is asked for may have no Shadow to name.
+    shadow = read_id(message, "shadow") if message.get("shadow") else None
+    return Said(say, epoch, shadow=shadow, reason=words)
 
 
 def _changed(message: Mapping[str, Any], say: str, epoch: int) -> Said:

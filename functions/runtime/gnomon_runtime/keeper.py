@@ -129,6 +129,9 @@ class Keeper:
             return False
         self._process.returncode = os.waitstatus_to_exitcode(status)
         self._process = None
+        # What it said last still holds: a container that it has named is a Shadow by now.
+        while self._attend_link():
+            pass
         self._hang_up()
         now_s = time.monotonic()
         self._failures = 0 if now_s - self._started_s > HEALTHY_S else self._failures + 1
@@ -217,20 +220,21 @@ class Keeper:
             events = selectors.EVENT_READ | (selectors.EVENT_WRITE if self._outbox else 0)
             self._selector.modify(self._link, events, self._attend_link)
 
-    def _attend_link(self) -> None:
+    def _attend_link(self) -> bool:
+        """Hear one message; whether there was one."""
         link = self._link
         if link is None:
-            return
+            return False
         self._flush()
         try:
             message, descriptors = packets.receive(link)
         except BlockingIOError:
-            return
+            return False
         except (packets.PeerGoneError, packets.PacketError, OSError):
             self._hang_up()
             # Unless it has ended, it has closed its end without ending, or does not speak our language.
             self._kill()
-            return
+            return False
         try:
             self._said(message, descriptors)
         except (KeyError, TypeError, ValueError) as error:
@@ -238,6 +242,7 @@ class Keeper:
         finally:
             for descriptor in descriptors:
                 os.close(descriptor)
+        return True
 
     def _kill(self) -> None:
         # Popen's own way would collect one that has ended, and its end would never be heard of.

@@ -1,0 +1,74 @@
+"""What is known of the node's Shadows, and the few things that every part of their lives does with it."""
+
+from __future__ import annotations
+
+from gnomon_coordinator.effects import Effect, Tell
+from gnomon_coordinator.messages import Said
+from gnomon_coordinator.table import Record, RegistrationTable, Status
+from gnomon_coordinator.work import WITH_BODY, Step, Work
+
+_TOGETHER = (Status.PAIRING, Status.PAIRED)
+
+
+class Ledger:
+    """The table, the work on each Shadow, and `effects`: what is to be done, in order."""
+
+    def __init__(self, table: RegistrationTable, effects: list[Effect]) -> None:
+        self.table = table
+        self.effects = effects
+        self.works: dict[str, Work] = {}
+        self.awaited: dict[str, Work] = {}
+        """Containers that are being forked for a Shadow."""
+        self.assigned: dict[str, Work] = {}
+        """Containers that have become Shadows which have not registered yet."""
+        self.body_words: dict[str, Said] = {}
+        """What a Body said first, as long as that is news."""
+
+    def body_of(self, work: Work) -> Record | None:
+        """The Shadow's Body, while they are partners."""
+        row = self.table.get(work.shadow)
+        return None if row is None else self.table.get(row.partner)
+
+    def enter(self, work: Work, step: Step, now_s: float) -> None:
+        """Begin to wait for something, and show it in the table."""
+        work.step = step
+        work.deadline_s = None if step.bound_s is None else now_s + step.bound_s
+        self.table.set_status(work.shadow, step.status)
+        body = self.body_of(work)
+        if body is not None and step in WITH_BODY:
+            self.table.set_status(body.id, step.status)
+
+    def tell(self, event: str, work: Work, **details: object) -> None:
+        """Tell the platform something about a Shadow."""
+        self.effects.append(Tell({"event": event, "shadow": work.shadow, **details}))
+
+    def tell_paired(self, work: Work) -> None:
+        """Tell it what the pair does, as the table has it."""
+        row = self.table.get(work.shadow)
+        assert row is not None
+        work.paired = True
+        self.tell("paired", work, body=row.partner, blocks=list(row.blocks), split=list(row.split))
+
+    def apart(self, work: Work, reason: str) -> None:
+        """Both work alone from here on, as far as the table and the platform know."""
+        body = self.body_of(work)
+        if body is None:
+            return
+        self.body_words.pop(body.id, None)
+        self.table.unlink(work.shadow)
+        if body.status in _TOGETHER:
+            self.table.set_status(body.id, Status.READY)
+        if work.paired:
+            work.paired = False
+            self.tell("unpaired", work, body=body.id, reason=reason)
+
+    def forget(self, work: Work) -> None:
+        """There is no such Shadow any more."""
+        work.drop_papers()
+        self.awaited = {container: other for container, other in self.awaited.items() if other is not work}
+        self.assigned = {container: other for container, other in self.assigned.items() if other is not work}
+        self.works.pop(work.shadow, None)
+        body = self.body_of(work)
+        self.table.remove(work.shadow)
+        if body is not None and body.status in _TOGETHER:
+            self.table.set_status(body.id, Status.READY)

@@ -1,0 +1,129 @@
+"""From what is there to what is wanted: a Shadow that has its blocks meets its Body, and changes with it.
+
+A change never leaves a batch without its blocks: the Shadow holds old and new ones first, then its Body changes, between two of
+its batches, and only then the old ones go.
+
+    old {1, 2}, new {2, 3}:   Shadow: hold {1, 2, 3}   ▶   Body: offload {2, 3}   ▶   Shadow: hold {2, 3}
+"""
+
+from __future__ import annotations
+
+from gnomon_coordinator import orders
+from gnomon_coordinator.effects import Connect, Send
+from gnomon_coordinator.endings import Endings
+from gnomon_coordinator.ledger import Ledger
+from gnomon_coordinator.messages import Said
+from gnomon_coordinator.table import Record, Status
+from gnomon_coordinator.work import Step, Work, capacity
+
+
+class Pairing:
+    """Takes the next step of each Shadow that has registered."""
+
+    def __init__(self, ledger: Ledger, endings: Endings) -> None:
+        self._ledger = ledger
+        self._endings = endings
+
+    def settle(self, work: Work, now_s: float) -> None:
+        """Take the next step, if one can be taken now."""
+        if work.task is None:
+            return
+        body = self._ledger.body_of(work)
+        if work.step is Step.BODY and body is not None and body.status is not Status.SILENT:
+            self._meet(work, body, now_s)
+        elif work.step is Step.REST and work.doing != work.task:
+            self._widen(work, now_s)
+
+    def _meet(self, work: Work, body: Record, now_s: float) -> None:
+        """Bring a Shadow together with its Body, or find them together."""
+        assert work.task is not None
+        said = self._ledger.body_words.get(body.id)
+        if body.id != work.task.body:
+            self._endings.end(work, f"it belongs to {body.id}", now_s)
+        elif work.joined and said is not None and said.partner == work.shadow and said.blocks == work.held:
+            self._ledger.table.link(body.id, work.shadow, said.blocks, said.split)
+            if work.doing is None and (said.blocks, said.split) == (work.task.blocks, work.task.split):
+                work.doing = work.task
+            self._ledger.enter(work, Step.REST, now_s)
+            self._ledger.tell_paired(work)
+            self.settle(work, now_s)
+        elif work.held == work.task.blocks:
+            work.doing = work.task
+            self._connect(work, Step.CONNECT, now_s)
+        else:
+            self._widen(work, now_s)
+
+    def _connect(self, work: Work, step: Step, now_s: float) -> None:
+        """Give both sides new buffers."""
+        assert work.doing is not None
+        assert work.layers is not None
+        work.capacity = capacity(work.layers, work.doing.max_batch)
+        self._ledger.enter(work, step, now_s)
+        pair, join = orders.pair(work.doing), orders.join(work.doing)
+        self._ledger.effects.append(Connect(work.doing.body, work.shadow, pair, join, *work.capacity))
+
+    def _widen(self, work: Work, now_s: float) -> None:
+        """First the Shadow holds old and new blocks."""
+        assert work.task is not None
+        before, work.doing = work.doing, work.task
+        union = tuple(sorted({*work.held, *work.task.blocks}))
+        if before is not None and union == work.held and (before.cores, before.cpus) == (work.task.cores, work.task.cpus):
+            self._switch(work, now_s)
+            return
+        self._ledger.enter(work, Step.WIDEN, now_s)
+        self._ledger.effects.append(Send(work.shadow, orders.change_shadow(work.task, union)))
+
+    def _switch(self, work: Work, now_s: float) -> None:
+        """Then its Body changes, with larger buffers where these are too small."""
+        assert work.doing is not None
+        assert work.layers is not None
+        needed = capacity(work.layers, work.doing.max_batch)
+        if not work.paired or needed[0] > work.capacity[0] or needed[1] > work.capacity[1]:
+            self._connect(work, Step.SWITCH, now_s)
+            return
+        self._ledger.enter(work, Step.SWITCH, now_s)
+        self._ledger.effects.append(Send(work.doing.body, orders.change_body(work.doing)))
+
+    def _at_work(self, work: Work, now_s: float) -> None:
+        """The Body does as it was told. Old blocks may go now."""
+        assert work.doing is not None
+        self._ledger.table.link(work.doing.body, work.shadow, work.doing.blocks, work.doing.split)
+        self._ledger.tell_paired(work)
+        if work.held == work.doing.blocks:
+            self._ledger.enter(work, Step.REST, now_s)
+            self.settle(work, now_s)
+        else:
+            self._ledger.enter(work, Step.NARROW, now_s)
+            self._ledger.effects.append(Send(work.shadow, orders.change_shadow(work.doing, work.doing.blocks)))
+
+    # What the two say
+
+    def shadow_changed(self, work: Work, said: Said, now_s: float) -> None:
+        """The Shadow holds other blocks now."""
+        if work.step is Step.NARROW:
+            work.held = said.blocks
+            self._ledger.enter(work, Step.REST, now_s)
+            self.settle(work, now_s)
+        elif work.step is Step.WIDEN and work.doing is not None and set(work.doing.blocks) <= set(said.blocks):
+            work.held = said.blocks
+            self._switch(work, now_s)
+
+    def body_spoke(self, body: Record, said: Said, now_s: float) -> None:
+        """The first words of a Body: with whom it works."""
+        ledger = self._ledger
+        ledger.body_words[body.id] = said
+        if said.partner is not None and said.partner not in ledger.works:
+            ledger.effects.append(Send(body.id, {"do": "unpair"}))
+        work = ledger.works.get(body.partner or "")
+        if work is not None:
+            self.settle(work, now_s)
+
+    def body_paired(self, work: Work, now_s: float) -> None:
+        """The Body uses the buffers that it was given."""
+        if work.step in (Step.CONNECT, Step.SWITCH):
+            self._at_work(work, now_s)
+
+    def body_changed(self, work: Work, said: Said, now_s: float) -> None:
+        """The Body offloads other blocks now, or other shares."""
+        if work.step is Step.SWITCH and work.doing is not None and said.blocks == work.doing.blocks:
+            self._at_work(work, now_s)

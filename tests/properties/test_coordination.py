@@ -1,0 +1,380 @@
+"""Whatever happens in whatever order, pairs end up as they are wished for, and everybody believes the same.
+
+A node in miniature: a supervisor, a platform and instances that keep to the protocol, each behind queues that are delivered in any
+order, beside the real coordination. Instances die, coordinators are replaced in the middle of anything, wishes come and go. When
+it is quiet again, what the Bodies do, what the table says and what the platform believes is one and the same.
+"""
+
+from __future__ import annotations
+
+import random
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gnomon_coordinator.coordination import Coordination
+from gnomon_coordinator.effects import Assign, Close, Connect, Effect, Fork, Kill, Papers, Send, Tell
+from gnomon_coordinator.messages import Change, Said, Task
+from gnomon_coordinator.table import Kind, Status
+from gnomon_core.blocks import Block, Layers
+
+BLOCKS = tuple(Block(f"b{n}", n, n + 1, (f"v{n}",), (f"v{n + 1}",), (), 1, 1, True) for n in range(4))  # noqa: FBT003
+LAYERS = Layers("0" * 64, ("v4",), BLOCKS, {f"v{n}": 10 for n in range(5)})
+
+
+@dataclass
+class Process:
+    """An instance that keeps to the protocol."""
+
+    name: str
+    kind: Kind
+    alive: bool = True
+    epoch: int = 0
+    inbox: deque[dict[str, Any]] = field(default_factory=deque)
+    shadow: str | None = None
+    body: str | None = None
+    blocks: tuple[int, ...] = ()
+    split: tuple[int, ...] = ()
+    partner: Process | None = None
+
+    def obey(self, message: dict[str, Any], world: World) -> None:
+        if message["epoch"] < self.epoch:
+            self.say(world, say="stale")
+            return
+        self.epoch = message["epoch"]
+        getattr(self, f"_{message['do']}")(message, world)
+
+    def say(self, world: World, **fields: Any) -> None:
+        world.to_coordinator.setdefault(self.name, deque()).append(Said(epoch=self.epoch, **fields))
+
+    def _hello(self, _message: dict[str, Any], world: World) -> None:
+        if self.kind is Kind.BODY:
+            partner = self.partner.shadow if self.partner else None
+            self.say(world, say="body", partner=partner, **({"blocks": self.blocks, "split": self.split} if partner else {}))
+        elif self.shadow is None:
+            self.say(world, say="empty")
+        else:
+            self._register(world)
+
+    def _register(self, world: World) -> None:
+        self.say(world, say="registered", shadow=self.shadow, body=self.body, blocks=self.blocks, paired=self.partner is not None)
+
+    def _load(self, message: dict[str, Any], world: World) -> None:
+        self.shadow, self.body, self.blocks = message["shadow"], message["body"], message["blocks"]
+        self._register(world)
+
+    def _pair(self, message: dict[str, Any], world: World) -> None:
+        self.partner, self.blocks, self.split = message["with"], message["blocks"], message["split"]
+        self.say(world, say="paired", shadow=message["shadow"])
+
+    def _join(self, message: dict[str, Any], world: World) -> None:
+        self.partner = message["with"]
+        self.say(world, say="paired", shadow=self.shadow)
+
+    def _change(self, message: dict[str, Any], world: World) -> None:
+        if self.kind is Kind.BODY and self.partner is None:
+            self.say(world, say="failed")
+            return
+        if self.kind is Kind.BODY:
+            assert self.partner is not None
+            assert set(message["blocks"]) <= set(self.partner.blocks), "a Body is sent to blocks that its Shadow does not have"
+        self.blocks, self.split = message["blocks"], message["split"]
+        self.say(world, say="changed", blocks=self.blocks)
+
+    def _unpair(self, _message: dict[str, Any], world: World) -> None:
+        if self.partner is not None:
+            self.let_go(world)
+
+    def let_go(self, world: World) -> None:
+        shadow = self.partner.shadow if self.partner else None
+        self.partner = None
+        self.say(world, say="unpaired", shadow=shadow, reason="")
+
+    def _stop(self, _message: dict[str, Any], world: World) -> None:
+        world.die(self)
+
+
+class World:
+    """Everything but the coordination, and the queues between."""
+
+    def __init__(self, chance: random.Random) -> None:
+        self.chance = chance
+        self.now_s = 0.0
+        self.epoch = 0
+        self.kept: dict[str, Process] = {}
+        self.to_coordinator: dict[str, deque[Said]] = {}
+        self.to_supervisor: deque[Effect] = deque()
+        self.from_supervisor: deque[tuple[str, str, Kind]] = deque()
+        self.wishes: deque[Callable[[], None]] = deque()
+        self.told: deque[dict[str, Any]] = deque()
+        self.wanted: dict[str, Task] = {}
+        self.ended: set[str] = set()
+        self.gone: set[str] = set()
+        self.believed: dict[str, str | None] = {}
+        self.names = 0
+        self.restart()
+
+    # the coordinator
+
+    def restart(self) -> None:
+        """Another coordinator, that knows nothing."""
+        self.epoch += 1
+        self.coordination = Coordination(self.epoch)
+        self.links: dict[str, Process] = {}
+        while self.to_supervisor and self.chance.random() < 0.9:  # noqa: PLR2004
+            self._supervise()
+        self.to_supervisor.clear()
+        self.from_supervisor.clear()
+        for name, process in self.kept.items():
+            kind = Kind.BODY if process.kind is Kind.BODY else Kind.EMPTY if name.startswith("pool") else Kind.SHADOW
+            self.from_supervisor.append(("found", name, kind))
+        while self.from_supervisor:
+            self._hear_supervisor()
+        self.coordination.pool.resize(1, self.now_s)
+        while self.told:
+            # What the last one had still told comes before the first words of this one.
+            self._listen()
+        for shadow in self.wanted:
+            if shadow in self.ended:
+                self.wishes.append(lambda name=shadow: self.coordination.destroy(name, self.now_s))
+            else:
+                self.wishes.append(lambda name=shadow: self._wish(name))
+        self.carry_out()
+
+    def _wish(self, shadow: str) -> None:
+        if shadow in self.wanted:
+            self.coordination.create(self.wanted[shadow], LAYERS, Papers(()), self.now_s)
+
+    def carry_out(self) -> None:
+        while effects := self.coordination.take():
+            for effect in effects:
+                self._do(effect)
+        self.check()
+
+    def _do(self, effect: Effect) -> None:
+        match effect:
+            case Send(name, message, _):
+                self._send(name, dict(message))
+            case Connect(body, shadow, pair, join):
+                ends = self.links.get(body), self.links.get(shadow)
+                self._send(shadow, {**join, "with": ends[0]})
+                self._send(body, {**pair, "with": ends[1]})
+            case Tell(message):
+                self.told.append(dict(message))
+            case Close(name):
+                self.links.pop(name, None)
+            case Assign(container, shadow, _):
+                if container in self.links:
+                    self.links[shadow] = self.links.pop(container)
+                self.to_supervisor.append(effect)
+            case Fork() | Kill():
+                self.to_supervisor.append(effect)
+
+    def _send(self, name: str, message: dict[str, Any]) -> None:
+        if name in self.links:
+            self.links[name].inbox.append({**message, "epoch": self.epoch})
+
+    def check(self) -> None:
+        """What holds at every moment."""
+        for row in self.coordination.table:
+            if row.partner is not None:
+                partner = self.coordination.table.get(row.partner)
+                assert partner is not None
+                assert partner.partner == row.id
+                assert {partner.kind, row.kind} == {Kind.BODY, Kind.SHADOW}
+
+    # the supervisor
+
+    def make(self, name: str, kind: Kind) -> Process:
+        process = self.kept[name] = Process(name, kind)
+        self.from_supervisor.append(("found", name, kind))
+        return process
+
+    def die(self, process: Process) -> None:
+        if not process.alive:
+            return
+        process.alive = False
+        for name, other in list(self.kept.items()):
+            if other is process:
+                del self.kept[name]
+                self.from_supervisor.append(("gone", name, process.kind))
+                self.gone.add(name)
+                self.ended.discard(name)
+                self.wanted.pop(name, None)
+                self.believed.pop(name, None)
+                for body, shadow in self.believed.items():
+                    if shadow == name:
+                        self.believed[body] = None
+        for body in self.kept.values():
+            if body.kind is Kind.BODY and body.partner is process:
+                body.let_go(self)
+
+    def _hear_supervisor(self) -> None:
+        what, name, kind = self.from_supervisor.popleft()
+        if what == "found":
+            if name in self.kept:
+                self.links[name] = self.kept[name]
+            self.coordination.found(name, kind, self.now_s)
+        else:
+            self.coordination.gone(name, self.now_s)
+            self.carry_out()
+            self.links.pop(name, None)
+        self.carry_out()
+        self.pass_time(0.0)
+
+    def _supervise(self) -> None:
+        match self.to_supervisor.popleft():
+            case Fork(name):
+                if self.chance.random() < 0.1:
+                    self.from_supervisor.append(("gone", name, Kind.EMPTY))
+                else:
+                    self.make(name, Kind.EMPTY)
+            case Assign(container, shadow, _):
+                if container in self.kept:
+                    process = self.kept.pop(container)
+                    process.name = shadow
+                    self.kept[shadow] = process
+                    self.to_coordinator.setdefault(shadow, deque()).extend(self.to_coordinator.pop(container, ()))
+            case Kill(name):
+                if name in self.kept:
+                    assert self.kept[name].kind is not Kind.BODY, "a coordinator never ends a Body"
+                    self.die(self.kept[name])
+
+    # the platform
+
+    def _listen(self) -> None:
+        event = self.told.popleft()
+        shadow = event["shadow"]
+        if event["event"] == "paired" and shadow in self.wanted:
+            self.believed[event["body"]] = shadow
+        elif event["event"] == "unpaired" and self.believed.get(event["body"]) == shadow:
+            self.believed[event["body"]] = None
+        elif event["event"] == "ending":
+            self.ended.add(shadow)
+        elif event["event"] == "failed" and shadow not in self.kept:
+            self.wanted.pop(shadow, None)
+            self.ended.discard(shadow)
+
+    # what may happen next
+
+    def quiet_steps(self) -> list[Callable[[], None]]:
+        steps: list[Callable[[], None]] = [
+            lambda process=process: self._obey(process) for process in self.kept.values() if process.inbox
+        ]
+        steps += [lambda name=name: self._speak(name) for name, said in self.to_coordinator.items() if said]
+        for queue, act in (
+            (self.to_supervisor, self._supervise),
+            (self.from_supervisor, self._hear_supervisor),
+            (self.wishes, self._grant),
+            (self.told, self._listen),
+        ):
+            if queue:
+                steps.append(act)
+        return steps
+
+    def _obey(self, process: Process) -> None:
+        if process.alive:
+            process.obey(process.inbox.popleft(), self)
+
+    def _speak(self, name: str) -> None:
+        said = self.to_coordinator[name].popleft()
+        if name in self.links:
+            self.coordination.said(name, said, self.now_s)
+            self.carry_out()
+            self.pass_time(0.0)
+
+    def _grant(self) -> None:
+        self.wishes.popleft()()
+        self.carry_out()
+        self.pass_time(0.0)
+
+    def disturb(self) -> None:
+        what = self.chance.choice(["body", "create", "create", "destroy", "change", "kill", "restart", "time"])
+        bodies = [name for name, process in self.kept.items() if process.kind is Kind.BODY]
+        if what == "body" and len(bodies) < 3:
+            self.names += 1
+            self.make(f"b{self.names}", Kind.BODY)
+        elif what == "create" and bodies:
+            self._want(self.chance.choice(bodies))
+        elif what == "destroy" and self.wanted:
+            shadow = self.chance.choice(sorted(self.wanted))
+            self.ended.add(shadow)
+            self.wishes.append(lambda: self.coordination.destroy(shadow, self.now_s))
+        elif what == "change" and self.wanted:
+            self._alter(self.chance.choice(sorted(self.wanted)))
+        elif what == "kill" and self.kept:
+            self.die(self.kept[self.chance.choice(sorted(self.kept))])
+        elif what == "restart" and self.chance.random() < 0.3:
+            self.restart()
+        elif what == "time":
+            self.pass_time(self.chance.choice([0.01, 0.1, 1.0]))
+
+    def _want(self, body: str) -> None:
+        if any(task.body == body for task in self.wanted.values()):
+            return
+        self.names += 1
+        shadow = f"s{self.names}"
+        self.wanted[shadow] = self._task(shadow, body)
+        self.wishes.append(lambda: self._wish(shadow))
+
+    def _task(self, shadow: str, body: str) -> Task:
+        return Task(shadow, body, "/p", "/w", "/l", "shared", 1, (0,), self._blocks(), (0, 1), 4)
+
+    def _blocks(self) -> tuple[int, ...]:
+        return tuple(sorted(self.chance.sample(range(4), self.chance.randint(1, 3))))
+
+    def _alter(self, shadow: str) -> None:
+        task = self.wanted[shadow] = replace(self.wanted[shadow], blocks=self._blocks())
+        change = Change(task.cores, task.cpus, task.blocks, task.split)
+        self.wishes.append(lambda: self.coordination.change(shadow, change, self.now_s))
+
+    def pass_time(self, seconds: float) -> None:
+        self.now_s += seconds
+        self.coordination.tick(self.now_s)
+        self.carry_out()
+
+    def calm_down(self) -> None:
+        """Deliver everything, in any order, until nothing is under way and no wait has a bound left."""
+        for _ in range(5000):
+            steps = self.quiet_steps()
+            if steps:
+                self.chance.choice(steps)()
+                continue
+            due_s = self.coordination.due_s()
+            if due_s is None:
+                return
+            self.pass_time(max(0.0, due_s - self.now_s))
+        raise AssertionError("it never calms down")
+
+
+@settings(max_examples=200, deadline=None)
+@given(seed=st.integers(0, 2**32))
+def test_when_it_is_quiet_everybody_believes_the_same_and_it_is_what_was_wished(seed: int) -> None:
+    world = World(random.Random(seed))
+    for _ in range(world.chance.randint(10, 150)):
+        steps = world.quiet_steps()
+        if steps and world.chance.random() < 0.7:
+            world.chance.choice(steps)()
+        else:
+            world.disturb()
+    world.calm_down()
+    bodies = {name: process for name, process in world.kept.items() if process.kind is Kind.BODY}
+    wanted = {task.body: task for task in world.wanted.values()}
+    for name, body in bodies.items():
+        row = world.coordination.table.get(name)
+        assert row is not None
+        partner = body.partner.name if body.partner else None
+        assert partner == row.partner == world.believed.get(name)
+        task = wanted.get(name)
+        assert partner == (task.shadow if task else None)
+        if task is not None and body.partner is not None:
+            assert body.blocks == body.partner.blocks == row.blocks == task.blocks
+            assert body.partner.partner is body
+            assert row.status is Status.PAIRED
+    shadows = {name for name, process in world.kept.items() if process.shadow is not None}
+    assert shadows == {task.shadow for task in wanted.values()}, "a Shadow that nobody wants is left"
+    assert len(world.coordination.table.of_kind(Kind.EMPTY, Status.READY)) == 1

@@ -1,0 +1,140 @@
+"""A node without processes: the coordination, and instances that answer as the protocol says, or as a test wants."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from gnomon_coordinator.coordination import Coordination
+from gnomon_coordinator.effects import Assign, Close, Connect, Effect, Fork, Kill, Papers, Send, Tell
+from gnomon_coordinator.messages import Said, Task
+from gnomon_coordinator.table import Kind
+from gnomon_core.blocks import Block, Layers
+
+LAYERS = Layers(
+    "0" * 64,
+    ("out",),
+    tuple(
+        Block(f"b{number}", number, number + 1, (f"v{number}",), (f"v{number + 1}" if number < 5 else "out",), (), 1, 1, True)  # noqa: FBT003
+        for number in range(6)
+    ),
+    {**{f"v{number}": 10 for number in range(6)}, "out": 100},
+)
+
+
+def task(shadow: str = "s1", body: str = "b1", blocks: tuple[int, ...] = (1, 2), **fields: Any) -> Task:
+    about = {"cores": 1, "cpus": (0,), "split": (0, 1), "max_batch": 4, **fields}
+    return Task(shadow, body, "/p", "/w", "/l", "shared", blocks=blocks, **about)  # type: ignore[arg-type]
+
+
+class PlayedNode:
+    """Carries out what a coordination wants, at once; `now_s` moves only when told to."""
+
+    def __init__(self, epoch: int = 1) -> None:
+        self.coordination = Coordination(epoch)
+        self.now_s = 100.0
+        self.done: list[Effect] = []
+        self.replies: dict[str, Callable[[str, dict[str, Any]], list[dict[str, Any]]]] = {}
+        self.names: dict[str, str] = {}
+
+    # what happens
+
+    def found(self, instance_id: str, kind: Kind) -> None:
+        self.coordination.found(instance_id, kind, self.now_s)
+        self._carry_out()
+
+    def body(self, instance_id: str = "b1", partner: str | None = None, **said: Any) -> None:
+        self.found(instance_id, Kind.BODY)
+        self.say(instance_id, say="body", partner=partner, **said)
+
+    def empty(self, instance_id: str = "pool-0-1") -> None:
+        self.found(instance_id, Kind.EMPTY)
+        self.say(instance_id, say="empty")
+
+    def gone(self, instance_id: str) -> None:
+        self.coordination.gone(instance_id, self.now_s)
+        self._carry_out()
+
+    def say(self, instance_id: str, *, epoch: int | None = None, **fields: Any) -> None:
+        said = Said(epoch=self.coordination.epoch if epoch is None else epoch, **fields)
+        self.coordination.said(instance_id, said, self.now_s)
+        self._carry_out()
+
+    def create(self, wish: Task | None = None, *, papers: bool = True) -> Papers | None:
+        held = Papers(()) if papers else None
+        self.coordination.create(wish or task(), LAYERS, held, self.now_s)
+        self._carry_out()
+        return held
+
+    def destroy(self, shadow: str = "s1") -> None:
+        self.coordination.destroy(shadow, self.now_s)
+        self._carry_out()
+
+    def wait(self, seconds: float) -> None:
+        self.now_s += seconds
+        self.coordination.tick(self.now_s)
+        self._carry_out()
+
+    # what was done
+
+    def _carry_out(self) -> None:
+        while effects := self.coordination.take():
+            self.done += effects
+
+    def sent(self, instance_id: str) -> list[str]:
+        return [str(one.message["do"]) for one in self.done if isinstance(one, Send) and one.id == instance_id]
+
+    def last_sent(self, instance_id: str) -> dict[str, Any]:
+        return dict([one for one in self.done if isinstance(one, Send) and one.id == instance_id][-1].message)
+
+    def told(self) -> list[str]:
+        return [str(one.message["event"]) for one in self.done if isinstance(one, Tell)]
+
+    def last_told(self, event: str) -> dict[str, Any]:
+        return dict([one for one in self.done if isinstance(one, Tell) and one.message["event"] == event][-1].message)
+
+    def forks(self) -> list[str]:
+        return [one.id for one in self.done if isinstance(one, Fork)]
+
+    def killed(self) -> list[str]:
+        return [one.id for one in self.done if isinstance(one, Kill)]
+
+    def closed(self) -> list[str]:
+        return [one.id for one in self.done if isinstance(one, Close)]
+
+    def assigned(self) -> list[tuple[str, str]]:
+        return [(one.container, one.shadow) for one in self.done if isinstance(one, Assign)]
+
+    def connected(self) -> list[Connect]:
+        return [one for one in self.done if isinstance(one, Connect)]
+
+    def paired(self, wish: Task | None = None) -> None:
+        """A Body and its Shadow at work, from a container in the pool."""
+        wish = wish or task()
+        self.body(wish.body)
+        self.empty()
+        self.create(wish)
+        self.registered(wish)
+        self.say(wish.body, say="paired", shadow=wish.shadow)
+
+    def registered(self, wish: Task | None = None, *, paired: bool = False) -> None:
+        wish = wish or task()
+        self.say(wish.shadow, say="registered", shadow=wish.shadow, body=wish.body, blocks=wish.blocks, paired=paired)
+
+
+@pytest.fixture
+def node() -> PlayedNode:
+    return PlayedNode()
+
+
+@pytest.fixture
+def next_node() -> PlayedNode:
+    """The coordination after a restart: it knows nothing, and its epoch is higher."""
+    return PlayedNode(2)
+
+
+@pytest.fixture(name="task")
+def task_of() -> Callable[..., Task]:
+    return task

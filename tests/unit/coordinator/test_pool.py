@@ -1,0 +1,47 @@
+"""How many empty containers, and when the next."""
+
+from gnomon_coordinator.pool import LONGEST_PAUSE_S, REFILL_AFTER_S, Pool
+
+
+def test_it_is_filled_at_once_when_its_size_is_set() -> None:
+    pool = Pool()
+    assert pool.missing(0, 10.0) == 0
+    assert pool.due_s(0) is None
+    pool.resize(3, 10.0)
+    assert pool.missing(0, 10.0) == 3
+    assert pool.missing(2, 10.0) == 1
+
+
+def test_it_leaves_the_cores_to_the_shadow_that_loads() -> None:
+    pool = Pool()
+    pool.resize(1, 0.0)
+    pool.taken(10.0)
+    assert pool.missing(0, 10.0) == 0
+    assert pool.due_s(0) == 10.0 + REFILL_AFTER_S
+    assert pool.missing(0, 10.0 + REFILL_AFTER_S) == 1
+
+
+def test_a_smaller_one_gives_containers_back() -> None:
+    pool = Pool()
+    pool.resize(3, 0.0)
+    pool.resize(1, 0.0)
+    assert pool.missing(3, 0.0) == -2
+
+
+def test_containers_that_cannot_be_made_are_tried_less_and_less_often() -> None:
+    pool = Pool()
+    pool.resize(1, 0.0)
+    now_s, pauses = 0.0, []
+    for _ in range(10):
+        pool.failed(now_s)
+        due_s = pool.due_s(0)
+        assert due_s is not None
+        pauses.append(round(due_s - now_s, 3))
+        now_s = due_s
+    assert pauses[:4] == [0.1, 0.2, 0.4, 0.8]
+    assert pauses[-1] == LONGEST_PAUSE_S
+    pool.filled()
+    pool.failed(now_s)
+    due_s = pool.due_s(0)
+    assert due_s is not None
+    assert round(due_s - now_s, 3) == 0.1
