@@ -63,10 +63,13 @@ def add_model(
     repository: ModelRepository | str | Path,
     *,
     version: str = VERSION,
+    input_names: Sequence[str] = (),
+    output_names: Sequence[str] = (),
 ) -> ModelEntry:
     """Capture a module and put it into a repository, given as an object, a folder or an address such as s3://bucket/models.
 
     `example` is one input or several, the batch as first axis; its values do not matter where the module does not branch on them.
+    Without names, inputs are called as the parameters of `forward`, and outputs "output" or by the keys of a dict.
 
     Raises:
         GnomonError: 422 `unsupported_model`; 409 `model_exists` for another content under this name and version.
@@ -77,7 +80,8 @@ def add_model(
     from gnomon_profiler.places import open_repository  # noqa: PLC0415 - it needs this module's neighbours
 
     opened = open_repository(str(repository)) if isinstance(repository, str | Path) else repository
-    return opened.put(name, version, capture(module, examples(name, example), Description(name, version)))
+    described = Description(name, version, input_names=tuple(input_names), output_names=tuple(output_names))
+    return opened.put(name, version, capture(module, examples(name, example), described))
 
 
 def add_from(

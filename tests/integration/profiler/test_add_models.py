@@ -71,9 +71,12 @@ def test_a_module_in_two_lines(tmp_path: Path) -> None:
 
 
 def test_several_inputs_and_a_version(repository: DirectoryRepository) -> None:
-    entry = add_model(Product(), (torch.zeros(1, 3), torch.zeros(1, 3)), "both", repository, version="2.1")
+    entry = add_model(
+        Product(), (torch.zeros(1, 3), torch.zeros(1, 3)), "both", repository, version="2.1", output_names=["product"]
+    )
     assert entry.version == "2.1"
     assert [spec.name for spec in entry.signature.inputs] == ["left", "right"]
+    assert [spec.name for spec in entry.signature.outputs] == ["product"]
 
 
 def test_a_callable_in_a_file(repository: DirectoryRepository, mine: Path) -> None:
