@@ -54,6 +54,7 @@ class Autoscaler:
         self._limit_s = limit_s
         self._caller = caller
         self._stamp_s = stamp_s
+        self._origin_s = clock.now_s()
         self._runners: dict[str, Runner] = {}
         self._logs: dict[str, DecisionLog] = {}
         self._steps: dict[str, asyncio.Task[None]] = {}
@@ -66,7 +67,8 @@ class Autoscaler:
         try:
             while True:
                 self._turn()
-                await self._clock.sleep(BIN_S)
+                # The rhythm is kept, so that bins end when they are looked at.
+                await self._clock.sleep(BIN_S - (self._clock.now_s() - self._origin_s) % BIN_S)
         finally:
             steps = list(self._steps.values())
             for step in steps:
@@ -203,7 +205,7 @@ class Autoscaler:
     def _runner(self, function: str) -> Runner:
         runner = self._runners.get(function)
         if runner is None:
-            runner = self._runners[function] = Runner(function, self._policies)
+            runner = self._runners[function] = Runner(function, self._policies, self._origin_s)
             saved = self._saved.pop(function, None)
             if saved is not None:
                 try:

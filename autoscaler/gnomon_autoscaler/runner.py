@@ -62,11 +62,12 @@ class Question:
 
 
 class Runner:
-    """Windows, policy, state and last decision of one function."""
+    """Windows, policy, state and last decision of one function. It is looked at at `origin_s` and each bin after that."""
 
-    def __init__(self, function: str, policies: Policies = BUILT_IN) -> None:
+    def __init__(self, function: str, policies: Policies = BUILT_IN, origin_s: float | None = None) -> None:
         self.function = function
-        self.windows = LoadWindows()
+        self.windows = LoadWindows(origin_s=origin_s)
+        self._origin_s = origin_s
         self.state = PolicyState()
         self.desired: int | None = None
         self.policy_name = ""
@@ -186,7 +187,7 @@ class Runner:
     def restore(self, document: JsonObject, shift_s: float) -> None:
         """Go on from a saved runner whose clock must be moved by `shift_s`."""
         state = state_from_json(cast("JsonObject", document["state"]), shift_s)
-        windows = LoadWindows.from_json(cast("JsonObject", document["windows"]))
+        windows = LoadWindows.from_json(cast("JsonObject", document["windows"]), origin_s=self._origin_s)
         desired = document["desired"]
         self.state, self.windows = state, windows
         self.desired = int(desired) if isinstance(desired, int | float) else None

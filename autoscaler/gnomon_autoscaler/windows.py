@@ -5,10 +5,14 @@ samples them is sometimes late and sometimes misses a turn; because the counters
 sample is a point on the curve of each counter; between two points the curve is taken as straight, and it is cut where a bin ends.
 
 Example with bins of 0.5 s: samples of 0 arrivals at 0.0 s and 12 at 1.5 s, two turns missed, make three bins of 4.
+
+Bins end when whoever samples looks (`origin_s` and whole bins after it), so that a look sees the half second that has just ended:
+a policy that answers bursts would otherwise see one that ended up to a bin ago.
 """
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -37,10 +41,14 @@ class _Last:
 
 
 class LoadWindows:
-    """The recent load of one function. Every method takes the time; nothing here reads a clock."""
+    """The recent load of one function. Every method takes the time; nothing here reads a clock.
 
-    def __init__(self, bin_s: float = BIN_S, keep_s: float = KEEP_S) -> None:
+    Without an `origin_s` the first sample's time is one.
+    """
+
+    def __init__(self, bin_s: float = BIN_S, keep_s: float = KEEP_S, origin_s: float | None = None) -> None:
         self.bin_s = bin_s
+        self._origin_s = origin_s
         self._keep = round(keep_s / bin_s)
         self._bins: deque[_Point] = deque(maxlen=self._keep)
         self._last: _Last | None = None
@@ -50,12 +58,18 @@ class LoadWindows:
         point = (float(counters.arrivals), float(counters.successes), counters.concurrency_s, counters.busy_core_s)
         last = self._last
         if last is None or any(new < old for new, old in zip(point, last.point, strict=True)):
-            self._last = _Last(now_s, point, now_s, 0, point)
+            self._last = _Last(now_s, point, self._edge_before_s(now_s), 0, point)
             return
         if now_s <= last.at_s:
             return
         self._close_bins(last, now_s, point)
         last.at_s, last.point = now_s, point
+
+    def _edge_before_s(self, now_s: float) -> float:
+        """The last moment at which a bin ends or begins."""
+        if self._origin_s is None:
+            return now_s
+        return self._origin_s + math.floor((now_s - self._origin_s + _TOLERANCE_S) / self.bin_s) * self.bin_s
 
     def _close_bins(self, last: _Last, now_s: float, point: _Point) -> None:
         due = int((now_s - last.first_edge_s + _TOLERANCE_S) / self.bin_s)
@@ -96,9 +110,9 @@ class LoadWindows:
         return {"bin_s": self.bin_s, "bins": [[round(value, 6) for value in point] for point in self._bins]}
 
     @staticmethod
-    def from_json(document: JsonObject, keep_s: float = KEEP_S) -> LoadWindows:
+    def from_json(document: JsonObject, keep_s: float = KEEP_S, origin_s: float | None = None) -> LoadWindows:
         """Windows that go on where the saved ones ended; the time in between, when nobody counted, is left out."""
-        windows = LoadWindows(float(cast("float", document["bin_s"])), keep_s)
+        windows = LoadWindows(float(cast("float", document["bin_s"])), keep_s, origin_s)
         for point in cast("Sequence[Sequence[float]]", document["bins"]):
             arrivals, successes, concurrency_s, busy_s = point
             windows._bins.append((arrivals, successes, concurrency_s, busy_s))

@@ -16,8 +16,9 @@ from __future__ import annotations
 
 import json
 import math
+from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from datetime import datetime
 from difflib import SequenceMatcher
 from pathlib import Path
@@ -44,11 +45,13 @@ class Step:
     desired: int | None
     created: int
     destroyed: int
+    shadows_created: int = 0
+    shadows_released: int = 0
 
     @property
-    def what(self) -> tuple[int | None, int, int]:
+    def what(self) -> tuple[int | None, int, int, int, int]:
         """The step without its time."""
-        return self.desired, self.created, self.destroyed
+        return self.desired, self.created, self.destroyed, self.shadows_created, self.shadows_released
 
 
 @dataclass(frozen=True, slots=True)
@@ -188,15 +191,12 @@ def _from_result(result: FunctionResult) -> tuple[Step, ...]:
 
 
 def _steps(decisions: Sequence[tuple[float, Mapping[str, Any]]]) -> list[Step]:
-    return [
-        Step(
-            at_s,
-            document["desired"],
-            sum(action["action"] == "CreateBody" for action in document["actions"]),
-            sum(action["action"] == "DestroyBody" for action in document["actions"]),
-        )
-        for at_s, document in sorted(decisions, key=lambda entry: entry[0])
-    ]
+    steps: list[Step] = []
+    for at_s, document in sorted(decisions, key=lambda entry: entry[0]):
+        did = Counter(action["action"] for action in document["actions"])
+        counts = (did[name] for name in ("CreateBody", "DestroyBody", "CreateShadow", "DestroyShadow"))
+        steps.append(Step(at_s, document["desired"], *counts))
+    return steps
 
 
 def _latencies_s(samples: Samples) -> list[float]:
@@ -209,4 +209,4 @@ def _moment(at: str | float) -> float:
 
 
 def _told(step: Step) -> dict[str, Any]:
-    return {"at_s": round(step.at_s, 3), "desired": step.desired, "created": step.created, "destroyed": step.destroyed}
+    return {**asdict(step), "at_s": round(step.at_s, 3)}

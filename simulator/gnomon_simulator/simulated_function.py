@@ -100,7 +100,7 @@ class SimulatedFunction:
         self._dispatcher = Dispatcher(
             plan.settings, scheduling_policy(self._scheduler, plan.settings), plan.latency(), events.now_s, sized_by=sized_by
         )
-        self._runner = Runner(plan.name, plan.policies)
+        self._runner = Runner(plan.name, plan.policies, plan.looks_from_s)
         self._decisions = DecisionLog(plan.name, KEPT_DECISIONS)
         self._lane = LaneKey("events", plan.profile.variant)
         self._successes = {size: (OK,) * size for size in range(plan.settings.max_batch + 1)}

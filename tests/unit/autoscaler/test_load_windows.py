@@ -24,6 +24,17 @@ def test_counters_become_counts_and_means_per_bin() -> None:
     assert history.rate_rps(history.arrivals, 1.0) == 4.0
 
 
+def test_bins_end_when_they_are_looked_at_whenever_the_first_sample_came() -> None:
+    """Deployed at 10.1 s; looks come at 10.3, 10.8 …: that at 10.8 sees what came since the one before."""
+    windows = LoadWindows(bin_s=0.5, origin_s=3.3)
+    windows.record(10.1, counters())
+    windows.record(10.3, counters(2))
+    windows.record(10.8, counters(9))
+    history = windows.history(10.8)
+    assert history.arrivals == pytest.approx((2, 7))
+    assert history.end_s == pytest.approx(10.8)
+
+
 def test_missed_ticks_are_spread_over_the_bins_they_missed() -> None:
     windows = LoadWindows(bin_s=0.5)
     windows.record(0.0, counters())
