@@ -23,6 +23,10 @@ class Recorder:
         self.gone: dict[str, str] = {}
         self.times_gone: Counter[str] = Counter()
         self.lines: list[tuple[str, str]] = []
+        self.pairs: list[Instance] = []
+        """Bodies, each as it was told when its pair changed."""
+        self.order: list[tuple[str, str]] = []
+        """What was told of which instance, in its order."""
         self._told = asyncio.Event()
 
     def instance_ready(self, instance: Instance, channel: BatchChannel) -> None:
@@ -33,6 +37,12 @@ class Recorder:
     def instance_gone(self, instance_id: str, reason: str) -> None:
         self.gone[instance_id] = reason
         self.times_gone[instance_id] += 1
+        self.order.append(("gone", instance_id))
+        self._told.set()
+
+    def pair_changed(self, body: Instance) -> None:
+        self.pairs.append(body)
+        self.order.append(("alone" if body.pair is None else "paired", body.id))
         self._told.set()
 
     def log_line(self, function: FunctionKey, instance_id: str, text: str) -> None:

@@ -1,0 +1,243 @@
+"""What every platform that can pair promises its owner. A new implementation inherits `PairContract`."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import json
+import os
+import signal
+from collections.abc import AsyncIterator, Mapping
+from dataclasses import dataclass, field
+
+import pytest
+import pytest_asyncio
+import torch
+
+from gnomon_core.errors import GnomonError
+from gnomon_core.fleet import Instance, InstanceKind, InstanceState
+from gnomon_core.functions import FunctionSpec, read_deployment
+from gnomon_core.pairs import Pair
+from gnomon_core.seam_values import InstanceRequest
+from gnomon_core.seams import Platform
+from gnomon_core.wire import Frame, Kind, Member
+from gnomon_platforms.local.platform import LocalPlatform
+from gnomon_platforms.testing import NothingBuilt, Recorder, answers, send
+from gnomon_profiler.extractor import Description, capture
+from gnomon_profiler.repository import DirectoryRepository
+
+pytestmark = [pytest.mark.torch, pytest.mark.asyncio(loop_scope="module")]
+
+BATCH = 4
+SPLIT = (0, 1, 1, 2)
+NUMBERS = itertools.count(1)
+
+
+@dataclass
+class Couple:
+    """A platform that has a function with a ready Body, and short ways to ask it."""
+
+    platform: Platform
+    told: Recorder
+    spec: FunctionSpec
+    body: Instance
+    batches: int = field(default=0)
+
+    async def shadow(self, blocks: tuple[int, ...] = (0,)) -> Instance:
+        """A Shadow that its Body works with."""
+        shadow = await self.platform.create_shadow(self.body.id, Pair(1, blocks, SPLIT))
+        await self.told.until(lambda: any(body.partner == shadow.id for body in self.pairs))
+        return shadow
+
+    async def ask(self) -> tuple[list[float], list[str]]:
+        """The numbers answered to a batch that is always the same, and how its hand-overs ended."""
+        signature = self.platform.signature(self.spec)
+        assert signature is not None
+        self.batches += 1
+        generator = torch.Generator().manual_seed(7)
+        rows = torch.randn((BATCH, *signature.inputs[0].shape), generator=generator)
+        head = json.dumps({"kind": "tensors", "inputs": [one.to_json() for one in signature.inputs]}).encode()
+        members = [Member(0, 1, b"", row.numpy().tobytes()) for row in rows]
+        channel = await self.told.channel(self.body.id)
+        frame = await send(channel, Frame(Kind.BATCH, self.batches, 1, 20.0, head, members))
+        assert frame is not None
+        assert [status for status, _ in answers(frame)] == [200] * BATCH
+        numbers = torch.frombuffer(bytearray(b"".join(body for _, body in answers(frame))), dtype=torch.float32)
+        return numbers.tolist(), [hand_over["outcome"] for hand_over in frame.head_json().get("pair", [])]
+
+    async def share(self) -> tuple[list[float], list[str]]:
+        """The same, asked again while this machine is so busy that the Shadow comes too late."""
+        for _ in range(50):
+            numbers, outcomes = await self.ask()
+            if outcomes != ["late"]:
+                break
+        return numbers, outcomes
+
+    def seen(self) -> dict[str, Instance]:
+        return {instance.id: instance for instance in self.platform.instances(str(self.spec.key))}
+
+    @property
+    def pairs(self) -> list[Instance]:
+        """The Body, each time as it was told when its pair changed."""
+        return [body for body in self.told.pairs if body.id == self.body.id]
+
+    def order(self, *ids: str) -> list[tuple[str, str]]:
+        """What was told of these instances, in its order."""
+        return [told for told in self.told.order if told[1] in ids]
+
+
+class PairContract:
+    """Needs the fixture `couple`: a started platform with room for a Shadow, whose model has at least two layer blocks.
+
+    Whoever stops that platform calls `stop_ends_both`.
+    """
+
+    async def test_a_shadow_is_begun_at_once_and_told_when_its_body_works_with_it(self, couple: Couple) -> None:
+        alone, none = await couple.ask()
+        shadow = await couple.platform.create_shadow(couple.body.id, Pair(1, (0, 1), SPLIT))
+        assert (shadow.kind, shadow.state, shadow.partner) == (InstanceKind.SHADOW, InstanceState.STARTING, couple.body.id)
+        assert (shadow.function, shadow.version, shadow.cores) == (couple.body.function, couple.body.version, 1)
+        await couple.told.until(lambda: bool(couple.pairs))
+        [told] = couple.pairs
+        assert (told.id, told.kind, told.partner) == (couple.body.id, InstanceKind.BODY, shadow.id)
+        assert told.pair == Pair(1, (0, 1), SPLIT)
+        assert couple.seen()[couple.body.id] == told
+        listed = couple.seen()[shadow.id]
+        assert (listed.state, listed.partner, listed.pair) == (InstanceState.READY, couple.body.id, told.pair)
+        together, hand_overs = await couple.share()
+        assert (none, hand_overs) == ([], ["answered"])
+        assert together == near(alone)
+        assert shadow.id not in couple.told.channels, "it takes no batches"
+
+    async def test_a_body_has_one_shadow_and_nobody_has_none(self, couple: Couple) -> None:
+        await couple.shadow()
+        for body in (couple.body.id, "nobody"):
+            with pytest.raises(GnomonError) as refused:
+                await couple.platform.create_shadow(body, Pair(1, (0,), SPLIT))
+            assert (refused.value.status, refused.value.code) == (409, "no_such_body")
+        assert len(couple.seen()) == 2
+
+    async def test_a_shadow_that_does_not_fit_is_refused_and_takes_nothing(self, couple: Couple) -> None:
+        before = couple.platform.nodes()
+        with pytest.raises(GnomonError) as refused:
+            await couple.platform.create_shadow(couple.body.id, Pair(5000, (0,), SPLIT))
+        assert (refused.value.status, refused.value.code) == (503, "no_capacity")
+        assert couple.platform.nodes() == before
+        assert list(couple.seen()) == [couple.body.id]
+
+    async def test_other_blocks_and_another_split_hold_once_the_body_says_so(self, couple: Couple) -> None:
+        alone, _ = await couple.ask()
+        shadow = await couple.shadow((0,))
+        other = Pair(1, (0, 1), (0, 0, 1, 1))
+        await couple.platform.change_shadow(shadow.id, other)
+        await couple.told.until(lambda: couple.pairs[-1].pair == other)
+        assert couple.pairs[-1].partner == shadow.id
+        assert await couple.share() == (near(alone), ["answered"])
+
+    async def test_a_destroyed_shadow_leaves_its_body_first_and_gives_its_place_back(self, couple: Couple) -> None:
+        before = couple.platform.nodes()
+        shadow = await couple.shadow()
+        assert couple.platform.nodes()[0].free_cores < before[0].free_cores
+        await couple.platform.destroy(shadow.id)
+        await couple.platform.destroy(shadow.id)
+        await couple.told.reason(shadow.id)
+        assert couple.order(couple.body.id, shadow.id)[-2:] == [("alone", couple.body.id), ("gone", shadow.id)]
+        last = couple.pairs[-1]
+        assert (last.partner, last.pair) == (None, None)
+        assert couple.told.times_gone[shadow.id] == 1
+        assert couple.platform.nodes() == before
+        _, hand_overs = await couple.ask()
+        assert hand_overs == []
+        assert (await couple.shadow()).id != shadow.id, "and it may have another"
+
+    async def test_a_body_takes_its_shadow_along(self, couple: Couple) -> None:
+        shadow = await couple.shadow()
+        await couple.platform.destroy(couple.body.id)
+        await couple.told.reason(couple.body.id)
+        await couple.told.reason(shadow.id)
+        assert couple.told.times_gone[shadow.id] == couple.told.times_gone[couple.body.id] == 1
+        assert couple.seen() == {}
+
+    async def test_a_shadow_destroyed_before_it_began_is_gone_as_well(self, couple: Couple) -> None:
+        shadow = await couple.platform.create_shadow(couple.body.id, Pair(1, (0,), SPLIT))
+        await couple.platform.destroy(shadow.id)
+        await couple.told.reason(shadow.id)
+        assert couple.told.times_gone[shadow.id] == 1
+        assert list(couple.seen()) == [couple.body.id]
+        assert couple.seen()[couple.body.id].partner is None
+
+    async def test_unknown_shadows_are_ignored(self, couple: Couple) -> None:
+        await couple.platform.change_shadow("nobody", Pair(1, (0,), SPLIT))
+        await couple.platform.destroy("nobody")
+        assert couple.pairs == []
+
+
+def near(numbers: list[float]) -> list[float]:
+    """The same numbers: kernels may sum in another order for another number of rows."""
+    close: list[float] = pytest.approx(numbers, rel=1e-5, abs=1e-5)
+    return close
+
+
+@pytest.fixture(scope="module")
+def files() -> Mapping[str, bytes]:
+    """A small network, captured."""
+    torch.manual_seed(0)
+    first, second = torch.nn.Conv2d(3, 8, 3), torch.nn.Conv2d(8, 8, 3)
+    module = torch.nn.Sequential(first, torch.nn.ReLU(), second, torch.nn.Flatten(), torch.nn.Linear(1152, 5))
+    captured = capture(module.eval(), (torch.zeros(2, 3, 16, 16),), Description("small", "1"))
+    assert len(json.loads(captured["layers.json"])["blocks"]) >= 2
+    return captured
+
+
+async def stop_ends_both(couple: Couple) -> None:
+    shadow = await couple.shadow()
+    await couple.platform.stop()
+    assert couple.told.times_gone[shadow.id] == couple.told.times_gone[couple.body.id] == 1
+    assert couple.seen() == {}
+
+
+async def couple_on(platform: Platform, told: Recorder, name: str) -> Couple:
+    annotations = {"gnomon/model": "small@1", "gnomon/max-batch": str(BATCH)}
+    spec = read_deployment({"service": name, "image": "gnomon/body", "annotations": annotations})
+    platform.check(spec)
+    await platform.prepare(spec)
+    body = await platform.create(InstanceRequest(spec, 3, 1, None, {}))
+    await told.channel(body.id)
+    return Couple(platform, told, spec, told.ready[body.id])
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def local(tmp_path_factory: pytest.TempPathFactory, files: Mapping[str, bytes]) -> AsyncIterator[tuple[Platform, Recorder]]:
+    """One platform for all tests: its zygote takes seconds to import torch. Its end is the last test."""
+    folder = tmp_path_factory.mktemp("local")
+    repository = DirectoryRepository(folder / "models")
+    repository.put("small", "1", files)
+    platform, told = LocalPlatform(folder / "state", repository, NothingBuilt(), cores=4), Recorder()
+    await platform.start(told)
+    yield platform, told
+    await stop_ends_both(await couple_on(platform, told, "last"))
+
+
+class TestLocalPlatform(PairContract):
+    @pytest_asyncio.fixture(loop_scope="module")
+    async def couple(self, local: tuple[Platform, Recorder]) -> AsyncIterator[Couple]:
+        made = await couple_on(*local, f"small-{next(NUMBERS)}")
+        yield made
+        for instance in made.seen().values():
+            await made.platform.destroy(instance.id)
+            await made.told.reason(instance.id)
+
+    async def test_a_shadow_that_is_killed_costs_its_body_nothing(self, couple: Couple) -> None:
+        alone, _ = await couple.ask()
+        shadow = await couple.shadow()
+        assert isinstance(couple.platform, LocalPlatform)
+        pid = couple.platform._pairs.lives[shadow.id].pid
+        assert pid is not None
+        asked = asyncio.create_task(couple.ask())
+        os.kill(pid, signal.SIGKILL)
+        assert (await asked)[0] == near(alone)
+        reason = await couple.told.reason(shadow.id)
+        assert "SIGKILL" in reason
+        assert couple.order(couple.body.id, shadow.id)[-2:] == [("alone", couple.body.id), ("gone", shadow.id)]
+        assert couple.told.times_gone[shadow.id] == 1
+        assert (await couple.ask())[0] == near(alone)
