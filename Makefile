@@ -6,7 +6,7 @@ BIN := .venv/bin
 TORCH_CPU_INDEX ?= https://download.pytorch.org/whl/cpu
 export TORCH TORCH_CPU_INDEX
 
-.PHONY: run test check format bench figures templates constraints clean venv
+.PHONY: run test check format bench figures templates constraints clean venv demo-burst
 
 run: venv  ## start Gnomon, deploy stack.yml, classify a photograph; ONCE=1 ends after the answer
 	@$(BIN)/gnomon run --port $(PORT) $(if $(ONCE),--once)
@@ -26,6 +26,9 @@ format: venv
 
 bench: venv  ## measure beside the peers, each in an environment of its own; writes benchmarks/results/
 	@$(BIN)/python -m benchmarks
+
+demo-burst: venv  ## a burst carried by Shadows, beside od and k-lv: a table, and a picture in .cache/burst
+	@$(BIN)/python -m benchmarks.burst
 
 figures: venv  ## every measured figure with its goal, those not met first
 	@$(BIN)/python -m benchmarks.figures

@@ -25,17 +25,18 @@ _SPEAKS = 5
 class Curve:
     """Seconds over batch size for one variant on one number of cores, with one Shadow or without.
 
-    `factor` is what the expectation is multiplied by, at first and as it has been learned; `measured` counts batches.
+    `factor` is what the expectation is multiplied by, at first and as it has been learned. `measured_last` says which of several
+    curves is the newest: its owner numbers what is measured.
     """
 
     __slots__ = (
         "_batches", "_expected", "_fitted", "_fitted_factor", "_means", "_ratio", "_ratios", "_read", "_seconds", "_seen",
-        "factor", "measured",
+        "factor", "measured_last",
     )  # fmt: skip
 
     def __init__(self, expected: Mapping[int, float], factor: float = 1.0) -> None:
         self.factor = factor
-        self.measured = 0
+        self.measured_last = 0
         self._expected = expected
         self._ratio = 0.0
         self._ratios = 0
@@ -66,7 +67,6 @@ class Curve:
 
     def observe(self, batch: int, seconds: float) -> bool:
         """A batch took this long; whether that changed the curve."""
-        self.measured += 1
         expected = self._expected.get(batch)
         if expected:
             ratio = seconds / expected

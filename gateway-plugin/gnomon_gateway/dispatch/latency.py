@@ -43,9 +43,10 @@ class LiveLatency(LatencyModel, Protocol):
         ...
 
     def corrections(self, variants: Iterable[str]) -> Mapping[int, float]:
-        """By cores, how long batches of lone Bodies take against what was foretold; only where enough were measured.
+        """By cores of the Body, how long batches take against what was foretold; only where enough were measured.
 
-        Of several variants of one model, each number of cores speaks by the one that was measured most often.
+        Of several variants of one model, with a Shadow or without, each number of cores speaks by what was measured last: a Body
+        that was slow when it got its Shadow must not be thought slow for as long as it has it.
         """
         ...
 
@@ -75,6 +76,7 @@ class LearnedLatency:
 
     def __init__(self, profile: LatencyModel | None = None) -> None:
         self.revision = 0
+        self._observed = 0
         self._profile = profile
         self._curves: dict[tuple[str, int, Pair | None], Curve] = {}
 
@@ -88,7 +90,10 @@ class LearnedLatency:
 
     def observe(self, variant: str, cores: int, batch: int, seconds: float, pair: Pair | None = None) -> None:
         """A batch of this many samples took this long."""
-        if self._curve(variant, cores, pair).observe(batch, seconds):
+        curve = self._curve(variant, cores, pair)
+        self._observed += 1
+        curve.measured_last = self._observed
+        if curve.observe(batch, seconds):
             self.revision += 1
 
     def doubt(self, variant: str, cores: int, pair: Pair | None = None) -> None:
@@ -98,9 +103,9 @@ class LearnedLatency:
     def corrections(self, variants: Iterable[str]) -> Mapping[int, float]:
         wanted = set(variants)
         known = sorted(
-            (curve.measured, cores, curve.ratio)
-            for (variant, cores, pair), curve in self._curves.items()
-            if variant in wanted and pair is None and curve.ratio is not None
+            (curve.measured_last, cores, curve.ratio)
+            for (variant, cores, _), curve in self._curves.items()
+            if variant in wanted and curve.ratio is not None
         )
         return {cores: ratio for _, cores, ratio in known}
 

@@ -9,6 +9,7 @@ long the oldest request has waited + how long the batch takes there. The batch l
     `gnomon/max-wait-ms` is set and has passed: at low load the algorithm spends the whole objective on waiting.
 
 Example: SLO 100 ms, 4 samples wait, the oldest for 45 ms, a batch takes 40 ms. t_s = 85 ms and 85·5/4 = 106 ms: it leaves now.
+`adaptive` counts a tenth of the batch's time on top there, because what is predicted is a mean; `adaptive-paper` does not.
 
 When no idle instance meets the objective, the largest one takes what still has a chance: `adaptive` keeps every request that can
 meet its own deadline and rejects the others; `adaptive-paper` measures by the SLO, takes the latest requests and drops the
@@ -35,6 +36,9 @@ class Adaptive:
     """Algorithm 3; rejection by the requests' own deadlines. `max_wait_s` bounds a wait that the objective would allow."""
 
     name = "adaptive"
+    spare = 0.1
+    """Of a batch's predicted time, left over when deciding how long to wait. A prediction is a mean: without it every second
+    batch that the timer sends would be late."""
 
     def __init__(self, slo_s: float, max_wait_s: float | None = None) -> None:
         self._slo_s = slo_s
@@ -57,8 +61,9 @@ class Adaptive:
             stay_s = now_s - oldest_s + batch_s
             if stay_s > self._slo_s:
                 continue
-            due_s = oldest_s + min(self._slo_s - batch_s - TIMER_SLACK_S, self._max_wait_s)
-            one_more_s = stay_s * (1 + queue.samples) / queue.samples
+            spare_s = self.spare * batch_s
+            due_s = oldest_s + min(self._slo_s - batch_s - spare_s - TIMER_SLACK_S, self._max_wait_s)
+            one_more_s = (stay_s + spare_s) * (1 + queue.samples) / queue.samples
             if one_more_s > self._slo_s or queue.samples >= slot.max_batch or now_s >= due_s:
                 return (Dispatch(slot.instance_id, fill(queue.requests, slot.max_batch)),)
             wake_s = min(wake_s, due_s)
@@ -94,6 +99,7 @@ class AdaptivePaper(Adaptive):
     """Algorithm 3 as printed: the latest requests that can meet the SLO leave, the earlier ones are dropped."""
 
     name = "adaptive-paper"
+    spare = 0.0
 
     def _rescue(self, queue: QueueView, slot: Slot, latency: LatencyModel, now_s: float) -> Sequence[ScheduleAction]:
         kept: list[Waiting] = []

@@ -40,18 +40,25 @@ def dispatched(actions: list[ScheduleAction] | tuple[ScheduleAction, ...]) -> tu
 
 
 def test_one_fresh_request_waits_until_it_would_be_late() -> None:
-    # t_l(1) = 25 ms on the small instance: nothing is lost by waiting until 100 − 25 ms.
+    # t_l(1) = 25 ms on the small instance, a tenth of it spare: nothing is lost by waiting until 100 − 27.5 ms.
     (wait,) = Adaptive(SLO_S).next(waiting(0.0), FleetView((SMALL,), 0, 0), Linear(), 0.0)
     assert isinstance(wait, WaitUntil)
-    assert wait.time_s == pytest.approx(SLO_S - 0.025 - TIMER_SLACK_S)
+    assert wait.time_s == pytest.approx(SLO_S - 0.0275 - TIMER_SLACK_S)
+    (as_printed,) = AdaptivePaper(SLO_S).next(waiting(0.0), FleetView((SMALL,), 0, 0), Linear(), 0.0)
+    assert isinstance(as_printed, WaitUntil)
+    assert as_printed.time_s == pytest.approx(SLO_S - 0.025 - TIMER_SLACK_S)
 
 
 def test_it_leaves_when_one_more_request_would_miss_the_objective() -> None:
     # Three wait, the oldest for 40 ms: t_s = 40 + 35 = 75 ms, and 75·4/3 = 100 ms is not beyond 100. A millisecond later it is.
     lane = waiting(0.0, 0.01, 0.02)
-    policy, fleet = Adaptive(SLO_S), FleetView((SMALL,), 0, 0)
+    policy, fleet = AdaptivePaper(SLO_S), FleetView((SMALL,), 0, 0)
     assert isinstance(policy.next(lane, fleet, Linear(), 0.0399)[0], WaitUntil)
     assert dispatched(policy.next(lane, fleet, Linear(), 0.041)) == ("small", 3)
+    # With 3.5 ms spare the same happens 3.5 ms earlier.
+    sooner = Adaptive(SLO_S)
+    assert isinstance(sooner.next(lane, fleet, Linear(), 0.0364)[0], WaitUntil)
+    assert dispatched(sooner.next(lane, fleet, Linear(), 0.0375)) == ("small", 3)
 
 
 def test_it_leaves_when_the_largest_batch_of_an_instance_is_reached() -> None:

@@ -114,6 +114,19 @@ def test_of_two_variants_the_one_that_is_served_speaks() -> None:
     assert latency.corrections(["m", "m/events"]) == {1: pytest.approx(1.1)}
 
 
+def test_a_body_that_was_slow_when_it_got_its_shadow_is_not_thought_slow_for_as_long_as_it_has_it() -> None:
+    latency = learned()
+    pair = Pair(1, (1, 2), (0, 1, 1, 2))
+    for _ in range(10):
+        latency.observe("m", 1, 4, 3 * PROFILE.whole.seconds[1][4])
+    assert latency.corrections(["m"])[1] == pytest.approx(3.0)
+    foretold_s = pair_seconds(PROFILE, 1, pair, 4)
+    assert foretold_s is not None
+    for _ in range(10):
+        latency.observe("m", 1, 4, foretold_s, pair)
+    assert latency.corrections(["m"])[1] == pytest.approx(1.0)
+
+
 def test_a_corrected_profile_is_scaled_row_by_row_and_stays_the_same_object_while_nothing_matters() -> None:
     corrected = Corrected(PROFILE)
     assert corrected.by({}) is PROFILE
