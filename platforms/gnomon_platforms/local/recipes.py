@@ -110,6 +110,7 @@ class Recipes:
             options={
                 "program": str(entry.program),
                 "weights": str(entry.weights),
+                "weight_mode": spec.settings.weight_mode,
                 **layers,
                 "sha256": dict(entry.sha256),
             },
