@@ -27,7 +27,7 @@ assert count > 3, count
 PARTS = {
     # What `pip install gnomon` brings is enough for the command line and for every policy.
     "": (
-        ["gnomon_core", "gnomon_cli", "gnomon_autoscaler"],
+        ["gnomon_core", "gnomon_cli", "gnomon_autoscaler", "gnomon_coordinator"],
         # What serves needs the gateway's extra and says so.
         ["gnomon_cli.composition", "gnomon_cli.serve", "gnomon_cli.run", "gnomon_cli.scaling"],
     ),
