@@ -53,7 +53,7 @@ from gnomon_gateway.secrets import Secrets
 from gnomon_gateway.server.gateway_server import GatewayServer
 from gnomon_gateway.store.sqlite import SqliteStore
 from gnomon_gateway.version import this_version
-from gnomon_platforms.local.builder import EnvironmentBuilder
+from gnomon_platforms.local.builder import EnvironmentBuilder, Housekeeping
 from gnomon_platforms.local.platform import LocalPlatform
 from gnomon_platforms.local.users import function_users
 from gnomon_profiler.measuring.machine import this_machine
@@ -87,6 +87,7 @@ class Gnomon:
             machine_id=this_machine().id,
             clock=clock,
         )
+        self._housekeeping = Housekeeping(builder, self._named_images, self.platform.contents)
         policies = with_entry_points(options.policies)
         scaling = ScalingAdapter(policies, self.platform.capabilities)
         self._logs = LogBook(_now)
@@ -108,7 +109,7 @@ class Gnomon:
         self._loop_lag = LoopLag(clock)
         self._async_queue, self._callbacks = self._asynchronous()
         self.server = GatewayServer(self._application(), options.host, options.port)
-        self._scaling_task: asyncio.Task[None] | None = None
+        self._tasks: list[asyncio.Task[None]] = []
 
     @property
     def url(self) -> str:
@@ -124,7 +125,8 @@ class Gnomon:
                 await self._namespaces.create(StoredNamespace(namespace))
         self._restore_scaling()
         await self.manager.start()
-        self._scaling_task = asyncio.create_task(self.autoscaler.run())
+        self._tasks.append(asyncio.create_task(self.autoscaler.run()))
+        self._keep_house()
         await self._async_queue.start()
         self._loop_lag.start()
         await self.server.start()
@@ -134,15 +136,30 @@ class Gnomon:
         self._logs.close()
         await self.server.stop()
         await self._async_queue.stop()
-        if self._scaling_task is not None:
-            self._scaling_task.cancel()
+        for task in self._tasks:
+            task.cancel()
             with contextlib.suppress(asyncio.CancelledError):
-                await self._scaling_task
+                await task
         self._save_scaling()
         await self.manager.stop()
         await self.platform.stop()
         await self._loop_lag.stop()
         self._store.close()
+
+    def _keep_house(self) -> None:
+        """Remove what was built and is not used any more, now and whenever a function changes."""
+        loop = asyncio.get_running_loop()
+
+        def changed(_: FunctionKey) -> None:
+            # The store tells it in the thread that wrote.
+            loop.call_soon_threadsafe(self._housekeeping.look_again)
+
+        self._store.watch(changed)
+        self._tasks.append(asyncio.create_task(self._housekeeping.run()))
+
+    def _named_images(self) -> set[str]:
+        """What stored functions name, also those that could not be served again."""
+        return {stored.spec.image for stored in self._store.functions()}
 
     def _asynchronous(self) -> tuple[AsyncQueue, Callbacks]:
         callbacks = Callbacks(CallbackHosts(self.options.callback_hosts), SystemRandom())

@@ -162,6 +162,10 @@ class LocalPlatform:
     def instances(self, function: str) -> tuple[Instance, ...]:
         return tuple(life.instance for life in self._living(function))
 
+    def contents(self) -> set[str]:
+        """The built handlers that instances were made from which have not ended."""
+        return {origin.recipe.content_id for origin in self._origins.values()} - {""}
+
     async def create(self, request: InstanceRequest) -> Instance:
         """Begin an instance. What follows is told to the listener."""
         assert self._surroundings is not None

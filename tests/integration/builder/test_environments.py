@@ -197,8 +197,9 @@ async def test_what_nobody_needs_is_collected(built: Path, build_archive_file: M
     new = await builder.build(build_archive_file("x = 2\n"), lambda _: None)
     await builder.build(build_archive_file("x = 3\n", image="other"), lambda _: None)
 
-    assert old.content_id not in await builder.collect([IMAGE], [old.content_id])
-    removed = await builder.collect([IMAGE])
+    assert await builder.collect([]) == [], "they were built just now"
+    assert old.content_id not in await builder.collect([IMAGE], [old.content_id], unused_s=0)
+    removed = await builder.collect([IMAGE], unused_s=0)
 
     assert old.content_id in removed
     assert new.content_id not in removed

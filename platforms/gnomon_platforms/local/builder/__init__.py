@@ -1,5 +1,6 @@
 """Builds handler folders into environments, without Docker: the local platform's `Builder`."""
 
 from gnomon_platforms.local.builder.builder import BuiltImage, EnvironmentBuilder
+from gnomon_platforms.local.builder.housekeeping import Housekeeping
 
-__all__ = ["BuiltImage", "EnvironmentBuilder"]
+__all__ = ["BuiltImage", "EnvironmentBuilder", "Housekeeping"]

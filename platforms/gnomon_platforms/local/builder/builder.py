@@ -3,13 +3,15 @@
     archive ──unpack──▶ contents/<id>/function ─┐
                   └─requirements──▶ environments/<id> ─┴─▶ images.json: image → content
 
-`resolve` is what the platform asks when a function is deployed with an image that was built here.
+`resolve` is what the platform asks when a function is deployed with an image that was built here. What no function has used for
+an hour is removed by `collect`; a file's date says when it was last used.
 """
 
 from __future__ import annotations
 
 import asyncio
 import os
+import threading
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,7 +19,7 @@ from pathlib import Path
 from gnomon_core.errors import GnomonError
 from gnomon_core.seam_values import Built
 from gnomon_platforms.local.builder.commands import Log, Runner, settings_for_builds
-from gnomon_platforms.local.builder.contents import Contents, Received
+from gnomon_platforms.local.builder.contents import Content, Contents, Received
 from gnomon_platforms.local.builder.environments import Environments, whole
 from gnomon_platforms.local.builder.image_index import ImageIndex
 from gnomon_platforms.local.builder.unpack import DEFAULT_LIMITS, Limits
@@ -25,6 +27,8 @@ from gnomon_platforms.local.builder.unpack import DEFAULT_LIMITS, Limits
 BUILD_UID = 64_900
 TIME_LIMIT_S = 1800.0
 """A torch for CUDA is 3 GB: at 5 MB/s that alone takes ten minutes."""
+UNUSED_S = 3600.0
+"""How long something is kept that nothing uses: whoever builds now may deploy later, and whoever removes may deploy again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +66,8 @@ class EnvironmentBuilder:
         self._turns = asyncio.Semaphore(concurrency)
         self._images: dict[str, asyncio.Lock] = {}
         self._gate = asyncio.Lock()
+        self._naming = threading.Lock()
+        """Held while an image is looked up and noted as used, or judged as unused and forgotten."""
         self._running = 0
 
     async def build(self, archive: Path, log: Log) -> Built:
@@ -92,8 +98,10 @@ class EnvironmentBuilder:
             GnomonError: 409 `build_again` where its environment is gone or was made for another Python.
 
         """
-        content_id = self._index.get(image_name(image))
-        content = self._contents.find(content_id) if content_id else None
+        with self._naming:
+            content_id = self._index.get(image_name(image))
+            content = self._contents.find(content_id) if content_id else None
+            self._use(content)
         if content is None:
             return None
         environment = self._environments.find(content.environment_id)
@@ -103,24 +111,41 @@ class EnvironmentBuilder:
         folder = self._contents.handler_folder(content.content_id)
         return BuiltImage(folder, environment.python, environment.preload, content.content_id)
 
-    async def collect(self, images: Collection[str], content_ids: Collection[str] = ()) -> list[str]:
-        """Remove what neither these images nor these contents need, and say what. Does nothing while something is being built."""
-        async with self._gate:
-            return await whole(self._collect, images, content_ids) if not self._running else []
+    async def collect(
+        self, images: Collection[str], content_ids: Collection[str] = (), *, unused_s: float = UNUSED_S
+    ) -> list[str]:
+        """Remove what neither these images nor these contents have needed for this long, and say what.
 
-    def _collect(self, images: Collection[str], content_ids: Collection[str]) -> list[str]:
+        Does nothing while something is being built.
+        """
+        async with self._gate:
+            return await whole(self._collect, images, content_ids, unused_s) if not self._running else []
+
+    def _collect(self, images: Collection[str], content_ids: Collection[str], unused_s: float) -> list[str]:
         kept = {image_name(image) for image in images}
-        removed = [image for image in self._index.images() if image not in kept]
-        self._index.remove(removed)
+        with self._naming:
+            named = self._index.images()
+            for content_id in {*content_ids, *(content for image, content in named.items() if image in kept)}:
+                self._use(self._contents.find(content_id))
+            unused = [
+                image for image, content in named.items() if image not in kept and self._contents.idle_s(content) >= unused_s
+            ]
+            self._index.remove(unused)
         needed = {*content_ids, *self._index.images().values()}
-        environments = {content.environment_id for content in map(self._contents.find, needed) if content is not None}
-        for content_id in sorted(self._contents.ids() - needed):
+        contents = sorted(one for one in self._contents.ids() - needed if self._contents.idle_s(one) >= unused_s)
+        for content_id in contents:
             self._contents.remove(content_id)
-            removed.append(content_id)
-        for environment_id in sorted(self._environments.ids() - environments):
+        needed = {content.environment_id for content in map(self._contents.find, self._contents.ids()) if content is not None}
+        environments = sorted(one for one in self._environments.ids() - needed if self._environments.idle_s(one) >= unused_s)
+        for environment_id in environments:
             self._environments.remove(environment_id)
-            removed.append(environment_id)
-        return removed
+        return [*unused, *contents, *environments]
+
+    def _use(self, content: Content | None) -> None:
+        """Note that something is in use now."""
+        if content is not None:
+            self._contents.use(content.content_id)
+            self._environments.use(content.environment_id)
 
 
 def image_name(image: str) -> str:

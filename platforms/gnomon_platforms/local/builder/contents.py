@@ -20,6 +20,7 @@ from typing import Any
 import yaml
 
 from gnomon_core.errors import GnomonError
+from gnomon_platforms.local.builder import dates
 from gnomon_platforms.local.builder.requirements import Requirements, read_requirements
 from gnomon_platforms.local.builder.unpack import Limits, unpack
 
@@ -84,6 +85,7 @@ class Contents:
     def _keep(self, context: Path, staged: Path, content: Content) -> None:
         final = self._folder / content.content_id
         if final.is_dir():
+            self.use(content.content_id)
             return
         staged.mkdir()
         staged.chmod(0o755)
@@ -98,9 +100,20 @@ class Contents:
     def find(self, content_id: str) -> Content | None:
         """What is kept under an id."""
         try:
-            return Content(**json.loads((self._folder / content_id / "content.json").read_text()))
+            return Content(**json.loads(self._description(content_id).read_text()))
         except (OSError, ValueError, TypeError):
             return None
+
+    def use(self, content_id: str) -> None:
+        """Note that it is in use now."""
+        dates.touch(self._description(content_id))
+
+    def idle_s(self, content_id: str) -> float:
+        """How long it has not been used."""
+        return dates.idle_s(self._description(content_id))
+
+    def _description(self, content_id: str) -> Path:
+        return self._folder / content_id / "content.json"
 
     def handler_folder(self, content_id: str) -> Path:
         return self._folder / content_id / HANDLER_FOLDER

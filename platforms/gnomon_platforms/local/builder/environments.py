@@ -26,6 +26,7 @@ from typing import Any, TypeVar
 
 import uv
 
+from gnomon_platforms.local.builder import dates
 from gnomon_platforms.local.builder.commands import Log, Runner
 from gnomon_platforms.local.builder.requirements import Requirements
 
@@ -78,6 +79,7 @@ class Environments:
             found = self.find(environment_id)
             if found is not None:
                 log(f"Environment {environment_id[:12]} is there already.")
+                self.use(environment_id)
                 return found
             work = self._folder / f"{TEMPORARY}{uuid.uuid4().hex}"
             try:
@@ -135,6 +137,14 @@ class Environments:
     def ids(self) -> set[str]:
         """Every environment that is kept."""
         return {entry.stem for entry in self._folder.glob("*.json")}
+
+    def use(self, environment_id: str) -> None:
+        """Note that it is in use now."""
+        dates.touch(self._description(environment_id))
+
+    def idle_s(self, environment_id: str) -> float:
+        """How long it has not been used."""
+        return dates.idle_s(self._description(environment_id))
 
     def remove(self, environment_id: str) -> None:
         """Forget an environment."""
