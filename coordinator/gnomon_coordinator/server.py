@@ -327,7 +327,7 @@ class Server:
                 raise BadMessageError("the layers' file is too large")
             try:
                 layers = Layers.from_json(json.loads(Path(path).read_bytes()))
-            except (ValueError, AttributeError) as error:
+            except (ValueError, AttributeError, RecursionError) as error:
                 raise BadMessageError(f"the layers cannot be read: {error}") from None
             while len(self._layers) >= MAX_LAYERS_KEPT:
                 del self._layers[next(iter(self._layers))]

@@ -1,8 +1,8 @@
 """Whatever happens in whatever order, pairs end up as they are wished for, and everybody believes the same.
 
-A node in miniature: a supervisor, a platform and instances that keep to the protocol, each behind queues that are delivered in any
-order, beside the real coordination. Instances die, coordinators are replaced in the middle of anything, wishes come and go. When
-it is quiet again, what the Bodies do, what the table says and what the platform believes is one and the same.
+A node in miniature: a supervisor, a platform and instances that keep to the protocol, each behind queues that are delivered in
+any order, beside the real coordination. Instances die, coordinators are replaced in the middle of anything, wishes come and go.
+When it is quiet again, what the Bodies do, what the table says and what the platform believes is one and the same.
 """
 
 from __future__ import annotations
@@ -125,7 +125,7 @@ class World:
         self.epoch += 1
         self.coordination = Coordination(self.epoch)
         self.links: dict[str, Process] = {}
-        while self.to_supervisor and self.chance.random() < 0.9:  # noqa: PLR2004
+        while self.to_supervisor and self.chance.random() < 0.9:
             self._supervise()
         self.to_supervisor.clear()
         self.from_supervisor.clear()
