@@ -20,6 +20,7 @@ from gnomon_cli.output import note, print_json, print_table
 from gnomon_core.profiles import ModelProfile
 from gnomon_core.seam_values import ModelEntry
 from gnomon_profiler.measuring.assembly import ReadyTimes
+from gnomon_profiler.measuring.cells import TRIES
 from gnomon_profiler.measuring.profiling import MAX_BATCH, REPEATS, Wishes, parse_numbers, profile_model
 from gnomon_profiler.measuring.store import read_profile, write_profile
 
@@ -57,6 +58,9 @@ class Numbers(click.ParamType[tuple[int, ...]]):
     "--repeats", type=click.IntRange(min=3), default=REPEATS, help=f"Least number of runs of each batch; default {REPEATS}."
 )
 @click.option(
+    "--tries", type=click.IntRange(min=1), default=TRIES, help=f"How often a noisy batch is measured at most; default {TRIES}."
+)
+@click.option(
     "--output",
     type=click.Path(dir_okay=False, writable=True, path_type=Path),
     default=None,
@@ -71,6 +75,7 @@ def profile(
     cores: tuple[int, ...],
     batches: tuple[int, ...],
     repeats: int,
+    tries: int,
     output: Path | None,
     as_json: bool,
 ) -> None:
@@ -80,7 +85,7 @@ def profile(
     """
     repository = model_repository(folder, state)
     entry = repository.get(name)
-    wishes = Wishes(cores, batches, repeats)
+    wishes = Wishes(cores, batches, repeats, tries)
 
     def ready(one: ModelEntry) -> ReadyTimes:
         from gnomon_cli.starts import measure_starts  # noqa: PLC0415 - a platform takes a while to import

@@ -18,6 +18,7 @@ MEGABYTE = 1_000_000
 TRANSFER_BYTES = (4096, 65536, *(size * MEGABYTE for size in (1, 2, 4, 8, 16, 32, 64)))
 NOISY = 0.05
 """A relative interquartile range above which a cell is measured again."""
+TRIES = 3
 _MOST_TIMES = 4
 _BUDGET_S = 0.2
 """A quick batch is repeated up to four times as often as was asked for, while that takes less than 0.2 s for each that was."""
@@ -70,12 +71,16 @@ class Subject:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """How much of it: which cores and batches, how often each batch at least, and the CPUs that there are."""
+    """How much of it: which cores and batches, how often each batch at least, and the CPUs that there are.
+
+    A noisy cell is measured up to `tries` times.
+    """
 
     cores: tuple[int, ...]
     batches: tuple[int, ...]
     repeats: int
     cpus: tuple[int, ...]
+    tries: int = TRIES
 
     def cells(self) -> Iterator[Cell]:
         """All cells, those that everything else is judged by first."""

@@ -14,7 +14,7 @@ from gnomon_core.errors import GnomonError, bad_request
 from gnomon_core.profiles import ModelProfile
 from gnomon_core.seam_values import ModelEntry
 from gnomon_profiler.measuring.assembly import Measured, ReadyTimes, Surroundings, assemble
-from gnomon_profiler.measuring.cells import Plan, Subject
+from gnomon_profiler.measuring.cells import TRIES, Plan, Subject
 from gnomon_profiler.measuring.journal import Journal
 from gnomon_profiler.measuring.machine import Machine, software, this_machine
 from gnomon_profiler.measuring.process import MeasuringProcess
@@ -27,11 +27,15 @@ REPEATS = 10
 
 @dataclass(frozen=True, slots=True)
 class Wishes:
-    """What to measure: these cores (1 to all of the machine's without any), these batches, each at least `repeats` times."""
+    """What to measure: these cores (1 to all of the machine's without any), these batches, each at least `repeats` times.
+
+    A noisy cell is measured up to `tries` times.
+    """
 
     cores: tuple[int, ...] = ()
     batches: tuple[int, ...] = tuple(range(1, MAX_BATCH + 1))
     repeats: int = REPEATS
+    tries: int = TRIES
 
 
 def profile_model(
@@ -77,7 +81,7 @@ def plan_for(machine: Machine, wishes: Wishes) -> Plan:
             f"This machine has {machine.cores} cores for us; {max(cores)} cannot be measured on it.",
             "Measure on a machine that has them, or read them extrapolated: gnomon models profiles NAME --serial 5",
         )
-    return Plan(tuple(sorted(set(cores))), tuple(sorted(set(wishes.batches))), wishes.repeats, machine.cpus)
+    return Plan(tuple(sorted(set(cores))), tuple(sorted(set(wishes.batches))), wishes.repeats, machine.cpus, wishes.tries)
 
 
 def subject_of(entry: ModelEntry) -> Subject:

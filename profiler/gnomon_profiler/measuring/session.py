@@ -1,7 +1,7 @@
 """Cell after cell until all are measured, and the noisy ones again.
 
 Each cell is in the journal before the next one begins. Cells of one number of cores are one order, so that the model is loaded
-once for them. When everything has been measured once, cells whose spread is above `NOISY` get up to two more tries; the quickest
+once for them. When everything has been measured once, cells whose spread is above `NOISY` are tried again; the quickest try
 counts, and its spread is part of the profile.
 """
 
@@ -16,8 +16,6 @@ from typing import Any, Protocol
 from gnomon_core.errors import GnomonError
 from gnomon_profiler.measuring.cells import NOISY, Cell, Plan, Subject, order_for
 from gnomon_profiler.measuring.journal import Journal, Result, spread_of
-
-MOST_TRIES = 3
 
 
 class Measures(Protocol):
@@ -88,7 +86,7 @@ class Session:
         return [
             cell
             for cell, result in found
-            if result is not None and spread_of(result) > NOISY and self._journal.tries(cell) < MOST_TRIES
+            if result is not None and spread_of(result) > NOISY and self._journal.tries(cell) < self._plan.tries
         ]
 
     def _measure(self, cells: Sequence[Cell]) -> None:

@@ -177,6 +177,13 @@ def test_noisy_cells_are_measured_again_up_to_three_times_and_the_quickest_count
     assert spread_of(results[Cell("latency", 2, 1)]) == pytest.approx(0.25)
 
 
+def test_whoever_has_no_time_says_how_often_a_noisy_cell_is_tried(tmp_path: Path) -> None:
+    bench = Bench({"latency/2/1": [0.3, 0.01]})
+    results = run(tmp_path, bench, replace(PLAN, tries=1))
+    assert bench.measured.count("latency/2/1") == 1
+    assert spread_of(results[Cell("latency", 2, 1)]) == pytest.approx(0.3)
+
+
 def test_progress_says_what_was_found_and_how_long_the_rest_takes(tmp_path: Path) -> None:
     said: list[str] = []
     run(tmp_path, Bench(), said=said)
