@@ -37,8 +37,8 @@ def network(name: str) -> tuple[nn.Module, tuple[int, ...]]:
     if name == "efficientnet-lite0":
         return load_model(name).module, (3, 64, 64)
     if name == "inception_v3":
-        return networks.inception_v3(weights=None, init_weights=False).eval().requires_grad_(requires_grad=False), (3, 139, 139)
-    return getattr(networks, name)(weights=None).eval().requires_grad_(requires_grad=False), (3, 64, 64)
+        return networks.inception_v3(weights=None, init_weights=False).eval().requires_grad_(requires_grad=False), (3, 107, 107)
+    return getattr(networks, name)(weights=None).eval().requires_grad_(requires_grad=False), (3, 48, 48)
 
 
 @pytest.fixture(scope="session")
@@ -48,7 +48,7 @@ def nursery(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Nursery]:
     made.close()
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def expected() -> Callable[[Model, Tensor], Tensor]:
     """What the model answers by itself, on one thread as in the instances."""
 

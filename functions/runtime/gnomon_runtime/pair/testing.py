@@ -54,6 +54,10 @@ class Model:
         names = {"program": "program.json", "weights": "weights.safetensors", "layers": "layers.json"}
         return {option: str(self.folder / name) for option, name in names.items()}
 
+    def sandbox(self) -> Sandbox:
+        """One in which the files can be read."""
+        return Sandbox(readable=tuple(self.options().values()))
+
 
 @dataclass
 class Child:
@@ -69,6 +73,7 @@ class Child:
     waiting: list[Frame] = field(default_factory=list)
     heard: list[dict[str, Any]] = field(default_factory=list)
     batches: int = 0
+    input_name: str = "x"
     hello: Mapping[str, Any] = field(default_factory=dict)
 
     def order(self, do: str, descriptors: Sequence[int] = (), details: Mapping[str, Any] | None = None, epoch: int = 1) -> None:
@@ -95,7 +100,7 @@ class Child:
     def send(self, x: Tensor, budget_s: float = 0.0) -> None:
         """A batch of one member for each sample."""
         self.batches += 1
-        spec = TensorSpec("x", "FP32", tuple(x.shape[1:]))
+        spec = TensorSpec(self.input_name, "FP32", tuple(x.shape[1:]))
         head = json.dumps({"kind": "tensors", "inputs": [spec.to_json()]}).encode()
         members = [Member(0, 1, b"", sample.numpy().tobytes()) for sample in x]
         self.channel.sendall(encode(Frame(Kind.BATCH, self.batches, 1, budget_s, head, members)))
@@ -199,8 +204,9 @@ class Nursery:
     def body(self, model: Model, *, cpus: tuple[int, ...] = (), sandbox: Sandbox | None = None, **options: Any) -> Child:
         """A Body that is ready."""
         launch = Launch("model", FUNCTION, BODY, max_batch=MAX_BATCH, options={**model.options(), **options})
-        child = self.born(launch, cpus=cpus, sandbox=sandbox)
+        child = self.born(launch, cpus=cpus, sandbox=sandbox or model.sandbox())
         child.hello = child.frame().head_json()
+        child.input_name = model.signature.inputs[0].name
         return child
 
     def empty(self) -> Child:
@@ -248,7 +254,7 @@ def load(
     """Make a pool container a Shadow, and return what it says of that."""
     options: Mapping[str, Any] = {**task.model.options(), "body": BODY, "weight_mode": mode}
     launch = Launch(SHADOW_KIND, FUNCTION, child.id, cores=cores, max_batch=MAX_BATCH, options=options)
-    order = packets.sealed_file("order", Order(launch, sandbox or Sandbox(), cpus=cpus).to_json().encode())
+    order = packets.sealed_file("order", Order(launch, sandbox or task.model.sandbox(), cpus=cpus).to_json().encode())
     details: dict[str, Any] = {"shadow": child.id, "cores": cores, "cpus": list(cpus), **options}
     with child.log.open("ab") as log:
         child.order("load", [order, log.fileno()], details | {"blocks": list(task.blocks), "split": list(task.split)})
