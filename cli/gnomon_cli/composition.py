@@ -108,7 +108,8 @@ class Gnomon:
         scaling.bind(self.autoscaler)
         self._loop_lag = LoopLag(clock)
         self._async_queue, self._callbacks = self._asynchronous()
-        self.server = GatewayServer(self._application(), options.host, options.port)
+        self._app = self._application()
+        self.server = GatewayServer(self._app, options.host, options.port)
         self._tasks: list[asyncio.Task[None]] = []
 
     @property
@@ -133,6 +134,7 @@ class Gnomon:
 
     async def stop(self) -> None:
         """Let nothing more in, answer everything, end every process."""
+        self._app.draining = True
         self._logs.close()
         await self.server.stop()
         await self._async_queue.stop()
@@ -189,6 +191,7 @@ class Gnomon:
             ),
             version=this_version(),
             now_s=self._clock.now_s,
+            healthy=lambda: not self._app.draining,
         )
         asynchronous = AsyncEndpoint(self._async_queue, self._callbacks, lambda key: self.manager.status(key) is not None, _now)
         build = build_routes(self._builder, payload_secret(self.options.state / "payload-secret"))

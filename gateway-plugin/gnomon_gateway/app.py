@@ -1,6 +1,9 @@
 """The gateway's application: two hot prefixes, and everything else as ASGI.
 
 /function/…  invoke.py     /v2…  v2/     everything else  the control application (openfaas/)
+
+While it drains, what was let in is answered, and new requests to functions are told to go elsewhere; everything else is served,
+so that whoever asks for our health learns of it.
 """
 
 from __future__ import annotations
@@ -8,12 +11,13 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from typing import Any
 
+from gnomon_core.errors import GnomonError
 from gnomon_gateway.invoke import PREFIX as FUNCTION_PREFIX
 from gnomon_gateway.invoke import Functions
 from gnomon_gateway.server.exchange import Exchange
 from gnomon_gateway.serving.directory import FunctionDirectory
 from gnomon_gateway.v2.routes import PREFIX as V2_PREFIX
-from gnomon_gateway.v2.routes import InferenceRoutes
+from gnomon_gateway.v2.routes import READ, READY, InferenceRoutes, refuse
 
 MAX_BODY_BYTES = 64 << 20
 
@@ -21,21 +25,38 @@ ControlApp = Callable[[Any, Any, Any], Awaitable[None]]
 
 
 class GatewayApp:
-    """What a `GatewayServer` serves: the functions of a directory, and a control application for all other paths."""
+    """What a `GatewayServer` serves: the functions of a directory, and a control application for all other paths.
+
+    Set `draining` and no function gets a new request any more.
+    """
 
     prefixes = (FUNCTION_PREFIX, V2_PREFIX)
 
     def __init__(self, directory: FunctionDirectory, control_app: ControlApp, *, max_body_bytes: int = MAX_BODY_BYTES) -> None:
+        self.draining = False
         self._control_app = control_app
         self._inference = InferenceRoutes(directory, max_body_bytes)
         self._functions = Functions(directory, max_body_bytes, self._inference.take_tensors)
 
     def begin(self, exchange: Exchange) -> None:
         """A hot request's headers are here."""
-        if exchange.path.startswith(FUNCTION_PREFIX):
+        if self.draining:
+            self._turn_away(exchange)
+        elif exchange.path.startswith(FUNCTION_PREFIX):
             self._functions.begin(exchange)
         else:
             self._inference.begin(exchange)
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
         await self._control_app(scope, receive, send)
+
+    def _turn_away(self, exchange: Exchange) -> None:
+        error = GnomonError(
+            503, "stopping", "The gateway is stopping and takes no new requests.", "Try again.", retry_after_s=1.0
+        )
+        if exchange.path.startswith(FUNCTION_PREFIX):
+            exchange.fail(error, close=True)
+        elif exchange.path == READY or exchange.method not in READ:
+            refuse(exchange, error)
+        else:
+            self._inference.begin(exchange)

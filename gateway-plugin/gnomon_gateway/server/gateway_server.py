@@ -24,6 +24,7 @@ from gnomon_gateway.server.shared import Shared
 from gnomon_gateway.server.sweep import Sweep
 
 _BACKLOG = 2048
+_LOOK_S = 0.02
 
 
 class ServedApp(HotRoutes, Protocol):
@@ -61,6 +62,7 @@ class GatewayServer:
     ) -> None:
         self.host = host
         self.port = port
+        self._grace_s = grace_s
         self._shared = Shared(app, app.prefixes, limits or Limits())
         config = Config(
             app,
@@ -91,14 +93,28 @@ class GatewayServer:
         await self._server.listening.wait()
 
     async def stop(self) -> None:
-        """Accept nothing more, answer what is under way (for at most the grace time), and return."""
+        """Answer what is under way (for at most the grace time), then accept nothing more, and return.
+
+        Until everything is answered connections are still accepted: whoever asks how we are shall be told, and not left to guess.
+        What the application takes meanwhile is its own affair.
+        """
         if self._serving is None:
             return
-        self._shared.stopping_s = asyncio.get_running_loop().time()
+        loop = asyncio.get_running_loop()
+        self._shared.stopping_s = loop.time()
+        end_s = loop.time() + self._grace_s
+        for connection in self._connections():
+            connection.answer_and_close()
+        while any(connection.is_answering for connection in self._connections()) and loop.time() < end_s:  # noqa: ASYNC110
+            await asyncio.sleep(_LOOK_S)  # an event would be one more thing to do for every answer
+        self._server.config.timeout_graceful_shutdown = max(1, round(end_s - loop.time()))
         self._server.should_exit = True
         await self._serving
         self._sweep.stop()
         self._serving = None
+
+    def _connections(self) -> list[GatewayProtocol]:
+        return [one for one in self._server.server_state.connections if isinstance(one, GatewayProtocol)]
 
 
 def _listen(host: str, port: int) -> socket.socket:

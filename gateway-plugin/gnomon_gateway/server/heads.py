@@ -6,6 +6,8 @@ sections 2.3, 3.2 and 6.1). The parser has refused two lengths, and a length wit
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from gnomon_core.errors import GnomonError
 from gnomon_gateway.server.limits import Limits
 
@@ -44,6 +46,22 @@ class Head:
         if method == b"CONNECT":
             return GnomonError(405, "method_not_allowed", "This is no proxy.", "Ask for a path.")
         return None
+
+
+def body_bytes(headers: Iterable[tuple[bytes, bytes]]) -> float:
+    """How long the body is by what the head states: endless where it comes in chunks, 0 where there is none."""
+    for name, value in headers:
+        if name == b"content-length":
+            return int(value)
+        if name == b"transfer-encoding":
+            return float("inf")
+    return 0
+
+
+def without_offer(method: bytes, url: bytes, version: str, headers: Iterable[tuple[bytes, bytes]]) -> bytes:
+    """The head as it would have been without the offer of another protocol."""
+    lines = b"".join([b"%b: %b\r\n" % header for header in headers if header[0] != b"upgrade"])
+    return b"%b %b HTTP/%b\r\n%b\r\n" % (method, url, version.encode(), lines)
 
 
 def malformed() -> GnomonError:

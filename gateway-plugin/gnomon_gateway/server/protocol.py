@@ -20,7 +20,7 @@ from uvicorn.server import ServerState
 from gnomon_core.errors import GnomonError
 from gnomon_gateway.server.exchange import SMALL_BYTES, STATUS_LINES, Exchange, leave
 from gnomon_gateway.server.farewell import PoliteTransport
-from gnomon_gateway.server.heads import CHECKED, Head, malformed, too_large
+from gnomon_gateway.server.heads import CHECKED, Head, body_bytes, malformed, too_large, without_offer
 from gnomon_gateway.server.intake import REQUEST_EVENTS, Intake
 from gnomon_gateway.server.shared import Phase, Shared
 
@@ -89,12 +89,20 @@ class GatewayProtocol(Intake):
         except httptools.HttpParserError:
             self.refuse(malformed())
 
+    @property
+    def is_answering(self) -> bool:
+        return self._active is not None
+
+    def answer_and_close(self) -> None:
+        """Close behind the answer that is under way; go on where there is none."""
+        if self._active is not None:
+            self._active.keep_alive = False
+
     def shutdown(self) -> None:
         """Finish what is under way, then close."""
+        self.answer_and_close()
         if self._active is None:
             self.transport.close()
-        else:
-            self._active.keep_alive = False
 
     def refuse(self, error: GnomonError) -> None:
         """Answer what is being received with an error, unless it has been answered, and hear nothing more on this connection."""
@@ -264,14 +272,7 @@ class GatewayProtocol(Intake):
     # Ours
 
     def unread_bytes(self) -> float:
-        if self._receiving is None:
-            return 0
-        for name, value in self.headers:
-            if name == b"content-length":
-                return int(value) - self.received_bytes
-            if name == b"transfer-encoding":
-                return float("inf")
-        return 0
+        return 0 if self._receiving is None else body_bytes(self.headers) - self.received_bytes
 
     def _turn(self, exchange: Exchange) -> None:
         self._active = exchange
@@ -292,9 +293,7 @@ class GatewayProtocol(Intake):
 
         The parser stops at such an offer and would lose the body: another one takes the request, without the offer.
         """
-        lines = b"".join([b"%b: %b\r\n" % header for header in self.headers if header[0] != b"upgrade"])
-        version = self.parser.get_http_version().encode()
-        head = b"%b %b HTTP/%b\r\n%b\r\n" % (self.parser.get_method(), self.url, version, lines)
+        head = without_offer(self.parser.get_method(), self.url, self.parser.get_http_version(), self.headers)
         self.parser = httptools.HttpRequestParser(self)
         self.parser.set_dangerous_leniencies(lenient_data_after_close=True)  # as uvicorn has it
         self.feed(head + rest)

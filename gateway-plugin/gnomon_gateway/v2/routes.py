@@ -1,7 +1,7 @@
 """The routes of the open inference protocol.
 
     GET  /v2                                   what this server is
-    GET  /v2/health/live  /v2/health/ready     200
+    GET  /v2/health/live  /v2/health/ready     200; not ready while it drains
     GET  /v2/models/{m}[/versions/{v}]         the model's metadata
     GET  /v2/models/{m}[/versions/{v}]/ready   200 if an instance is ready or one is started by the first request
     POST /v2/models/{m}[/versions/{v}]/infer
@@ -24,8 +24,9 @@ from gnomon_gateway.v2.inference import Inference, error_body
 from gnomon_gateway.version import this_version
 
 PREFIX = b"/v2"
+READY = b"/v2/health/ready"
+READ = frozenset({b"GET", b"HEAD"})
 _JSON = b"content-type: application/json\r\n"
-_READ = frozenset({b"GET", b"HEAD"})
 
 
 class InferenceRoutes:
@@ -43,8 +44,7 @@ class InferenceRoutes:
                 raise _no_route()
             self._begin(exchange, [part.decode("latin-1") for part in exchange.path.split(b"/")[2:] if part])
         except GnomonError as error:
-            lines = b"".join([b"%b: %b\r\n" % (name.lower().encode(), value.encode()) for name, value in error.headers().items()])
-            exchange.respond(error.status, lines, error_body(str(error)))
+            refuse(exchange, error)
 
     def take_tensors(self, exchange: Exchange, runtime: FunctionRuntime) -> bool:
         """At `/function/{name}`: whether a model's function was sent tensors, which are then taken."""
@@ -92,8 +92,14 @@ class InferenceRoutes:
                 raise _no_route()
 
 
+def refuse(exchange: Exchange, error: GnomonError) -> None:
+    """One of our errors as V2 writes them."""
+    lines = b"".join([b"%b: %b\r\n" % (name.lower().encode(), value.encode()) for name, value in error.headers().items()])
+    exchange.respond(error.status, lines, error_body(str(error)))
+
+
 def _read(exchange: Exchange, document: Mapping[str, Any], status: int = 200) -> None:
-    if exchange.method not in _READ:
+    if exchange.method not in READ:
         raise _wrong_method("GET")
     exchange.respond(status, _JSON, json.dumps(document).encode())
 

@@ -24,10 +24,14 @@ def tell(gateway: Faulty, number: int = signal.SIGTERM) -> None:
     gateway.process.send_signal(number)
 
 
-def listens(gateway: Faulty) -> bool:
+def address(gateway: Faulty) -> tuple[str, int]:
     host, _, port = gateway.url.rpartition("/")[2].partition(":")
+    return host, int(port)
+
+
+def listens(gateway: Faulty) -> bool:
     try:
-        socket.create_connection((host, int(port))).close()
+        socket.create_connection(address(gateway)).close()
     except ConnectionError:
         return False
     return True
@@ -53,10 +57,33 @@ async def test_sigterm_answers_what_was_let_in_refuses_the_rest_and_exits_with_0
     assert {task.result().status for task in admitted} == {200}
     assert {task.result().code for task in stuck} == {"deadline_exceeded"}
     seen = callers.history.check(may_break_off=True)
-    assert set(seen) <= {"200", "504 deadline_exceeded", BROKE_OFF}
+    assert set(seen) <= {"200", "504 deadline_exceeded", "503 stopping", BROKE_OFF}
     not_let_in = [end.token for end in callers.history.ends if end.code == BROKE_OFF]
     assert not any(map(callers.history.runs_of, not_let_in)), "executed, and not answered"
     await until(lambda: not any(map(is_alive, processes)), "a process was left behind")
+
+
+async def test_while_it_drains_it_says_so_and_takes_nothing_new(lone: Faulty, callers: Callers) -> None:
+    lone.serve("long")
+    await until(lambda: lone.ready("long") == 1, "not ready")
+    idle = socket.create_connection(address(lone))
+    async with asyncio.TaskGroup() as group:
+        waiting = group.create_task(callers.call("long", sleep_s=1.5))
+        await until(lambda: bool(callers.history.executions), "not begun")
+        assert lone.call("GET", "/healthz").status == 200
+        tell(lone)
+        await until(lambda: lone.call("GET", "/healthz").status == 503, "it says that it is well")
+        answer = lone.call("GET", "/healthz")
+        assert (answer.status, answer.headers["Retry-After"], answer.json()["error"]["code"]) == (503, "1", "not_healthy")
+        assert [lone.call("GET", f"/v2/health/{what}").status for what in ("live", "ready")] == [200, 503]
+        late = await callers.call("long")
+        assert (late.status, late.code, late.retry_after) == (503, "stopping", True)
+        idle.sendall(b"GET /healthz HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n")
+        assert idle.recv(4096).startswith(b"HTTP/1.1 503"), "also on a connection from before"
+        ending = group.create_task(ended(lone))
+    idle.close()
+    assert (waiting.result().status, ending.result()) == (200, 0)
+    callers.history.check()
 
 
 async def one_after_another(callers: Callers, ending: asyncio.Task[int]) -> None:
@@ -73,7 +100,7 @@ async def test_a_second_ctrl_c_does_not_wait(lone: Faulty, callers: Callers) -> 
         waiting = group.create_task(callers.call("long", sleep_s=20))
         await until(lambda: bool(callers.history.executions), "not begun")
         tell(lone, signal.SIGINT)
-        await until(lambda: not listens(lone), "it still takes connections")
+        await until(lambda: lone.call("GET", "/healthz").status == 503, "it does not stop")
         tell(lone, signal.SIGINT)
         ending = group.create_task(ended(lone))
     assert ending.result() == -signal.SIGINT
