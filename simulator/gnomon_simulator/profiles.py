@@ -62,19 +62,20 @@ class Profile:
     noise: Noise = Noise()
     model: ModelProfile | None = None
     weight_mode: str = "shared"
-    _pairs: dict[tuple[int, int, Pair], float | None] = field(default_factory=dict, init=False, repr=False, compare=False)
+    _known: dict[tuple[int, int, Pair | None], float | None] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     def seconds(self, variant: str, body_cores: int, batch: int, pair: Pair | None = None) -> float | None:
         """The latency of a batch; None for a number of cores that is not known, and for pairs where the model is not."""
         del variant
+        key = (body_cores, batch, pair)
+        if key not in self._known:
+            self._known[key] = self._seconds(body_cores, batch, pair)
+        return self._known[key]
+
+    def _seconds(self, body_cores: int, batch: int, pair: Pair | None) -> float | None:
         if pair is None:
             return self.latency.at(body_cores, batch)
-        if self.model is None:
-            return None
-        key = (body_cores, batch, pair)
-        if key not in self._pairs:
-            self._pairs[key] = pair_seconds(self.model, body_cores, pair, batch)
-        return self._pairs[key]
+        return None if self.model is None else pair_seconds(self.model, body_cores, pair, batch)
 
     def shadow_load_s(self, pair: Pair) -> float:
         """From the decision to a Shadow that has registered."""
