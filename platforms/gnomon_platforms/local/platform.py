@@ -32,7 +32,7 @@ from gnomon_platforms.local.images import BuiltImages, ImageTable
 from gnomon_platforms.local.lives import Life, Living, Surroundings, describe_exit
 from gnomon_platforms.local.nodes import LocalNode, claimed_cores
 from gnomon_platforms.local.pairs import Household, Origin, Pairs
-from gnomon_platforms.local.profiles import ProfileFiles
+from gnomon_platforms.local.profiles import LayerFiles, ProfileFiles
 from gnomon_platforms.local.recipes import Recipe, Recipes, limit_bytes
 from gnomon_platforms.local.shadow_lives import ShadowLife
 from gnomon_platforms.local.supervisor_client import SupervisorClient
@@ -78,6 +78,7 @@ class LocalPlatform:
         self._recipes = Recipes(state_dir, repository, built, ImageTable(images))
         self._node = LocalNode.this_machine(cores, reserved_cores)
         self._profiles = ProfileFiles(profiles, machine_id)
+        self._layers = LayerFiles()
         self._pool = pool
         self._clock = clock or WallClock()
         self._start_timeout_s = start_timeout_s
@@ -259,7 +260,7 @@ class LocalPlatform:
         if recipe.signature is None:
             return None
         model = f"{recipe.signature.model}@{recipe.signature.version}"
-        return self._profiles.find(model, recipe.options["sha256"].get("program.json", ""))
+        return self._profiles.find(model, recipe.options["sha256"].get("program.json", ""), self._layers.of(recipe.options))
 
     def usage(self, function: str) -> Usage:
         lives = self._living(function)

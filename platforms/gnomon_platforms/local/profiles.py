@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import json
 import logging
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from gnomon_core.blocks import Layers
 from gnomon_core.profiles import ModelProfile
@@ -24,14 +26,17 @@ class ProfileFiles:
         self._machine_id = machine_id
         self._read: dict[Path, tuple[_Stamp, ModelProfile | None]] = {}
 
-    def find(self, model: str, program_sha256: str) -> ModelProfile | None:
-        """The profile of NAME@VERSION on this machine, else its newest on any; None without one of this very program."""
+    def find(self, model: str, program_sha256: str, layers: Layers | None = None) -> ModelProfile | None:
+        """The profile of NAME@VERSION on this machine, else its newest on any; None without one of this very program.
+
+        Where `layers` are the model's blocks, the profile's must be the same: its block numbers would name other operations.
+        """
         if self._folder is None:
             return None
         found: list[tuple[bool, int, ModelProfile]] = []
         for path in sorted((self._folder / model).glob("*.json")):
             profile, stamp = self._profile(path)
-            if profile is not None and profile.layers.program_sha256 == program_sha256:
+            if profile is not None and profile.layers.program_sha256 == program_sha256 and _same_blocks(profile.layers, layers):
                 found.append((path.stem == self._machine_id, stamp[0], profile))
         return max(found, key=lambda one: one[:2])[2] if found else None
 
@@ -45,6 +50,10 @@ class ProfileFiles:
         if known is None or known[0] != stamp:
             known = self._read[path] = stamp, _read_profile(path)
         return known[1], stamp
+
+
+def _same_blocks(measured: Layers, stored: Layers | None) -> bool:
+    return stored is None or [block.end for block in measured.blocks] == [block.end for block in stored.blocks]
 
 
 def _read_profile(path: Path) -> ModelProfile | None:
@@ -72,3 +81,12 @@ class LayerFiles:
         if path not in self._read:
             self._read[path] = Layers.from_json(json.loads(Path(path).read_bytes()))
         return self._read[path]
+
+    def of(self, options: Mapping[str, Any]) -> Layers | None:
+        """The blocks of the model that these options of a launch name; None where it has none, or they cannot be read."""
+        path = options.get("layers")
+        try:
+            return None if path is None else self.read(str(path))
+        except (OSError, ValueError) as error:
+            _LOG.warning("the layer blocks %s cannot be read: %s", path, error)
+            return None

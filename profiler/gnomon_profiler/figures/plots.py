@@ -52,7 +52,7 @@ def _pyplot() -> Any:
         matplotlib = importlib.import_module("matplotlib")
     except ImportError:
         raise GnomonError(
-            501, "matplotlib_missing", "Pictures need matplotlib, which is not installed.", "pip install matplotlib"
+            501, "matplotlib_missing", "Pictures need matplotlib, which is not installed.", "pip install 'gnomon[figures]'"
         ) from None
     matplotlib.use("Agg")
     return importlib.import_module("matplotlib.pyplot")
