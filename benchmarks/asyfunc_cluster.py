@@ -116,7 +116,7 @@ def profiles_in(folder: Path, models: Sequence[str]) -> list[Path]:
     for path in sorted(folder.rglob("*.json")):
         document = json.loads(path.read_text(encoding="utf-8"))
         if isinstance(document, dict) and document.get("format") == FORMAT:
-            name = str(document["model"]).partition("@")[0]
+            name = str(document["model"]).partition("@")[0].rpartition(":")[2]
             if not models or name in models:
                 found.append(path)
     if not found:
