@@ -1,4 +1,7 @@
-"""`POST /async-function/{name}[/path]`: check, store, and only then answer 202 with the call's id."""
+"""`POST /async-function/{name}[/path]`: check, store, and only then answer 202 with the call's id.
+
+`X-Gnomon-Deadline-Ms` bounds each try, as it bounds the one try of a call that is waited for.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +16,7 @@ from gnomon_core.errors import GnomonError
 from gnomon_core.functions import FunctionKey, parse_key
 from gnomon_gateway.asynchronous.callbacks import Callbacks
 from gnomon_gateway.asynchronous.calls import Call
-from gnomon_gateway.asynchronous.invocation import Headers
+from gnomon_gateway.asynchronous.invocation import Headers, take_deadline
 from gnomon_gateway.asynchronous.queue import AsyncQueue
 from gnomon_gateway.headers import HOP_BY_HOP
 from gnomon_gateway.openfaas.control import Handlers, unknown_function
@@ -47,6 +50,7 @@ class AsyncEndpoint:
         callback_url = request.headers.get("x-callback-url", "").strip()
         if callback_url:
             self._callbacks.check(callback_url)
+        take_deadline(request.headers.items())
         self._queue.check_room()
         body = await read_body(request, self._queue.limits.body_bytes)
         accepted_at = self._now()

@@ -8,6 +8,7 @@ from typing import Protocol, TypeAlias
 
 from gnomon_core.errors import INTERNAL_HEADER, GnomonError
 from gnomon_core.functions import FunctionKey
+from gnomon_gateway.invoke import DEADLINE_HEADER, read_deadline_s
 
 Headers: TypeAlias = Sequence[tuple[str, str]]
 
@@ -47,6 +48,18 @@ class Invoke(Protocol):
     """Call a function and wait for its whole answer. A refusal is an answer too, with `X-OpenFaaS-Internal`."""
 
     async def __call__(self, invocation: Invocation) -> FunctionAnswer: ...
+
+
+def take_deadline(headers: Headers) -> tuple[float | None, Headers]:
+    """The seconds that a caller's `X-Gnomon-Deadline-Ms` allows each try, and the headers that are the function's.
+
+    Raises:
+        GnomonError: 400 `invalid_deadline`.
+
+    """
+    name = DEADLINE_HEADER.decode()
+    allowed_s = [read_deadline_s(value.encode("latin-1", "replace")) for key, value in headers if key.lower() == name]
+    return min(allowed_s, default=None), [(key, value) for key, value in headers if key.lower() != name]
 
 
 def answer_of(error: GnomonError) -> FunctionAnswer:

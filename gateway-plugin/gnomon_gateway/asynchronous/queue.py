@@ -17,7 +17,7 @@ from gnomon_core.errors import GnomonError
 from gnomon_core.functions import FunctionKey
 from gnomon_gateway.asynchronous.callbacks import Callbacks
 from gnomon_gateway.asynchronous.calls import Call, CallStore
-from gnomon_gateway.asynchronous.invocation import FunctionAnswer, Invocation, Invoke, answer_of
+from gnomon_gateway.asynchronous.invocation import FunctionAnswer, Invocation, Invoke, answer_of, take_deadline
 from gnomon_gateway.asynchronous.lanes import Lanes
 from gnomon_gateway.asynchronous.retries import RetryRule
 
@@ -158,7 +158,8 @@ class AsyncQueue:
 
     async def _answer(self, call: Call, body: bytes) -> FunctionAnswer:
         try:
-            return await self._invoke(Invocation(call.function, "POST", call.path, call.query, call.headers, body))
+            deadline_s, headers = take_deadline(call.headers)
+            return await self._invoke(Invocation(call.function, "POST", call.path, call.query, headers, body, deadline_s))
         except GnomonError as error:
             return answer_of(error)
 

@@ -65,6 +65,28 @@ async def test_a_call_is_202_with_its_id_and_reaches_the_function_as_it_was_sent
     assert kept.keys().isdisjoint({"connection", "x-hop", "content-length", "x-callback-url"})
 
 
+async def test_a_shorter_deadline_holds_for_each_try_and_is_not_the_functions_business(start_gateway: Any, until: Any) -> None:
+    recorder = Recorder(FunctionAnswer(429, (("X-OpenFaaS-Internal", "gnomon"),), b""))
+    gateway = await start_gateway(invoke=recorder)
+    await gateway.deploy("fn", annotations={"com.openfaas.retry.min_wait": "1ms", "com.openfaas.retry.max_wait": "1ms"})
+    headers = {"X-Gnomon-Deadline-Ms": "250", "X-Custom": "kept"}
+    async with gateway.client.post(gateway.url + "/async-function/fn", headers=headers) as response:
+        assert response.status == 202
+    await until(lambda: gateway.queue.counters.completed == 1)
+    assert [seen.deadline_s for seen in recorder.seen] == [0.25, 0.25]
+    for seen in recorder.seen:
+        assert dict(seen.headers)["x-custom"] == "kept"
+        assert "x-gnomon-deadline-ms" not in dict(seen.headers)
+
+
+async def test_a_deadline_that_is_none_is_refused_before_the_call_is_taken(gateway: Any) -> None:
+    await gateway.deploy("fn")
+    for wrong in ("-1", "0", "nan", "inf", "soon", ""):
+        async with gateway.client.post(gateway.url + "/async-function/fn", headers={"X-Gnomon-Deadline-Ms": wrong}) as response:
+            assert (response.status, (await response.json())["error"]["code"]) == (400, "invalid_deadline")
+    assert gateway.queue.counters.accepted == 0
+
+
 async def test_the_callers_own_id_is_kept_if_it_is_one(gateway: Any) -> None:
     await gateway.deploy("fn")
     for given, kept in (("mine-1", True), ("a" * 129, False), ("a b", False)):

@@ -194,6 +194,8 @@ def test_a_function_cannot_say_what_is_ours_to_say(bystander: Function) -> None:
     assert (answer.status, answer.data) == (200, b"x")
     assert "X-OpenFaaS-Internal" not in answer.headers
     assert not set(forged.values()) & set(answer.headers.values())
+    for name in ("X-Call-Id", "X-Start-Time", "X-Duration-Seconds", "Content-Length", "Date"):
+        assert len(answer.headers.getlist(name)) == 1
 
 
 def test_a_stream_that_breaks_off_is_not_taken_for_whole(villain: Function, bystander: Function) -> None:
