@@ -158,6 +158,7 @@ class Server:
             task = messages.read_task(message)
             if len(papers.descriptors) not in (0, PAPERS):
                 raise BadMessageError(f"{len(papers.descriptors)} descriptors")
+            self._zygote = _zygote_of(message)
             layers = self._read_layers(task.layers)
             self._coordination.create(task, layers, papers if papers.descriptors else None, now_s)
             return
@@ -167,7 +168,7 @@ class Server:
         elif do == "destroy":
             self._coordination.destroy(messages.read_id(message, "shadow"), now_s)
         elif do == "pool":
-            self._zygote = str(message.get("zygote"))[:MAX_ZYGOTE]
+            self._zygote = _zygote_of(message)
             self._coordination.pool.resize(messages.whole_of(message, "size", 0, 1000), now_s)
         elif do == "table":
             self._coordination.report()
@@ -333,6 +334,14 @@ class Server:
                 del self._layers[next(iter(self._layers))]
             self._layers[path] = layers
         return self._layers[path]
+
+
+def _zygote_of(message: Mapping[str, Any]) -> str:
+    """From which zygote containers are forked."""
+    zygote = message.get("zygote")
+    if not isinstance(zygote, str) or not 0 < len(zygote) <= MAX_ZYGOTE:
+        raise BadMessageError("no zygote")
+    return zygote
 
 
 def _close(descriptors: Sequence[int]) -> None:

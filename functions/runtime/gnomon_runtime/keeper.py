@@ -32,8 +32,9 @@ from gnomon_core import packets
 
 FIRST_PAUSE_S = 0.05
 LONGEST_PAUSE_S = 5.0
-HEALTHY_S = 10.0
-"""A coordinator that has lived so long is replaced at once; one that ended sooner, after a pause that doubles each time."""
+HEALTHY_S = 0.5
+"""A coordinator that has lived so long, several times what its start takes, was not ended by its own fault at its start: it is
+replaced at once. Those that end sooner are, after pauses that double each time."""
 
 Said = Callable[[Mapping[str, Any], list[int]], None]
 

@@ -4,8 +4,8 @@ The socket outlives the coordinators at its other end: the supervisor hands it t
 and with which epoch; whoever had wishes under way says them again. One that does not answer for a while is frozen: the supervisor
 is asked to replace it. Nothing here waits or decides.
 
-    to it      {"do": "create", …}   {"do": "change", …}   {"do": "destroy", "shadow"}   {"do": "pool", "size", "zygote"}
-               {"do": "ping", "number"}                    {"do": "table"}
+    to it      {"do": "create", "zygote", …}   {"do": "change", …}         {"do": "destroy", "shadow"}
+               {"do": "pool", "size", "zygote"}            {"do": "ping", "number"}   {"do": "table"}
     from it    {"event": "ready", "epoch"}   {"event": "registered", "shadow", "resident_bytes", "load_ms"}
                {"event": "paired", "shadow", "body", "blocks", "split"}   {"event": "unpaired", "shadow", "body", "reason"}
                {"event": "ending", "shadow", "reason"}: its process ends; the supervisor says when it has

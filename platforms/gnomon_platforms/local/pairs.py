@@ -169,12 +169,7 @@ class Pairs:
         return body.instance.state is InstanceState.READY and body.pid is not None and alone
 
     def _blocks_of(self, recipe: Recipe) -> Layers | None:
-        path = recipe.options.get("layers")
-        try:
-            return None if path is None else self._layers.read(str(path))
-        except (OSError, ValueError) as error:
-            _LOG.warning("the layer blocks %s cannot be read: %s", path, error)
-            return None
+        return self._layers.of(recipe.options)
 
     def body_gone(self, body_id: str) -> None:
         """Its Shadow goes along. The coordinator does the same, if there is one just now."""
@@ -249,6 +244,7 @@ def _wish(instance: Instance, options: Mapping[str, Any], cpus: tuple[int, ...],
     pair = instance.pair
     return {
         "do": "create",
+        "zygote": TORCH.id,
         "shadow": instance.id,
         "body": instance.partner,
         **{name: options[name] for name in ("program", "weights", "layers", "weight_mode")},

@@ -166,6 +166,7 @@ class Coordinator:
 def wish(layers: Path, shadow: str = "s1", body: str = "b1", blocks: Sequence[int] = (1, 2), **fields: Any) -> dict[str, Any]:
     """What a platform asks for."""
     about = {"cores": 1, "cpus": [0], "split": [0, 1], "max_batch": 4, "expected_ms": [], "join": [], "weight_mode": "shared"}
+    about["zygote"] = "torch"
     paths = {"program": "/p", "weights": "/w", "layers": str(layers)}
     return {"do": "create", "shadow": shadow, "body": body, "blocks": list(blocks), **about, **paths, **fields}
 

@@ -1,0 +1,379 @@
+"""Body and Shadow on the real platform: forked, sandboxed, computing; and whoever of them, or of their keepers, dies."""
+
+import asyncio
+import json
+import os
+import signal
+import time
+from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+import pytest_asyncio
+import torch
+
+from gnomon_core.errors import GnomonError
+from gnomon_core.fleet import Instance, InstanceKind, InstanceState
+from gnomon_core.functions import FunctionSpec, read_deployment
+from gnomon_core.pairs import Pair
+from gnomon_core.seam_values import InstanceRequest
+from gnomon_core.seams import BatchChannel
+from gnomon_core.wire import Frame, Kind, Member
+from gnomon_platforms.local import coordinator_client
+from gnomon_platforms.local.platform import LocalPlatform
+from gnomon_platforms.testing import NothingBuilt, Recorder, answers, send
+from gnomon_profiler.extractor import Description, capture
+from gnomon_profiler.repository import DirectoryRepository
+
+pytestmark = [pytest.mark.torch, pytest.mark.timeout(180), pytest.mark.asyncio(loop_scope="module")]
+PAIR = Pair(1, (0, 1, 2), (0, 1, 1, 2))
+PATIENCE_S = 20.0
+
+
+class Listener(Recorder):
+    """A Recorder that keeps what it is told of pairs."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.pairs: list[tuple[str, str | None]] = []
+
+    def pair_changed(self, body: Instance) -> None:
+        assert body.kind is InstanceKind.BODY
+        assert (body.partner is None) == (body.pair is None)
+        self.pairs.append((body.id, body.partner))
+        self._told.set()
+
+
+@dataclass
+class Running:
+    """A platform with one model, whose answers are known."""
+
+    platform: LocalPlatform
+    told: Listener
+    spec: FunctionSpec
+    module: torch.nn.Module
+    numbers: int = 0
+    wrong: list[str] = field(default_factory=list)
+
+    async def body(self) -> Instance:
+        instance = await self.platform.create(InstanceRequest(self.spec, 1, 1, None, {}))
+        await self.told.channel(instance.id)
+        return instance
+
+    async def paired(self, body: Instance, pair: Pair = PAIR) -> Instance:
+        shadow = await self.platform.create_shadow(body.id, pair)
+        await self.told.until(lambda: (body.id, shadow.id) in self.told.pairs or shadow.id in self.told.gone, PATIENCE_S)
+        assert shadow.id not in self.told.gone, self.told.gone[shadow.id]
+        return self.seen(shadow.id)
+
+    def seen(self, instance_id: str) -> Instance:
+        [found] = [one for one in self.platform.instances("line.openfaas-fn") if one.id == instance_id]
+        return found
+
+    def pid(self, shadow: Instance) -> int:
+        pid = self.platform._pairs.lives[shadow.id].pid
+        assert pid is not None
+        return pid
+
+    async def ask(self, body: Instance, samples: int = 4) -> None:
+        """Send a batch and compare its answer with the module's own."""
+        self.numbers += 1
+        channel: BatchChannel = self.told.channels[body.id]
+        signature = self.platform.signature(self.spec)
+        assert signature is not None
+        given = torch.full((samples, 4, 12, 12), float(self.numbers % 17))
+        head = json.dumps({"kind": "tensors", "inputs": [one.to_json() for one in signature.inputs]}).encode()
+        member = Member(0, samples, b"", given.numpy().tobytes())
+        frame = await send(channel, Frame(Kind.BATCH, self.numbers, 1, 10.0, head, [member]))
+        [(status, data)] = answers(frame)
+        assert status == 200, data
+        with torch.inference_mode():
+            expected = self.module(given)
+        got = torch.frombuffer(bytearray(data), dtype=torch.float32).reshape(expected.shape)
+        assert torch.allclose(got, expected, atol=1e-5)
+
+    def supervised(self, name: str) -> list[int]:
+        """The supervisor's children of this name."""
+        supervisor = self.platform._supervisor
+        assert supervisor is not None
+        children = Path(f"/proc/{supervisor.pid}/task/{supervisor.pid}/children").read_text().split()
+        return [int(pid) for pid in children if comm(int(pid)) == name]
+
+    async def coordinator(self) -> int:
+        return (await until(lambda: self.supervised("gnomon coord")))[0]
+
+
+def comm(pid: int) -> str:
+    try:
+        return Path(f"/proc/{pid}/comm").read_text().strip()
+    except OSError:
+        return ""
+
+
+async def until(found: Callable[[], Any], patience_s: float = PATIENCE_S) -> Any:
+    deadline_s = time.monotonic() + patience_s
+    while not (value := found()):
+        assert time.monotonic() < deadline_s, "it never did"
+        await asyncio.sleep(0.01)
+    return value
+
+
+def shared_memory(pids: list[int]) -> list[str]:
+    """The pairs' buffers that these processes have mapped or open."""
+    found: list[str] = []
+    for pid in pids:
+        try:
+            lines = Path(f"/proc/{pid}/maps").read_text().splitlines()
+            lines += [str(path.readlink()) for path in Path(f"/proc/{pid}/fd").iterdir()]
+        except OSError:
+            continue
+        found += [f"{pid}: {line}" for line in lines if "memfd:" in line and "order" not in line]
+    return found
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def platform(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Running]:
+    """One for all tests: its zygote imports torch."""
+    folder = tmp_path_factory.mktemp("pairs")
+    repository = DirectoryRepository(folder / "models")
+    layers = [layer for _ in range(4) for layer in (torch.nn.Conv2d(4, 4, 3, padding=1), torch.nn.ReLU())]
+    module = torch.nn.Sequential(*layers, torch.nn.AdaptiveAvgPool2d(1), torch.nn.Flatten(), torch.nn.Linear(4, 3)).eval()
+    repository.put("line", "1", capture(module, (torch.randn(2, 4, 12, 12),), Description("line", "1")))
+    local, told = LocalPlatform(folder / "state", repository, NothingBuilt(), cores=8), Listener()
+    await local.start(told)
+    spec = read_deployment(
+        {"service": "line", "image": "gnomon/body", "annotations": {"gnomon/model": "line@1", "gnomon/max-batch": "8"}}
+    )
+    await local.prepare(spec)
+    yield Running(local, told, spec, module)
+    await local.stop()
+
+
+@pytest_asyncio.fixture(loop_scope="module")
+async def running(platform: Running) -> AsyncIterator[Running]:
+    """The platform without instances, its pool filled."""
+    await until(lambda: platform.supervised("gnomon empty"))
+    yield platform
+    for instance in platform.platform.instances("line.openfaas-fn"):
+        await platform.platform.destroy(instance.id)
+        await platform.told.reason(instance.id)
+
+
+async def test_a_shadow_is_made_listed_claimed_changed_and_ended(running: Running) -> None:
+    platform, told = running.platform, running.told
+    body = await running.body()
+    before = platform.nodes()[0]
+    shadow = await platform.create_shadow(body.id, PAIR)
+    assert (shadow.kind, shadow.state, shadow.partner, shadow.pair) == (
+        InstanceKind.SHADOW,
+        InstanceState.STARTING,
+        body.id,
+        PAIR,
+    )
+    assert platform.nodes()[0].free_cores == before.free_cores - 1
+    await told.until(lambda: (body.id, shadow.id) in told.pairs, PATIENCE_S)
+    seen = running.seen(body.id)
+    assert (seen.partner, seen.pair) == (shadow.id, PAIR)
+    assert running.seen(shadow.id).state is InstanceState.READY
+    for samples in (1, 2, 4, 8):
+        await running.ask(body, samples)
+    spent = platform.usage("line.openfaas-fn").cpu_s
+    assert spent > 0
+    other = Pair(2, (1, 2, 3), (0, 0, 1, 1))
+    await platform.change_shadow(shadow.id, other)
+    await told.until(lambda: running.seen(body.id).pair == other, PATIENCE_S)
+    assert platform.nodes()[0].free_cores == before.free_cores - 2
+    assert len(os.sched_getaffinity(running.pid(shadow))) == min(2, len(os.sched_getaffinity(0)))
+    await running.ask(body)
+    await platform.destroy(shadow.id)
+    assert "stopped" in await told.reason(shadow.id)
+    assert told.pairs[-1] == (body.id, None)
+    assert told.times_gone[shadow.id] == 1
+    assert running.seen(body.id).pair is None
+    assert platform.nodes()[0] == before
+    assert platform.usage("line.openfaas-fn").cpu_s >= spent
+    await running.ask(body)
+    assert shared_memory([os.getpid(), *running.supervised("gnomon line.ope"), await running.coordinator()]) == []
+
+
+async def test_a_shadow_has_its_functions_user_and_sandbox(running: Running) -> None:
+    body = await running.body()
+    shadow = await running.paired(body)
+    body_pid = running.platform._lives[body.id].pid
+    assert body_pid is not None
+    shadow_pid = running.pid(shadow)
+    for name in ("Uid", "Gid", "NoNewPrivs", "CapEff"):
+        mine, others = (field_of(pid, name) for pid in (shadow_pid, body_pid))
+        assert mine == others, name
+    if os.geteuid() == 0:
+        assert field_of(shadow_pid, "Uid")[0] != "0"
+    assert len(os.sched_getaffinity(shadow_pid)) == 1
+
+
+def field_of(pid: int, name: str) -> list[str]:
+    lines = Path(f"/proc/{pid}/status").read_text().splitlines()
+    [found] = [line for line in lines if line.startswith(f"{name}:")]
+    return found.split()[1:]
+
+
+async def test_more_shadows_than_containers_are_forked(running: Running) -> None:
+    bodies = [await running.body() for _ in range(3)]
+    shadows = await asyncio.gather(*(running.paired(body) for body in bodies))
+    assert len({shadow.id for shadow in shadows}) == 3
+    for body in bodies:
+        await running.ask(body)
+    await until(lambda: running.supervised("gnomon empty"))
+
+
+async def test_what_cannot_have_a_shadow_is_refused(running: Running) -> None:
+    body = await running.body()
+    before = running.platform.nodes()
+    with pytest.raises(GnomonError) as refused:
+        await running.platform.create_shadow(body.id, Pair(64, (0,), (0, 1)))
+    assert (refused.value.status, refused.value.code) == (503, "no_capacity")
+    for unknown, pair in (("nobody", PAIR), (body.id, Pair(1, (99,), (0, 1)))):
+        with pytest.raises(GnomonError) as refused:
+            await running.platform.create_shadow(unknown, pair)
+        assert (refused.value.status, refused.value.code) == (409, "no_such_body")
+    assert running.platform.nodes() == before
+    await running.paired(body)
+    with pytest.raises(GnomonError) as refused:
+        await running.platform.create_shadow(body.id, PAIR)
+    assert refused.value.status == 409
+    await running.platform.change_shadow("nobody", PAIR)
+
+
+async def test_a_container_that_dies_in_the_pool_is_replaced_and_one_that_is_frozen_costs_a_shadow_only(running: Running) -> None:
+    body = await running.body()
+    [container] = running.supervised("gnomon empty")
+    os.kill(container, signal.SIGKILL)
+    await until(lambda: set(running.supervised("gnomon empty")) - {container})
+    await running.paired(body)
+    await running.ask(body)
+
+
+async def test_a_body_takes_its_shadow_along(running: Running) -> None:
+    body = await running.body()
+    shadow = await running.paired(body)
+    before = running.told.pairs.copy()
+    await running.platform.destroy(body.id)
+    await running.told.reason(body.id)
+    assert "its Body has gone" in await running.told.reason(shadow.id)
+    assert running.told.pairs == before
+    assert running.platform.instances("line.openfaas-fn") == ()
+
+
+async def test_twenty_shadows_die_and_no_answer_is_wrong(running: Running) -> None:
+    body = await running.body()
+    for number in range(20):
+        shadow = await running.paired(body)
+        asking = [asyncio.ensure_future(running.ask(body))]
+        await asyncio.sleep(0.002 * (number % 5))
+        os.kill(running.pid(shadow), signal.SIGKILL)
+        await asyncio.gather(*asking)
+        assert "SIGKILL" in await running.told.reason(shadow.id)
+        assert running.told.pairs[-1] == (body.id, None)
+        await running.ask(body)
+    assert shared_memory([*running.supervised("gnomon line.ope"), await running.coordinator()]) == []
+
+
+async def test_a_frozen_shadow_is_given_up_by_its_body_and_ended(running: Running) -> None:
+    body = await running.body()
+    shadow = await running.paired(body)
+    os.kill(running.pid(shadow), signal.SIGSTOP)
+    for _ in range(4):
+        await running.ask(body)
+    await running.told.until(lambda: running.told.pairs[-1] == (body.id, None), PATIENCE_S)
+    assert await asyncio.wait_for(running.told.reason(shadow.id), 15)
+    await running.ask(body)
+    await running.paired(body)
+
+
+async def test_twenty_coordinators_die_under_load_and_no_answer_is_wrong(running: Running) -> None:
+    bodies = [await running.body() for _ in range(2)]
+    for body in bodies:
+        await running.paired(body)
+    stop = False
+
+    async def load(body: Instance) -> None:
+        while not stop:
+            await running.ask(body)
+
+    asking = [asyncio.ensure_future(load(body)) for body in bodies]
+    for number in range(20):
+        pid = await running.coordinator()
+        await asyncio.sleep(0.01 * (number % 7))
+        if number % 4 == 3:
+            # In the middle of an end and a beginning.
+            [shadow] = [one for one in running.platform.instances("line.openfaas-fn") if one.partner == bodies[0].id][:1]
+            await running.platform.destroy(shadow.id)
+            await asyncio.sleep(0.001 * (number % 5))
+            os.kill(pid, signal.SIGKILL)
+            await asyncio.wait_for(running.told.reason(shadow.id), 20)
+            await running.paired(bodies[0])
+        else:
+            os.kill(pid, signal.SIGKILL)
+        await until(lambda old=pid: [found for found in running.supervised("gnomon coord") if found != old])
+    stop = True
+    await asyncio.gather(*asking)
+    assert running.numbers > 40
+    # The pairs are as they were, and can still be changed and ended.
+    for body in bodies:
+        shadow_id = running.seen(body.id).partner
+        assert shadow_id is not None
+        other = Pair(1, (1, 2), (0, 1, 1, 2))
+        await running.platform.change_shadow(shadow_id, other)
+        await running.told.until(lambda one=body.id, wanted=other: running.seen(one).pair == wanted, 40)
+        await running.ask(body)
+        await running.platform.destroy(shadow_id)
+        await asyncio.wait_for(running.told.reason(shadow_id), 20)
+    everybody = [*running.supervised("gnomon line.ope"), *running.supervised("gnomon empty"), await running.coordinator()]
+    await until(lambda: not shared_memory(everybody), 5.0)
+
+
+async def test_a_coordinator_killed_while_a_shadow_begins(running: Running) -> None:
+    body = await running.body()
+    for number in range(8):
+        pid = await running.coordinator()
+        shadow = await running.platform.create_shadow(body.id, PAIR)
+        await asyncio.sleep(0.003 * number)
+        os.kill(pid, signal.SIGKILL)
+        await running.told.until(lambda one=shadow.id: (body.id, one) in running.told.pairs or one in running.told.gone, 40)
+        assert shadow.id not in running.told.gone, running.told.gone[shadow.id]
+        await running.ask(body)
+        await running.platform.destroy(shadow.id)
+        await running.told.reason(shadow.id)
+
+
+async def test_a_frozen_coordinator_is_replaced(running: Running, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(coordinator_client, "FROZEN_S", 0.5)
+    body = await running.body()
+    pid = await running.coordinator()
+    os.kill(pid, signal.SIGSTOP)
+    began_s = time.monotonic()
+    await running.paired(body)
+    assert time.monotonic() - began_s < 10
+    assert comm(pid) == ""
+    await running.ask(body)
+
+
+async def test_a_killed_supervisor_takes_pairs_along_and_they_can_be_made_again(running: Running) -> None:
+    body = await running.body()
+    shadow = await running.paired(body)
+    assert running.platform._supervisor is not None
+    os.kill(running.platform._supervisor.pid, signal.SIGKILL)
+    assert "supervisor" in await running.told.reason(shadow.id)
+    await running.told.reason(body.id)
+    again = await running.body()
+    await running.paired(again)
+    await running.ask(again)
+
+
+async def test_stop_ends_pairs_as_well(running: Running) -> None:
+    body = await running.body()
+    shadow = await running.paired(body)
+    await running.platform.stop()
+    assert (running.told.times_gone[body.id], running.told.times_gone[shadow.id]) == (1, 1)
+    assert running.platform.instances("line.openfaas-fn") == ()
