@@ -160,9 +160,7 @@ class TestFormula(ScalingPolicyContract):
 class TestWithAProfile(ScalingPolicyContract):
     """With a profile both levels of scaling are at work."""
 
-    profile = made_up_profile(
-        (BlockPlan(0.6, 20_000_000), BlockPlan(0.4, 80_000_000)), (0.2,), gmacs=4.0, overhead_bytes=10**8
-    )
+    profile = made_up_profile((BlockPlan(0.6, 20_000_000), BlockPlan(0.4, 80_000_000)), (0.2,), gmacs=4.0, overhead_bytes=10**8)
 
     @pytest.fixture(params=["asyfunc", "asyfunc-"])
     def name(self, request: pytest.FixtureRequest) -> str:
