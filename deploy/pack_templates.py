@@ -1,5 +1,7 @@
 """`make templates`: puts what templates/gnomon-body needs into it, so that the template is self-contained.
 
+templates/gnomon-shadow has links to the same files: the two images differ in their handler alone.
+
     gnomon-VERSION-py3-none-any.whl     this repository as a wheel, not kept in git
     requirements.txt                    what it needs in an image, every version with its hashes, and no address of any index
 
@@ -20,6 +22,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 TEMPLATE = ROOT / "templates" / "gnomon-body"
+SHADOW = ROOT / "templates" / "gnomon-shadow"
 LOCK = TEMPLATE / "requirements.txt"
 PROJECT = ROOT / "pyproject.toml"
 CONSTRAINTS = ROOT / "constraints.txt"
@@ -34,6 +37,9 @@ def pack_wheel() -> Path:
         (built,) = Path(folder).glob("gnomon-*.whl")
         for old in TEMPLATE.glob("gnomon-*.whl"):
             old.unlink()
+        for old in SHADOW.glob("gnomon-*.whl"):
+            old.unlink()
+        (SHADOW / built.name).symlink_to(Path("..", TEMPLATE.name, built.name))
         return built.rename(TEMPLATE / built.name)
 
 

@@ -23,6 +23,7 @@ from gnomon_core.wire import Frame, Kind, Member, decode, encode
 
 ROOT = Path(__file__).resolve().parents[3]
 TEMPLATE = ROOT / "templates" / "gnomon-body"
+SHADOW = ROOT / "templates" / "gnomon-shadow"
 
 
 @pytest.fixture(scope="module")
@@ -145,3 +146,62 @@ print(module.eval()(torch.ones(1, 3)).tolist())
     assert [(member.code, member.size) for member in result.members] == [(200, 1), (200, 2)]
     expected = json.loads(made.stdout)[0]
     assert memoryview(bytes(result.members[0].body)).cast("f").tolist() == pytest.approx(expected, rel=1e-5)
+
+
+def test_the_shadow_is_the_same_image_with_another_handler() -> None:
+    for name in ("Dockerfile", "requirements.txt", "function/__init__.py"):
+        assert (SHADOW / name).read_bytes() == (TEMPLATE / name).read_bytes()
+    assert (SHADOW / "function" / "handler.py").read_bytes() == (ROOT / "functions" / "shadow" / "handler.py").read_bytes()
+    ours, theirs = (yaml.safe_load((folder / "template.yml").read_text()) for folder in (SHADOW, TEMPLATE))
+    assert ours["language"] == "gnomon-shadow"
+    assert ours["fprocess"] == theirs["fprocess"]
+
+
+@pytest.mark.torch
+def test_the_shadow_computes_blocks_for_whoever_has_the_token(tmp_path: Path, wheel_folder: Path) -> None:
+    capture = """
+import json, sys, torch
+from pathlib import Path
+from gnomon_profiler.extractor import Description, capture
+from gnomon_profiler.repository import DirectoryRepository
+torch.manual_seed(0)
+module = torch.nn.Sequential(torch.nn.Conv2d(1, 2, 3), torch.nn.ReLU(), torch.nn.Flatten(), torch.nn.Linear(8, 2)).eval()
+files = capture(module, [torch.zeros(2, 1, 4, 4)], Description("small"))
+DirectoryRepository(Path(sys.argv[1])).put("small", "1", files)
+blocks = json.loads(files["layers.json"])["blocks"]
+print(json.dumps({"operations": [blocks[0]["operations"][0], blocks[-1]["operations"][1]], "blocks": len(blocks),
+                  "answer": module(torch.ones(1, 1, 4, 4)).tolist()[0]}))
+"""
+    made = subprocess.run(
+        [sys.executable, "-c", capture, tmp_path / "models"], capture_output=True, text=True, check=True, timeout=100
+    )
+    model = json.loads(made.stdout)
+    shutil.copytree(SHADOW / "function", tmp_path / "function")
+    variables = {
+        "GNOMON_MODEL": "small@1",
+        "GNOMON_BLOCKS": f"0-{model['blocks'] - 1}",
+        "GNOMON_MODELS": str(tmp_path / "models"),
+    }
+    row = {"datatype": "FP32", "shape": [2, 1, 4, 4], "order": [0, 1, 2, 3]}
+    head = json.dumps({"kind": "blocks", "operations": model["operations"], "values": [row]}).encode()
+    body = encode(Frame(Kind.BATCH, 1, head=head, members=[Member(0, 2, b"", b"\0\0\x80\x3f" * 32)]))
+    with serving(tmp_path, wheel_folder, **variables) as port:
+        assert call(port, "GET", "/_/health") == (200, b"ok\n")
+        assert call(port, "POST", "/gnomon/batch", body, token="guess")[0] == 401
+        assert call(port, "POST", "/", b"a request")[0] == 415
+        result = decode(call(port, "POST", "/gnomon/batch", body)[1])
+    assert [(member.code, member.size) for member in result.members] == [(200, 2)]
+    assert memoryview(bytes(result.members[0].body)).cast("f").tolist() == pytest.approx(model["answer"] * 2, rel=1e-5)
+
+
+@pytest.mark.torch
+@pytest.mark.parametrize("variables", [{}, {"GNOMON_MODEL": "small", "GNOMON_BLOCKS": "3-1"}])
+def test_a_shadow_that_is_told_too_little_says_what_is_missing(tmp_path: Path, variables: dict[str, str]) -> None:
+    command = "from gnomon_core.launch import Launch\nfrom gnomon_runtime.handler import load_application\n"
+    command += f"load_application(Launch('handler', 'f', 'i', environment={variables!r}, options={{'folder': 'function'}}))"
+    shutil.copytree(SHADOW / "function", tmp_path / "function")
+    result = subprocess.run(
+        [sys.executable, "-c", command], cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False
+    )
+    assert result.returncode == 1
+    assert "GNOMON_BLOCKS" in result.stderr
