@@ -35,7 +35,7 @@ class Environment:
 
 
 BARE = Environment("bare", sys.executable, ("gnomon_runtime.process",))
-TORCH = Environment("torch", sys.executable, ("numpy", "torch", "gnomon_runtime.body"))
+TORCH = Environment("torch", sys.executable, ("numpy", "torch", "gnomon_runtime.body", "gnomon_runtime.pair.shadow_side"))
 
 Send = Callable[..., None]
 
