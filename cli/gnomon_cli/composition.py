@@ -58,7 +58,7 @@ from gnomon_platforms.local.platform import LocalPlatform
 from gnomon_platforms.local.users import function_users
 from gnomon_profiler.measuring.machine import this_machine
 from gnomon_profiler.measuring.store import FOLDER as PROFILES
-from gnomon_profiler.repository import DirectoryRepository
+from gnomon_profiler.places import open_repository
 
 _LOG = logging.getLogger("gnomon")
 
@@ -73,7 +73,7 @@ class Gnomon:
         options.state.mkdir(mode=0o700, parents=True, exist_ok=True)
         clock = self._clock = WallClock()
         self._store = SqliteStore(options.state / "functions.db")
-        repository = DirectoryRepository(options.models)
+        repository = open_repository(options.models, options.state / "fetched-models")
         builder = self._builder = EnvironmentBuilder(options.state / "built", hidden=(options.state,))
         self.platform = LocalPlatform(
             options.state / "platform",
@@ -83,7 +83,7 @@ class Gnomon:
             cores=options.cores,
             pool=options.pool,
             reserved_cores=options.reserved_cores,
-            profiles=options.models / PROFILES,
+            profiles=options.model_folder / PROFILES,
             machine_id=this_machine().id,
             clock=clock,
         )

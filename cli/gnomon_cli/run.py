@@ -24,10 +24,11 @@ from gnomon_cli.preflight import check_room
 from gnomon_cli.serve import serve
 from gnomon_cli.serve_options import ServeOptions
 from gnomon_cli.stack import Stack, StackFunction, load_stack
+from gnomon_core.seams import ModelRepository
 from gnomon_core.settings import PREFIX
 from gnomon_profiler.add import ensure_model
 from gnomon_profiler.names import in_catalog
-from gnomon_profiler.repository import DirectoryRepository
+from gnomon_profiler.places import open_repository
 
 MODEL = f"{PREFIX}model"
 READY_LIMIT_S = 60.0
@@ -51,14 +52,13 @@ def run(options: ServeOptions, stack_file: str, *, once: bool) -> None:
         return not once
 
     check_room(options.state)
-    _capture(stack, options.models)
+    _capture(stack, open_repository(options.models, options.state / "fetched-models"))
     print("Starting Gnomon …", flush=True)
     serve(options, demonstrate)
 
 
-def _capture(stack: Stack, folder: Path) -> None:
+def _capture(stack: Stack, repository: ModelRepository) -> None:
     """Put the models that the stack names into the repository, with progress; the gateway would do it in silence."""
-    repository = DirectoryRepository(folder)
     for function in stack.functions:
         model = function.annotations.get(MODEL, "")
         if in_catalog(model.partition("@")[0]):

@@ -10,17 +10,17 @@ from pathlib import Path
 class ServeOptions:
     """The options of `gnomon serve`.
 
-    `state` holds what must outlive a restart. `cores` bounds the node, None for all of the machine's. `pool` is how many empty
-    containers are kept from which Shadows are made, `reserved_cores` what is held back for Shadows. `images` is a further table
-    of images and their runtimes. `secrets` is the folder of `basic-auth-user` and `basic-auth-password`, None for one in the
-    state folder. `policies` are the third-party policies that may be loaded, `callback_hosts` the hosts that an asynchronous
-    answer may be sent to.
+    `state` holds what must outlive a restart. `models` is the model repository, a folder or s3://BUCKET/PREFIX. `cores` bounds
+    the node, None for all of the machine's. `pool` is how many empty containers are kept from which Shadows are made,
+    `reserved_cores` what is held back for Shadows. `images` is a further table of images and their runtimes. `secrets` is the
+    folder of `basic-auth-user` and `basic-auth-password`, None for one in the state folder. `policies` are the third-party
+    policies that may be loaded, `callback_hosts` the hosts that an asynchronous answer may be sent to.
     """
 
     host: str
     port: int
     state: Path
-    models: Path
+    models: str
     cores: int | None
     pool: int
     reserved_cores: float
@@ -32,3 +32,8 @@ class ServeOptions:
     callback_hosts: tuple[str, ...]
     allowed_hosts: tuple[str, ...]
     verbose: bool
+
+    @property
+    def model_folder(self) -> Path:
+        """The repository's folder; the state folder's, which holds profiles, where the models are elsewhere."""
+        return self.state / "models" if "://" in self.models else Path(self.models)

@@ -23,7 +23,12 @@ def serve_options(function: Any) -> Any:
             click.option("--port", type=click.IntRange(0, 65535), default=8080, help="Default 8080; 0 takes a free one."),
             click.option("--host", default="127.0.0.1", help="Address to listen on; others than loopback need --basic-auth."),
             click.option("--state", default="", metavar="FOLDER", help="What must outlive a restart; default .gnomon here."),
-            click.option("--models", default="", metavar="FOLDER", help="Model repository; default: models in the state folder."),
+            click.option(
+                "--models",
+                default="",
+                metavar="FOLDER",
+                help="Model repository or s3:// address; default in the state folder.",
+            ),
             click.option("--cores", type=click.IntRange(min=1), default=None, help="Cores that instances may use; default all."),
             click.option(
                 "--pool",
@@ -77,7 +82,7 @@ def serve_options(function: Any) -> Any:
 def read_options(*, state: str, models: str, **options: Any) -> ServeOptions:
     """The options as values."""
     folder = state_folder(state, os.environ)
-    return ServeOptions(state=folder, models=Path(models).expanduser() if models else folder / "models", **options)
+    return ServeOptions(state=folder, models=models or str(folder / "models"), **options)
 
 
 @click.command(
