@@ -21,6 +21,7 @@ from gnomon_gateway.v2.tensors import read_tensors, to_json
 _JSON_BYTES = 48
 """Of a number in JSON: up to 24 digits, a comma, and indentation."""
 _AROUND_BYTES = 64 << 10
+_LENGTH_DIGITS = 18
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +53,12 @@ def read_request(signature: ModelSignature, body: memoryview, header_length: byt
     document = read_infer(body[:length], _values(signature, max_batch))
     samples, data = read_tensors(signature, document.inputs, body[length:], max_batch)
     return Infer(document.id, samples, data, _outputs(signature, document))
+
+
+def document_bytes(body_bytes: int, header_length: bytes | None) -> int:
+    """How much of a body is JSON, if its header says what is right."""
+    stated = header_length if header_length is not None and header_length.isdigit() else b""
+    return min(int(stated), body_bytes) if 0 < len(stated) <= _LENGTH_DIGITS else body_bytes
 
 
 def most_body_bytes(signature: ModelSignature, max_batch: int) -> int:
@@ -96,7 +103,7 @@ def write_answer(infer: Infer, signature: ModelSignature, name: str, body: memor
 
 
 def _length(text: bytes, body_bytes: int) -> int:
-    length = int(text) if text.isdigit() else -1
+    length = int(text) if text.isdigit() and len(text) <= _LENGTH_DIGITS else -1
     if not 0 <= length <= body_bytes:
         raise bad_request(
             "invalid_request", f"Inference-Header-Content-Length is not a number from 0 to {body_bytes}, the length of the body."

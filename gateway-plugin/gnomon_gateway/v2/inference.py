@@ -9,7 +9,9 @@ import asyncio
 import json
 import time
 import zlib
+from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Any, TypeVar
 
 from gnomon_core.errors import GnomonError, bad_request
 from gnomon_core.signature import ModelSignature
@@ -19,8 +21,10 @@ from gnomon_gateway.invoke import DEADLINE_HEADER, read_deadline_s
 from gnomon_gateway.queueing.request import Request
 from gnomon_gateway.server.exchange import Exchange, too_large
 from gnomon_gateway.serving.function_runtime import FunctionRuntime
-from gnomon_gateway.v2.infer import Infer, most_body_bytes, read_request, write_answer
+from gnomon_gateway.v2.beside import LARGE_BYTES, READER
+from gnomon_gateway.v2.infer import Infer, document_bytes, most_body_bytes, read_request, write_answer
 
+_T = TypeVar("_T")
 _OK = 200
 _WINDOWS = {b"gzip": 31, b"deflate": 15}
 # Unpacking frees the interpreter meanwhile. One at a time: the packed bodies that wait are small.
@@ -42,6 +46,7 @@ class Inference:
         "_request",
         "_runtime",
         "_signature",
+        "_work",
     )
 
     def __init__(self, exchange: Exchange, runtime: FunctionRuntime, signature: ModelSignature, max_body_bytes: int) -> None:
@@ -55,6 +60,7 @@ class Inference:
         self._call_id = self._headers.get(b"x-call-id", b"")[:128] or new_call_id()
         self._infer: Infer | None = None
         self._request: Request | None = None
+        self._work: Future[Any] | None = None
 
     def begin(self) -> None:
         """The headers are here: refuse what is too large, else receive the body."""
@@ -76,13 +82,20 @@ class Inference:
             )
             self._refuse_unsubmitted(unknown)
         else:
-            loop = asyncio.get_running_loop()
-            unpacked = _UNPACKER.submit(_unpacked, body, encoding, self._max_body_bytes + 1)
-            unpacked.add_done_callback(lambda future: loop.call_soon_threadsafe(self._was_unpacked, future))
+            self._then(_UNPACKER.submit(_unpacked, body, encoding, self._max_body_bytes + 1), self._was_unpacked)
+
+    def _then(self, work: Future[_T], go_on: Callable[[Future[_T]], None]) -> None:
+        """Go on with what is done beside the loop, unless the client has left by then."""
+        loop = asyncio.get_running_loop()
+        self._work = work
+
+        def come_back(done: Future[_T]) -> None:
+            if not self._exchange.disconnected:
+                go_on(done)
+
+        work.add_done_callback(lambda done: loop.call_soon_threadsafe(come_back, done))
 
     def _was_unpacked(self, future: Future[bytes]) -> None:
-        if self._exchange.disconnected:
-            return
         try:
             body = future.result()
             if len(body) > self._max_body_bytes:
@@ -93,15 +106,29 @@ class Inference:
             self._submit(body)
 
     def _submit(self, body: bytes | memoryview) -> None:
+        length, max_batch = self._headers.get(b"inference-header-content-length"), self._runtime.settings.max_batch
         try:
-            request = self._request_of(body)
+            if document_bytes(len(body), length) > LARGE_BYTES:
+                self._then(READER.read(self._signature, body, length, max_batch), self._was_read)
+            else:
+                self._let_in(read_request(self._signature, memoryview(body), length, max_batch))
         except GnomonError as error:
             self._refuse_unsubmitted(error)
-            return
-        self._request = request
-        self._runtime.submit(request)
+
+    def _was_read(self, future: Future[Infer]) -> None:
+        try:
+            self._let_in(future.result())
+        except GnomonError as error:
+            self._refuse_unsubmitted(error)
+
+    def _let_in(self, infer: Infer) -> None:
+        self._infer = infer
+        self._request = self._request_of(infer)
+        self._runtime.submit(self._request)
 
     def left(self) -> None:
+        if self._work is not None:
+            self._work.cancel()
         if self._request is not None:
             self._runtime.left(self._request)
 
@@ -136,17 +163,13 @@ class Inference:
 
     # Ours
 
-    def _request_of(self, body: bytes | memoryview) -> Request:
-        view = memoryview(body)
-        length = self._headers.get(b"inference-header-content-length")
-        runtime, settings = self._runtime, self._runtime.settings
-        self._infer = infer = read_request(self._signature, view, length, settings.max_batch)
-        budget_s = settings.deadline_s
+    def _request_of(self, infer: Infer) -> Request:
+        budget_s = self._runtime.settings.deadline_s
         asked = self._headers.get(DEADLINE_HEADER)
         if asked is not None:
             budget_s = min(budget_s, read_deadline_s(asked))
         return Request(
-            runtime.tensor_lane,
+            self._runtime.tensor_lane,
             time.monotonic(),
             self._began_s + budget_s,
             size=infer.samples,
