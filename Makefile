@@ -6,7 +6,7 @@ BIN := .venv/bin
 TORCH_CPU_INDEX ?= https://download.pytorch.org/whl/cpu
 export TORCH TORCH_CPU_INDEX
 
-.PHONY: run test check format bench figures templates constraints clean venv demo-burst
+.PHONY: run test check format bench figures templates constraints clean venv bench-shadow demo-burst
 
 run: venv  ## start Gnomon, deploy stack.yml, classify a photograph; ONCE=1 ends after the answer
 	@$(BIN)/gnomon run --port $(PORT) $(if $(ONCE),--once)
@@ -29,6 +29,9 @@ bench: venv  ## measure beside the peers, each in an environment of its own; wri
 
 demo-burst: venv  ## a burst carried by Shadows, beside od and k-lv: a table, and a picture in .cache/burst
 	@$(BIN)/python -m benchmarks.burst
+
+bench-shadow: venv  ## measure Body and Shadow, on a quiet machine; writes benchmarks/results/shadow_*.json
+	@$(BIN)/python -m benchmarks.shadow
 
 figures: venv  ## every measured figure with its goal, those not met first
 	@$(BIN)/python -m benchmarks.figures

@@ -1,0 +1,10 @@
+"""Body and Shadow measured on this machine: real processes on pinned cores, each figure beside its goal.
+
+    python -m benchmarks.shadow [NAME…] [--quick]
+
+models       the models that are measured, and block sets of them by their share of the weights
+instances    Bodies and Shadows without a platform, for what two processes can do
+node         a platform with Bodies that serve, for what a start costs and what a kill breaks
+samples      medians, percentiles and goals of them
+The other modules are the benchmarks; each says what it measures.
+"""

@@ -1,0 +1,77 @@
+"""What a Shadow brings by how much of the model it holds: the pair's latency against the Body's alone, for more and more blocks.
+
+    python -m benchmarks.shadow.curve [--quick]
+
+The blocks are contiguous from the input, up to 10, 20 … 100 % of the weights; shares at which no block ends give the same blocks
+as the share before, and are measured once. A batch of 8 is halved. Body alone and pair take turns, with one core each; every
+answer is compared with the unsplit model's.
+"""
+
+from __future__ import annotations
+
+import time
+
+from benchmarks.pace import Pace, asked, step
+from benchmarks.programs import ended_well
+from benchmarks.report import Figure, write
+from benchmarks.shadow.instances import Body, Cpus, body_of, check, let_go, nursery, shadow_of, two_cpus
+from benchmarks.shadow.models import CATALOG, MEGABYTE, StoredModel, first_share, named, samples_of, share_of, stored
+from benchmarks.shadow.samples import at_quantile
+from gnomon_runtime.pair.testing import Nursery, Task, change
+
+BATCH = 8
+HALVES = tuple(batch // 2 for batch in range(1, BATCH + 1))
+SHARES = tuple(tenth / 10 for tenth in range(1, 11))
+LEAST_TURNS = 3
+MOST_TURNS = 9
+
+
+def main(pace: Pace) -> None:
+    figures: list[Figure] = []
+    cpus = two_cpus()
+    with nursery(cpus) as place:
+        for name in ("efficientnet-lite0",) if pace.quick else CATALOG:
+            figures += points(place, cpus, stored(name), 1.0 if pace.quick else 5.0)
+    write("shadow_curve", figures, repeats=LEAST_TURNS, packages=("gnomon", "torch", "torchvision"), folder=pace.results)
+
+
+def points(place: Nursery, cpus: Cpus, model: StoredModel, budget_s: float) -> list[Figure]:
+    """The curve of a model; each point gets `budget_s`, and more where that is less than `LEAST_TURNS`."""
+    alone, body = body_of(place, model, (cpus.body,)), body_of(place, model, (cpus.body,))
+    tasks = [Task(model, blocks, HALVES) for blocks in dict.fromkeys(first_share(model.layers, share) for share in SHARES)]
+    tasks = [task for task in tasks if task.blocks]
+    shadow = shadow_of(place, body, tasks[0], cpus.shadow)
+    found: list[Figure] = []
+    for old, task in zip([tasks[0], *tasks], tasks, strict=False):
+        change(body.child, shadow, old, task)
+        ratios, difference = _turns(alone, body, model, budget_s)
+        blocks = tuple(task.blocks)
+        size_mb = model.layers.parameter_bytes(blocks) / MEGABYTE
+        share = f"{100 * share_of(model.layers, blocks):3.0f} % of the weights"
+        detail = f"{named(model.layers, blocks).partition(',')[0]}, {size_mb:.1f} MB; answers " + (
+            f"within {difference:.1e}" if difference else "bit-equal"
+        )
+        found.append(at_quantile(f"{model.entry.name}: {share}, pair ÷ Body alone", ratios, "", detail=detail))
+    step(f"{model.entry.name}: {len(found)} block sets")
+    let_go(shadow, alone.child, body.child)
+    return found
+
+
+def _turns(alone: Body, body: Body, model: StoredModel, budget_s: float) -> tuple[list[float], float]:
+    """Ratios of neighbours in alternating turns, and how far the farthest answer was from the Body's alone."""
+    x = samples_of(model, BATCH)
+    expected = alone.ask(x).rows
+    check(body.ask(x), expected)
+    ratios: list[float] = []
+    difference = 0.0
+    end_s = time.monotonic() + budget_s
+    while len(ratios) < LEAST_TURNS or (time.monotonic() < end_s and len(ratios) < MOST_TURNS):
+        first, second = (alone, body)[:: -1 if len(ratios) % 2 else 1]
+        answers = {id(one): one.ask(x) for one in (first, second)}
+        ratios.append(answers[id(body)].seconds / answers[id(alone)].seconds)
+        difference = max(difference, check(answers[id(body)], expected))
+    return ratios, difference
+
+
+if __name__ == "__main__":
+    ended_well(lambda: main(asked(__doc__ or "")))

@@ -1,0 +1,222 @@
+"""A platform as `gnomon serve` has it, with Bodies that serve batch after batch, and the times of what happens to them.
+
+This process is the gateway: the platform, its event loop and the batch channels are those of a server, only the batches come from
+here. With two CPUs, the first Body has one for itself and its Shadow the other, which everything else shares.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import time
+from collections.abc import AsyncIterator, Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from benchmarks import gnomon
+from benchmarks.shadow.instances import RELATIVE_DIFFERENCE, WrongAnswerError
+from benchmarks.shadow.models import StoredModel, repository, samples_of
+from gnomon_core.fleet import Instance
+from gnomon_core.functions import FunctionKey, FunctionSpec, read_deployment
+from gnomon_core.seam_values import InstanceRequest
+from gnomon_core.seams import BatchChannel, ModelRepository
+from gnomon_core.wire import Frame, Kind, Member
+from gnomon_platforms.local.platform import LocalPlatform
+from gnomon_platforms.local.shadow_lives import ShadowLife
+from gnomon_platforms.testing import NothingBuilt
+
+PATIENCE_S = 60.0
+VERSION, EPOCH = 1, 1
+OK = 200
+WARM_UPS = 3
+"""Batches that a Body answers before it counts as serving."""
+
+
+class Told:
+    """A `PlatformListener` that notes when it was told what."""
+
+    def __init__(self) -> None:
+        self.ready: dict[str, tuple[float, BatchChannel]] = {}
+        self.gone: dict[str, tuple[float, str]] = {}
+        self.paired: dict[str, float] = {}
+        """When a Body was first told to work with a Shadow, by the Shadow's id."""
+        self._news = asyncio.Event()
+
+    def instance_ready(self, instance: Instance, channel: BatchChannel) -> None:
+        self.ready[instance.id] = time.perf_counter(), channel
+        self._news.set()
+
+    def instance_gone(self, instance_id: str, reason: str) -> None:
+        self.gone[instance_id] = time.perf_counter(), reason
+        self._news.set()
+
+    def pair_changed(self, body: Instance) -> None:
+        if body.partner is not None:
+            self.paired.setdefault(body.partner, time.perf_counter())
+        self._news.set()
+
+    def log_line(self, function: FunctionKey, instance_id: str, text: str) -> None:
+        print(f"  {function} {instance_id}: {text}", flush=True)
+
+    async def until(self, condition: Callable[[], bool], patience_s: float = PATIENCE_S) -> None:
+        """Return when this holds. It is asked each time something has been told.
+
+        Raises:
+            TimeoutError: it took too long.
+
+        """
+        async with asyncio.timeout(patience_s):
+            while not condition():
+                self._news.clear()
+                await self._news.wait()
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """An answer that was right: when it was asked for and complete, and how its hand-overs went."""
+
+    began_s: float
+    ended_s: float
+    hand_overs: Sequence[dict[str, Any]]
+
+    @property
+    def shared(self) -> bool:
+        """Whether the Shadow's rows are in it."""
+        return bool(self.hand_overs) and all(one["outcome"] == "answered" for one in self.hand_overs)
+
+
+@dataclass
+class Serving:
+    """A Body that answers batches of the same samples, each answer compared with the Body's first, alone."""
+
+    instance: Instance
+    channel: BatchChannel
+    head: bytes
+    members: list[Member] = field(default_factory=list)
+    expected: Tensor | None = None
+    served: list[Batch] = field(default_factory=list)
+    asked: int = 0
+    _pump: asyncio.Task[None] | None = None
+
+    def take(self, x: Tensor) -> None:
+        """Ask for these samples from now on; the next answer is what others are compared with."""
+        self.members = [Member(0, 1, b"", row.numpy().tobytes()) for row in x]
+        self.expected = None
+
+    async def ask(self) -> Batch:
+        """One batch.
+
+        Raises:
+            WrongAnswerError: it was lost, or not the unsplit model's answer.
+
+        """
+        self.asked += 1
+        answered: asyncio.Future[Frame | None] = asyncio.get_running_loop().create_future()
+        began_s = time.perf_counter()
+        self.channel.run(Frame(Kind.BATCH, self.asked, EPOCH, 0.0, self.head, self.members), answered.set_result)
+        frame = await answered
+        ended_s = time.perf_counter()
+        if frame is None or any(member.code != OK for member in frame.members):
+            raise WrongAnswerError("a batch was lost" if frame is None else bytes(frame.members[0].body[:300]))
+        rows = torch.stack([torch.frombuffer(bytearray(member.body), dtype=torch.float32) for member in frame.members])
+        if self.expected is None:
+            self.expected = rows
+        elif not (rows - self.expected).abs().max() <= RELATIVE_DIFFERENCE * self.expected.abs().max():
+            raise WrongAnswerError(f"batch {self.asked} is answered otherwise than alone")
+        return Batch(began_s, ended_s, frame.head_json().get("pair", []))
+
+    def begin(self, pause_s: float = 0.0) -> None:
+        """Ask batch after batch from now on."""
+        self._pump = asyncio.get_running_loop().create_task(self._serve(pause_s))
+
+    async def end(self) -> None:
+        """Let the batch that is asked for be the last."""
+        pump, self._pump = self._pump, None
+        if pump is not None:
+            await pump
+
+    def failed(self) -> BaseException | None:
+        """Why it serves no more although it should."""
+        return self._pump.exception() if self._pump is not None and self._pump.done() else None
+
+    async def _serve(self, pause_s: float) -> None:
+        while self._pump is not None:
+            self.served.append(await self.ask())
+            if pause_s:
+                await asyncio.sleep(pause_s)
+
+
+@dataclass
+class Node:
+    """A started platform."""
+
+    platform: LocalPlatform
+    told: Told
+
+    async def function(self, model: StoredModel, name: str, **annotations: str) -> FunctionSpec:
+        """A function that serves a model; its zygote is warm when this returns."""
+        given = {"gnomon/model": model.reference, "gnomon/max-batch": "8"}
+        given |= {f"gnomon/{key.replace('_', '-')}": value for key, value in annotations.items()}
+        spec = read_deployment({"service": name, "image": "gnomon/body", "annotations": given})
+        self.platform.check(spec)
+        await self.platform.prepare(spec)
+        return spec
+
+    async def body(self, spec: FunctionSpec) -> tuple[Instance, float]:
+        """A ready Body, and how long it took from the decision."""
+        began_s = time.perf_counter()
+        instance = await self.platform.create(InstanceRequest(spec, VERSION, 1, None, {}))
+        await self.told.until(lambda: instance.id in self.told.ready or instance.id in self.told.gone)
+        if instance.id in self.told.gone:
+            raise RuntimeError(f"no Body: {self.told.gone[instance.id][1]}")
+        return instance, self.told.ready[instance.id][0] - began_s
+
+    async def serving(self, spec: FunctionSpec, model: StoredModel, batch: int) -> Serving:
+        """A ready Body that has answered a few batches of this size alone."""
+        instance, _ = await self.body(spec)
+        head = json.dumps({"kind": "tensors", "inputs": [one.to_json() for one in model.signature.inputs]}).encode()
+        made = Serving(instance, self.told.ready[instance.id][1], head)
+        made.take(samples_of(model, batch))
+        for _ in range(WARM_UPS):
+            await made.ask()
+        return made
+
+    async def end(self, instance_id: str) -> None:
+        """Stop an instance and return when it has gone."""
+        await self.platform.destroy(instance_id)
+        await self.told.until(lambda: instance_id in self.told.gone)
+
+    def life(self, shadow_id: str) -> ShadowLife | None:
+        """What the platform knows of a Shadow; None where it has gone."""
+        return self.platform._pairs.lives.get(shadow_id)  # noqa: SLF001 - stamps and process ids are nobody else's business
+
+    def pid(self, body_id: str) -> int:
+        """A Body's process."""
+        pid = self.platform._lives[body_id].pid  # noqa: SLF001 - as above
+        assert pid is not None
+        return pid
+
+    def supervisor(self) -> int:
+        """The process below which everything of this platform is."""
+        supervisor = self.platform._supervisor  # noqa: SLF001 - as above
+        assert supervisor is not None
+        return supervisor.pid
+
+
+@contextlib.asynccontextmanager
+async def started(*, cores: int, pool: int = 1, models: ModelRepository | None = None) -> AsyncIterator[Node]:
+    """A platform for the length of a block. More `cores` than CPUs share them."""
+    torch.set_num_threads(1)
+    with gnomon.temporary() as folder:
+        told = Told()
+        platform = LocalPlatform(Path(folder), models or repository(), NothingBuilt(), cores=cores, pool=pool)
+        await platform.start(told)
+        try:
+            yield Node(platform, told)
+        finally:
+            await platform.stop()

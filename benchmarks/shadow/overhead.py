@@ -1,0 +1,72 @@
+"""What the machinery costs a Body that has no Shadow: against a Body that could have none.
+
+    python -m benchmarks.shadow.overhead [--quick]
+
+With: the model has layer blocks, so the Body has a coordination socket that it looks at before each batch; a coordinator knows
+it, and the pool holds an empty container. Without: the same files but the layer blocks, no coordination socket, no pool. Both run
+on the same CPU and answer the same batches in turns, the order reversed each time; a sample is the ratio of their medians over
+the life of two processes, since two processes of one kind already differ by where their memory lies.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import statistics
+
+from benchmarks import gnomon
+from benchmarks.pace import Pace, asked, step
+from benchmarks.programs import ended_well
+from benchmarks.report import Figure, measured, write
+from benchmarks.shadow.models import StoredModel, stored
+from benchmarks.shadow.node import Node, started
+from gnomon_core.seam_values import ModelEntry
+from gnomon_profiler.repository import DirectoryRepository
+
+CASES = (("efficientnet-lite0", 1, 24), ("resnet50", 4, 8))
+"""Model, batch and turns of a sample."""
+GOAL_PERCENT = 2.0
+
+
+def main(pace: Pace) -> None:
+    samples = 3 if pace.quick else 12
+    figures = [asyncio.run(measure(name, batch, turns, samples)) for name, batch, turns in CASES[: 1 if pace.quick else 2]]
+    write("shadow_overhead", figures, repeats=samples, packages=("gnomon", "torch"), folder=pace.results)
+
+
+async def measure(name: str, batch: int, turns: int, samples: int) -> Figure:
+    """How much slower a Body with the machinery is, in percent."""
+    model = stored(name)
+    with gnomon.temporary() as folder:
+        bare_models = DirectoryRepository(folder / "models")
+        bare = _without_blocks(bare_models, model)
+        async with started(cores=1) as equipped, started(cores=1, pool=0, models=bare_models) as plain:
+            percent = [await _sample((equipped, model), (plain, bare), batch, turns) for _ in range(samples)]
+    step(f"{name}: {' '.join(f'{one:+.2f}' for one in percent)} %")
+    detail = f"paired Bodies, {turns} alternating batches each"
+    return measured(f"{name}, b = {batch}: with the machinery, slower by", percent, "%", at_most=GOAL_PERCENT, detail=detail)
+
+
+def _without_blocks(models: DirectoryRepository, model: StoredModel) -> StoredModel:
+    entry: ModelEntry = model.entry
+    files = {"program.json": entry.program.read_bytes(), "weights.safetensors": entry.weights.read_bytes()}
+    return StoredModel(model.folder, models.put(entry.name, entry.version, files))
+
+
+async def _sample(equipped: tuple[Node, StoredModel], plain: tuple[Node, StoredModel], batch: int, turns: int) -> float:
+    bodies = []
+    for node, model in (equipped, plain):
+        spec = await node.function(model, "overhead")
+        bodies.append((node, await node.serving(spec, model, batch)))
+    seconds: list[list[float]] = [[], []]
+    for turn in range(turns):
+        for index in (0, 1)[:: -1 if turn % 2 else 1]:
+            answer = await bodies[index][1].ask()
+            seconds[index].append(answer.ended_s - answer.began_s)
+    for node, body in bodies:
+        await node.end(body.instance.id)
+    with_it, without = map(statistics.median, seconds)
+    return 100 * (with_it / without - 1)
+
+
+if __name__ == "__main__":
+    ended_well(lambda: main(asked(__doc__ or "")))
