@@ -7,62 +7,36 @@ it must hold for any arguments, hostile ones included. An operator without a rul
 from __future__ import annotations
 
 import math
-import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, TypeAlias
 
 import torch
-from torch import Tensor
 
 from gnomon_core.operators import ALLOWED_OPERATORS
 from gnomon_core.program import invalid_program
 from gnomon_core.program_reader import MAX_LIST
+from gnomon_runtime.engine.product_sizes import (
+    addmm,
+    attention,
+    convolution,
+    einsum,
+    general_convolution,
+    linear,
+    matmul,
+    transposed_convolution,
+)
+from gnomon_runtime.engine.shape_counts import argument_at, broadcast_shape, each_axis, product, tensors_in
 
 Rule: TypeAlias = Callable[[Sequence[Any]], int]
 """The arguments in the schema's order, and the bound in elements."""
 
 
-def _tensors(arguments: Iterable[Any]) -> list[Tensor]:
-    found: list[Tensor] = []
-    for argument in arguments:
-        if isinstance(argument, Tensor):
-            found.append(argument)
-        elif isinstance(argument, list | tuple):
-            found.extend(_tensors(argument))
-    return found
-
-
-def _product(sizes: Iterable[float]) -> int:
-    return math.prod(math.ceil(max(size, 0)) for size in sizes)
-
-
-def _each(value: Any, count: int) -> list[Any]:
-    items = list(value) if isinstance(value, list | tuple) else [value]
-    return items * count if len(items) == 1 else items
-
-
-def _get(arguments: Sequence[Any], index: int, default: Any) -> Any:
-    return arguments[index] if index < len(arguments) and arguments[index] is not None else default
-
-
-def _broadcast_shape(tensors: Iterable[Tensor]) -> list[int]:
-    shape: list[int] = []
-    for tensor in tensors:
-        sizes = list(tensor.shape)
-        shape = [1] * (len(sizes) - len(shape)) + shape
-        offset = len(shape) - len(sizes)
-        for axis, size in enumerate(sizes):
-            # 1 gives way to any size, 0 included; two other sizes are an error that torch reports.
-            shape[offset + axis] = size if shape[offset + axis] == 1 else max(shape[offset + axis], size)
-    return shape
-
-
 def _same(arguments: Sequence[Any]) -> int:
-    return sum(tensor.numel() for tensor in _tensors(arguments))
+    return sum(tensor.numel() for tensor in tensors_in(arguments))
 
 
 def _broadcast(arguments: Sequence[Any]) -> int:
-    return _product(_broadcast_shape(_tensors(arguments)))
+    return product(broadcast_shape(tensors_in(arguments)))
 
 
 def _nothing(_arguments: Sequence[Any]) -> int:
@@ -74,11 +48,11 @@ def _split(arguments: Sequence[Any]) -> int:
     tensor, size = arguments[:2]
     if isinstance(size, list | tuple):
         return _pieces(len(size))
-    return _pieces(tensor.shape[_get(arguments, 2, 0)] // max(size, 1) + 1)
+    return _pieces(tensor.shape[argument_at(arguments, 2, 0)] // max(size, 1) + 1)
 
 
 def _unbound(arguments: Sequence[Any]) -> int:
-    return _pieces(arguments[0].shape[_get(arguments, 1, 0)])
+    return _pieces(arguments[0].shape[argument_at(arguments, 1, 0)])
 
 
 def _pieces(count: int) -> int:
@@ -87,98 +61,12 @@ def _pieces(count: int) -> int:
     return 0
 
 
-def _convolution(arguments: Sequence[Any]) -> int:
-    tensor, weight = arguments[0], arguments[1]
-    axes = weight.dim() - 2
-    padding = _get(arguments, 4, 0)
-    spatial = list(tensor.shape[-axes:])
-    if isinstance(padding, str):
-        grown = spatial
-    else:
-        grown = [size + 2 * pad for size, pad in zip(spatial, _each(padding, axes), strict=False)]
-    leading = tensor.shape[0] if tensor.dim() == weight.dim() else 1
-    return int(leading * weight.shape[0] * _product(grown))
-
-
-def _transposed_convolution(arguments: Sequence[Any]) -> int:
-    """`(input, weight, bias, stride, padding, output_padding, groups, dilation)`."""
-    tensor, weight = arguments[0], arguments[1]
-    axes = weight.dim() - 2
-    strides, extra = _each(_get(arguments, 3, 1), axes), _each(_get(arguments, 5, 0), axes)
-    dilations = _each(_get(arguments, 7, 1), axes)
-    spatial = (
-        size * stride + dilation * kernel + more
-        for size, stride, kernel, dilation, more in zip(
-            tensor.shape[-axes:], strides, weight.shape[2:], dilations, extra, strict=False
-        )
-    )
-    leading = tensor.shape[0] if tensor.dim() == weight.dim() else 1
-    return int(leading * weight.shape[1] * max(_get(arguments, 6, 1), 1) * _product(spatial))
-
-
-def _general_convolution(arguments: Sequence[Any]) -> int:
-    """`convolution(input, weight, bias, stride, padding, dilation, transposed, output_padding, groups)`."""
-    if not arguments[6]:
-        return _convolution(arguments)
-    reordered = [*arguments[:5], arguments[7], arguments[8], arguments[5]]
-    return _transposed_convolution(reordered)
-
-
-def _linear(arguments: Sequence[Any]) -> int:
-    tensor, weight = arguments[0], arguments[1]
-    return int(tensor.numel() // max(tensor.shape[-1], 1) * weight.shape[0])
-
-
-def _product_of_matrices(first: Tensor, second: Tensor) -> int:
-    rows, inner = first.shape[-2] if first.dim() > 1 else 1, first.shape[-1]
-    columns = second.shape[-1] if second.dim() > 1 else 1
-    batch = _broadcast_of([first.shape[:-2], second.shape[:-2]])
-    return batch * (rows * columns + rows * inner + inner * columns)
-
-
-def _broadcast_of(shapes: Iterable[Sequence[int]]) -> int:
-    return math.prod(max(sizes) for sizes in _aligned([list(shape) for shape in shapes]))
-
-
-def _aligned(shapes: list[list[int]]) -> list[tuple[int, ...]]:
-    length = max(len(shape) for shape in shapes)
-    return list(zip(*([1] * (length - len(shape)) + shape for shape in shapes), strict=True))
-
-
-def _matmul(arguments: Sequence[Any]) -> int:
-    return _product_of_matrices(arguments[0], arguments[1])
-
-
-def _addmm(arguments: Sequence[Any]) -> int:
-    return _product_of_matrices(arguments[1], arguments[2])
-
-
-def _attention(arguments: Sequence[Any]) -> int:
-    query, key, value = arguments[:3]
-    batch = _broadcast_of([query.shape[:-2], key.shape[:-2], value.shape[:-2]])
-    length, source = query.shape[-2], key.shape[-2]
-    return int(batch * (length * source + length * value.shape[-1]))
-
-
-def _einsum(arguments: Sequence[Any]) -> int:
-    equation, operands = arguments[0].replace(" ", ""), arguments[1]
-    if not re.fullmatch(r"[A-Za-z]+(,[A-Za-z]+)?(->[A-Za-z]*)?", equation):
-        raise invalid_program(f"einsum {equation!r} is not over one or two operands with letters for their axes.")
-    left, _, right = equation.partition("->")
-    labels: dict[str, int] = {}
-    for text, operand in zip(left.split(","), operands, strict=False):
-        for letter, size in zip(text, operand.shape, strict=False):
-            labels[letter] = max(labels.get(letter, 1), size)
-    kept = right if "->" in equation else "".join(labels)
-    return _product(labels.get(letter, 1) for letter in kept) + _same(operands)
-
-
 def _padded(arguments: Sequence[Any]) -> int:
     tensor, pads = arguments[0], list(arguments[1])
     sizes = list(tensor.shape)
     for index, pad in enumerate(pads[: 2 * len(sizes)]):
         sizes[-1 - index // 2] += max(pad, 0)
-    return _product(sizes)
+    return product(sizes)
 
 
 def _pooled(arguments: Sequence[Any]) -> int:
@@ -188,8 +76,8 @@ def _pooled(arguments: Sequence[Any]) -> int:
 
 
 def _adaptively_pooled(arguments: Sequence[Any]) -> int:
-    tensor, sizes = arguments[0], _each(arguments[1], 1)
-    return 2 * _product(tensor.shape[: max(tensor.dim() - len(sizes), 0)]) * _product(sizes)
+    tensor, sizes = arguments[0], each_axis(arguments[1], 1)
+    return 2 * product(tensor.shape[: max(tensor.dim() - len(sizes), 0)]) * product(sizes)
 
 
 def _upsampled(arguments: Sequence[Any]) -> int:
@@ -197,10 +85,10 @@ def _upsampled(arguments: Sequence[Any]) -> int:
     tensor = arguments[0]
     leading = int(tensor.shape[0] * tensor.shape[1])
     if arguments[1] is not None:
-        return leading * _product(arguments[1])
+        return leading * product(arguments[1])
     factors = [argument for argument in arguments[2:] if isinstance(argument, list | tuple)]
     scales = factors[0] if factors else []
-    return leading * _product(size * scale + 1 for size, scale in zip(tensor.shape[2:], scales, strict=False))
+    return leading * product(size * scale + 1 for size, scale in zip(tensor.shape[2:], scales, strict=False))
 
 
 def _sampled(arguments: Sequence[Any]) -> int:
@@ -209,11 +97,11 @@ def _sampled(arguments: Sequence[Any]) -> int:
 
 
 def _filled(arguments: Sequence[Any]) -> int:
-    return _product(arguments[0])
+    return product(arguments[0])
 
 
 def _filled_beside(arguments: Sequence[Any]) -> int:
-    return _product(arguments[1])
+    return product(arguments[1])
 
 
 def _range(arguments: Sequence[Any]) -> int:
@@ -234,7 +122,7 @@ def _square(arguments: Sequence[Any]) -> int:
 
 
 def _repeated(arguments: Sequence[Any]) -> int:
-    return int(arguments[0].numel()) * _product(_each(arguments[1], 1))
+    return int(arguments[0].numel()) * product(each_axis(arguments[1], 1))
 
 
 def _embedded(arguments: Sequence[Any]) -> int:
@@ -262,14 +150,14 @@ _BY_RULE: dict[Rule, str] = {
     """,
     _split: "split split_with_sizes",
     _unbound: "unbind",
-    _convolution: "conv1d conv2d conv3d",
-    _transposed_convolution: "conv_transpose1d conv_transpose2d conv_transpose3d",
-    _general_convolution: "convolution",
-    _linear: "linear",
-    _matmul: "matmul mm bmm",
-    _addmm: "addmm baddbmm",
-    _attention: "scaled_dot_product_attention",
-    _einsum: "einsum",
+    convolution: "conv1d conv2d conv3d",
+    transposed_convolution: "conv_transpose1d conv_transpose2d conv_transpose3d",
+    general_convolution: "convolution",
+    linear: "linear",
+    matmul: "matmul mm bmm",
+    addmm: "addmm baddbmm",
+    attention: "scaled_dot_product_attention",
+    einsum: "einsum",
     _padded: "pad constant_pad_nd reflection_pad1d reflection_pad2d replication_pad2d",
     _pooled: """
         max_pool1d max_pool2d max_pool3d max_pool2d_with_indices max_pool3d_with_indices avg_pool1d avg_pool2d avg_pool3d
