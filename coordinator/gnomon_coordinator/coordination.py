@@ -14,7 +14,7 @@ from gnomon_coordinator.pairing import Pairing
 from gnomon_coordinator.pool import Pool
 from gnomon_coordinator.shadows import Shadows
 from gnomon_coordinator.table import Kind, Record, RegistrationTable, Status
-from gnomon_coordinator.work import ENDING, Work
+from gnomon_coordinator.work import ENDING, Step, Work
 from gnomon_core.blocks import Layers
 
 EMPTY_S = 20.0
@@ -147,6 +147,8 @@ class Coordination:
             self._pairing.body_paired(work, now_s)
         elif said.say == "changed":
             self._pairing.body_changed(work, said, now_s)
+        elif said.say == "unpaired" and work.step is Step.PART:
+            self._pairing.body_parted(work, now_s)
         elif said.say == "unpaired":
             self._endings.body_let_go(work, said.reason, now_s)
         elif said.say == "failed":
@@ -155,6 +157,9 @@ class Coordination:
     def broken(self, instance_id: str, reason: str, now_s: float) -> None:
         """An instance does not keep to the protocol, or does not listen. A Body serves on without a Shadow; the others end."""
         self._effects.append(Close(instance_id))
+        self._part_with(instance_id, reason, f"its Body is not heard any more: {reason}", now_s)
+
+    def _part_with(self, instance_id: str, reason: str, body_reason: str, now_s: float) -> None:
         row, work = self.table.get(instance_id), self._work(instance_id)
         if work is not None:
             self._endings.end(work, reason, now_s)
@@ -163,7 +168,7 @@ class Coordination:
             self.table.set_status(instance_id, Status.BARRED)
             partner = self._work(row.partner)
             if partner is not None:
-                self._endings.end(partner, f"its Body is not heard any more: {reason}", now_s)
+                self._endings.end(partner, body_reason, now_s)
         elif row is not None:
             self._end_container(row, now_s)
 
@@ -171,7 +176,7 @@ class Coordination:
         """An instance has closed its socket. Most often it has ended, and the supervisor will say so; else it has to end now."""
         row = self.table.get(instance_id)
         if row is not None and row.kind is Kind.BODY:
-            self.broken(instance_id, "it has closed its socket", now_s)
+            self._part_with(instance_id, "", "its Body has gone", now_s)
         elif row is not None and row.kind is Kind.EMPTY:
             self._end_container(row, now_s)
         elif row is not None:

@@ -40,25 +40,50 @@ class Pairing:
         said = self._ledger.body_words.get(body.id)
         if body.id != work.task.body:
             self._endings.end(work, f"it belongs to {body.id}", now_s)
-        elif work.joined and said is not None and said.partner == work.shadow and said.blocks == work.held:
+        elif said is not None and said.partner == work.shadow and not (work.joined and set(said.blocks) <= set(work.held)):
+            self._part(work, now_s)
+        elif said is not None and said.partner == work.shadow:
+            assert work.layers is not None
+            # The wish has not changed its largest batch since, for which the buffers were made.
+            work.capacity = capacity(work.layers, work.task.max_batch)
             self._ledger.table.link(body.id, work.shadow, said.blocks, said.split)
-            if work.doing is None and (said.blocks, said.split) == (work.task.blocks, work.task.split):
+            work.connected = True
+            if (said.blocks, said.split) == (work.task.blocks, work.task.split):
                 work.doing = work.task
-            self._ledger.enter(work, Step.REST, now_s)
-            self._ledger.tell_paired(work)
-            self.settle(work, now_s)
+                self._at_work(work, now_s)
+            else:
+                self._ledger.enter(work, Step.REST, now_s)
+                self._ledger.tell_paired(work)
+                self.settle(work, now_s)
         elif work.held == work.task.blocks:
             work.doing = work.task
-            self._connect(work, Step.CONNECT, now_s)
+            self._connect(work, now_s)
         else:
             self._widen(work, now_s)
 
-    def _connect(self, work: Work, step: Step, now_s: float) -> None:
-        """Give both sides new buffers."""
+    def _part(self, work: Work, now_s: float) -> None:
+        """Have the Body give back the buffers that it has."""
+        assert work.task is not None
+        work.doing = work.doing or work.task
+        self._ledger.enter(work, Step.PART, now_s)
+        self._ledger.effects.append(Send(work.task.body, {"do": "unpair"}))
+
+    def body_parted(self, work: Work, now_s: float) -> None:
+        """The Body has no buffers any more, and can be given others."""
+        assert work.doing is not None
+        self._ledger.body_words.pop(work.doing.body, None)
+        if set(work.doing.blocks) <= set(work.held):
+            self._connect(work, now_s)
+        else:
+            work.connected = False
+            self._widen(work, now_s)
+
+    def _connect(self, work: Work, now_s: float) -> None:
+        """Give both sides buffers. The Body has none."""
         assert work.doing is not None
         assert work.layers is not None
         work.capacity = capacity(work.layers, work.doing.max_batch)
-        self._ledger.enter(work, step, now_s)
+        self._ledger.enter(work, Step.CONNECT, now_s)
         pair, join = orders.pair(work.doing), orders.join(work.doing)
         self._ledger.effects.append(Connect(work.doing.body, work.shadow, pair, join, *work.capacity))
 
@@ -78,15 +103,18 @@ class Pairing:
         assert work.doing is not None
         assert work.layers is not None
         needed = capacity(work.layers, work.doing.max_batch)
-        if not work.paired or needed[0] > work.capacity[0] or needed[1] > work.capacity[1]:
-            self._connect(work, Step.SWITCH, now_s)
-            return
-        self._ledger.enter(work, Step.SWITCH, now_s)
-        self._ledger.effects.append(Send(work.doing.body, orders.change_body(work.doing)))
+        if not work.connected:
+            self._connect(work, now_s)
+        elif needed[0] > work.capacity[0] or needed[1] > work.capacity[1]:
+            self._part(work, now_s)
+        else:
+            self._ledger.enter(work, Step.SWITCH, now_s)
+            self._ledger.effects.append(Send(work.doing.body, orders.change_body(work.doing)))
 
     def _at_work(self, work: Work, now_s: float) -> None:
         """The Body does as it was told. Old blocks may go now."""
         assert work.doing is not None
+        work.connected = True
         self._ledger.table.link(work.doing.body, work.shadow, work.doing.blocks, work.doing.split)
         self._ledger.tell_paired(work)
         if work.held == work.doing.blocks:
@@ -120,7 +148,7 @@ class Pairing:
 
     def body_paired(self, work: Work, now_s: float) -> None:
         """The Body uses the buffers that it was given."""
-        if work.step in (Step.CONNECT, Step.SWITCH):
+        if work.step is Step.CONNECT:
             self._at_work(work, now_s)
 
     def body_changed(self, work: Work, said: Said, now_s: float) -> None:

@@ -3,6 +3,9 @@
     WAIT ─ a container ▶ LOAD ─ registered ▶ BODY ─ it has spoken ▶ CONNECT ─ paired ▶ REST ⇄ WIDEN ▶ SWITCH ▶ NARROW
     found after a restart: SPEAK ─ registered ▶ CLAIM ─ wished for ▶ BODY             └▶ UNPAIR ▶ STOP ▶ KILL ▶ gone
 
+Where a pair needs larger buffers, PART comes before CONNECT: the Body lets go of the old ones first. It would take the end of
+their socket, when the Shadow moves to the new ones, for the end of the Shadow.
+
 Every step but the resting ones has a bound in time.
 """
 
@@ -29,6 +32,7 @@ class Step(Enum):
     CONNECT = ("its Body", 60.0, Status.PAIRING)
     REST = ("nothing", None, Status.PAIRED)
     WIDEN = ("its new blocks", 30.0, Status.PAIRED)
+    PART = ("its Body to give back its buffers", 60.0, Status.PAIRED)
     SWITCH = ("its Body to change", 60.0, Status.PAIRED)
     NARROW = ("its old blocks to go", 30.0, Status.PAIRED)
     UNPAIR = ("its Body to let go", 5.0, Status.ENDING)
@@ -42,7 +46,7 @@ class Step(Enum):
 
 
 ENDING = (Step.UNPAIR, Step.STOP, Step.KILL)
-WITH_BODY = (Step.CONNECT, Step.REST, Step.WIDEN, Step.SWITCH, Step.NARROW)
+WITH_BODY = (Step.CONNECT, Step.REST, Step.WIDEN, Step.PART, Step.SWITCH, Step.NARROW)
 """The Body has been told of its Shadow."""
 
 
@@ -64,9 +68,11 @@ class Work:
     held: tuple[int, ...] = ()
     """The blocks that it has loaded."""
     capacity: tuple[int, int] = (0, 0)
-    """What its pair's buffers hold, there and back; (0, 0) where an earlier coordinator made them."""
+    """What its pair's buffers hold, there and back."""
     joined: bool = False
     """It says that it has a partner's buffers."""
+    connected: bool = False
+    """Its Body uses it."""
     paired: bool = False
     """The platform has been told that it works with its Body."""
 

@@ -257,11 +257,12 @@ async def test_a_container_that_dies_in_the_pool_is_replaced_and_one_that_is_fro
 async def test_a_body_takes_its_shadow_along(running: Running) -> None:
     body = await running.body()
     shadow = await running.paired(body)
-    before = running.told.pairs.copy()
+    before = len(running.told.pairs)
     await running.platform.destroy(body.id)
     await running.told.reason(body.id)
     assert "its Body has gone" in await running.told.reason(shadow.id)
-    assert running.told.pairs == before
+    # Whether the coordinator has told of the pair's end before the supervisor of the Body's is chance.
+    assert running.told.pairs[before:] in ([], [(body.id, None)])
     assert running.platform.instances("line.openfaas-fn") == ()
 
 

@@ -295,6 +295,9 @@ def test_a_change_while_it_loads_is_made_when_it_has_loaded(node: Node) -> None:
 def test_a_larger_batch_gets_larger_buffers(node: Node, task: MakeTask) -> None:
     node.paired()
     node.create(task(max_batch=64), papers=False)
+    assert node.sent("b1")[-1] == "unpair"
+    assert len(node.connected()) == 1, "the Body would take the end of the old socket for the end of its Shadow"
+    node.say("b1", say="unpaired", shadow="s1", reason="told to")
     assert [connect.to_bytes for connect in node.connected()] == [64, 640]
     node.say("b1", say="paired", shadow="s1")
     assert status(node, "b1") is Status.PAIRED
@@ -399,6 +402,8 @@ def test_a_pair_of_which_only_one_knows_is_made_again(next_node: Node) -> None:
     node.say("b1", say="body", partner="s1", blocks=(1, 2), split=(0, 1))
     node.registered()
     node.create(papers=False)
+    assert node.sent("b1") == ["hello", "unpair"]
+    node.say("b1", say="unpaired", shadow="s1", reason="told to")
     assert len(node.connected()) == 1
 
 
