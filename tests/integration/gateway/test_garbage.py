@@ -81,7 +81,7 @@ async def test_clients_that_leave_do_neither(gateway: Any) -> None:
 
 async def test_garbage_is_seen(gateway: Any) -> None:
     first, second = object.__new__(Exchange), object.__new__(Invocation)
-    first._owner, second._exchange = second, first  # noqa: SLF001
+    first._owner, second._exchange = second, first
     with collected_only_when_asked():
         del first, second
         assert garbage() == Counter({"Exchange": 1, "Invocation": 1})
