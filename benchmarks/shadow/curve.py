@@ -14,7 +14,7 @@ import time
 from benchmarks.pace import Pace, asked, step
 from benchmarks.programs import ended_well
 from benchmarks.report import Figure, write
-from benchmarks.shadow.instances import Body, Cpus, body_of, check, let_go, nursery, shadow_of, two_cpus
+from benchmarks.shadow.instances import Body, Cpus, body_of, check, let_go, nursery, patient, shadow_of, two_cpus
 from benchmarks.shadow.models import CATALOG, MEGABYTE, StoredModel, first_share, named, samples_of, share_of, stored
 from benchmarks.shadow.samples import at_quantile
 from gnomon_runtime.pair.testing import Nursery, Task, change
@@ -39,7 +39,7 @@ def points(place: Nursery, cpus: Cpus, model: StoredModel, budget_s: float) -> l
     """The curve of a model; each point gets `budget_s`, and more where that is less than `LEAST_TURNS`."""
     alone, body = body_of(place, model, (cpus.body,)), body_of(place, model, (cpus.body,))
     tasks = [Task(model, blocks, HALVES) for blocks in dict.fromkeys(first_share(model.layers, share) for share in SHARES)]
-    tasks = [task for task in tasks if task.blocks]
+    tasks = [patient(task) for task in tasks if task.blocks]
     shadow = shadow_of(place, body, tasks[0], cpus.shadow)
     found: list[Figure] = []
     for old, task in zip([tasks[0], *tasks], tasks, strict=False):

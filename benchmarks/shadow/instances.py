@@ -13,7 +13,7 @@ import os
 import socket
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -28,6 +28,7 @@ from gnomon_runtime.pair.testing import BODY, FUNCTION, MAX_BATCH, OK, Child, Nu
 EPOCH = 1
 _SO_SNDBUFFORCE, _CHANNEL_BYTES = 32, 8 << 20
 """A batch leaves at once, as on a platform's channels."""
+PATIENT_MS = 30_000.0
 RELATIVE_DIFFERENCE = 1e-5
 """Of the largest number: how far an answer may be from the unsplit model's where kernels sum in another order."""
 
@@ -112,6 +113,12 @@ def body_of(place: Nursery, model: StoredModel, cpus: Sequence[int]) -> Body:
     child.hello = child.frame().head_json()
     inputs = [spec.to_json() for spec in model.signature.inputs]
     return Body(child, json.dumps({"kind": "tensors", "inputs": inputs}).encode())
+
+
+def patient(task: Task) -> Task:
+    """The task with a Body that waits for its Shadow far longer than one that serves: a disturbed batch is slow, and no miss."""
+    runs = task.model.layers.runs(task.blocks)
+    return replace(task, expected_ms=[[PATIENT_MS] * MAX_BATCH for _ in runs])
 
 
 def shadow_of(place: Nursery, body: Body, task: Task, cpu: int, mode: str = "shared") -> Child:

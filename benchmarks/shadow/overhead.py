@@ -29,8 +29,10 @@ GOAL_PERCENT = 2.0
 
 def main(pace: Pace) -> None:
     samples = 3 if pace.quick else 12
-    figures = [asyncio.run(measure(name, batch, turns, samples)) for name, batch, turns in CASES[: 1 if pace.quick else 2]]
-    write("shadow_overhead", figures, repeats=samples, packages=("gnomon", "torch"), folder=pace.results)
+    figures: list[Figure] = []
+    for name, batch, turns in CASES[: 1 if pace.quick else 2]:
+        figures.append(asyncio.run(measure(name, batch, turns, samples)))
+        write("shadow_overhead", figures, repeats=samples, packages=("gnomon", "torch"), folder=pace.results)
 
 
 async def measure(name: str, batch: int, turns: int, samples: int) -> Figure:

@@ -4,7 +4,7 @@
 
 Processes as they serve, each on its CPU, the allocator tuned alike in all of them: a Body alone, a Body with a Shadow that holds
 at most 40 % of the weights (contiguous from the input), a Body on two cores, and two whole Bodies that take half of a batch each.
-They take turns, the order reversed each time; a ratio is that of two neighbours in a turn, a figure the median of all turns.
+They take turns, the order reversed every second time; a ratio is of two in the same turn, a figure the median of all turns.
 The profile that chooses the split, and foretells the pair's latency, is measured at the beginning of the same run.
 Every answer is compared with the unsplit model's.
 """
@@ -32,7 +32,9 @@ BATCHES = (4, 8)
 SHARE = 0.40
 RATIO_GOAL = 0.65
 PREDICTION_GOAL = 1.10
-WARM_UPS = 3
+WARM_UPS = 2
+EVERY = {"two cores": 2, "two Bodies": 2}
+"""These take every second turn only: they are there to be seen beside the pair."""
 
 
 @dataclass
@@ -46,21 +48,23 @@ class Turns:
 
     def ratios(self, name: str) -> list[float]:
         """Of a contestant to the Body alone, turn by turn."""
-        return [mine / alone for mine, alone in zip(self.seconds[name], self.seconds["alone"], strict=True)]
+        alone = self.seconds["alone"][:: EVERY.get(name, 1)]
+        return [mine / one for mine, one in zip(self.seconds[name], alone, strict=True)]
 
 
 def main(pace: Pace) -> None:
-    turns = 6 if pace.quick else 36
+    turns = 6 if pace.quick else 30
     cpus = two_cpus()
     figures: list[Figure] = []
     for name in MODELS[:1] if pace.quick else MODELS:
         model = stored(name)
-        profile = measured_profile(model, 2 if pace.quick else 8)
+        profile = measured_profile(model, 2 if pace.quick else 3)
         pair = best_pair(profile, first_share(model.layers, SHARE))
         with nursery(cpus) as place:
             for batch, seen in measure(place, cpus, task_of(model, profile, pair), turns).items():
                 figures += figures_of(model, profile, pair, batch, seen)
-    write("shadow_pairs", figures, repeats=turns, packages=("gnomon", "torch", "torchvision"), folder=pace.results)
+        # What has been measured is kept, whatever becomes of the next model.
+        write("shadow_pairs", figures, repeats=turns, packages=("gnomon", "torch", "torchvision"), folder=pace.results)
 
 
 def measure(place: Nursery, cpus: Cpus, task: Task, turns: int) -> dict[int, Turns]:
@@ -92,7 +96,8 @@ def _turns(contestants: dict[str, Callable[[Tensor], list[Answer]]], x: Tensor, 
     seen = Turns({name: [] for name in contestants})
     expected = alone.ask(x).rows
     for turn in range(turns):
-        for name in list(contestants)[:: -1 if turn % 2 else 1]:
+        present = [name for name in contestants if turn % EVERY.get(name, 1) == 0]
+        for name in present[:: -1 if turn // 2 % 2 else 1]:
             answers = contestants[name](x)
             seen.seconds[name].append(max(answer.seconds for answer in answers))
             if name == "pair":

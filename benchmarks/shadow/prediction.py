@@ -19,7 +19,7 @@ from torch import Tensor
 from benchmarks.pace import Pace, asked, step
 from benchmarks.programs import ended_well
 from benchmarks.report import Figure, measured, write
-from benchmarks.shadow.instances import Body, Cpus, body_of, check, let_go, nursery, shadow_of, two_cpus
+from benchmarks.shadow.instances import Body, Cpus, body_of, check, let_go, nursery, patient, shadow_of, two_cpus
 from benchmarks.shadow.models import StoredModel, first_share, named, samples_of, stored
 from benchmarks.shadow.profiled import measured_profile, predicted_s, task_of
 from benchmarks.shadow.samples import counted
@@ -55,19 +55,27 @@ class Cell:
 def main(pace: Pace) -> None:
     repeats = 3 if pace.quick else 5
     cpus = two_cpus()
-    found: dict[str, list[Cell]] = {}
+    found: list[Cell] = []
     figures: list[Figure] = []
     for name in MODELS[:1] if pace.quick else MODELS:
         model = stored(name)
-        profile = measured_profile(model, 2 if pace.quick else 5)
+        profile = measured_profile(model, 2 if pace.quick else 4)
         with nursery(cpus) as place:
-            found[name] = list(cells_of(place, cpus, model, profile, repeats))
-        figures += figures_of(model, found[name])
-    cells = [cell for some in found.values() for cell in some if cell.blocks]
+            cells = list(cells_of(place, cpus, model, profile, repeats))
+        figures += figures_of(model, cells)
+        found += [cell for cell in cells if cell.blocks]
+        # What has been measured is kept, whatever becomes of the next model.
+        packages = ("gnomon", "torch", "torchvision")
+        write("shadow_prediction", [*over_all(found), *figures], repeats=repeats, packages=packages, folder=pace.results)
+
+
+def over_all(cells: Sequence[Cell]) -> list[Figure]:
+    """The goals, over every model measured so far."""
     errors = [100 * abs(cell.error) for cell in cells]
-    figures.insert(0, measured("all models: mean error", errors, "%", at_most=ERROR_GOAL, detail=f"{len(cells)} cells"))
-    figures.insert(1, counted("cells", len(cells), "", at_least=CELLS_GOAL, detail="model, b, block set, split"))
-    write("shadow_prediction", figures, repeats=repeats, packages=("gnomon", "torch", "torchvision"), folder=pace.results)
+    return [
+        measured("all models: mean error", errors, "%", at_most=ERROR_GOAL, detail=f"{len(cells)} cells"),
+        counted("cells", len(cells), "", at_least=CELLS_GOAL, detail="model, b, block set, split"),
+    ]
 
 
 def cells_of(place: Nursery, cpus: Cpus, model: StoredModel, profile: ModelProfile, repeats: int) -> Iterator[Cell]:
@@ -79,10 +87,10 @@ def cells_of(place: Nursery, cpus: Cpus, model: StoredModel, profile: ModelProfi
         yield _cell(profile, Pair(1, (), ()), batch, _seconds(body, x, expected[batch], repeats))
     sets = list(dict.fromkeys(first_share(model.layers, share) for share in SHARES))
     pairs = [Pair(1, blocks, split) for blocks in sets for split in splits()]
-    task = task_of(model, profile, pairs[0])
+    task = patient(task_of(model, profile, pairs[0]))
     shadow = shadow_of(place, body, task, cpus.shadow)
     for pair in pairs:
-        new = task_of(model, profile, pair)
+        new = patient(task_of(model, profile, pair))
         change(body.child, shadow, task, new)
         task = new
         for batch, x in batches.items():
