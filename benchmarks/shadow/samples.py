@@ -38,13 +38,13 @@ def interval(values: Sequence[float], share: float) -> tuple[float, float]:
     low, high = 0, count - 1
     for below in range(count):
         reached += math.comb(count, below) * share**below * (1 - share) ** (count - below)
-        # With so many samples below it, the quantile lies between this sample and the one before it.
+        # The quantile is below sample number `below`, counted from 0, where no more than so many samples are below it.
         if reached <= _TAIL:
-            low = below + 1
+            low = below
         if reached >= 1 - _TAIL:
             high = below
             break
-    return ordered[min(low, count - 1)], ordered[min(high, count - 1)]
+    return ordered[low], ordered[high]
 
 
 def at_quantile(

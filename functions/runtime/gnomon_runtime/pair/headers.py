@@ -29,6 +29,8 @@ ROW = struct.Struct("<QQBB6x8I8B")
 MAX_TENSORS = 64
 MAX_AXES = 8
 MAX_SAMPLES = 1 << 16
+MAX_STRIDE = 1 << 62
+"""Of a tensor without elements: its axes may claim any length, and torch still has to count their strides."""
 MAX_BYTES = HEADER.size + MAX_TENSORS * ROW.size
 DATATYPES = tuple(DATATYPE_BYTES)
 
@@ -132,6 +134,8 @@ def _decode_row(fields: Sequence[int], samples: int, buffer_bytes: int) -> Row:
     # These are Python's numbers: no product of theirs wraps around.
     if length != math.prod(shape) * DATATYPE_BYTES[DATATYPES[datatype]]:
         raise NonsenseError("a tensor that is not as long as its shape says")
+    if math.prod(extent or 1 for extent in shape) > MAX_STRIDE:
+        raise NonsenseError("a tensor that nobody can lay out")
     if offset % ALIGNMENT_BYTES or offset + length > buffer_bytes:
         raise NonsenseError("a tensor outside the buffer")
     return Row(offset, length, DATATYPES[datatype], shape, order)
