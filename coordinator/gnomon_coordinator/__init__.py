@@ -1,6 +1,6 @@
 """The coordinator of a node: which Bodies and Shadows live there, who works with whom, and the empty containers in reserve.
 
-server ── selectors loop: supervisor, platform, instances
+server ── one loop: supervisor, platform, instances (switchboard)
   ├─ messages        what came in, checked
   ├─ coordination    what it means: events in, effects out, no socket and no clock
   │    ├─ table      the function registration table

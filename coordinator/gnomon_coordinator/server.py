@@ -7,31 +7,27 @@ that is there, so that its wishes never meet an empty table.
 
 from __future__ import annotations
 
-import json
 import os
-import selectors
 import socket
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 from gnomon_coordinator import messages
 from gnomon_coordinator.coordination import Coordination
 from gnomon_coordinator.effects import Assign, Close, Connect, Effect, Fork, Kill, Papers, Send, Tell
 from gnomon_coordinator.hand_over import hand_over
+from gnomon_coordinator.layer_files import LayerFiles
 from gnomon_coordinator.links import Link, LinkBrokenError, LinkEndedError
 from gnomon_coordinator.messages import BadMessageError
+from gnomon_coordinator.switchboard import Switchboard
 from gnomon_coordinator.table import Kind
 from gnomon_core import packets
-from gnomon_core.blocks import Layers
 from gnomon_core.coordination import EMPTY_KIND
 from gnomon_core.launch import Launch, Order, Sandbox
 
-MAX_LAYERS_KEPT = 64
-MAX_LAYERS_BYTES = 64 * 2**20
 MAX_ZYGOTE = 200
 PAPERS = 2
 """An order and a log."""
@@ -52,34 +48,32 @@ class Server:
         self._now_s = now_s
         self._coordination = Coordination(0)
         self._instances: dict[str, Link] = {}
-        self._selector = selectors.DefaultSelector()
-        self._watched: dict[Link, int] = {}
-        self._layers: dict[str, Layers] = {}
+        self._board = Switchboard()
+        self._layers = LayerFiles()
         self._zygote = ""
         self._adopting = True
         self._platform_open = True
 
     def serve(self) -> None:
         """Until the supervisor has closed its end."""
-        self._watch(self._supervisor)
+        self._board.watch(self._supervisor)
         try:
             while True:
                 self._turn()
         except Replaced:
-            for link in (*self._instances.values(), self._platform, self._supervisor):
-                link.close()
-            self._selector.close()
+            self._board.close()
+            self._platform.close()
 
     def _turn(self) -> None:
-        ready = {key.data for key, _ in self._selector.select(self._patience_s())}
+        ready = self._board.ready(self._patience_s())
         # Whatever else has come: the supervisor first.
         self._hear_supervisor()
         if self._platform in ready:
-            self._flush(self._platform, lambda error: self._lose_platform(str(error)))
+            self._board.flush(self._platform, lambda error: self._lose_platform(str(error)))
             self._hear_platform()
         for instance_id, link in list(self._instances.items()):
             if link in ready:
-                self._flush(link, partial(self._broken, instance_id))
+                self._board.flush(link, partial(self._broken, instance_id))
                 self._hear_instance(instance_id, link)
         self._coordination.tick(self._now_s())
         self._carry_out()
@@ -91,7 +85,7 @@ class Server:
     # Hearing
 
     def _hear_supervisor(self) -> None:
-        self._flush(self._supervisor, self._replaced)
+        self._board.flush(self._supervisor, self._replaced)
         for _ in range(_TURNS):
             try:
                 received = self._supervisor.receive(self._now_s())
@@ -120,7 +114,7 @@ class Server:
             self._forget(instance_id)
         elif event == "adopted":
             self._adopting = False
-            self._watch(self._platform)
+            self._board.watch(self._platform)
             self._tell({"event": "ready", "epoch": self._coordination.epoch})
         self._carry_out()
 
@@ -128,7 +122,7 @@ class Server:
         if len(descriptors) != 1 or instance_id in self._instances:
             raise BadMessageError(f"instance {instance_id} came with {len(descriptors)} sockets, or again")
         link = self._instances[instance_id] = Link(socket.socket(fileno=os.dup(descriptors[0])))
-        self._watch(link)
+        self._board.watch(link)
         self._coordination.found(instance_id, kind, self._now_s())
 
     def _hear_platform(self) -> None:
@@ -159,7 +153,7 @@ class Server:
             if len(papers.descriptors) not in (0, PAPERS):
                 raise BadMessageError(f"{len(papers.descriptors)} descriptors")
             self._zygote = _zygote_of(message)
-            layers = self._read_layers(task.layers)
+            layers = self._layers.read(task.layers)
             self._coordination.create(task, layers, papers if papers.descriptors else None, now_s)
             return
         papers.close()
@@ -235,7 +229,7 @@ class Server:
         except (LinkBrokenError, OSError) as error:
             self._broken(instance_id, error)
         else:
-            self._watch(link)
+            self._board.watch(link)
 
     def _connect(self, wanted: Connect) -> None:
         try:
@@ -260,7 +254,7 @@ class Server:
             self._supervisor.send(message, descriptors)
         except LinkBrokenError as error:
             raise Replaced(str(error)) from None
-        self._watch(self._supervisor)
+        self._board.watch(self._supervisor)
 
     def _tell(self, message: Mapping[str, Any]) -> None:
         if not self._platform_open:
@@ -271,38 +265,14 @@ class Server:
             self._lose_platform(str(error))
         else:
             if not self._adopting:
-                self._watch(self._platform)
+                self._board.watch(self._platform)
 
     # Links
-
-    def _watch(self, link: Link) -> None:
-        """Wait for this link to be readable, and writable while something waits to be sent."""
-        events = selectors.EVENT_READ | (selectors.EVENT_WRITE if link.wants_to_write else 0)
-        known = self._watched.get(link)
-        if known is None:
-            self._selector.register(link.socket, events, link)
-        elif known != events:
-            self._selector.modify(link.socket, events, link)
-        self._watched[link] = events
-
-    def _flush(self, link: Link, lost: Callable[[LinkBrokenError], None]) -> None:
-        if link.wants_to_write:
-            try:
-                link.flush()
-            except LinkBrokenError as error:
-                lost(error)
-                return
-            self._watch(link)
-
-    def _drop(self, link: Link) -> None:
-        if self._watched.pop(link, None) is not None:
-            self._selector.unregister(link.socket)
-        link.close()
 
     def _forget(self, instance_id: str) -> None:
         link = self._instances.pop(instance_id, None)
         if link is not None:
-            self._drop(link)
+            self._board.drop(link)
 
     def _broken(self, instance_id: str, error: Exception) -> None:
         self._forget(instance_id)
@@ -316,24 +286,10 @@ class Server:
         """Nobody wishes for anything any more. The supervisor ends everything, or starts another coordinator."""
         _complain(f"the platform is not heard any more: {reason}")
         self._platform_open = False
-        self._drop(self._platform)
+        self._board.drop(self._platform)
 
     def _replaced(self, error: LinkBrokenError) -> None:
         raise Replaced(str(error))
-
-    def _read_layers(self, path: str) -> Layers:
-        """A model's blocks. Files of a model repository never change."""
-        if path not in self._layers:
-            if Path(path).stat().st_size > MAX_LAYERS_BYTES:
-                raise BadMessageError("the layers' file is too large")
-            try:
-                layers = Layers.from_json(json.loads(Path(path).read_bytes()))
-            except (ValueError, AttributeError, RecursionError) as error:
-                raise BadMessageError(f"the layers cannot be read: {error}") from None
-            while len(self._layers) >= MAX_LAYERS_KEPT:
-                del self._layers[next(iter(self._layers))]
-            self._layers[path] = layers
-        return self._layers[path]
 
 
 def _zygote_of(message: Mapping[str, Any]) -> str:
