@@ -18,7 +18,7 @@ from benchmarks.pace import Pace, asked, step
 from benchmarks.programs import ended_well
 from benchmarks.report import Figure, measured, write
 from benchmarks.shadow.models import StoredModel, stored
-from benchmarks.shadow.node import Node, started
+from benchmarks.shadow.node import Node, Serving, started
 from gnomon_core.seam_values import ModelEntry
 from gnomon_profiler.repository import DirectoryRepository
 
@@ -42,7 +42,8 @@ async def measure(name: str, batch: int, turns: int, samples: int) -> Figure:
         bare_models = DirectoryRepository(folder / "models")
         bare = _without_blocks(bare_models, model)
         async with started(cores=1) as equipped, started(cores=1, pool=0, models=bare_models) as plain:
-            percent = [await _sample((equipped, model), (plain, bare), batch, turns) for _ in range(samples)]
+            sides = (equipped, model), (plain, bare)
+            percent = [await _sample(sides, batch, turns, plain_first=bool(number % 2)) for number in range(samples)]
     step(f"{name}: {' '.join(f'{one:+.2f}' for one in percent)} %")
     detail = f"paired Bodies, {turns} alternating batches each"
     return measured(f"{name}, b = {batch}: with the machinery, slower by", percent, "%", at_most=GOAL_PERCENT, detail=detail)
@@ -54,18 +55,22 @@ def _without_blocks(models: DirectoryRepository, model: StoredModel) -> StoredMo
     return StoredModel(model.folder, models.put(entry.name, entry.version, files))
 
 
-async def _sample(equipped: tuple[Node, StoredModel], plain: tuple[Node, StoredModel], batch: int, turns: int) -> float:
-    bodies = []
-    for node, model in (equipped, plain):
-        spec = await node.function(model, "overhead")
-        bodies.append((node, await node.serving(spec, model, batch)))
-    seconds: list[list[float]] = [[], []]
+Side = tuple[Node, StoredModel]
+
+
+async def _sample(sides: tuple[Side, Side], batch: int, turns: int, *, plain_first: bool) -> float:
+    """One process of each kind. Which is made first changes from sample to sample: it gets other memory."""
+    bodies: dict[int, Serving] = {}
+    for index in (1, 0) if plain_first else (0, 1):
+        node, model = sides[index]
+        bodies[index] = await node.serving(await node.function(model, "overhead"), model, batch)
+    seconds: tuple[list[float], list[float]] = ([], [])
     for turn in range(turns):
         for index in (0, 1)[:: -1 if turn % 2 else 1]:
-            answer = await bodies[index][1].ask()
+            answer = await bodies[index].ask()
             seconds[index].append(answer.ended_s - answer.began_s)
-    for node, body in bodies:
-        await node.end(body.instance.id)
+    for index, body in bodies.items():
+        await sides[index][0].end(body.instance.id)
     with_it, without = map(statistics.median, seconds)
     return 100 * (with_it / without - 1)
 
