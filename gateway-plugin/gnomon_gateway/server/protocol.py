@@ -169,9 +169,10 @@ class GatewayProtocol(Intake):
 
     def on_header(self, name: bytes, value: bytes) -> None:
         name = name.lower()
-        if name in CHECKED:
-            self._head.note(name, value)
-        self.headers.append((name, value))
+        if self._receiving is None:  # a trailer is no header: whoever looked at the head has not seen it
+            if name in CHECKED:
+                self._head.note(name, value)
+            self.headers.append((name, value))
         self._head_bytes += len(name) + len(value)
         if self._head_bytes > self._most_head_bytes or len(self.headers) > self._most_head_lines:
             self.refuse(too_large(self.shared.limits))
