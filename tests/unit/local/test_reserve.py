@@ -1,0 +1,50 @@
+"""Cores held for Shadows, and who gets them when a node is full (AsyFunc, section 3.4)."""
+
+import pytest
+
+from gnomon_core.errors import GnomonError
+from gnomon_platforms.local.nodes import LocalNode
+
+GIB = 2**30
+
+
+def node() -> LocalNode:
+    return LocalNode(tuple(range(8)), 8, GIB, reserved_cores=1.0)
+
+
+def test_policies_do_not_see_the_reserve() -> None:
+    held = node()
+    assert (held.value().cores, held.value().free_cores) == (8, 7)
+    held.claim("a", 6.0, 0, 6)
+    assert held.value().free_cores == 1
+
+
+def test_a_shadow_takes_the_reserve_before_anything_else() -> None:
+    held = node()
+    held.claim("body", 7.0, 0, 7)
+    assert held.value().free_cores == 0
+    held.claim("shadow", 1.0, 0, 1, from_reserve=True)
+    assert (held.value().free_cores, held.reserve_cores) == (0, 0)
+    held.release("shadow")
+    assert held.reserve_cores == 1
+
+
+def test_a_body_that_fits_nowhere_else_gets_it_and_gives_it_back() -> None:
+    held = node()
+    held.claim("body", 7.0, 0, 7)
+    held.claim("another", 1.0, 0, 1)
+    assert (held.value().free_cores, held.reserve_cores) == (0, 0)
+    with pytest.raises(GnomonError, match="cores"):
+        held.claim("shadow", 1.0, 0, 1, from_reserve=True)
+    held.release("another")
+    assert (held.value().free_cores, held.reserve_cores) == (0, 1)
+
+
+def test_a_shadow_larger_than_the_reserve_takes_the_rest_from_what_is_free() -> None:
+    held = node()
+    held.claim("shadow", 3.0, 0, 3, from_reserve=True)
+    assert (held.value().free_cores, held.reserve_cores) == (5, 0)
+
+
+def test_nothing_is_reserved_unless_asked_for() -> None:
+    assert LocalNode((0, 1), 2, GIB).value().free_cores == 2
