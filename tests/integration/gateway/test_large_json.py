@@ -142,6 +142,8 @@ async def test_whoever_leaves_is_not_executed_for(gateway: Any) -> None:
     assert READER.pid is not None
     os.kill(READER.pid, signal.SIGSTOP)
     try:
+        connections = gateway.server._server.server_state.connections
+        await gateway.until(lambda: not connections)
         connection = await gateway.connect()
         text = document()
         await connection.send(
@@ -149,6 +151,7 @@ async def test_whoever_leaves_is_not_executed_for(gateway: Any) -> None:
         )
         await gateway.until(lambda: READER._waiting_bytes > 0)
         connection.close()
+        await gateway.until(lambda: not connections)
     finally:
         os.kill(READER.pid, signal.SIGCONT)
     await gateway.until(lambda: READER._waiting_bytes == 0)
