@@ -19,11 +19,11 @@ import asyncio
 import logging
 import os
 import sys
-from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from gnomon_core import packets
+from gnomon_platforms.local.packet_link import PacketLink
 from gnomon_platforms.local.supervisor_client import BASE_ENVIRONMENT
 
 PING_S = 1.0
@@ -40,70 +40,32 @@ class CoordinatorClient:
         self._send_supervisor = send_supervisor
         self._on_event = on_event
         self._loop = asyncio.get_running_loop()
-        self._outbox: deque[tuple[Mapping[str, Any], tuple[int, ...]]] = deque()
-        self._socket, theirs = packets.socket_pair()
-        self._socket.setblocking(False)  # noqa: FBT003 - the signature is socket's
-        self._open = True
+        ours, theirs = packets.socket_pair()
         self.epoch = 0
         """Of the coordinator that was ready last; 0 before the first."""
         self._ping = 0
         self._unanswered_since_s: float | None = None
         self._timer = self._loop.call_later(PING_S, self._watch)
-        self._loop.add_reader(self._socket.fileno(), self._readable)
+        self._link = PacketLink(ours, self._heard, self.close)
         send_supervisor({"do": "coordinator", "command": COMMAND, "environment": BASE_ENVIRONMENT}, [theirs.detach()])
 
     def send(self, message: Mapping[str, Any], descriptors: Sequence[int] = ()) -> None:
         """Send a wish. Copies of the descriptors travel with it."""
-        self._outbox.append((message, tuple(os.dup(descriptor) for descriptor in descriptors)))
-        self._flush()
+        self._link.send(dict(message), [os.dup(descriptor) for descriptor in descriptors])
 
     def close(self) -> None:
         """Release the socket. May be called again."""
-        if self._open:
-            self._open = False
-            self._timer.cancel()
-            self._loop.remove_reader(self._socket.fileno())
-            self._loop.remove_writer(self._socket.fileno())
-            self._socket.close()
-            self._flush()
+        self._timer.cancel()
+        self._link.close()
 
-    def _flush(self) -> None:
-        while self._outbox:
-            message, descriptors = self._outbox[0]
-            try:
-                if self._open:
-                    packets.send(self._socket, dict(message), descriptors)
-            except BlockingIOError:
-                self._loop.add_writer(self._socket.fileno(), self._flush)
-                return
-            except packets.PeerGoneError:
-                # Only when the supervisor has gone as well, which the reader of its socket reports.
-                pass
-            self._outbox.popleft()
-            for descriptor in descriptors:
-                os.close(descriptor)
-        if self._open:
-            self._loop.remove_writer(self._socket.fileno())
-
-    def _readable(self) -> None:
-        while self._open:
-            try:
-                event, descriptors = packets.receive(self._socket)
-            except BlockingIOError:
-                return
-            except packets.PeerGoneError:
-                self.close()
-                return
-            for descriptor in descriptors:
-                os.close(descriptor)
-            if event["event"] == "pong":
-                self._unanswered_since_s = None
-            elif event["event"] == "ready":
-                self.epoch = int(event["epoch"])
-                self._unanswered_since_s = None
-                self._on_event(event)
-            else:
-                self._on_event(event)
+    def _heard(self, event: dict[str, Any]) -> None:
+        if event["event"] == "pong":
+            self._unanswered_since_s = None
+            return
+        if event["event"] == "ready":
+            self.epoch = int(event["epoch"])
+            self._unanswered_since_s = None
+        self._on_event(event)
 
     def _watch(self) -> None:
         self._timer = self._loop.call_later(PING_S, self._watch)

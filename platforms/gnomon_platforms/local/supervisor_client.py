@@ -7,12 +7,12 @@ import importlib.util
 import os
 import subprocess
 import sys
-from collections import deque
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 from gnomon_core import packets
+from gnomon_platforms.local.packet_link import PacketLink
 
 Event = dict[str, Any]
 END_S = 10.0
@@ -44,13 +44,9 @@ class SupervisorClient:
     """A running supervisor. `on_event` gets its reports; `on_lost` is called once if it ends without being asked."""
 
     def __init__(self, on_event: Callable[[Event], None], on_lost: Callable[[], None]) -> None:
-        self._on_event = on_event
         self._on_lost = on_lost
         self._loop = asyncio.get_running_loop()
-        self._outbox: deque[tuple[Event, tuple[int, ...]]] = deque()
-        self._socket, theirs = packets.socket_pair()
-        self._socket.setblocking(False)  # noqa: FBT003 - the signature is socket's
-        self._open = True
+        ours, theirs = packets.socket_pair()
         with theirs:
             os.set_inheritable(theirs.fileno(), True)  # noqa: FBT003 - the signature is os's
             self._process = subprocess.Popen(
@@ -60,7 +56,7 @@ class SupervisorClient:
                 stdin=subprocess.DEVNULL,
                 start_new_session=True,
             )
-        self._loop.add_reader(self._socket.fileno(), self._readable)
+        self._link = PacketLink(ours, on_event, self._gone)
 
     @property
     def pid(self) -> int:
@@ -68,53 +64,17 @@ class SupervisorClient:
 
     def send(self, message: Event, descriptors: Sequence[int] = ()) -> None:
         """Send a command. The descriptors belong to us from now on and are closed once they are on their way."""
-        self._outbox.append((message, tuple(descriptors)))
-        self._flush()
+        self._link.send(message, descriptors)
 
     async def stop(self) -> None:
         """Let the supervisor end everything, and return when it has."""
-        self._release()
+        self._link.close()
         try:
             await asyncio.wait_for(asyncio.to_thread(self._process.wait), END_S)
         except TimeoutError:
             self._process.kill()
             await asyncio.to_thread(self._process.wait)
 
-    def _flush(self) -> None:
-        while self._outbox:
-            message, descriptors = self._outbox[0]
-            try:
-                if self._open:
-                    packets.send(self._socket, message, descriptors)
-            except BlockingIOError:
-                self._loop.add_writer(self._socket.fileno(), self._flush)
-                return
-            except packets.PeerGoneError:
-                # The reader learns it as well, and says so.
-                pass
-            self._outbox.popleft()
-            for descriptor in descriptors:
-                os.close(descriptor)
-        if self._open:
-            self._loop.remove_writer(self._socket.fileno())
-
-    def _readable(self) -> None:
-        while self._open:
-            try:
-                event, _ = packets.receive(self._socket)
-            except BlockingIOError:
-                return
-            except packets.PeerGoneError:
-                self._release()
-                self._loop.run_in_executor(None, self._process.wait)
-                self._on_lost()
-                return
-            self._on_event(event)
-
-    def _release(self) -> None:
-        if self._open:
-            self._open = False
-            self._loop.remove_reader(self._socket.fileno())
-            self._loop.remove_writer(self._socket.fileno())
-            self._socket.close()
-            self._flush()
+    def _gone(self) -> None:
+        self._loop.run_in_executor(None, self._process.wait)
+        self._on_lost()

@@ -1,0 +1,74 @@
+"""One end of a packet socket on the event loop: sends without waiting, hears without blocking."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import socket
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from gnomon_core import packets
+
+
+class PacketLink:
+    """Messages of `gnomon_core.packets` both ways. `on_gone` is called once if the other side closes first."""
+
+    def __init__(
+        self, connection: socket.socket, on_message: Callable[[dict[str, Any]], None], on_gone: Callable[[], None]
+    ) -> None:
+        connection.setblocking(False)  # noqa: FBT003 - the signature is socket's
+        self._socket = connection
+        self._on_message = on_message
+        self._on_gone = on_gone
+        self._loop = asyncio.get_running_loop()
+        self._outbox: deque[tuple[dict[str, Any], tuple[int, ...]]] = deque()
+        self._open = True
+        self._loop.add_reader(connection.fileno(), self._readable)
+
+    def send(self, message: dict[str, Any], descriptors: Sequence[int] = ()) -> None:
+        """Send a message. The descriptors belong to us from now on and are closed once they are on their way."""
+        self._outbox.append((message, tuple(descriptors)))
+        self._flush()
+
+    def close(self) -> None:
+        """Release the socket, and the descriptors that were still to be sent. May be called again."""
+        if self._open:
+            self._open = False
+            self._loop.remove_reader(self._socket.fileno())
+            self._loop.remove_writer(self._socket.fileno())
+            self._socket.close()
+            self._flush()
+
+    def _flush(self) -> None:
+        while self._outbox:
+            message, descriptors = self._outbox[0]
+            try:
+                if self._open:
+                    packets.send(self._socket, message, descriptors)
+            except BlockingIOError:
+                self._loop.add_writer(self._socket.fileno(), self._flush)
+                return
+            except packets.PeerGoneError:
+                # The reader learns it as well, and says so.
+                pass
+            self._outbox.popleft()
+            for descriptor in descriptors:
+                os.close(descriptor)
+        if self._open:
+            self._loop.remove_writer(self._socket.fileno())
+
+    def _readable(self) -> None:
+        while self._open:
+            try:
+                message, descriptors = packets.receive(self._socket)
+            except BlockingIOError:
+                return
+            except packets.PeerGoneError:
+                self.close()
+                self._on_gone()
+                return
+            for descriptor in descriptors:
+                os.close(descriptor)
+            self._on_message(message)
