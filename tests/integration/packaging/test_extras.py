@@ -32,7 +32,8 @@ PARTS = {
         ["gnomon_cli.composition", "gnomon_cli.serve", "gnomon_cli.run", "gnomon_cli.scaling"],
     ),
     "gateway": (["gnomon_gateway", "gnomon_platforms", "gnomon_autoscaler", "gnomon_cli"], []),
-    "replay": (["gnomon_simulator"], []),
+    "replay": (["gnomon_simulator"], ["gnomon_simulator.buffer", "gnomon_simulator.markov"]),  # these need the planner's
+    "planner": (["gnomon_planner"], []),
     "body": (["gnomon_runtime"], []),
 }
 

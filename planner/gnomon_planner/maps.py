@@ -1,0 +1,205 @@
+"""A Markovian arrival process: the one value in which arrivals are described, fitted, predicted and planned.
+
+A chain moves among phases. D0 holds the rates of moves without an arrival (its diagonal makes all rows of D0 + D1 sum to 0), D1
+those with one, per second. One phase is a Poisson process; a diagonal D1 is an MMPP, whose phase sets the rate and does not
+notice arrivals; two phases are what BATCH uses (Section IV, Eqs. 11, 12 and 16).
+
+    bursts = Map.mmpp2(rates_rps=(10, 200), leave_per_s=(0.01, 0.01))    # published as W16
+    bursts.rate_rps       105: half of the time in either phase
+    bursts.scv            5.8: the gaps' variance is that many times their mean's square
+    bursts.dispersion()   about 4,300: counts of long windows vary that much more than a Poisson process's
+
+Two stationary views matter. `stationary` is the phase at an arbitrary moment (θ with θ(D0 + D1) = 0), `embedded` the phase just
+after an arrival (φ ∝ θD1). Gaps between arrivals are seen from arrivals, so their moments use φ; counts in a window use θ.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from gnomon_core.errors import GnomonError, bad_request
+from gnomon_planner.matrices import Matrix, Vector, expm_generator, irreducible, stationary_of
+
+# What rounding to six decimals leaves of a row sum that was 0, relative to the largest rate.
+ROW_TOLERANCE = 1e-5
+HINT = 'A MAP is {"D0": [[…]], "D1": [[…]]} in arrivals per second; the rows of D0 + D1 sum to 0.'
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Map:
+    """D0 and D1, n × n, per second. Immutable; the diagonal of D0 is set so that rows sum to 0 exactly.
+
+    Raises:
+        GnomonError: 400 `bad_map` for matrices that are not square and alike, hold NaN or infinities, have negative rates or rows
+            that do not sum to 0, or whose phases cannot all be reached from one another; also if nothing ever arrives.
+
+    """
+
+    D0: Matrix
+    D1: Matrix
+
+    def __post_init__(self) -> None:
+        d0, d1 = _checked(self.D0, self.D1)
+        object.__setattr__(self, "D0", d0)
+        object.__setattr__(self, "D1", d1)
+
+    @classmethod
+    def poisson(cls, rate_rps: float) -> Map:
+        """Independent exponential gaps."""
+        return cls(np.array([[-rate_rps]]), np.array([[rate_rps]]))
+
+    @classmethod
+    def mmpp2(cls, rates_rps: Sequence[float], leave_per_s: Sequence[float]) -> Map:
+        """BATCH's Eq. 12: λ1, λ2 arrivals per second while in phase 1, 2, which is left ω1, ω2 times per second."""
+        (first_rps, second_rps), (leave_first, leave_second) = rates_rps, leave_per_s
+        moves = np.array([[-leave_first, leave_first], [leave_second, -leave_second]], dtype=float)
+        arrivals = np.diag(np.array([first_rps, second_rps], dtype=float))
+        return cls(moves - arrivals, arrivals)
+
+    @classmethod
+    def from_json(cls, document: object) -> Map:
+        """The MAP of `{"D0": [[…]], "D1": [[…]]}`; other keys are not looked at.
+
+        Raises:
+            GnomonError: 400 `bad_map`.
+
+        """
+        if not isinstance(document, Mapping) or not {"D0", "D1"} <= document.keys():
+            raise bad_request("bad_map", "D0 and D1 are missing.", HINT)
+        try:
+            d0, d1 = (np.array(document[name], dtype=float) for name in ("D0", "D1"))
+        except (ValueError, TypeError):
+            raise bad_request("bad_map", "D0 and D1 are not matrices of numbers.", HINT) from None
+        return cls(d0, d1)
+
+    def to_json(self) -> dict[str, Any]:
+        """`{"D0": [[…]], "D1": [[…]]}`."""
+        return {"D0": self.D0.tolist(), "D1": self.D1.tolist()}
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Map) and np.array_equal(self.D0, other.D0) and np.array_equal(self.D1, other.D1)
+
+    def __hash__(self) -> int:
+        return hash((self.D0.tobytes(), self.D1.tobytes()))
+
+    @property
+    def order(self) -> int:
+        """How many phases there are."""
+        return len(self.D0)
+
+    @property
+    def stationary(self) -> Vector:
+        """θ: the distribution of the phase at an arbitrary moment."""
+        return stationary_of(self.D0 + self.D1)
+
+    @property
+    def embedded(self) -> Vector:
+        """φ: the distribution of the phase just after an arrival."""
+        arriving: Vector = self.stationary @ self.D1
+        return arriving / arriving.sum()
+
+    @property
+    def rate_rps(self) -> float:
+        """λ = θ·D1·e: arrivals per second in the long run."""
+        return float((self.stationary @ self.D1).sum())
+
+    @property
+    def is_mmpp(self) -> bool:
+        """Whether arrivals leave the phase alone."""
+        return not np.any(self.D1 - np.diag(self.D1.diagonal()))
+
+    def moments(self, count: int) -> list[float]:
+        """E[X], E[X²], … E[X^count] of a gap X in s, s² …: k!·φ·(−D0)^−k·e."""
+        found, column = [], np.ones(self.order)
+        for power in range(1, count + 1):
+            column = np.linalg.solve(-self.D0, column)
+            found.append(math.factorial(power) * float(self.embedded @ column))
+        return found
+
+    @property
+    def mean_s(self) -> float:
+        """The mean gap, 1/λ."""
+        return 1.0 / self.rate_rps
+
+    @property
+    def scv(self) -> float:
+        """c² = Var[X]/E[X]²: 1 for a Poisson process, 0 for equal gaps."""
+        first, second = self.moments(2)
+        return second / first**2 - 1.0
+
+    @property
+    def skewness(self) -> float:
+        """E[(X − E[X])³] / Var[X]^1.5: 2 for a Poisson process."""
+        first, second, third = self.moments(3)
+        variance = second - first**2
+        return (third - 3.0 * first * variance - first**3) / variance**1.5
+
+    def autocorrelation(self, lag: int = 1) -> float:
+        """ρ_k: the correlation of a gap with the k-th gap after it; 0 for renewal processes."""
+        inverse = np.linalg.inv(-self.D0)
+        steps = np.linalg.matrix_power(inverse @ self.D1, lag)
+        first, second = self.moments(2)
+        joint = float(self.embedded @ inverse @ steps @ inverse.sum(axis=1))
+        return (joint - first**2) / (second - first**2)
+
+    def dispersion(self, window_s: float | None = None) -> float:
+        """I(t) = Var[N(t)] / E[N(t)] of the number of arrivals in a window, or its limit for long ones (Fischer and Meier-Hellstern).
+
+        With d = θD1 and R = (eθ − Q)⁻¹:  Var[N(t)] = (λ − 2λ² + 2dRD1e)·t − 2d·(I − e^(Qt))·R²·D1e.
+        """
+        theta, moves = self.stationary, self.D0 + self.D1
+        arriving, into = theta @ self.D1, self.D1.sum(axis=1)
+        rate = float(arriving.sum())
+        resolvent = np.linalg.inv(np.outer(np.ones(self.order), theta) - moves)
+        limit = 1.0 - 2.0 * rate + 2.0 * float(arriving @ resolvent @ into) / rate
+        if window_s is None:
+            return limit
+        rest = np.eye(self.order) - expm_generator(moves, window_s)
+        return limit - 2.0 * float(arriving @ rest @ resolvent @ resolvent @ into) / (rate * window_s)
+
+    def superposed(self, other: Map) -> Map:
+        """Both processes at once, independently: rates add, phases multiply."""
+        mine, others = np.eye(self.order), np.eye(other.order)
+        return Map(np.kron(self.D0, others) + np.kron(mine, other.D0), np.kron(self.D1, others) + np.kron(mine, other.D1))
+
+    def rescaled(self, rate_rps: float) -> Map:
+        """The same process in another tempo: c², skewness, correlations and the limit of I stay as they are."""
+        if not (math.isfinite(rate_rps) and rate_rps > 0.0):
+            raise bad_request("bad_rate", f"A rate of {rate_rps} requests/s.", "A rate is a positive number.")
+        factor = rate_rps / self.rate_rps
+        return Map(self.D0 * factor, self.D1 * factor)
+
+
+def _checked(d0_given: Matrix, d1_given: Matrix) -> tuple[Matrix, Matrix]:
+    d0, d1 = np.array(d0_given, dtype=float), np.array(d1_given, dtype=float)
+    if d0.ndim != 2 or d0.shape[0] != d0.shape[1] or d0.shape != d1.shape or not d0.size:  # noqa: PLR2004 - a matrix
+        raise _bad(f"D0 and D1 have the shapes {d0.shape} and {d1.shape}; both are n × n")
+    if not (np.isfinite(d0).all() and np.isfinite(d1).all()):
+        raise _bad("A rate is NaN or infinite")
+    moves = d0.copy()
+    np.fill_diagonal(moves, 0.0)
+    if moves.min() < 0.0 or d1.min() < 0.0:
+        raise _bad("A rate is negative")
+    leaving = moves.sum(axis=1) + d1.sum(axis=1)
+    if leaving.min() <= 0.0:
+        raise _bad("A phase is never left and nothing arrives in it")
+    worst = float(np.abs(leaving + d0.diagonal()).max())
+    if worst > ROW_TOLERANCE * leaving.max():
+        raise _bad(f"A row of D0 + D1 sums to {worst:g} instead of 0")
+    if not irreducible(moves + d1):
+        raise _bad("The phases cannot all be reached from one another")
+    if d1.max() <= 0.0:
+        raise _bad("Nothing ever arrives: D1 is 0")
+    np.fill_diagonal(moves, -leaving)
+    for matrix in (moves, d1):
+        matrix.flags.writeable = False
+    return moves, d1
+
+
+def _bad(what: str) -> GnomonError:
+    return bad_request("bad_map", f"{what}.", HINT)
