@@ -1,38 +1,84 @@
-"""What it costs to hand tensors over between two processes, each on its CPU: milliseconds a megabyte, each way.
+"""What it costs to hand tensors over between a Body and its Shadow, each on its CPU: milliseconds a megabyte, each way.
 
     python -m benchmarks.shadow.hand_over [--quick]
 
-The Profiler's own measurement (`gnomon_runtime.measuring.transfer`): rows are copied into a buffer as a pair has it, a header
-goes over the socket, the other side wakes and copies the rows out. A pair reads the rows where they are, so it pays less.
-There and back are the same two processes with their CPUs exchanged.
+A pair's own data path (`gnomon_runtime.pair.link.Link` over `gnomon_coordinator.hand_over`), used as a batch of 8 uses it. There:
+the Body writes its last four rows into the buffer to the Shadow and sends the header; the Shadow wakes, checks it and has the
+tensor. Back: the Shadow writes its rows and sends the header; the Body, which has come to wait for it meanwhile, wakes and has
+the tensor. That is one copy each way: either side reads the other's buffer where it is. The rows were made just before, as an
+operation leaves them. Beside it: what the Body's merge of both sides' rows adds to the way back.
 """
 
 from __future__ import annotations
 
+import os
+import select
+import signal
+import struct
+import time
 from collections import defaultdict
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import NoReturn
+
+import torch
+from torch import Tensor
 
 from benchmarks.pace import Pace, asked, step
 from benchmarks.programs import ended_well
 from benchmarks.report import Figure, write
-from benchmarks.shadow.instances import two_cpus
+from benchmarks.shadow.instances import Cpus, two_cpus
 from benchmarks.shadow.models import MEGABYTE
 from benchmarks.shadow.samples import at_quantile
-from gnomon_profiler.measuring.process import MeasuringProcess
+from gnomon_coordinator.hand_over import hand_over
+from gnomon_core import packets
+from gnomon_core.shared_memory import aligned
+from gnomon_runtime.engine.allocator import keep_freed_memory
+from gnomon_runtime.pair.buffers import joined
+from gnomon_runtime.pair.headers import Kind, Message
+from gnomon_runtime.pair.link import Link, Outcome
 
 SIZES_MB = (1, 2, 4, 8, 16, 32, 64)
 GOAL_MS_PER_MB = 0.15
+BATCH, SHADOWS = 8, 4
+"""Samples of the batch, and how many of them the Shadow computes."""
 MEDIAN_OF = 9
-"""Hand-overs of each size of which the Profiler's measurement takes the median: one sample here."""
+"""Hand-overs of each size, one after the other, whose median is one sample here."""
+PATIENCE_S = 10.0
+_FLOAT_BYTES = 4
+_SETTLE_S = 0.002
+"""Between the copy of what it was given and the answer, so that the answer finds the Body waiting."""
+_STAMPS = struct.Struct("<dd")
+"""When the Shadow had the rows and when it began to answer, on the clock of the machine."""
+
+
+@dataclass(frozen=True, slots=True)
+class Times:
+    """Seconds that one hand-over took, and the merge after it."""
+
+    there_s: float
+    back_s: float
+    merge_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Ends:
+    """The Body's end of a pair, and a pipe that tells the Shadow's times of each hand-over."""
+
+    link: Link
+    stamps: int
 
 
 def main(pace: Pace) -> None:
     samples = 5 if pace.quick else 21
     found: dict[tuple[str, int], list[float]] = defaultdict(list)
-    cpus = two_cpus()
-    with MeasuringProcess() as process:
+    torch.set_num_threads(1)
+    keep_freed_memory()
+    with pair(two_cpus()) as ends:
         for number in range(samples):
-            for way, ends in (("there", (cpus.body, cpus.shadow)), ("back", (cpus.shadow, cpus.body))):
-                for size_mb, ms_per_mb in one_way(process, ends):
+            for size_mb in SIZES_MB:
+                for way, ms_per_mb in measured(ends, size_mb).items():
                     found[way, size_mb].append(ms_per_mb)
             if number % 5 == 0:
                 step(f"{number + 1} of {samples}")
@@ -40,15 +86,100 @@ def main(pace: Pace) -> None:
     write("shadow_hand_over", figures, repeats=samples, packages=("gnomon", "torch"), folder=pace.results)
 
 
-def one_way(process: MeasuringProcess, ends: tuple[int, int]) -> list[tuple[int, float]]:
-    """Megabytes, and milliseconds for each of them, from one CPU to the other."""
-    sizes = [size * MEGABYTE for size in SIZES_MB]
-    [measured] = process.measure({"measure": "transfer", "sizes_bytes": sizes, "repeats": MEDIAN_OF, "cpus": list(ends)})
-    return [(size, 1e3 * seconds / size) for size, seconds in zip(SIZES_MB, measured["seconds"], strict=True)]
+def measured(ends: Ends, size_mb: int) -> dict[str, float]:
+    """Milliseconds a megabyte by way: the median of a few hand-overs of this size, the first of which only warms up."""
+    columns = size_mb * MEGABYTE // (SHADOWS * _FLOAT_BYTES)
+    times = [one(ends, torch.rand(BATCH, columns)) for _ in range(1 + MEDIAN_OF)][1:]
+
+    def median(values: list[float]) -> float:
+        return 1e3 * sorted(values)[len(values) // 2] / size_mb
+
+    return {
+        "there": median([each.there_s for each in times]),
+        "back": median([each.back_s for each in times]),
+        "back and merged": median([each.back_s + each.merge_s for each in times]),
+    }
+
+
+def one(ends: Ends, made: Tensor) -> Times:
+    """One hand-over there and back. The Shadow's answer is what it was given, in memory of its own.
+
+    Raises:
+        RuntimeError: it came back otherwise, or not at all.
+
+    """
+    link, own = ends.link, BATCH - SHADOWS
+    began_s = time.monotonic()
+    trouble = link.hand_over(0, 1, [made], own)
+    answer = trouble or link.take_back(time.monotonic() + PATIENCE_S)
+    if isinstance(answer, Outcome):
+        raise RuntimeError(f"a hand-over came to nothing: {answer}")  # noqa: TRY004 - it is the hand-over that went wrong
+    [theirs] = link.back.read(answer.rows)
+    back_s = time.monotonic()
+    whole = joined(made[:own], theirs)
+    merged_s = time.monotonic()
+    if not torch.equal(whole, made):
+        raise RuntimeError("other rows came back than were handed over")
+    had_s, answered_s = _STAMPS.unpack(os.read(ends.stamps, _STAMPS.size))
+    return Times(had_s - began_s, back_s - answered_s, merged_s - back_s)
+
+
+@contextmanager
+def pair(cpus: Cpus) -> Iterator[Ends]:
+    """The Body's end, for the length of a block; a process of its own has the Shadow's."""
+    before = os.sched_getaffinity(0)
+    size_bytes = aligned(max(SIZES_MB) * MEGABYTE)
+    stamps, stamp = os.pipe()
+    with hand_over(size_bytes, size_bytes) as (for_body, for_shadow):
+        body, shadow = (list(map(os.dup, descriptors)) for descriptors in (for_body, for_shadow))
+    child = os.fork()
+    if child == 0:
+        for descriptor in (*body, stamps):
+            os.close(descriptor)
+        _be_shadow(shadow, stamp, cpus.shadow)
+    for descriptor in (*shadow, stamp):
+        os.close(descriptor)
+    os.sched_setaffinity(0, {cpus.body})
+    link = Link(body, body=True)
+    try:
+        for buffer in (link.to, link.back):
+            buffer.prepare(size_bytes)
+        yield Ends(link, stamps)
+    finally:
+        os.kill(child, signal.SIGKILL)
+        os.waitpid(child, 0)
+        link.close()
+        os.close(stamps)
+        os.sched_setaffinity(0, before)
+
+
+def _be_shadow(descriptors: list[int], stamp: int, cpu: int) -> NoReturn:
+    """Answer every hand-over with the rows that it brought, until the Body has gone."""
+    try:
+        os.sched_setaffinity(0, {cpu})
+        link = Link(descriptors, body=False)
+        poll = select.poll()
+        poll.register(link.fileno(), select.POLLIN)
+        while True:
+            poll.poll()
+            for asked_for in link.pending():
+                rows = link.to.read(asked_for.rows)
+                had_s = time.monotonic()
+                answer = [tensor.clone() for tensor in rows]
+                time.sleep(_SETTLE_S)
+                answered_s = time.monotonic()
+                written = link.back.write(answer) or ()
+                os.write(stamp, _STAMPS.pack(had_s, answered_s))
+                link.send(Message(Kind.DONE, asked_for.sequence, 0, 1, asked_for.samples, written, 0.0))
+    except packets.PeerGoneError:
+        pass
+    finally:
+        os._exit(0)
 
 
 def figure_of(way: str, size_mb: int, values: list[float]) -> Figure:
-    return at_quantile(f"{way}, {size_mb:2} MB", values, "ms/MB", at_most=GOAL_MS_PER_MB, detail=f"medians of {MEDIAN_OF}")
+    goal = None if way == "back and merged" else GOAL_MS_PER_MB
+    return at_quantile(f"{way}, {size_mb:2} MB", values, "ms/MB", at_most=goal, detail=f"medians of {MEDIAN_OF}")
 
 
 if __name__ == "__main__":

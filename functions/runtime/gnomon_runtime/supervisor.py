@@ -27,28 +27,15 @@ import os
 import selectors
 import signal
 import socket
-import subprocess
 import sys
-from collections import deque
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from gnomon_core import packets
 from gnomon_runtime import linux, sandbox
 from gnomon_runtime.keeper import Keeper
-
-
-@dataclass(slots=True)
-class Zygote:
-    """A zygote, its socket, what it has not been told yet, and the instances it was told to fork and has not yet reported."""
-
-    id: str
-    process: subprocess.Popen[bytes]
-    socket: socket.socket
-    outbox: deque[tuple[dict[str, Any], list[int]]] = field(default_factory=deque)
-    expected: dict[str, list[str]] = field(default_factory=dict)
+from gnomon_runtime.zygote_table import Midwife, ZygoteTable
 
 
 class Supervisor:
@@ -56,11 +43,9 @@ class Supervisor:
 
     def __init__(self, owner: socket.socket) -> None:
         self._owner = owner
-        self._zygotes: dict[str, Zygote] = {}
         self._instances: dict[int, str] = {}
-        self._spares: dict[int, str] = {}
-        self._ended_spares: dict[int, tuple[int, float]] = {}
         self._selector = selectors.DefaultSelector()
+        self._zygotes = ZygoteTable(self._selector, self._report, Midwife(self._adopt, self._unborn, self._end_orphans))
         self._keeper = Keeper(self._selector, self._report, self._coordinator_said)
 
     def serve(self) -> None:
@@ -91,13 +76,13 @@ class Supervisor:
         message, descriptors = packets.receive(self._owner)
         try:
             if message["do"] == "zygote":
-                self._start_zygote(message, descriptors)
+                self._zygotes.start(message, descriptors)
             elif message["do"] == "create":
                 self._create(message, descriptors)
             elif message["do"] == "kill":
                 self._kill(message["id"], int(message["signal"]))
             elif message["do"] == "retire":
-                self._retire(message["id"])
+                self._zygotes.retire(message["id"])
             elif message["do"] == "coordinator":
                 self._keeper.begin(message, descriptors)
             elif message["do"] == "replace_coordinator":
@@ -120,119 +105,31 @@ class Supervisor:
             self._report("born", id=shadow, pid=pid)
             _join(pid, join)
 
-    def _start_zygote(self, message: dict[str, Any], descriptors: list[int]) -> None:
-        mine, theirs = packets.socket_pair()
-        numbers = (theirs.fileno(), os.getpid(), descriptors[0] if descriptors else -1)
-        command = [*message["command"], *(str(number) for number in numbers)]
-        try:
-            process = subprocess.Popen(
-                command,
-                env=message["environment"],
-                pass_fds=(theirs.fileno(), *descriptors),
-                stdin=subprocess.DEVNULL,
-                start_new_session=True,
-            )
-        except OSError as error:
-            mine.close()
-            self._report("zygote_gone", zygote=message["id"], reason=str(error))
-            return
-        finally:
-            theirs.close()
-        mine.setblocking(False)  # noqa: FBT003 - the signature is socket's
-        zygote = Zygote(message["id"], process, mine)
-        self._zygotes[zygote.id] = zygote
-        self._selector.register(mine, selectors.EVENT_READ, lambda: self._attend(zygote))
-
     def _create(self, message: Mapping[str, Any], descriptors: list[int]) -> None:
-        zygote, instance_id = self._zygotes.get(message["zygote"]), str(message["id"])
+        instance_id = str(message["id"])
         copies = [os.dup(descriptor) for descriptor in descriptors]
         if message.get("coordinated"):
             copies.append(self._keeper.open(instance_id, str(message["coordinated"])).detach())
-        if zygote is None:
-            _close(copies)
-            self._report_gone(instance_id, None, 0.0, "its zygote has ended")
-            return
-        zygote.expected[instance_id] = list(message["join"])
-        zygote.outbox.append(({"id": instance_id}, copies))
-        self._flush(zygote)
+        self._zygotes.fork(message["zygote"], instance_id, message["join"], copies)
+
+    def _unborn(self, instance_id: str) -> None:
+        self._report_gone(instance_id, None, 0.0, "its zygote has ended")
 
     def _report_gone(self, instance_id: str, status: int | None, cpu_s: float, reason: str) -> None:
         if not self._keeper.is_reserve(instance_id):
             self._report("gone", id=instance_id, status=status, cpu_s=cpu_s, reason=reason)
         self._keeper.gone(instance_id)
 
-    def _flush(self, zygote: Zygote) -> None:
-        """Tell a zygote as much as it takes now. To wait for it would be to wait for ever: it may be waiting until we hear it."""
-        while zygote.outbox:
-            message, descriptors = zygote.outbox[0]
-            try:
-                packets.send(zygote.socket, message, descriptors)
-            except BlockingIOError:
-                break
-            except packets.PeerGoneError:
-                # A zygote that has just died shows by its own end of file, which reports what it was to fork.
-                pass
-            zygote.outbox.popleft()
-            _close(descriptors)
-        events = selectors.EVENT_READ | (selectors.EVENT_WRITE if zygote.outbox else 0)
-        self._selector.modify(zygote.socket, events, lambda: self._attend(zygote))
-
-    def _attend(self, zygote: Zygote) -> None:
-        if self._knows(zygote):
-            self._flush(zygote)
-            self._read_zygote(zygote)
-
-    def _read_zygote(self, zygote: Zygote) -> None:
-        try:
-            message, _ = packets.receive(zygote.socket)
-        except BlockingIOError:
-            return
-        except (packets.PeerGoneError, packets.PacketError):
-            self._forget_zygote(zygote)
-            return
-        if message["event"] == "spare":
-            self._spares[message["pid"]] = zygote.id
-        elif message["event"] == "warm":
-            self._report(zygote=zygote.id, **message)
-        elif message["event"] == "born":
-            self._adopt(zygote, message["id"], message["pid"])
-
-    def _adopt(self, zygote: Zygote, instance_id: str, pid: int) -> None:
-        join = zygote.expected.pop(instance_id, [])
-        self._spares.pop(pid, None)
+    def _adopt(self, instance_id: str, pid: int, join: list[str]) -> None:
         if not self._keeper.is_reserve(instance_id):
             self._report("born", id=instance_id, pid=pid)
-        if pid in self._ended_spares:
-            status, cpu_s = self._ended_spares.pop(pid)
-            self._report_gone(instance_id, status, cpu_s, "")
+        ended = self._zygotes.ended_before_birth(pid)
+        if ended is not None:
+            self._report_gone(instance_id, *ended, "")
             return
         self._instances[pid] = instance_id
         self._keeper.born(instance_id, pid)
         _join(pid, join)
-
-    def _forget_zygote(self, zygote: Zygote) -> None:
-        if not self._knows(zygote):
-            return
-        del self._zygotes[zygote.id]
-        self._selector.unregister(zygote.socket)
-        zygote.socket.close()
-        for _, descriptors in zygote.outbox:
-            _close(descriptors)
-        zygote.process.kill()
-        status = zygote.process.wait()
-        self._report("zygote_gone", zygote=zygote.id, reason=f"it ended with status {status}")
-        for instance_id in zygote.expected:
-            self._report_gone(instance_id, None, 0.0, "its zygote has ended")
-        self._spares = {pid: owner for pid, owner in self._spares.items() if owner != zygote.id}
-        self._end_orphans()
-
-    def _knows(self, zygote: Zygote) -> bool:
-        """Whether it has not been forgotten; another may have its id by now."""
-        return self._zygotes.get(zygote.id) is zygote
-
-    def _retire(self, zygote_id: str) -> None:
-        if zygote_id in self._zygotes:
-            self._forget_zygote(self._zygotes[zygote_id])
 
     def _kill(self, instance_id: str, number: int) -> None:
         for pid, known in self._instances.items():
@@ -252,49 +149,29 @@ class Supervisor:
                 break
             if pid == 0:
                 break
-            somebody_ended = self._ended(pid, status, usage.ru_utime + usage.ru_stime) or somebody_ended
+            somebody_ended = True
+            self._ended(pid, status, usage.ru_utime + usage.ru_stime)
         if somebody_ended:
             self._end_orphans()
 
-    def _ended(self, pid: int, status: int, cpu_s: float) -> bool:
+    def _ended(self, pid: int, status: int, cpu_s: float) -> None:
+        """Anything that is not known is an orphan that has ended, whose own children may be ours now."""
         if pid in self._instances:
             instance_id = self._instances.pop(pid)
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.killpg(pid, signal.SIGKILL)
             self._report_gone(instance_id, status, cpu_s, "")
-            return True
-        if self._keeper.ended(pid, status):
-            return True
-        if pid in self._spares:
-            del self._spares[pid]
-            self._ended_spares[pid] = (status, cpu_s)
-            return True
-        for zygote in list(self._zygotes.values()):
-            if zygote.process.pid == pid:
-                zygote.process.returncode = os.waitstatus_to_exitcode(status)
-                self._drain(zygote)
-                self._forget_zygote(zygote)
-        # Anything else is an orphan that has ended, whose own children may be ours now.
-        return True
+        elif not self._keeper.ended(pid, status):
+            self._zygotes.ended(pid, status, cpu_s)
 
     def _end_orphans(self) -> None:
         """End the children that are neither zygotes nor instances: what ended instances have left behind."""
         candidates = set(sandbox.children())
-        for zygote in list(self._zygotes.values()):
-            self._drain(zygote)
-        known = {zygote.process.pid for zygote in self._zygotes.values()} | self._instances.keys() | self._spares.keys()
+        known = self._zygotes.pids()
+        known |= self._instances.keys()
         for pid in candidates - known - {self._keeper.pid}:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
-
-    def _drain(self, zygote: Zygote) -> None:
-        """Read what a zygote has already said, so that no child of its is taken for an orphan."""
-        with selectors.DefaultSelector() as ready:
-            # Reading one that has died forgets it, which drains the others: any of them may be gone by its turn here.
-            if self._knows(zygote):
-                ready.register(zygote.socket, selectors.EVENT_READ)
-            while self._knows(zygote) and ready.select(0):
-                self._read_zygote(zygote)
 
     def _end_everything(self) -> None:
         signal.signal(signal.SIGTERM, signal.SIG_IGN)

@@ -26,8 +26,6 @@ from gnomon_core.profiles import ModelProfile
 from gnomon_core.seam_values import Capabilities, InstanceRequest, Usage
 from gnomon_core.seams import ModelRepository, PlatformListener
 from gnomon_core.signature import ModelSignature
-from gnomon_platforms.local import usage
-from gnomon_platforms.local.cgroups import MemoryGroups
 from gnomon_platforms.local.images import BuiltImages, ImageTable
 from gnomon_platforms.local.lives import Life, Living, Surroundings, describe_exit
 from gnomon_platforms.local.nodes import LocalNode, claimed_cores
@@ -35,13 +33,12 @@ from gnomon_platforms.local.pairs import Household, Origin, Pairs
 from gnomon_platforms.local.profiles import LayerFiles, ProfileFiles
 from gnomon_platforms.local.recipes import Recipe, Recipes, limit_bytes
 from gnomon_platforms.local.shadow_lives import ShadowLife
-from gnomon_platforms.local.supervisor_client import SupervisorClient
+from gnomon_platforms.local.supervision import Ears, Supervision
+from gnomon_platforms.local.usage import Accounts
 from gnomon_platforms.local.users import forbid_inspection
-from gnomon_platforms.local.zygotes import BARE, TORCH, Environment, Zygotes
+from gnomon_platforms.local.zygotes import BARE, TORCH, Environment
 
 START_TIMEOUT_S = 60.0
-HELLO_TIMEOUT_S = 10.0
-RESTART_PAUSE_S = 0.5
 
 _LOG = logging.getLogger(__name__)
 
@@ -82,40 +79,32 @@ class LocalPlatform:
         self._pool = pool
         self._clock = clock or WallClock()
         self._start_timeout_s = start_timeout_s
-        self._at_start = (BARE, TORCH) if preload_torch and importlib.util.find_spec("torch") else (BARE,)
         self._lives: dict[str, Life] = {}
         self._origins: dict[str, Origin] = {}
         self._shadows: Pairs | None = None
         self._starting: set[asyncio.Task[None]] = set()
-        self._ended_cpu_s: dict[str, float] = {}
         self._numbers = itertools.count(1)
-        self._zygotes = Zygotes(self._send)
-        self._memory: MemoryGroups | None = None
-        self._supervisor: SupervisorClient | None = None
+        self._accounts: Accounts | None = None
         self._surroundings: Surroundings | None = None
-        self._hello: asyncio.Future[str | None] | None = None
-        self._up = asyncio.Event()
-        """There is a supervisor that can be told something."""
-        self._no_isolation: str | None = None
-        self._stopping = False
+        at_start = (BARE, TORCH) if preload_torch and importlib.util.find_spec("torch") else (BARE,)
+        self._supervisor = Supervision(at_start, self._clock)
 
     async def start(self, listener: PlatformListener) -> None:
         """Start the supervisor and let the zygotes warm up behind this."""
         forbid_inspection()
-        self._memory = MemoryGroups()
-        self._surroundings = Surroundings(self._send, listener, self._clock.now_s, self._ended)
+        self._accounts = Accounts()
+        send = self._supervisor.send
+        self._surroundings = Surroundings(send, listener, self._clock.now_s, self._ended)
         home = Household(
             self._node, self._recipes, self._surroundings, self._join, self._lives, self._origins, self._start_timeout_s
         )
-        self._shadows = Pairs(self._send, home, self._pool)
-        await self._start_supervisor()
-        _LOG.info("memory is limited by %s", self._memory.description)
-        if self._no_isolation is not None:
-            _LOG.warning("functions are not isolated from each other, and secrets are refused: %s", self._no_isolation)
+        self._shadows = Pairs(send, home, self._pool)
+        await self._supervisor.start(Ears(self._heard, self._shadows.begin, self._shadows.warm, self._lost))
+        _LOG.info("memory is limited by %s", self._accounts.description)
 
     async def stop(self) -> None:
         """End every instance, the zygotes and the supervisor."""
-        self._stopping = True
+        self._supervisor.give_up()
         for task in self._starting:
             task.cancel()
         for shadow in list(self._pairs.lives.values()):
@@ -125,19 +114,17 @@ class LocalPlatform:
             life.stop()
         await asyncio.gather(*(life.gone for life in lives))
         self._pairs.close()
-        if self._supervisor is not None:
-            await self._supervisor.stop()
-        self._zygotes.lost("the platform has stopped")
-        if self._memory is not None:
-            self._memory.close()
+        await self._supervisor.stop()
+        if self._accounts is not None:
+            self._accounts.close()
 
     def check(self, spec: FunctionSpec) -> None:
         """Raise if this function can never run here."""
         self._recipes.find(spec)
-        if spec.secrets and self._no_isolation is not None:
+        if spec.secrets and self._supervisor.no_isolation is not None:
             raise bad_request(
                 "secrets_unavailable",
-                f"This machine does not let us mount secrets for one function alone ({self._no_isolation}).",
+                f"This machine does not let us mount secrets for one function alone ({self._supervisor.no_isolation}).",
                 "Start Gnomon as root, or allow unprivileged user namespaces, or deploy the function without secrets.",
             )
 
@@ -150,7 +137,7 @@ class LocalPlatform:
         recipe = self._recipes.find(spec)
         environment = self._recipes.environment(recipe, spec, {})
         if environment.sandbox is None or not spec.secrets:
-            await self._warm(environment)
+            await self._supervisor.warm(environment)
         # Its file is large; from now on only its date is looked at.
         await asyncio.to_thread(self._profile_of, recipe)
 
@@ -198,7 +185,7 @@ class LocalPlatform:
 
     async def _begin(self, life: Life, recipe: Recipe, request: InstanceRequest, environment: Environment) -> None:
         try:
-            await self._warm(environment)
+            await self._supervisor.warm(environment)
             if life.gone.done():
                 return
             join = self._join(life.instance.id, request)
@@ -263,9 +250,7 @@ class LocalPlatform:
         return self._profiles.find(model, recipe.options["sha256"].get("program.json", ""), self._layers.of(recipe.options))
 
     def usage(self, function: str) -> Usage:
-        lives = self._living(function)
-        cpu_s = sum(life.cpu_s for life in lives) + self._ended_cpu_s.get(function, 0.0)
-        return Usage(cpu_s, sum(self._memory_of(life) for life in lives))
+        return Usage(0.0, 0) if self._accounts is None else self._accounts.of(function, self._living(function))
 
     @property
     def _pairs(self) -> Pairs:
@@ -279,74 +264,16 @@ class LocalPlatform:
         return [life for life in lives if life.instance.function == function]
 
     def _join(self, instance_id: str, request: InstanceRequest) -> list[str]:
-        """Make a group that bounds an instance's memory, where there can be one, and return the files that take its members."""
-        if self._memory is None or not self._memory.available:
-            return []
-        return [self._memory.create(instance_id, limit_bytes(request.spec))]
-
-    def _memory_of(self, life: Living) -> int:
-        if life.pid is None or self._memory is None:
-            return 0
-        return self._memory.usage_bytes(life.instance.id) if self._memory.available else usage.private_bytes(life.pid)
-
-    def _send(self, message: dict[str, Any], descriptors: list[int] | None = None) -> None:
-        assert self._supervisor is not None
-        self._supervisor.send(message, descriptors or [])
-
-    async def _warm(self, environment: Environment) -> None:
-        """Return when instances can be forked: what is said while there is no supervisor would be lost.
-
-        Raises:
-            GnomonError: 500 `environment_failed` or `supervisor_failed`.
-
-        """
-        try:
-            await asyncio.wait_for(self._up.wait(), HELLO_TIMEOUT_S)
-        except TimeoutError:
-            raise _supervisor_failed() from None
-        if environment is TORCH:
-            self._pairs.begin()
-        await self._zygotes.warm(environment)
-
-    async def _start_supervisor(self) -> None:
-        self._hello = asyncio.get_running_loop().create_future()
-        supervisor = self._supervisor = SupervisorClient(self._heard, self._lost)
-        try:
-            self._no_isolation = await asyncio.wait_for(self._hello, HELLO_TIMEOUT_S)
-        except TimeoutError:
-            await supervisor.stop()
-            raise _supervisor_failed() from None
-        for environment in self._at_start:
-            self._zygotes.begin(environment)
-        if TORCH in self._at_start:
-            self._pairs.begin()
-        self._up.set()
+        return [] if self._accounts is None else self._accounts.open(instance_id, limit_bytes(request.spec))
 
     def _heard(self, event: dict[str, Any]) -> None:
-        kind = event["event"]
-        if kind == "hello":
-            if self._hello is not None and not self._hello.done():
-                self._hello.set_result(event["isolation"])
-        elif kind == "warm":
-            for problem in self._zygotes.told_warm(event):
-                _LOG.warning("the zygote %s could not import %s", event["zygote"], problem)
-            if event["zygote"] == TORCH.id:
-                self._pairs.warm()
-        elif kind == "zygote_gone":
-            self._zygotes.told_gone(event["zygote"], event["reason"])
-        elif kind in ("coordinator", "coordinator_gone"):
-            _tell_coordinator(event)
-        else:
-            self._heard_of_instance(kind, event)
-
-    def _heard_of_instance(self, kind: str, event: dict[str, Any]) -> None:
         life = self._lives.get(event["id"]) or self._pairs.lives.get(event["id"])
         if life is None:
             return
-        if kind == "born":
+        if event["event"] == "born":
             life.born(event["pid"])
-        elif kind == "gone":
-            out_of_memory = self._memory is not None and self._memory.available and self._memory.ran_out(life.instance.id)
+        elif event["event"] == "gone":
+            out_of_memory = self._accounts is not None and self._accounts.ran_out(life.instance.id)
             life.end(event["cpu_s"], describe_exit(event["status"], out_of_memory=out_of_memory) or event["reason"])
 
     def _ended(self, life: Living, cpu_s: float) -> None:
@@ -360,42 +287,12 @@ class LocalPlatform:
             del self._origins[instance.id]
             self._pairs.body_gone(instance.id)
         self._node.release(instance.id)
-        self._ended_cpu_s[instance.function] = self._ended_cpu_s.get(instance.function, 0.0) + cpu_s
-        if self._memory is not None:
-            self._memory.remove(instance.id)
-        self._zygotes.retire_unused({other.environment for other in self._lives.values()})
+        if self._accounts is not None:
+            self._accounts.ended(instance, cpu_s)
+        self._supervisor.zygotes.retire_unused({other.environment for other in self._lives.values()})
 
     def _lost(self) -> None:
-        """The supervisor has ended, and everything below it with it. Report that and start another."""
-        self._up.clear()
-        self._zygotes.lost("the supervisor has ended")
+        """The supervisor has ended, and every instance with it."""
         self._pairs.lost()
         for life in list(self._lives.values()):
             life.end(life.cpu_s, "the supervisor has ended")
-        if self._hello is not None and not self._hello.done():
-            # It is being waited for: whoever does that starts another, or gives up.
-            self._hello.set_exception(_supervisor_failed())
-        elif not self._stopping:
-            _LOG.error("the supervisor has ended; starting another")
-            task = asyncio.get_running_loop().create_task(self._restart())
-            self._starting.add(task)
-            task.add_done_callback(self._starting.discard)
-
-    async def _restart(self) -> None:
-        while not self._up.is_set():
-            await self._clock.sleep(RESTART_PAUSE_S)
-            try:
-                await self._start_supervisor()
-            except (GnomonError, OSError) as error:
-                _LOG.error("%s", error)
-
-
-def _tell_coordinator(event: dict[str, Any]) -> None:
-    if event["event"] == "coordinator":
-        _LOG.info("the coordinator of epoch %s has begun as process %s", event["epoch"], event["pid"])
-    else:
-        _LOG.error("the coordinator of epoch %s has ended; Bodies and pairs go on, and there will be another", event["epoch"])
-
-
-def _supervisor_failed() -> GnomonError:
-    return GnomonError(500, "supervisor_failed", "The supervisor did not start.", "See the output above.")

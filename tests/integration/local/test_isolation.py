@@ -211,7 +211,7 @@ def test_secrets_are_not_taken_from_an_argument() -> None:
 
 
 async def test_where_secrets_cannot_be_kept_apart_a_function_with_secrets_is_refused(running: Running) -> None:
-    running.platform._no_isolation = "user namespaces are forbidden"
+    running.platform._supervisor.no_isolation = "user namespaces are forbidden"
     document = {"service": "f", "image": "functions/alpine", "envProcess": "cat"}
     running.platform.check(read_deployment(document))
     with pytest.raises(GnomonError, match="user namespaces are forbidden") as refused:

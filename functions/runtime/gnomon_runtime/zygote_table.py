@@ -1,0 +1,189 @@
+"""The supervisor's zygotes: started, told what to fork, heard, and forgotten when they end.
+
+    start ▶ warm ▶ fork: told ▶ spare: a child is there ▶ born: it has its order … ▶ the end of its socket: forgotten
+
+A zygote may be waiting until the supervisor hears it; so nothing here waits for one: what it does not take now is kept for it.
+"""
+
+from __future__ import annotations
+
+import os
+import selectors
+import socket
+import subprocess
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from gnomon_core import packets
+
+
+@dataclass(slots=True)
+class Zygote:
+    """A zygote, its socket, what it has not been told yet, and the instances it was told to fork and has not yet reported."""
+
+    id: str
+    process: subprocess.Popen[bytes]
+    socket: socket.socket
+    outbox: deque[tuple[dict[str, Any], list[int]]] = field(default_factory=deque)
+    expected: dict[str, list[str]] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Midwife:
+    """Who hears of it.
+
+    `born` is told of an instance with its pid and control-group files, `unborn` of one that was never made, and `bereft` that a
+    zygote has ended, so that children of its may be nobody's.
+    """
+
+    born: Callable[[str, int, list[str]], None]
+    unborn: Callable[[str], None]
+    bereft: Callable[[], None]
+
+
+class ZygoteTable:
+    """Every zygote, and the children that wait in them for an order. `report` tells the supervisor's owner."""
+
+    def __init__(self, selector: selectors.BaseSelector, report: Callable[..., None], midwife: Midwife) -> None:
+        self._selector = selector
+        self._report = report
+        self._midwife = midwife
+        self._zygotes: dict[str, Zygote] = {}
+        self._spares: dict[int, str] = {}
+        self._ended_spares: dict[int, tuple[int, float]] = {}
+
+    def start(self, message: Mapping[str, Any], descriptors: Sequence[int]) -> None:
+        """Start the zygote that the owner describes; a descriptor is the description of its sandbox."""
+        mine, theirs = packets.socket_pair()
+        numbers = (theirs.fileno(), os.getpid(), descriptors[0] if descriptors else -1)
+        command = [*message["command"], *(str(number) for number in numbers)]
+        try:
+            process = subprocess.Popen(
+                command,
+                env=message["environment"],
+                pass_fds=(theirs.fileno(), *descriptors),
+                stdin=subprocess.DEVNULL,
+                start_new_session=True,
+            )
+        except OSError as error:
+            mine.close()
+            self._report("zygote_gone", zygote=message["id"], reason=str(error))
+            return
+        finally:
+            theirs.close()
+        mine.setblocking(False)  # noqa: FBT003 - the signature is socket's
+        zygote = Zygote(message["id"], process, mine)
+        self._zygotes[zygote.id] = zygote
+        self._selector.register(mine, selectors.EVENT_READ, lambda: self._attend(zygote))
+
+    def fork(self, zygote_id: str, instance_id: str, join: Sequence[str], descriptors: Sequence[int]) -> None:
+        """Have an instance forked. The descriptors are ours to close from now on."""
+        zygote = self._zygotes.get(zygote_id)
+        if zygote is None:
+            _close(descriptors)
+            self._midwife.unborn(instance_id)
+            return
+        zygote.expected[instance_id] = list(join)
+        zygote.outbox.append(({"id": instance_id}, list(descriptors)))
+        self._flush(zygote)
+
+    def retire(self, zygote_id: str) -> None:
+        """End a zygote that is not needed any more; its instances live on."""
+        if zygote_id in self._zygotes:
+            self._forget(self._zygotes[zygote_id])
+
+    def ended(self, pid: int, status: int, cpu_s: float) -> None:
+        """A child of the supervisor has ended: one that waited for its order, a zygote, or neither."""
+        if pid in self._spares:
+            del self._spares[pid]
+            self._ended_spares[pid] = (status, cpu_s)
+            return
+        for zygote in list(self._zygotes.values()):
+            if zygote.process.pid == pid:
+                zygote.process.returncode = os.waitstatus_to_exitcode(status)
+                self._drain(zygote)
+                self._forget(zygote)
+
+    def ended_before_birth(self, pid: int) -> tuple[int, float] | None:
+        """Wait status and CPU seconds of a child that had ended when its birth was reported. Forgotten once asked for."""
+        return self._ended_spares.pop(pid, None)
+
+    def pids(self) -> set[int]:
+        """The zygotes and their waiting children, after all that they have said by now."""
+        for zygote in list(self._zygotes.values()):
+            self._drain(zygote)
+        return {zygote.process.pid for zygote in self._zygotes.values()} | self._spares.keys()
+
+    def _flush(self, zygote: Zygote) -> None:
+        """Tell a zygote as much as it takes now. To wait for it would be to wait for ever: it may be waiting until we hear it."""
+        while zygote.outbox:
+            message, descriptors = zygote.outbox[0]
+            try:
+                packets.send(zygote.socket, message, descriptors)
+            except BlockingIOError:
+                break
+            except packets.PeerGoneError:
+                # A zygote that has just died shows by its own end of file, which reports what it was to fork.
+                pass
+            zygote.outbox.popleft()
+            _close(descriptors)
+        events = selectors.EVENT_READ | (selectors.EVENT_WRITE if zygote.outbox else 0)
+        self._selector.modify(zygote.socket, events, lambda: self._attend(zygote))
+
+    def _attend(self, zygote: Zygote) -> None:
+        if self._knows(zygote):
+            self._flush(zygote)
+            self._read(zygote)
+
+    def _read(self, zygote: Zygote) -> None:
+        try:
+            message, _ = packets.receive(zygote.socket)
+        except BlockingIOError:
+            return
+        except (packets.PeerGoneError, packets.PacketError):
+            self._forget(zygote)
+            return
+        if message["event"] == "spare":
+            self._spares[message["pid"]] = zygote.id
+        elif message["event"] == "warm":
+            self._report(zygote=zygote.id, **message)
+        elif message["event"] == "born":
+            join = zygote.expected.pop(message["id"], [])
+            self._spares.pop(message["pid"], None)
+            self._midwife.born(message["id"], message["pid"], join)
+
+    def _forget(self, zygote: Zygote) -> None:
+        if not self._knows(zygote):
+            return
+        del self._zygotes[zygote.id]
+        self._selector.unregister(zygote.socket)
+        zygote.socket.close()
+        for _, descriptors in zygote.outbox:
+            _close(descriptors)
+        zygote.process.kill()
+        status = zygote.process.wait()
+        self._report("zygote_gone", zygote=zygote.id, reason=f"it ended with status {status}")
+        for instance_id in zygote.expected:
+            self._midwife.unborn(instance_id)
+        self._spares = {pid: owner for pid, owner in self._spares.items() if owner != zygote.id}
+        self._midwife.bereft()
+
+    def _knows(self, zygote: Zygote) -> bool:
+        """Whether it has not been forgotten; another may have its id by now."""
+        return self._zygotes.get(zygote.id) is zygote
+
+    def _drain(self, zygote: Zygote) -> None:
+        """Read what a zygote has already said, so that no child of its is taken for an orphan."""
+        with selectors.DefaultSelector() as ready:
+            # Reading one that has died forgets it, which drains the others: any of them may be gone by its turn here.
+            if self._knows(zygote):
+                ready.register(zygote.socket, selectors.EVENT_READ)
+            while self._knows(zygote) and ready.select(0):
+                self._read(zygote)
+
+
+def _close(descriptors: Sequence[int]) -> None:
+    for descriptor in descriptors:
+        os.close(descriptor)
