@@ -55,7 +55,7 @@ VALUES: tuple[Any, ...] = (
     [True], ["0"], list(range(5000)), {}, {"a": 1}, [10**30],
 )  # fmt: skip
 SAYS = ("empty", "registered", "body", "paired", "changed", "unpaired", "failed", "stale", "load", "", "hello")
-FIELDS = ("shadow", "body", "partner", "blocks", "split", "resident_bytes", "load_ms", "paired", "reason", "epoch", "say", "pid")
+FIELDS = ("shadow", "body", "pairs", "blocks", "split", "resident_bytes", "load_ms", "paired", "reason", "epoch", "say", "pid")
 
 
 def main(pace: Pace) -> None:

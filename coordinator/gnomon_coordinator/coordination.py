@@ -139,9 +139,9 @@ class Coordination:
                 self.table.set_status(row.id, Status.READY)
             self._pairing.body_spoke(row, said, now_s)
             return
-        work = self._work(row.partner)
-        if work is None or (said.shadow not in (None, work.shadow)):
-            # About a Shadow that it had before.
+        work = self._work(said.shadow) if said.shadow in row.partners else None
+        if work is None:
+            # About a Shadow that it had before, or that is another's.
             return
         if said.say == "paired":
             self._pairing.body_paired(work, now_s)
@@ -155,7 +155,7 @@ class Coordination:
             self._endings.end(work, said.reason or "its Body could not use it", now_s)
 
     def broken(self, instance_id: str, reason: str, now_s: float) -> None:
-        """An instance does not keep to the protocol, or does not listen. A Body serves on without a Shadow; the others end."""
+        """An instance does not keep to the protocol, or does not listen. A Body serves on without Shadows; the others end."""
         self._effects.append(Close(instance_id))
         self._part_with(instance_id, reason, f"its Body is not heard any more: {reason}", now_s)
 
@@ -166,8 +166,7 @@ class Coordination:
             self._endings.kill(work, now_s)
         elif row is not None and row.kind is Kind.BODY:
             self.table.set_status(instance_id, Status.BARRED)
-            partner = self._work(row.partner)
-            if partner is not None:
+            for partner in [self._ledger.works[shadow] for shadow in row.partners if shadow in self._ledger.works]:
                 self._endings.end(partner, body_reason, now_s)
         elif row is not None:
             self._end_container(row, now_s)
@@ -216,7 +215,7 @@ class Coordination:
 
     def report(self) -> None:
         """Tell the platform how things stand."""
-        rows = [[row.id, row.kind, row.partner, list(row.blocks), row.status] for row in self.table]
+        rows = [[row.id, row.kind, list(row.partners), list(row.blocks), row.status] for row in self.table]
         self._effects.append(Tell({"event": "table", "epoch": self.epoch, "rows": rows}))
 
     # Time

@@ -6,6 +6,7 @@ the Body gave it up, or has gone  ─────────────▶ STO
 
 from __future__ import annotations
 
+from gnomon_coordinator import orders
 from gnomon_coordinator.effects import Kill, Send
 from gnomon_coordinator.ledger import Ledger
 from gnomon_coordinator.table import Record, Status
@@ -32,7 +33,7 @@ class Endings:
         body = ledger.body_of(work)
         if work.step in WITH_BODY and body is not None and body.status is not Status.BARRED:
             ledger.enter(work, Step.UNPAIR, now_s)
-            ledger.effects.append(Send(body.id, {"do": "unpair"}))
+            ledger.effects.append(Send(body.id, orders.unpair(work.shadow)))
         elif work.step in (Step.SPEAK, Step.LOAD):
             self.kill(work, now_s)
         else:
@@ -51,7 +52,7 @@ class Endings:
         self._ledger.effects.append(Send(work.shadow, {"do": "stop"}))
 
     def body_let_go(self, work: Work, reason: str, now_s: float) -> None:
-        """The Body works alone, told to or not."""
+        """The Body works without it, told to or not."""
         if work.step in WITH_BODY:
             self._ledger.tell("ending", work, reason=reason)
         elif work.step is not Step.UNPAIR:
@@ -60,16 +61,14 @@ class Endings:
         self._stop(work, now_s)
 
     def body_gone(self, body: Record, now_s: float) -> None:
-        """A Body has ended: its Shadow goes along."""
+        """A Body has ended: its Shadows go along."""
         self._ledger.body_words.pop(body.id, None)
-        work = self._ledger.works.get(body.partner or "")
-        if work is None:
-            return
-        if work.step is Step.WAIT:
-            self.end(work, "its Body has gone", now_s)
-        else:
-            self._ledger.tell("ending", work, reason="its Body has gone")
-            self.kill(work, now_s)
+        for work in [self._ledger.works[shadow] for shadow in body.partners if shadow in self._ledger.works]:
+            if work.step is Step.WAIT:
+                self.end(work, "its Body has gone", now_s)
+            else:
+                self._ledger.tell("ending", work, reason="its Body has gone")
+                self.kill(work, now_s)
 
     def gone(self, work: Work) -> None:
         """A Shadow's process has ended."""
@@ -77,8 +76,8 @@ class Endings:
         body = ledger.body_of(work)
         told = {body.id} if body is not None and work.step in WITH_BODY and body.status is not Status.BARRED else set()
         # After a restart a Body may have named it before it has spoken itself.
-        told |= {name for name, said in ledger.body_words.items() if said.partner == work.shadow}
-        ledger.effects += [Send(name, {"do": "unpair"}) for name in sorted(told)]
+        told |= {name for name, said in ledger.body_words.items() if work.shadow in said}
+        ledger.effects += [Send(name, orders.unpair(work.shadow)) for name in sorted(told)]
         ledger.apart(work, "its Shadow has ended")
         ledger.forget(work)
 

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 from gnomon_coordinator.effects import Effect, Tell
-from gnomon_coordinator.messages import Said
+from gnomon_coordinator.messages import PairSaid
 from gnomon_coordinator.table import Record, RegistrationTable, Status
 from gnomon_coordinator.work import WITH_BODY, Step, Work
-
-_TOGETHER = (Status.PAIRING, Status.PAIRED)
 
 
 class Ledger:
@@ -21,8 +19,8 @@ class Ledger:
         """Containers that are being forked for a Shadow."""
         self.assigned: dict[str, Work] = {}
         """Containers that have become Shadows which have not registered yet."""
-        self.body_words: dict[str, Said] = {}
-        """What a Body said first, as long as that is news."""
+        self.body_words: dict[str, dict[str, PairSaid]] = {}
+        """What a Body said first of each of its Shadows, as long as that is news."""
 
     def body_of(self, work: Work) -> Record | None:
         """The Shadow's Body, while they are partners."""
@@ -36,7 +34,17 @@ class Ledger:
         self.table.set_status(work.shadow, step.status)
         body = self.body_of(work)
         if body is not None and step in WITH_BODY:
-            self.table.set_status(body.id, step.status)
+            self._show(body.id)
+
+    def _show(self, body_id: str) -> None:
+        """The status of a Body that keeps to the protocol follows from its Shadows'."""
+        body = self.table.get(body_id)
+        if body is None or body.status in (Status.SILENT, Status.BARRED):
+            return
+        works = [self.works[shadow] for shadow in body.partners if shadow in self.works]
+        found = {work.step.status for work in works if work.step in WITH_BODY}
+        status = Status.PAIRED if Status.PAIRED in found else Status.PAIRING if found else Status.READY
+        self.table.set_status(body_id, status)
 
     def tell(self, event: str, work: Work, **details: object) -> None:
         """Tell the platform something about a Shadow."""
@@ -50,14 +58,13 @@ class Ledger:
         self.tell("paired", work, body=row.partner, blocks=list(row.blocks), split=list(row.split))
 
     def apart(self, work: Work, reason: str) -> None:
-        """Both work alone from here on, as far as the table and the platform know."""
+        """The two are no partners from here on, as far as the table and the platform know."""
         body = self.body_of(work)
         if body is None:
             return
-        self.body_words.pop(body.id, None)
+        self.body_words.get(body.id, {}).pop(work.shadow, None)
         self.table.unlink(work.shadow)
-        if body.status in _TOGETHER:
-            self.table.set_status(body.id, Status.READY)
+        self._show(body.id)
         if work.paired:
             work.paired = False
             self.tell("unpaired", work, body=body.id, reason=reason)
@@ -70,5 +77,5 @@ class Ledger:
         self.works.pop(work.shadow, None)
         body = self.body_of(work)
         self.table.remove(work.shadow)
-        if body is not None and body.status in _TOGETHER:
-            self.table.set_status(body.id, Status.READY)
+        if body is not None:
+            self._show(body.id)

@@ -14,6 +14,8 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any
 
+from gnomon_core.pairs import MAX_SHADOWS
+
 MAX_BLOCKS = 4096
 MAX_BATCH = 1024
 MAX_REASON = 300
@@ -28,6 +30,15 @@ class BadMessageError(ValueError):
 
 
 @dataclass(frozen=True, slots=True)
+class PairSaid:
+    """What a Body says that it does with one of its Shadows."""
+
+    shadow: str
+    blocks: tuple[int, ...]
+    split: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Said:
     """A message from an instance. Fields that its kind does not have keep their defaults."""
 
@@ -35,9 +46,8 @@ class Said:
     epoch: int
     shadow: str | None = None
     body: str | None = None
-    partner: str | None = None
+    pairs: tuple[PairSaid, ...] = ()
     blocks: tuple[int, ...] = ()
-    split: tuple[int, ...] = ()
     resident_bytes: int = 0
     load_ms: float = 0.0
     paired: bool = False
@@ -116,9 +126,14 @@ def _registered(message: Mapping[str, Any], say: str, epoch: int) -> Said:
 
 
 def _body(message: Mapping[str, Any], say: str, epoch: int) -> Said:
-    if message.get("partner") is None:
-        return Said(say, epoch)
-    return Said(say, epoch, partner=read_id(message, "partner"), blocks=blocks_of(message), split=split_of(message))
+    pairs: list[PairSaid] = []
+    for pair in _list(message, "pairs", MAX_SHADOWS):
+        if not isinstance(pair, dict):
+            raise BadMessageError("a pair is none")
+        pairs.append(PairSaid(read_id(pair, "shadow"), blocks_of(pair), split_of(pair)))
+    if len({pair.shadow for pair in pairs}) < len(pairs):
+        raise BadMessageError("it has a Shadow twice")
+    return Said(say, epoch, pairs=tuple(pairs))
 
 
 def _about_shadow(message: Mapping[str, Any], say: str, epoch: int) -> Said:
@@ -133,7 +148,9 @@ def _about_shadow(message: Mapping[str, Any], say: str, epoch: int) -> Said:
 
 
 def _changed(message: Mapping[str, Any], say: str, epoch: int) -> Said:
-    return Said(say, epoch, blocks=blocks_of(message))
+    # A Shadow need not name itself.
+    shadow = read_id(message, "shadow") if message.get("shadow") else None
+    return Said(say, epoch, shadow=shadow, blocks=blocks_of(message))
 
 
 _READERS: Mapping[str, Callable[[Mapping[str, Any], str, int], Said]] = {

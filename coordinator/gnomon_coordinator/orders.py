@@ -41,12 +41,18 @@ def join(task: Task) -> dict[str, Any]:
 
 def change_body(task: Task) -> dict[str, Any]:
     """To the Body: offload other blocks, or other shares."""
-    return _fitting({"do": "change", **_for_body(task)})
+    return _fitting({"do": "change", "shadow": task.shadow, **_for_body(task)})
 
 
 def change_shadow(task: Task, blocks: tuple[int, ...]) -> dict[str, Any]:
     """To the Shadow: hold these blocks."""
-    return {"do": "change", "blocks": blocks, "split": task.split, "cores": task.cores, "cpus": task.cpus}
+    about = {"blocks": blocks, "split": task.split, "cores": task.cores, "cpus": task.cpus}
+    return {"do": "change", "shadow": task.shadow, **about}
+
+
+def unpair(shadow: str) -> dict[str, Any]:
+    """To the Body: work without this Shadow."""
+    return {"do": "unpair", "shadow": shadow}
 
 
 def _for_body(task: Task) -> dict[str, Any]:

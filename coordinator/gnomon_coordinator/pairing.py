@@ -37,12 +37,12 @@ class Pairing:
     def _meet(self, work: Work, body: Record, now_s: float) -> None:
         """Bring a Shadow together with its Body, or find them together."""
         assert work.task is not None
-        said = self._ledger.body_words.get(body.id)
+        said = self._ledger.body_words.get(body.id, {}).get(work.shadow)
         if body.id != work.task.body:
             self._endings.end(work, f"it belongs to {body.id}", now_s)
-        elif said is not None and said.partner == work.shadow and not (work.joined and set(said.blocks) <= set(work.held)):
+        elif said is not None and not (work.joined and set(said.blocks) <= set(work.held)):
             self._part(work, now_s)
-        elif said is not None and said.partner == work.shadow:
+        elif said is not None:
             assert work.layers is not None
             # The wish has not changed its largest batch since, for which the buffers were made.
             work.capacity = capacity(work.layers, work.task.max_batch)
@@ -66,12 +66,12 @@ class Pairing:
         assert work.task is not None
         work.doing = work.doing or work.task
         self._ledger.enter(work, Step.PART, now_s)
-        self._ledger.effects.append(Send(work.task.body, {"do": "unpair"}))
+        self._ledger.effects.append(Send(work.task.body, orders.unpair(work.shadow)))
 
     def body_parted(self, work: Work, now_s: float) -> None:
-        """The Body has no buffers any more, and can be given others."""
+        """The Body has no buffers of this pair any more, and can be given others."""
         assert work.doing is not None
-        self._ledger.body_words.pop(work.doing.body, None)
+        self._ledger.body_words.get(work.doing.body, {}).pop(work.shadow, None)
         if set(work.doing.blocks) <= set(work.held):
             self._connect(work, now_s)
         else:
@@ -79,7 +79,7 @@ class Pairing:
             self._widen(work, now_s)
 
     def _connect(self, work: Work, now_s: float) -> None:
-        """Give both sides buffers. The Body has none."""
+        """Give both sides buffers. The Body has none of this pair."""
         assert work.doing is not None
         assert work.layers is not None
         work.capacity = capacity(work.layers, work.doing.max_batch)
@@ -139,11 +139,9 @@ class Pairing:
     def body_spoke(self, body: Record, said: Said, now_s: float) -> None:
         """The first words of a Body: with whom it works."""
         ledger = self._ledger
-        ledger.body_words[body.id] = said
-        if said.partner is not None and said.partner not in ledger.works:
-            ledger.effects.append(Send(body.id, {"do": "unpair"}))
-        work = ledger.works.get(body.partner or "")
-        if work is not None:
+        ledger.body_words[body.id] = {pair.shadow: pair for pair in said.pairs}
+        ledger.effects += [Send(body.id, orders.unpair(pair.shadow)) for pair in said.pairs if pair.shadow not in ledger.works]
+        for work in [ledger.works[shadow] for shadow in body.partners if shadow in ledger.works]:
             self.settle(work, now_s)
 
     def body_paired(self, work: Work, now_s: float) -> None:

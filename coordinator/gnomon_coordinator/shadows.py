@@ -13,9 +13,10 @@ from gnomon_coordinator.ledger import Ledger
 from gnomon_coordinator.messages import BadMessageError, Said, Task
 from gnomon_coordinator.pairing import Pairing
 from gnomon_coordinator.pool import Pool
-from gnomon_coordinator.table import Kind, Status
+from gnomon_coordinator.table import Kind, Record, Status
 from gnomon_coordinator.work import Step, Work
 from gnomon_core.blocks import Layers
+from gnomon_core.pairs import MAX_SHADOWS
 
 MAX_ATTEMPTS = 3
 """Containers that are tried for one Shadow."""
@@ -77,8 +78,8 @@ class Shadows:
             return f"there is no Body {task.body}"
         if body.status is Status.BARRED:
             return f"{task.body} does not keep to the protocol"
-        if body.partner not in (None, task.shadow):
-            return f"{task.body} has a Shadow already"
+        if not _takes(body, task.shadow):
+            return f"{task.body} has {MAX_SHADOWS} Shadows already"
         if layers is None or not task.blocks or task.blocks[-1] >= len(layers.blocks):
             return "the model has no such blocks"
         return ""
@@ -201,11 +202,16 @@ class Shadows:
     def _found_loaded(self, work: Work, said: Said, now_s: float) -> None:
         work.drop_papers()
         body = self._ledger.table.get(said.body)
-        if body is None or body.kind is not Kind.BODY or body.partner not in (None, work.shadow):
+        if body is None or body.kind is not Kind.BODY or not _takes(body, work.shadow):
             self._endings.end(work, "its Body has gone", now_s)
             return
-        self._ledger.table.link(body.id, work.shadow, said.blocks, said.split)
+        self._ledger.table.link(body.id, work.shadow, said.blocks, ())
         self._ledger.tell("registered", work, resident_bytes=said.resident_bytes, load_ms=said.load_ms)
         work.held, work.joined = said.blocks, said.paired
         self._ledger.enter(work, Step.CLAIM, now_s)
         self._go_on(work, now_s)
+
+
+def _takes(body: Record, shadow_id: str) -> bool:
+    """Whether it is that Body's Shadow, or may become one."""
+    return shadow_id in body.partners or len(body.partners) < MAX_SHADOWS

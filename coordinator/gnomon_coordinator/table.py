@@ -1,12 +1,14 @@
 """The function registration table: every instance of the node that can be part of a pair.
 
 A record says what an instance is, with whom it works and on what, and where it is in its life. Partners name each other, always:
-a table in which only one of two does cannot be made. What is refused here is a mistake of ours, never of an instance, and raises.
+a table in which only one of two does cannot be made. A Shadow has one, a Body may have several. What is refused here is a mistake
+of ours, never of an instance, and raises.
 
-    id          type     partner     blocks   status    epoch
-    resnet-1    body     resnet-s7   3 4 5    paired    2
-    resnet-s7   shadow   resnet-1    3 4 5    paired    2
-    pool-2-4    empty                         ready     2
+    id          type     partners               blocks   status    epoch
+    resnet-1    body     resnet-s7, resnet-s9   3 4 5    paired    2
+    resnet-s7   shadow   resnet-1               3 4 5    paired    2
+    resnet-s9   shadow   resnet-1               3 4 5    paired    2
+    pool-2-4    empty                                    ready     2
 
 AsyFunc, section 5.2 (Function Registration Table).
 """
@@ -44,15 +46,20 @@ class Status(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """One row. `epoch` is the coordinator's when the row was last changed."""
+    """One row. A Body's `blocks` are all that its Shadows have. `epoch` is the coordinator's when the row was last changed."""
 
     id: str
     kind: Kind
     status: Status = Status.SILENT
-    partner: str | None = None
+    partners: tuple[str, ...] = ()
     blocks: tuple[int, ...] = ()
     split: tuple[int, ...] = ()
     epoch: int = 0
+
+    @property
+    def partner(self) -> str | None:
+        """The first of them, which is a Shadow's only one."""
+        return self.partners[0] if self.partners else None
 
 
 class RegistrationTable:
@@ -79,7 +86,7 @@ class RegistrationTable:
         return [row for row in self if row.kind is kind and (not statuses or row.status in statuses)]
 
     def insert(self, instance_id: str, kind: Kind, status: Status = Status.SILENT) -> Record:
-        """A new row, without a partner.
+        """A new row, without partners.
 
         Raises:
             ValueError: the id is taken.
@@ -90,7 +97,7 @@ class RegistrationTable:
         return self._put(Record(instance_id, kind, status))
 
     def remove(self, instance_id: str) -> Record | None:
-        """Take a row out, and its partner's link with it. The removed row, as it was; None where there was none."""
+        """Take a row out, and its partners' links with it. The removed row, as it was; None where there was none."""
         row = self._rows.get(instance_id)
         if row is not None:
             self.unlink(instance_id)
@@ -104,24 +111,34 @@ class RegistrationTable:
         """Make two instances partners, or change what partners do together.
 
         Raises:
-            ValueError: they are not a Body and a Shadow, or one of them has another partner.
+            ValueError: they are not a Body and a Shadow, or the Shadow has another Body.
 
         """
         body, shadow = self._rows.get(body_id), self._rows.get(shadow_id)
         if body is None or shadow is None or body.kind is not Kind.BODY or shadow.kind is not Kind.SHADOW:
             raise ValueError(f"{body_id} and {shadow_id} are not a Body and a Shadow")
-        if body.partner not in (None, shadow_id) or shadow.partner not in (None, body_id):
-            raise ValueError(f"{body_id} or {shadow_id} has another partner")
-        self._put(replace(body, partner=shadow_id, blocks=blocks, split=split))
-        self._put(replace(shadow, partner=body_id, blocks=blocks, split=split))
+        if shadow.partner not in (None, body_id):
+            raise ValueError(f"{shadow_id} has another partner")
+        self._put(replace(shadow, partners=(body_id,), blocks=blocks, split=split))
+        partners = body.partners if shadow_id in body.partners else (*body.partners, shadow_id)
+        self._count_blocks(replace(body, partners=partners))
 
     def unlink(self, instance_id: str) -> None:
-        """End a partnership from either side. Nothing happens to one that has no partner."""
+        """End a Shadow's partnership, or all of a Body's. Nothing happens to one that has no partner."""
         row = self._rows.get(instance_id)
-        if row is None or row.partner is None:
+        if row is None:
             return
-        for one in (row, self._rows[row.partner]):
-            self._put(replace(one, partner=None, blocks=(), split=()))
+        for shadow_id in row.partners if row.kind is Kind.BODY else (row.id,):
+            shadow = self._rows[shadow_id]
+            body = self._rows.get(shadow.partner or "")
+            self._put(replace(shadow, partners=(), blocks=(), split=()))
+            if body is not None:
+                left = tuple(partner for partner in body.partners if partner != shadow_id)
+                self._count_blocks(replace(body, partners=left))
+
+    def _count_blocks(self, body: Record) -> None:
+        blocks = {block for shadow_id in body.partners for block in self._rows[shadow_id].blocks}
+        self._put(replace(body, blocks=tuple(sorted(blocks))))
 
     def _put(self, row: Record) -> Record:
         row = self._rows[row.id] = replace(row, epoch=self._epoch)

@@ -13,13 +13,13 @@ Coordinator to instance; `shadow` and `body` are instance ids, `blocks` block nu
                                         that Shadow
     {"do": "pair", "shadow", "blocks", "split", "shadow_cores", "expected_ms"}
         with [data, to, from]           to the Body, which writes the buffer `to` and reads `from`. It holds from its next batch
-                                        on, and what the Body had of an earlier pair is dropped
+                                        on, beside what the Body does with other Shadows; what it had with this one is dropped
     {"do": "join", "shadow", "body", "blocks", "split"}
         with [data, to, from]           the mirror image to the Shadow, which reads the buffer `to` and writes `from`
-    {"do": "change", "blocks", "split"} and "cores", "cpus" to a Shadow, "shadow_cores", "expected_ms" to a Body. A Shadow is told
-                                        the union of old and new blocks first, its Body is told next, and then the Shadow is
-                                        told the new ones alone: no batch meets a Shadow without its blocks
-    {"do": "unpair"}                    to the Body: alone from the next batch on
+    {"do": "change", "shadow", "blocks", "split"} and "cores", "cpus" to a Shadow, "shadow_cores", "expected_ms" to a Body. A Shadow
+                                        is told the union of old and new blocks first, its Body is told next, and then the Shadow
+                                        is told the new ones alone: no batch meets a Shadow without its blocks
+    {"do": "unpair", "shadow"}          to the Body: without this Shadow from the next batch on
     {"do": "stop"}                      to the Shadow: exit
 
 `expected_ms[r][s - 1]` is what the Shadow is predicted to take for s samples of run r (`Layers.runs(blocks)`), the hand-over
@@ -31,12 +31,11 @@ Instance to coordinator:
     {"say": "empty", "pid"}             a pool container that can be given a load
     {"say": "registered", "shadow", "body", "blocks", "resident_bytes", "load_ms", "paired"}
                                         a Shadow with its blocks resident; `paired` says that it has a partner's buffers
-    {"say": "body", "partner", "blocks", "split"}
-                                        a Body; `partner` is null where it works alone
-    {"say": "paired", "shadow"}         the Body uses its Shadow; from a Shadow: it has joined
-    {"say": "changed", "blocks"}        both
+    {"say": "body", "pairs"}            a Body; `pairs` is a list of {"shadow", "blocks", "split"}, empty where it works alone
+    {"say": "paired", "shadow"}         the Body uses this Shadow; from a Shadow: it has joined
+    {"say": "changed", "blocks"}        both; a Body says which "shadow"
     {"say": "unpaired", "shadow", "reason"}
-                                        the Body works alone, told to or not
+                                        the Body works without this Shadow, told to or not
     {"say": "failed", "shadow", "reason"}
                                         a load, join or change that did not succeed
     {"say": "stale", "epoch"}

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from enum import StrEnum
 
-from gnomon_core.pairs import Pair
+from gnomon_core.pairs import Pair, together
 
 
 class InstanceKind(StrEnum):
@@ -40,8 +41,8 @@ class Instance:
     """One running copy of a function.
 
     `function` is `name.namespace`; `version` changes when the deployment does so that old and new instances can be told apart.
-    `busy` is whether a batch is executing, `in_flight` its requests. `partner` is a Shadow's Body, or a Body's Shadow once it is
-    registered; `pair` is what they do together, None for a Body that works alone.
+    `busy` is whether a batch is executing, `in_flight` its requests. `partner` is a Shadow's Body, or a Body's first Shadow once it
+    is registered, and `others` are a Body's further ones; `pair` is what they do together, None for a Body that works alone.
     """
 
     id: str
@@ -57,3 +58,16 @@ class Instance:
     kind: InstanceKind = InstanceKind.BODY
     partner: str | None = None
     pair: Pair | None = None
+    others: tuple[str, ...] = ()
+
+    @property
+    def shadows(self) -> dict[str, Pair]:
+        """Of a Body, its Shadows and what each of them does, in the order of their rows."""
+        if self.partner is None or self.pair is None:
+            return {}
+        return dict(zip((self.partner, *self.others), self.pair.each, strict=True))
+
+    def working_with(self, shadows: Mapping[str, Pair]) -> Instance:
+        """This Body with these Shadows."""
+        names = tuple(shadows)
+        return replace(self, partner=names[0] if names else None, others=names[1:], pair=together(tuple(shadows.values())))

@@ -1,36 +1,48 @@
-"""A Body and its Shadow: who computes how much, and how long a batch takes them.
+"""A Body and its Shadows: who computes how much, and how long a batch takes them.
 
-The Shadow holds some blocks. In each run of them a batch of b is split: the Shadow computes b_S samples while the Body computes
-the other b_B = b − b_S; everything else the Body computes alone (AsyFunc, Eq. 6, with one barrier for each run):
+A Shadow holds some blocks. In each run of them a batch of b is split: Shadow j computes b_Sj samples while the Body computes the
+other b_B = b − Σ b_Sj; everything else the Body computes alone (AsyFunc, Eq. 6, with one barrier for each run):
 
-    t(b) = t_np(b) + Σ over runs of max( t_B(b_B), t_S(b_S) + hand-over of b_S samples there and back )
+    t(b) = t_np(b) + Σ over runs of max( t_B(b_B), max over j of t_Sj(b_Sj) + hand-over of b_Sj samples there and back )
 
-Times are those of the profile at the Body's and at the Shadow's cores. b_S is chosen for each batch size to make t(b) smallest,
-with at least one sample on the Body (whose rows must be there when the Shadow's are late); where no split gains anything, b_S = 0
-and the Body computes alone. One sample is never split.
+Times are those of the profile at the Body's and at each Shadow's cores. The shares are chosen for each batch size to make t(b)
+smallest, with at least one sample on the Body (whose rows must be there when a Shadow's are late); where no split gains anything,
+they are 0 and the Body computes alone. One sample is never split.
+
+The paper has one Shadow per Body. Several hold the same blocks, so that a run has one beginning and one end for all of them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from gnomon_core.blocks import Run
     from gnomon_core.profiles import ModelProfile
 
+MAX_SHADOWS = 8
+"""Of one Body. Each takes at least a sample of a batch to be of use, and B_max is 8."""
+
 
 @dataclass(frozen=True, slots=True)
 class Pair:
-    """What a Shadow does for its Body. `split[b − 1]` is b_S for a batch of b; beyond its end the last share is kept."""
+    """What a Shadow does for its Body. `split[b − 1]` is b_S for a batch of b; beyond its end the last share is kept.
+
+    `node` is where the Shadow is, when that is not where its Body is; then hand-overs cost what the network does.
+    Of a Body with several Shadows it is what the first does, and `others` is what the further ones do, in the order of their rows:
+    whoever asks how long a batch takes has one value for whatever helps the Body.
+    """
 
     shadow_cores: int
     blocks: tuple[int, ...]
     split: tuple[int, ...]
+    node: str | None = None
+    others: tuple[Pair, ...] = ()
 
     def shadow_samples(self, batch: int) -> int:
-        """b_S for a batch of this many samples.
+        """b_S of this Shadow for a batch of this many samples.
 
         Example: split (0, 1, 1, 2) gives 2 of 4, and 4 of 8.
         """
@@ -40,30 +52,87 @@ class Pair:
             return self.split[batch - 1]
         return self.split[-1] * batch // len(self.split)
 
+    @property
+    def each(self) -> tuple[Pair, ...]:
+        """What every Shadow does by itself."""
+        return (replace(self, others=()), *self.others) if self.others else (self,)
 
-def pair_seconds(profile: ModelProfile, body_cores: int, pair: Pair, batch: int) -> float | None:
-    """How long a batch takes the pair; None where the profile knows one of the core counts not."""
-    cores = (body_cores, pair.shadow_cores)
-    return split_seconds(profile, cores, profile.layers.runs(pair.blocks), batch, pair.shadow_samples(batch))
+    @property
+    def cores(self) -> tuple[int, ...]:
+        """The cores of every Shadow."""
+        return (self.shadow_cores, *(other.shadow_cores for other in self.others))
+
+    @property
+    def elsewhere(self) -> tuple[int, ...]:
+        """The numbers of those Shadows that are on other nodes than their Body."""
+        return tuple(number for number, pair in enumerate((self, *self.others)) if pair.node is not None)
+
+    def shares(self, batch: int) -> tuple[int, ...]:
+        """b_Sj of every Shadow. While splits change one after the other their sum may be too large: the Body keeps a sample.
+
+        Example: splits (0, 1, 1, 2) and (0, 0, 1, 2) of a batch of 4: 2 and 1.
+        """
+        return shares((self, *self.others), batch)
+
+
+def shares(pairs: Sequence[Pair], batch: int) -> tuple[int, ...]:
+    """How many samples of a batch each of these Shadows computes, whatever `others` say."""
+    found: list[int] = []
+    left = batch - 1
+    for pair in pairs:
+        found.append(min(pair.shadow_samples(batch), left))
+        left -= found[-1]
+    return tuple(found)
+
+
+def together(pairs: Sequence[Pair]) -> Pair | None:
+    """What a Body does with Shadows that do this; None without any."""
+    return replace(pairs[0], others=tuple(pairs[1:])) if pairs else None
+
+
+def pair_seconds(
+    profile: ModelProfile, body_cores: int, pair: Pair, batch: int, runs: Sequence[Run] | None = None
+) -> float | None:
+    """How long a batch takes a Body and its Shadows; None where the profile knows one of the core counts not, or no network.
+
+    `runs` are those of the pair's blocks, where they are at hand.
+    """
+    found = profile.layers.runs(pair.blocks) if runs is None else runs
+    return split_seconds(profile, (body_cores, *pair.cores), found, batch, *pair.shares(batch), elsewhere=pair.elsewhere)
 
 
 def split_seconds(
-    profile: ModelProfile, cores: tuple[int, int], runs: Sequence[Run], batch: int, shadow_samples: int
+    profile: ModelProfile,
+    cores: tuple[int, ...],
+    runs: Sequence[Run],
+    batch: int,
+    *shadow_samples: int,
+    elsewhere: Collection[int] = (),
 ) -> float | None:
-    """Eq. 6 for one split of one batch; `cores` are the Body's and the Shadow's."""
-    body_cores, shadow_cores = cores
+    """Eq. 6 for one split of one batch; `cores` are the Body's and each Shadow's, `shadow_samples` each Shadow's share.
+
+    The Shadows of the numbers `elsewhere` are on other nodes. None where one of the times is not known.
+    """
+    body_cores, *shadows_cores = cores
     whole_s = profile.whole.at(body_cores, batch)
-    if whole_s is None or not shadow_samples:
+    over_network = profile.over_network() if elsewhere else None
+    working = [
+        (over_network if number in elsewhere else profile, shadows_cores[number], samples)
+        for number, samples in enumerate(shadow_samples)
+        if samples
+    ]
+    if whole_s is None or not working:
         return whole_s
     total_s = whole_s
     for run in runs:
         alone_s = profile.run_seconds(run, body_cores, batch)
-        body_s = profile.run_seconds(run, body_cores, batch - shadow_samples)
-        shadow_s = shadow_seconds(profile, run, shadow_cores, shadow_samples)
-        if alone_s is None or body_s is None or shadow_s is None:
+        body_s = profile.run_seconds(run, body_cores, batch - sum(shadow_samples))
+        shadows_s = [None if priced is None else shadow_seconds(priced, run, *there) for priced, *there in working]
+        known_s = [seconds for seconds in shadows_s if seconds is not None]
+        if alone_s is None or body_s is None or len(known_s) < len(shadows_s):
             return None
-        # What the Body would take for the run alone is part of the whole: its place is taken by the slower half.
-        total_s += max(body_s, shadow_s) - alone_s
+        # What the Body would take for the run alone is part of the whole: its place is taken by the slowest part.
+        total_s += max(body_s, *known_s) - alone_s
     return total_s
 
 
@@ -75,11 +144,52 @@ def shadow_seconds(profile: ModelProfile, run: Run, shadow_cores: int, samples: 
     return seconds + profile.transfer_seconds(samples * run.input_bytes, samples * run.output_bytes)
 
 
-def best_split(profile: ModelProfile, cores: tuple[int, int], blocks: Iterable[int], max_batch: int) -> tuple[int, ...]:
-    """b_S for batches of 1, 2, … `max_batch`: what makes each of them quickest."""
+def best_split(
+    profile: ModelProfile, cores: tuple[int, int], blocks: Iterable[int], max_batch: int, *, elsewhere: bool = False
+) -> tuple[int, ...]:
+    """b_S for batches of 1, 2, … `max_batch`, with one Shadow: what makes each of them quickest.
+
+    With the Shadow `elsewhere`, on another node, hand-overs cost what the network does; where that has no price, all is 0.
+    """
+    return best_splits(profile, cores, blocks, max_batch, elsewhere=(0,) if elsewhere else ())[0]
+
+
+def best_splits(
+    profile: ModelProfile, cores: tuple[int, ...], blocks: Iterable[int], max_batch: int, *, elsewhere: Collection[int] = ()
+) -> tuple[tuple[int, ...], ...]:
+    """For each Shadow b_Sj for batches of 1, 2, … `max_batch`. `cores` are the Body's and each Shadow's.
+
+    The Shadows of the numbers `elsewhere` are on other nodes; where the network has no price, they get nothing.
+    For each number of samples that the Body gives away, each goes to the Shadow that would have it done first: the best there is
+    where all have the same cores or there is one run. The first Shadow alone, the first two, … are tried too, so that another
+    Shadow never makes a batch slower.
+    """
     runs = profile.layers.runs(blocks)
-    table: list[int] = []
+    priced = [profile.over_network() if number in elsewhere else profile for number in range(len(cores) - 1)]
+    shadows_s = [_all_runs(one, runs, each, max_batch) for one, each in zip(priced, cores[1:], strict=True)]
+    ways = [way for few in range(1, len(shadows_s) + 1) for way in _dealt(shadows_s[:few], len(shadows_s), max_batch)]
+    nothing = (0.0, (0,) * len(shadows_s))
+    chosen: list[tuple[int, ...]] = []
     for batch in range(1, max_batch + 1):
-        tried = [(split_seconds(profile, cores, runs, batch, there), there) for there in range(batch)]
-        table.append(min([(seconds, there) for seconds, there in tried if seconds is not None], default=(0.0, 0))[1])
-    return tuple(table)
+        tried = [(split_seconds(profile, cores, runs, batch, *way, elsewhere=elsewhere), way) for way in ways if sum(way) < batch]
+        chosen.append(min([(seconds, way) for seconds, way in tried if seconds is not None], default=nothing)[1])
+    return tuple(zip(*chosen, strict=True))
+
+
+def _dealt(shadows_s: Sequence[Sequence[float]], count: int, max_batch: int) -> list[tuple[int, ...]]:
+    """0, 1, … samples among the first of `count` Shadows, which take so long for 0, 1, … samples of all runs."""
+    way = [0] * count
+    dealt = [tuple(way)]
+    for _ in range(max_batch - 1):
+        way[min(range(len(shadows_s)), key=lambda number: shadows_s[number][way[number] + 1])] += 1
+        dealt.append(tuple(way))
+    return dealt
+
+
+def _all_runs(profile: ModelProfile | None, runs: Sequence[Run], cores: int, max_batch: int) -> list[float]:
+    """What a Shadow takes for 0, 1, … samples of all runs; no end where that is not known."""
+    times: list[float] = []
+    for samples in range(max_batch + 1):
+        seconds = [None if profile is None else shadow_seconds(profile, run, cores, samples) for run in runs]
+        times.append(sum(float("inf") if each is None else each for each in seconds))
+    return times

@@ -75,13 +75,41 @@ class Loading:
 
 
 @dataclass(frozen=True, slots=True)
+class Network:
+    """Handing tensors to another node, one way: `fixed_s` and then `seconds_per_byte`. `source` says who says so."""
+
+    fixed_s: float
+    seconds_per_byte: float
+    source: str = ""
+
+    @staticmethod
+    def of(gbps: float, rtt_ms: float, software: Network | None = None) -> Network:
+        """A network of this bandwidth and round-trip time, on top of what the two ends' software takes (TCP over loopback).
+
+        The parts are added, as if no byte were copied while another is on the wire: rather too much than too little, because a
+        Shadow elsewhere must be worth its way.
+        Example: 10 Gbit/s and 0.2 ms with 50 µs and 0.4 ms/MB of software: 150 µs, and 0.8 + 0.4 = 1.2 ms/MB.
+
+        Raises:
+            ValueError: no bandwidth, or a negative time.
+
+        """
+        if not 0 < gbps < float("inf") or not 0 <= rtt_ms < float("inf"):
+            raise ValueError(f"a network of {gbps} Gbit/s and {rtt_ms} ms")
+        fixed_s, seconds_per_byte = (software.fixed_s, software.seconds_per_byte) if software else (0.0, 0.0)
+        said = f"declared: {gbps:g} Gbit/s, {rtt_ms:g} ms there and back"
+        return Network(fixed_s + rtt_ms / 2e3, seconds_per_byte + 8 / (gbps * 1e9), said)
+
+
+@dataclass(frozen=True, slots=True)
 class ModelProfile:
     """Everything that is known of a model's speed and size on one kind of machine.
 
     `loading` is by weight mode, "shared" or "private"; `body_start_s` and `shadow_start_s` lie between a decision and an instance
     that has loaded nothing yet. `overhead_bytes` is what an instance holds besides its weights. `spread` is the relative
     interquartile range of the whole model's cells, by "cores/batch". `provenance` says machine, versions, date and commit.
-    `block_load_s` is, by weight mode, what loading each block by itself took; empty where that was not measured.
+    `block_load_s` is, by weight mode, what loading each block by itself took; empty where that was not measured. `network` is what
+    a hand-over to another node takes; None where nobody has measured or declared it, and then no Shadow is made elsewhere.
     """
 
     model: str
@@ -97,6 +125,7 @@ class ModelProfile:
     spread: Mapping[str, float] = field(default_factory=dict)
     provenance: Mapping[str, str] = field(default_factory=dict)
     block_load_s: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
+    network: Network | None = None
 
     def run_seconds(self, run: Run, cores: int, batch: int) -> float | None:
         """How long a run of blocks takes, as the sum of its blocks; None where one is not known."""
@@ -124,6 +153,22 @@ class ModelProfile:
         """From the decision to a Shadow with so many bytes of weights."""
         return self.shadow_start_s + self.loading[weight_mode].seconds(parameter_bytes)
 
+    def core_seconds_per_gmac(self) -> float:
+        """How long a core takes for 10⁹ multiply-accumulates: on the fewest measured cores, in the batch that does best.
+
+        0 for a model that has no such operation. Example: 4 GMACs, 0.8 s for eight samples on one core: 0.8 / 8 / 4 = 0.025 s.
+        """
+        gmacs = self.layers.macs() / 1e9
+        cores = min(self.whole.seconds, default=0)
+        if not gmacs or not cores:
+            return 0.0
+        return min(cores * seconds / batch for batch, seconds in self.whole.seconds[cores].items()) / gmacs
+
+    def promotion_s(self, weight_mode: str, held_bytes: int) -> float:
+        """From the decision to a Body that serves and was a Shadow with so many bytes of weights: the rest, and the first batch."""
+        rest_bytes = max(0, self.layers.parameter_bytes() - held_bytes)
+        return max(0.0, self.body_start_s - self.shadow_start_s) + self.loading[weight_mode].seconds_per_byte * rest_bytes
+
     def extrapolated(self, serial_fraction: float) -> ModelProfile:
         """The same with cores beyond the measured ones, by Amdahl's law."""
         return replace(
@@ -132,8 +177,15 @@ class ModelProfile:
             blocks=tuple(replace(table, serial_fraction=serial_fraction) for table in self.blocks),
         )
 
+    def over_network(self) -> ModelProfile | None:
+        """The same for a Body whose Shadow is on another node; None where that has no price."""
+        if self.network is None:
+            return None
+        fixed_s, seconds_per_byte = self.network.fixed_s, self.network.seconds_per_byte
+        return replace(self, transfer_fixed_s=fixed_s, transfer_seconds_per_byte=seconds_per_byte)
+
     def to_json(self) -> dict[str, Any]:
-        return {
+        document = {
             "format": FORMAT,
             "model": self.model,
             "provenance": dict(self.provenance),
@@ -150,6 +202,7 @@ class ModelProfile:
             "overhead_bytes": self.overhead_bytes,
             "transfer": {"fixed_s": self.transfer_fixed_s, "seconds_per_byte": self.transfer_seconds_per_byte},
         }
+        return document if self.network is None else document | {"network": _network_to_json(self.network)}
 
     @staticmethod
     def from_json(document: Mapping[str, Any]) -> ModelProfile:
@@ -181,6 +234,7 @@ class ModelProfile:
                 block_load_s={
                     str(mode): tuple(float(one) for one in seconds) for mode, seconds in document.get("block_load_s", {}).items()
                 },
+                network=_network_from_json(document["network"]) if "network" in document else None,
             )
         except (KeyError, TypeError, AttributeError) as error:
             raise ValueError(f"no profile: {type(error).__name__}: {error}") from None
@@ -188,6 +242,17 @@ class ModelProfile:
         if any(len(values) != len(profile.layers.blocks) for values in per_block):
             raise ValueError("not one table for each block")
         return profile
+
+
+def _network_to_json(network: Network) -> dict[str, Any]:
+    return {"fixed_s": network.fixed_s, "seconds_per_byte": network.seconds_per_byte, "source": network.source}
+
+
+def _network_from_json(document: Mapping[str, Any]) -> Network:
+    network = Network(float(document["fixed_s"]), float(document["seconds_per_byte"]), str(document.get("source", "")))
+    if not 0 <= network.fixed_s < float("inf") or not 0 <= network.seconds_per_byte < float("inf"):
+        raise ValueError("a network that takes less than no time, or for ever")
+    return network
 
 
 def _between(row: Mapping[int, float], batch: int) -> float:

@@ -81,7 +81,7 @@ class LatencyModel(Protocol):
     """How long a batch takes."""
 
     def seconds(self, variant: str, body_cores: int, batch: int, pair: Pair | None = None) -> float | None:
-        """The predicted latency of a batch of `batch` samples on `body_cores` cores, with this Shadow where there is one.
+        """The predicted latency of a batch of `batch` samples on `body_cores` cores, with these Shadows where there are some.
 
         None while nothing is known.
         """
@@ -122,7 +122,7 @@ class PlatformListener(Protocol):
         ...
 
     def pair_changed(self, body: Instance) -> None:
-        """From its next batch on the Body works with `body.partner` as `body.pair` says, or alone where they are None."""
+        """From its next batch on the Body works with `body.shadows` as they say, or alone without any."""
         ...
 
     def log_line(self, function: FunctionKey, instance_id: str, text: str) -> None: ...

@@ -83,13 +83,14 @@ class Profile:
         return model.shadow_load_s(self.weight_mode, model.layers.parameter_bytes(pair.blocks))
 
     def shadow_memory_bytes(self, pair: Pair) -> int:
-        """What a Shadow takes on its Body's node; of shared weights nothing, the Body holds them already."""
+        """What a Shadow takes on its node; of shared weights nothing where its Body is, which holds them already."""
         model = self._modelled
-        return model.memory_bytes(0 if self.weight_mode == "shared" else model.layers.parameter_bytes(pair.blocks))
+        mapped = self.weight_mode == "shared" and pair.node is None
+        return model.memory_bytes(0 if mapped else model.layers.parameter_bytes(pair.blocks))
 
-    def shadow_busy_s(self, pair: Pair, batch: int) -> float:
-        """How long a Shadow computes for a batch, the hand-over left out: while it waits for the next run it is idle."""
-        model, samples = self._modelled, min(pair.shadow_samples(batch), batch - 1)
+    def shadow_busy_s(self, pair: Pair, samples: int) -> float:
+        """How long a Shadow computes for its samples, the hand-over left out: while it waits for the next run it is idle."""
+        model = self._modelled
         if samples <= 0:
             return 0.0
         runs = model.layers.runs(pair.blocks)

@@ -182,7 +182,7 @@ class SimulatedFunction:
     def _end_shadow(self, shadow_id: str) -> None:
         body = self._platform.destroy(shadow_id)
         if body is not None:
-            self._carry_out(self._dispatcher.pair_changed(body.id, None, self._events.now_s))
+            self._carry_out(self._dispatcher.pair_changed(body.id, body.pair, self._events.now_s))
 
     def _timer(self, set_for_s: float) -> None:
         if set_for_s != self._timer_s:

@@ -2,8 +2,8 @@
 
 It does what every platform does and decides nothing: an instance is created where there is room, is ready when its model has
 loaded, takes as long for a batch as its profile says, and ends when it is told to, or crashes. A Shadow is created on its Body's
-node, is of use when it has loaded its blocks, and ends with its Body. How long each instance existed is kept, because that is
-what a user pays for.
+node or where its pair says, is of use when it has loaded its blocks, and ends with its Body. How long each instance existed is
+kept, because that is what a user pays for.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Any
 
 from gnomon_core.errors import GnomonError
 from gnomon_core.fleet import Instance, InstanceKind, InstanceState, Node
-from gnomon_core.pairs import Pair
+from gnomon_core.pairs import MAX_SHADOWS, Pair
 from gnomon_core.seam_values import Capabilities
 from gnomon_simulator.events import Events
 from gnomon_simulator.profiles import Factor, Profile
@@ -99,16 +99,18 @@ class SimulatedPlatform:
         """Begin a Shadow for a ready Body, STARTING; `changed` is called with the Body when the two know of each other.
 
         Raises:
-            GnomonError: 503 `no_capacity` where the Body's node has no room; 409 `no_such_body` where it has gone or has a
-            Shadow.
+            GnomonError: 503 `no_capacity` where the node, the Body's unless the pair names another, has no room; 404
+            `no_such_node` where there is none of that name; 409 `no_such_body` where the Body has gone or has `MAX_SHADOWS`.
 
         """
         life = self._live.get(body_id)
-        if life is None or life.instance.state is not InstanceState.READY or self._shadow_of(body_id) is not None:
-            raise GnomonError(409, "no_such_body", f"{body_id} does not serve, or has a Shadow.", "Decide again.")
+        if life is None or life.instance.state is not InstanceState.READY or len(self._shadows_of(body_id)) >= MAX_SHADOWS:
+            raise GnomonError(409, "no_such_body", f"{body_id} does not serve, or has {MAX_SHADOWS} Shadows.", "Decide again.")
         body, profile = life.instance, life.profile
+        if pair.node is not None and pair.node not in self._nodes:
+            raise GnomonError(404, "no_such_node", f"There is no node {pair.node}.", "Decide again.")
         memory_bytes = profile.shadow_memory_bytes(pair)
-        place = self._place(pair.shadow_cores, memory_bytes, body.node)
+        place = self._place(pair.shadow_cores, memory_bytes, pair.node or body.node)
         name = self._name(body.function)
         shadow = Instance(
             name, body.function, 1, place, pair.shadow_cores, memory_bytes, _STARTING, 0.0,
@@ -119,20 +121,21 @@ class SimulatedPlatform:
         return shadow
 
     def change_shadow(self, shadow_id: str, pair: Pair, changed: Callable[[Instance], None]) -> None:
-        """Give a Shadow other blocks or another split. Unknown ids are ignored."""
+        """Give a Shadow other blocks or another split, where it is. Unknown ids are ignored."""
         life = self._live.get(shadow_id)
         if life is None:
             return
+        pair = replace(pair, node=life.instance.pair.node if life.instance.pair is not None else None)
         shadow = self._change(shadow_id, pair=pair)
         if shadow.state is InstanceState.READY and shadow.partner in self._live:
-            changed(self._change(shadow.partner, pair=pair))
+            changed(self._work_with(shadow.partner, shadow_id, pair))
 
     def drain(self, instance_id: str) -> None:
         """The instance gets no more batches."""
         self._change(instance_id, state=InstanceState.DRAINING)
 
     def destroy(self, instance_id: str) -> Instance | None:
-        """The instance ends now, a Body with its Shadow. A Shadow's Body goes on alone and is returned. Unknown ids are none."""
+        """The instance ends now, a Body with its Shadows. A Shadow's Body goes on without it and is returned. Unknown ids are none."""
         life = self._live.pop(instance_id, None)
         if life is None:
             return None
@@ -141,20 +144,21 @@ class SimulatedPlatform:
         life.gone_s = self._events.now_s
         self._take(instance.node, -instance.cores, -instance.memory_bytes)
         if instance.kind is InstanceKind.SHADOW:
-            return self._change(instance.partner, partner=None, pair=None) if instance.partner in self._live else None
-        shadow = self._shadow_of(instance_id)
-        if shadow is not None:
+            return self._work_with(instance.partner, instance_id, None) if instance.partner in self._live else None
+        for shadow in self._shadows_of(instance_id):
             self.destroy(shadow)
         return None
 
     def resize(self, instance_id: str, cores: int) -> None:
-        """Give the instance another number of cores, if its node has them.
+        """Give the instance another number of cores, if its node has them. Unknown ids are ignored.
 
         Raises:
             GnomonError: 503 `no_capacity` where it has not.
 
         """
-        life = self._live[instance_id]
+        life = self._live.get(instance_id)
+        if life is None:
+            return
         more = cores - life.instance.cores
         if more > self._free[life.instance.node][0]:
             raise _no_capacity(more, 0)
@@ -170,8 +174,9 @@ class SimulatedPlatform:
         seconds = profile.seconds(profile.variant, body.cores, samples, body.pair)
         assert seconds is not None, "the profile was checked for the function's cores"
         factor = 1.0 if life.factor is None else life.factor(self._chance)
-        if body.pair is not None and body.partner in self._live:
-            self._live[body.partner].busy_s += factor * profile.shadow_busy_s(body.pair, samples)
+        if body.pair is not None:
+            for (shadow, pair), share in zip(body.shadows.items(), body.pair.shares(samples), strict=True):
+                self._live[shadow].busy_s += factor * profile.shadow_busy_s(pair, share)
         return seconds * factor
 
     def end(self) -> None:
@@ -188,11 +193,18 @@ class SimulatedPlatform:
         if life is not None and life.instance.partner in self._live:
             shadow = self._change(shadow_id, state=InstanceState.READY)
             assert shadow.partner is not None
-            changed(self._change(shadow.partner, partner=shadow_id, pair=shadow.pair))
+            changed(self._work_with(shadow.partner, shadow_id, shadow.pair))
 
-    def _shadow_of(self, body_id: str) -> str | None:
+    def _work_with(self, body_id: str, shadow_id: str, pair: Pair | None) -> Instance:
+        """The Body does this with one of its Shadows from now on; nothing any more for None."""
+        life = self._live[body_id]
+        shadows = {**life.instance.shadows, shadow_id: pair}
+        life.instance = life.instance.working_with({shadow: doing for shadow, doing in shadows.items() if doing is not None})
+        return life.instance
+
+    def _shadows_of(self, body_id: str) -> list[str]:
         shadows = (life.instance for life in self._live.values() if life.instance.kind is InstanceKind.SHADOW)
-        return next((shadow.id for shadow in shadows if shadow.partner == body_id), None)
+        return [shadow.id for shadow in shadows if shadow.partner == body_id]
 
     def _name(self, function: str) -> str:
         return f"{function.partition('.')[0]}-{len(self.lifetimes) + 1}"

@@ -18,11 +18,13 @@ from hypothesis import strategies as st
 
 from gnomon_coordinator.coordination import Coordination
 from gnomon_coordinator.effects import Assign, Close, Connect, Effect, Fork, Kill, Papers, Send, Tell
-from gnomon_coordinator.messages import Change, Said, Task
+from gnomon_coordinator.messages import Change, PairSaid, Said, Task
 from gnomon_coordinator.table import Kind, Status
 from gnomon_core.blocks import Block, Layers
 
 BLOCKS = tuple(Block(f"b{n}", n, n + 1, (f"v{n}",), (f"v{n + 1}",), (), 1, 1, True) for n in range(4))  # noqa: FBT003
+SHADOWS = 2
+"""That a Body is wished to have at most."""
 LAYERS = Layers("0" * 64, ("v4",), BLOCKS, {f"v{n}": 10 for n in range(5)})
 
 
@@ -38,8 +40,8 @@ class Link:
         if by in self.holders:
             self.holders.remove(by)
         for other in self.holders:
-            if other.alive and other.link is self:
-                other.let_go(world)
+            if other.alive:
+                other.notice(world)
 
 
 @dataclass
@@ -55,8 +57,10 @@ class Process:
     body: str | None = None
     blocks: tuple[int, ...] = ()
     split: tuple[int, ...] = ()
-    partner: str | None = None
-    link: Link | None = None
+    links: dict[str, Link] = field(default_factory=dict)
+    """A Body's by Shadow, a Shadow's own by its name."""
+    pairs: dict[str, PairSaid] = field(default_factory=dict)
+    """What a Body does with each of its Shadows."""
 
     def obey(self, message: dict[str, Any], world: World) -> None:
         if message["epoch"] < self.epoch:
@@ -70,59 +74,64 @@ class Process:
 
     def _hello(self, _message: dict[str, Any], world: World) -> None:
         if self.kind is Kind.BODY:
-            about = {"blocks": self.blocks, "split": self.split} if self.partner else {}
-            self.say(world, say="body", partner=self.partner, **about)
+            self.say(world, say="body", pairs=tuple(self.pairs.values()))
         elif self.shadow is None:
             self.say(world, say="empty")
         else:
             self._register(world)
 
     def _register(self, world: World) -> None:
-        self.say(world, say="registered", shadow=self.shadow, body=self.body, blocks=self.blocks, paired=self.link is not None)
+        self.say(world, say="registered", shadow=self.shadow, body=self.body, blocks=self.blocks, paired=bool(self.links))
 
     def _load(self, message: dict[str, Any], world: World) -> None:
         self.shadow, self.body, self.blocks = message["shadow"], message["body"], message["blocks"]
         self._register(world)
 
     def _pair(self, message: dict[str, Any], world: World) -> None:
-        self._take(message["link"], world)
-        self.partner, self.blocks, self.split = message["shadow"], message["blocks"], message["split"]
-        self.say(world, say="paired", shadow=message["shadow"])
-        self._notice(world)
+        shadow = message["shadow"]
+        self._take(shadow, message["link"], world)
+        self.pairs[shadow] = PairSaid(shadow, message["blocks"], message["split"])
+        self.say(world, say="paired", shadow=shadow)
+        self.notice(world)
 
     def _join(self, message: dict[str, Any], world: World) -> None:
-        self._take(message["link"], world)
+        self._take(message["shadow"], message["link"], world)
         self.say(world, say="paired", shadow=self.shadow)
-        self._notice(world)
+        self.notice(world)
 
-    def _take(self, link: Link, world: World) -> None:
-        old, self.link = self.link, link
+    def _take(self, shadow: str, link: Link, world: World) -> None:
+        old = self.links.get(shadow)
+        self.links[shadow] = link
         link.holders.append(self)
         if old is not None:
             old.close(self, world)
 
-    def _notice(self, world: World) -> None:
-        if self.link is not None and self.link.closed:
-            self.let_go(world)
+    def notice(self, world: World) -> None:
+        """Let go of what the other side has closed."""
+        for shadow in [shadow for shadow, link in self.links.items() if link.closed]:
+            self.let_go(shadow, world)
 
     def _change(self, message: dict[str, Any], world: World) -> None:
-        if self.kind is Kind.BODY and self.partner is None:
-            self.say(world, say="failed")
-            return
-        if self.kind is Kind.BODY:
-            shadow = world.kept.get(self.partner or "")
-            held = message["blocks"] if shadow is None else shadow.blocks
+        shadow = message["shadow"]
+        if self.kind is not Kind.BODY:
+            self.blocks, self.split = message["blocks"], message["split"]
+            self.say(world, say="changed", blocks=self.blocks)
+        elif shadow not in self.pairs:
+            self.say(world, say="failed", shadow=shadow)
+        else:
+            other = world.kept.get(shadow)
+            held = message["blocks"] if other is None else other.blocks
             assert set(message["blocks"]) <= set(held), "a Body is sent to blocks that its Shadow does not have"
-        self.blocks, self.split = message["blocks"], message["split"]
-        self.say(world, say="changed", blocks=self.blocks)
+            self.pairs[shadow] = PairSaid(shadow, message["blocks"], message["split"])
+            self.say(world, say="changed", shadow=shadow, blocks=message["blocks"])
 
-    def _unpair(self, _message: dict[str, Any], world: World) -> None:
-        if self.partner is not None:
-            self.let_go(world)
+    def _unpair(self, message: dict[str, Any], world: World) -> None:
+        if message["shadow"] in self.pairs:
+            self.let_go(message["shadow"], world)
 
-    def let_go(self, world: World) -> None:
-        shadow, self.partner = self.partner or self.shadow, None
-        link, self.link = self.link, None
+    def let_go(self, shadow: str, world: World) -> None:
+        self.pairs.pop(shadow, None)
+        link = self.links.pop(shadow, None)
         if link is not None:
             link.close(self, world)
         self.say(world, say="unpaired", shadow=shadow, reason="")
@@ -150,7 +159,8 @@ class World:
         """Shadows that have died, or whose Bodies have."""
         self.slow = False
         """So much time has passed while something was to be done that waits may have ended."""
-        self.believed: dict[str, str | None] = {}
+        self.believed: dict[str, set[str]] = {}
+        """By Body, the Shadows that the platform takes it to work with."""
         self.names = 0
         self.restart()
 
@@ -219,11 +229,12 @@ class World:
     def check(self) -> None:
         """What holds at every moment."""
         for row in self.coordination.table:
-            if row.partner is not None:
-                partner = self.coordination.table.get(row.partner)
+            for name in row.partners:
+                partner = self.coordination.table.get(name)
                 assert partner is not None
-                assert partner.partner == row.id
+                assert row.id in partner.partners
                 assert {partner.kind, row.kind} == {Kind.BODY, Kind.SHADOW}
+            assert row.kind is Kind.BODY or len(row.partners) <= 1
 
     # the supervisor
 
@@ -244,10 +255,9 @@ class World:
                 self.ended.discard(name)
                 self.wanted.pop(name, None)
                 self.believed.pop(name, None)
-                for body, shadow in self.believed.items():
-                    if shadow == name:
-                        self.believed[body] = None
-        for link in (process.link, *(message.get("link") for message in process.inbox)):
+                for shadows in self.believed.values():
+                    shadows.discard(name)
+        for link in (*process.links.values(), *(message.get("link") for message in process.inbox)):
             if link is not None:
                 link.close(process, self)
 
@@ -288,9 +298,9 @@ class World:
         event = self.told.popleft()
         shadow = event["shadow"]
         if event["event"] == "paired" and shadow in self.wanted:
-            self.believed[event["body"]] = shadow
-        elif event["event"] == "unpaired" and self.believed.get(event["body"]) == shadow:
-            self.believed[event["body"]] = None
+            self.believed.setdefault(event["body"], set()).add(shadow)
+        elif event["event"] == "unpaired":
+            self.believed.get(event["body"], set()).discard(shadow)
         elif event["event"] == "ending":
             assert shadow in self.ended or shadow in self.bereaved or self.slow, (
                 f"{shadow} is ended without need: {event['reason']}"
@@ -356,7 +366,7 @@ class World:
             self.slow = self.now_s > 4.0
 
     def _want(self, body: str) -> None:
-        if any(task.body == body for task in self.wanted.values()):
+        if sum(task.body == body for task in self.wanted.values()) >= SHADOWS:
             return
         self.names += 1
         shadow = f"s{self.names}"
@@ -406,20 +416,18 @@ def test_when_it_is_quiet_everybody_believes_the_same_and_it_is_what_was_wished(
             world.disturb()
     world.calm_down()
     bodies = {name: process for name, process in world.kept.items() if process.kind is Kind.BODY}
-    wanted = {task.body: task for task in world.wanted.values()}
     for name, body in bodies.items():
         row = world.coordination.table.get(name)
         assert row is not None
-        partner = body.partner
-        assert partner == row.partner == world.believed.get(name)
-        task = wanted.get(name)
-        assert partner == (task.shadow if task else None)
-        if task is not None and partner is not None:
-            shadow = world.kept[partner]
-            assert body.blocks == shadow.blocks == row.blocks == task.blocks
-            assert body.link is shadow.link is not None
-            assert not body.link.closed
-            assert row.status is Status.PAIRED
+        wanted = {task.shadow: task for task in world.wanted.values() if task.body == name}
+        assert set(body.pairs) == set(row.partners) == world.believed.get(name, set()) == set(wanted)
+        for partner, task in wanted.items():
+            shadow, its_row = world.kept[partner], world.coordination.table.get(partner)
+            assert its_row is not None
+            assert body.pairs[partner].blocks == shadow.blocks == its_row.blocks == task.blocks
+            assert body.links[partner] is shadow.links[partner]
+            assert not body.links[partner].closed
+            assert row.status is its_row.status is Status.PAIRED
     shadows = {name for name, process in world.kept.items() if process.shadow is not None}
-    assert shadows == {task.shadow for task in wanted.values()}, "a Shadow that nobody wants is left"
+    assert shadows == {task.shadow for task in world.wanted.values()}, "a Shadow that nobody wants is left"
     assert len(world.coordination.table.of_kind(Kind.EMPTY, Status.READY)) == 1

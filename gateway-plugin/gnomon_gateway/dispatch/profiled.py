@@ -15,7 +15,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from gnomon_core.blocks import Run
-from gnomon_core.pairs import Pair, split_seconds
+from gnomon_core.pairs import Pair, pair_seconds
 from gnomon_core.profiles import LatencyTable, ModelProfile
 
 _MATTERS = 0.05
@@ -39,8 +39,7 @@ class ProfiledLatency:
             return None
         if pair is None:
             return profile.whole.at(body_cores, batch)
-        runs = self._runs(profile, pair.blocks)
-        return split_seconds(profile, (body_cores, pair.shadow_cores), runs, batch, pair.shadow_samples(batch))
+        return pair_seconds(profile, body_cores, pair, batch, self._runs(profile, pair.blocks))
 
     def _runs(self, profile: ModelProfile, blocks: tuple[int, ...]) -> tuple[Run, ...]:
         """The runs of these blocks. A pair is asked about for one batch size after the other: the last ones are kept."""

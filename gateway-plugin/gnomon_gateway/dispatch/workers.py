@@ -21,7 +21,7 @@ Largest: TypeAlias = Callable[[int, int, Pair | None], int]
 class Worker:
     """One instance that can take batches, one at a time; at most `most` samples, and `slot.max_batch` where that is good.
 
-    The order is AsyFunc's: by the largest batch it supports, ascending, and of equals the one with fewer cores, its Shadow's
+    The order is AsyFunc's: by the largest batch it supports, ascending, and of equals the one with fewer cores, its Shadows'
     included.
     """
 
@@ -43,7 +43,7 @@ class Worker:
     def size(self, max_batch: int) -> None:
         """Take so many samples at once from now on. Not while it is among the idle, whose order depends on it."""
         pair = self.pair
-        self.order = (max_batch, self.cores + (pair.shadow_cores if pair is not None else 0), self.number)
+        self.order = (max_batch, self.cores + (sum(pair.cores) if pair is not None else 0), self.number)
         self.slot = Slot(self.id, self.cores, max_batch, pair)
         self.solo_slot = Slot(self.id, self.cores, 1, pair)
 
@@ -193,5 +193,5 @@ class Workers:
 
 
 def _power(slot: Slot) -> tuple[int, int]:
-    """By which the smallest instance is found: its cores, and those of its Shadow."""
-    return slot.cores, slot.pair.shadow_cores if slot.pair is not None else 0
+    """By which the smallest instance is found: its cores, and those of its Shadows."""
+    return slot.cores, sum(slot.pair.cores) if slot.pair is not None else 0

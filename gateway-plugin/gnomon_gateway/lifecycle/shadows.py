@@ -15,7 +15,7 @@ from collections.abc import Callable
 from gnomon_core.errors import GnomonError
 from gnomon_core.fleet import Instance
 from gnomon_core.functions import FunctionKey
-from gnomon_core.pairs import Pair
+from gnomon_core.pairs import Pair, together
 from gnomon_core.seams import Platform
 from gnomon_gateway.lifecycle.deployed import Deployed
 
@@ -29,8 +29,8 @@ class Shadows:
     def __init__(self, platform: Platform, log: Callable[[FunctionKey, str, str], None]) -> None:
         self._platform = platform
         self._log = log
-        self._partners: dict[str, str | None] = {}
-        """Each Body with the Shadow that its dispatcher counts on."""
+        self._partners: dict[str, dict[str, Pair]] = {}
+        """Each Body with the Shadows that its dispatcher counts on."""
 
     async def create(self, deployed: Deployed, body_id: str, pair: Pair) -> Instance | None:
         """Begin a Shadow; None where its Body has gone since that was decided.
@@ -67,16 +67,16 @@ class Shadows:
 
     def pair_changed(self, deployed: Deployed, body: Instance) -> None:
         """From its next batch on the Body works as it says."""
-        self._partners[body.id] = body.partner
-        deployed.runtime.pair_changed(body.id, body.pair if body.partner is not None else None)
+        self._partners[body.id] = body.shadows
+        deployed.runtime.pair_changed(body.id, together(tuple(body.shadows.values())))
 
     def gone(self, deployed: Deployed, shadow_id: str, reason: str) -> None:
         """A Shadow has ended, asked for or not."""
         body_id = deployed.shadows.pop(shadow_id)
-        if self._partners.get(body_id) == shadow_id:
-            # The Body has not said yet that it is alone; it will find out with its next batch.
-            self._partners[body_id] = None
-            deployed.runtime.pair_changed(body_id, None)
+        left = self._partners.get(body_id, {})
+        if left.pop(shadow_id, None) is not None:
+            # The Body has not said yet that it is without it; it will find out with its next batch.
+            deployed.runtime.pair_changed(body_id, together(tuple(left.values())))
         if shadow_id in deployed.draining:
             deployed.draining.discard(shadow_id)
             return

@@ -19,7 +19,7 @@ from gnomon_core import packets
 from gnomon_core.blocks import Layers
 from gnomon_core.errors import GnomonError
 from gnomon_core.fleet import Instance, InstanceKind, InstanceState
-from gnomon_core.pairs import Pair, shadow_seconds
+from gnomon_core.pairs import MAX_SHADOWS, Pair, shadow_seconds
 from gnomon_core.profiles import ModelProfile
 from gnomon_core.seam_values import InstanceRequest
 from gnomon_platforms.local.coordinator_client import CoordinatorClient
@@ -112,14 +112,14 @@ class Pairs:
         """Begin a Shadow for a ready Body.
 
         Raises:
-            GnomonError: 503 `no_capacity`; 409 `no_such_body` where it has gone, has a Shadow, or no layer blocks.
+            GnomonError: 503 `no_capacity`; 409 `no_such_body` where it has gone, has `MAX_SHADOWS`, or no layer blocks.
 
         """
         home, origin = self._home, self._home.origins.get(body_id)
         layers = None if origin is None else await asyncio.to_thread(self._blocks_of, origin.recipe)
         body = home.bodies.get(body_id)
         if body is None or origin is None or layers is None or not self._may_have_shadow(body):
-            raise _no_such_body("It has gone, has a Shadow already, or its model has no layer blocks.")
+            raise _no_such_body(f"It has gone, has {MAX_SHADOWS} Shadows already, or its model has no layer blocks.")
         if not pair.blocks or max(pair.blocks) >= len(layers.blocks):
             raise _no_such_body(f"Its model has blocks 0 to {len(layers.blocks) - 1}, not {pair.blocks}.")
         memory_bytes = shadow_bytes(layers, pair, origin.profile)
@@ -165,14 +165,14 @@ class Pairs:
         life.change(pair, claim.cpus, memory_bytes, predicted_ms(origin.profile, pair))
 
     def _may_have_shadow(self, body: Life) -> bool:
-        alone = all(life.instance.partner != body.instance.id for life in self.lives.values())
-        return body.instance.state is InstanceState.READY and body.pid is not None and alone
+        has = sum(life.instance.partner == body.instance.id for life in self.lives.values())
+        return body.instance.state is InstanceState.READY and body.pid is not None and has < MAX_SHADOWS
 
     def _blocks_of(self, recipe: Recipe) -> Layers | None:
         return self._layers.of(recipe.options)
 
     def body_gone(self, body_id: str) -> None:
-        """Its Shadow goes along. The coordinator does the same, if there is one just now."""
+        """Its Shadows go along. The coordinator does the same, if there is one just now."""
         for life in list(self.lives.values()):
             if life.instance.partner == body_id:
                 life.kill("its Body has gone")
@@ -203,20 +203,21 @@ class Pairs:
             life.failed(str(event["reason"]))
 
     def apart(self, life: ShadowLife) -> None:
-        """A Shadow has ended: its Body is alone, if it was not told so before."""
+        """A Shadow has ended: its Body is without it, if it was not told so before."""
         self._tell_body(life, None)
 
     def _tell_body(self, life: ShadowLife, pair: Pair | None) -> None:
         body = self._home.bodies.get(life.instance.partner or "")
         if body is None or body.gone.done():
             return
-        partner = None if pair is None else life.instance.id
-        if (body.instance.partner, body.instance.pair) == (partner, pair):
-            return
-        if pair is None and body.instance.partner != life.instance.id:
-            return
-        body.instance = replace(body.instance, partner=partner, pair=pair)
-        self._home.surroundings.listener.pair_changed(body.instance)
+        shadows = body.instance.shadows
+        if pair is None:
+            shadows.pop(life.instance.id, None)
+        else:
+            shadows[life.instance.id] = pair
+        if shadows != body.instance.shadows:
+            body.instance = body.instance.working_with(shadows)
+            self._home.surroundings.listener.pair_changed(body.instance)
 
 
 def shadow_bytes(layers: Layers, pair: Pair, profile: ModelProfile | None) -> int:

@@ -31,8 +31,8 @@ SLACK = 4
 VALID: tuple[dict[str, Any], ...] = (
     {"say": "empty", "pid": 1},
     {"say": "registered", "shadow": "s1", "body": "b1", "blocks": [1, 2], "resident_bytes": 1, "load_ms": 1.0, "paired": True},
-    {"say": "body", "partner": "s1", "blocks": [1, 2], "split": [0, 1]},
-    {"say": "body", "partner": None, "blocks": [], "split": []},
+    {"say": "body", "pairs": [{"shadow": "s1", "blocks": [1, 2], "split": [0, 1]}]},
+    {"say": "body", "pairs": []},
     {"say": "paired", "shadow": "s1"},
     {"say": "changed", "blocks": [1, 2]},
     {"say": "unpaired", "shadow": "s1", "reason": "x"},
@@ -74,7 +74,7 @@ class Attack:
         coordinator = self.coordinator
         coordinator.hand_over(body, "body")
         body.hear("hello")
-        body.say("body", partner=None, blocks=[], split=[])
+        body.say("body", pairs=[])
         coordinator.fill_pool(shadow)
         coordinator.platform.send(wish(self.layers, "honest-shadow", "honest-body"), self.papers.descriptors)
         close(shadow.hear("load")[1])
@@ -161,7 +161,8 @@ class Attack:
         name = self.chance.choice([instance.name, "honest-shadow", "honest-body", "nobody"])
         other = self.chance.choice([instance.name, "honest-shadow", "honest-body", "nobody"])
         message = dict(self.chance.choice(VALID))
-        for field, value in (("shadow", name), ("body", other), ("partner", name)):
+        pairs = [{"shadow": name, "blocks": [1, 2], "split": [0, 1]}]
+        for field, value in (("shadow", name), ("body", other), ("pairs", pairs)):
             if field in message:
                 message[field] = value
         instance.send({"epoch": 1, **message})

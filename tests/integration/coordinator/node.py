@@ -140,7 +140,7 @@ class Coordinator:
         self.platform.expect("event", "pong", patience_s)
 
     def table(self) -> dict[str, list[Any]]:
-        """Its registration table by id: type, partner, blocks, status."""
+        """Its registration table by id: type, partners, blocks, status."""
         self.platform.send({"do": "table"})
         message, _ = self.platform.expect("event", "table")
         return {row[0]: row[1:] for row in message["rows"]}

@@ -22,7 +22,7 @@ def paired(
     """Let a Body and a container of these names become a pair; the descriptors that the Body and the Shadow got."""
     coordinator.hand_over(body, "body")
     body.hear("hello")
-    body.say("body", partner=None, blocks=[], split=[])
+    body.say("body", pairs=[])
     coordinator.fill_pool(shadow)
     coordinator.platform.send(wish(layers, "s1", body.name), papers.descriptors)
     _, order_and_log = shadow.hear("load")
@@ -42,7 +42,7 @@ def test_a_shadow_is_made_of_a_container_and_paired(begin: Begin, make: Make, la
     for_body, for_shadow = paired(coordinator, body, container, layers, papers)
     assigned, _ = coordinator.supervisor.expect("do", "assign")
     assert (assigned["id"], assigned["as"]) == ("pool-1-1", "s1")
-    assert coordinator.table() == {"b1": ["body", "s1", [1, 2], "paired"], "s1": ["shadow", "b1", [1, 2], "paired"]}
+    assert coordinator.table() == {"b1": ["body", ["s1"], [1, 2], "paired"], "s1": ["shadow", ["b1"], [1, 2], "paired"]}
     # It keeps the two instances' sockets and nothing of the pair's memory.
     assert coordinator.descriptors() == before + 2
     assert not shared_memory_of(coordinator.process.pid)
@@ -132,11 +132,11 @@ def test_the_next_coordinator_finds_the_pair_and_leaves_it_alone(begin: Begin, m
         message, _ = instance.hear("hello")
         assert message["epoch"] == 2
     second.platform.send(wish(layers))
-    body.say("body", partner="s1", blocks=[1, 2], split=[0, 1])
+    body.say("body", pairs=[{"shadow": "s1", "blocks": [1, 2], "split": [0, 1]}])
     shadow.say("registered", shadow="s1", body="b1", blocks=[1, 2], resident_bytes=1, load_ms=1.0, paired=True)
     told, _ = second.platform.expect("event", "paired")
     assert told["body"] == "b1"
-    assert second.table()["b1"] == ["body", "s1", [1, 2], "paired"]
+    assert second.table()["b1"] == ["body", ["s1"], [1, 2], "paired"]
     for instance in (body, shadow):
         instance.take()
         assert instance.waiting == []
@@ -151,7 +151,7 @@ def test_a_zombie_that_goes_on_is_refused(begin: Begin, make: Make, layers: Path
     zombie, body, container = begin(1), make("b1"), make("pool-0-1")
     zombie.hand_over(body, "body")
     body.hear("hello")
-    body.say("body", partner=None, blocks=[], split=[])
+    body.say("body", pairs=[])
     zombie.fill_pool(container)
     zombie.signal(signal.SIGSTOP)
     zombie.platform.send(wish(layers), papers.descriptors)
@@ -167,12 +167,12 @@ def test_a_zombie_that_goes_on_is_refused(begin: Begin, make: Make, layers: Path
     # What the instance answers is what any does; whichever of the two reads it, neither makes a Shadow of it.
     container.send({"say": "stale", "epoch": 2})
     container.say("empty", pid=1)
-    body.say("body", partner=None, blocks=[], split=[])
+    body.say("body", pairs=[])
     zombie.supervisor.close()
     assert zombie.process.wait(5) == 0
     container.say("empty", pid=1)
-    body.say("body", partner=None, blocks=[], split=[])
-    eventually(lambda: second.table() == {"b1": ["body", None, [], "ready"], container.name: ["empty", None, [], "ready"]})
+    body.say("body", pairs=[])
+    eventually(lambda: second.table() == {"b1": ["body", [], [], "ready"], container.name: ["empty", [], [], "ready"]})
 
 
 def test_it_ends_with_its_supervisor_whatever_it_is_doing(begin: Begin, make: Make, layers: Path, papers: Papers) -> None:

@@ -123,7 +123,7 @@ def test_blocks_change_under_load_and_no_batch_notices(models: Models, start: St
         union, table = sorted({*old.blocks, *new.blocks}), list(new.split)
         for told, blocks in ((shadow, union), (body, list(new.blocks)), (shadow, list(new.blocks))):
             body.send(x)
-            told.order("change", (), {"blocks": blocks, "split": table, "expected_ms": new.expected_ms})
+            told.order("change", (), {"shadow": shadow.id, "blocks": blocks, "split": table, "expected_ms": new.expected_ms})
             answer, timings = body.result()
             assert torch.equal(answer, whole)
             assert {timing["outcome"] for timing in timings} == {"answered"}
@@ -166,8 +166,8 @@ def test_a_loaded_shadow_says_what_it_holds(models: Models, nursery: Nursery) ->
 
 def test_the_head_of_a_result_says_what_was_expected_and_what_was_measured(models: Models, start: Start) -> None:
     model = models("resnet18")
-    body, _ = start(Task(model, [0, 1], HALVES))
-    body.order("change", (), {"blocks": [0, 1], "split": list(HALVES), "expected_ms": [[11.0, 22.0, 33.0, 44.0]]})
+    body, shadow = start(Task(model, [0, 1], HALVES))
+    body.order("change", (), {"shadow": shadow.id, "blocks": [0, 1], "split": list(HALVES), "expected_ms": [[11.0, 22.0, 33.0, 44.0]]})
     assert body.say("changed", "failed")["say"] == "changed"
     _, [timing] = body.ask(images(model, 4))
     assert timing["expected_ms"] == 22.0

@@ -289,7 +289,7 @@ def test_two_hundred_pairs_leave_nothing(nursery: Nursery, body: Child, task: Ta
     # An allocator may map a little more of the heap; a leak would be two mappings a pair.
     assert after[1] - before[1] < 20
     assert after[3] - before[3] < 20
-    body.order("unpair")
+    body.order("unpair", (), {"shadow": shadow.id})
     assert body.say("unpaired")["reason"] == "told to"
     assert shadow.say("unpaired")["reason"] == "the Body has gone"
     for child in (body, shadow):

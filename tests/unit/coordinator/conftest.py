@@ -9,7 +9,7 @@ import pytest
 
 from gnomon_coordinator.coordination import Coordination
 from gnomon_coordinator.effects import Assign, Close, Connect, Effect, Fork, Kill, Papers, Send, Tell
-from gnomon_coordinator.messages import Said, Task
+from gnomon_coordinator.messages import PairSaid, Said, Task
 from gnomon_coordinator.table import Kind
 from gnomon_core.blocks import Block, Layers
 
@@ -26,7 +26,7 @@ LAYERS = Layers(
 
 def task(shadow: str = "s1", body: str = "b1", blocks: tuple[int, ...] = (1, 2), **fields: Any) -> Task:
     about = {"cores": 1, "cpus": (0,), "split": (0, 1), "max_batch": 4, **fields}
-    return Task(shadow, body, "/p", "/w", "/l", "shared", blocks=blocks, **about)  # type: ignore[arg-type]
+    return Task(shadow, body, "/p", "/w", "/l", "shared", blocks=blocks, **about)
 
 
 class PlayedNode:
@@ -45,9 +45,9 @@ class PlayedNode:
         self.coordination.found(instance_id, kind, self.now_s)
         self._carry_out()
 
-    def body(self, instance_id: str = "b1", partner: str | None = None, **said: Any) -> None:
+    def body(self, instance_id: str = "b1", *pairs: PairSaid) -> None:
         self.found(instance_id, Kind.BODY)
-        self.say(instance_id, say="body", partner=partner, **said)
+        self.say(instance_id, say="body", pairs=pairs)
 
     def empty(self, instance_id: str = "pool-0-1") -> None:
         self.found(instance_id, Kind.EMPTY)
@@ -111,10 +111,11 @@ class PlayedNode:
         return [one for one in self.done if isinstance(one, Connect)]
 
     def paired(self, wish: Task | None = None) -> None:
-        """A Body and its Shadow at work, from a container in the pool."""
+        """A Body and its Shadow at work, from a container in the pool. The Body may have others."""
         wish = wish or task()
-        self.body(wish.body)
-        self.empty()
+        if wish.body not in self.coordination.table:
+            self.body(wish.body)
+        self.empty(f"pool-0-{wish.shadow}")
         self.create(wish)
         self.registered(wish)
         self.say(wish.body, say="paired", shadow=wish.shadow)

@@ -6,9 +6,11 @@ from typing import Any
 import pytest
 
 from gnomon_coordinator.effects import Papers
-from gnomon_coordinator.messages import BadMessageError, Change, Task
+from gnomon_coordinator.messages import BadMessageError, Change, PairSaid, Task
 from gnomon_coordinator.table import Kind, Status
+from gnomon_core.pairs import MAX_SHADOWS
 
+WITH_S1 = PairSaid("s1", (1, 2), (0, 1))
 MakeTask = Callable[..., Task]
 Node = Any
 """The class PlayedNode of conftest.py, which pytest does not let us import."""
@@ -110,10 +112,13 @@ def test_a_wish_that_cannot_be_granted_is_refused(node: Node, task: MakeTask, wi
     assert node.forks() == []
 
 
-def test_a_body_has_one_shadow(node: Node, task: MakeTask) -> None:
-    node.paired()
-    node.create(task("s2"))
-    assert "has a Shadow already" in node.last_told("failed")["reason"]
+def test_a_body_has_so_many_shadows_and_no_more(node: Node, task: MakeTask) -> None:
+    names = [f"s{number}" for number in range(1, MAX_SHADOWS + 1)]
+    for name in names:
+        node.paired(task(name))
+    assert node.coordination.table.get("b1").partners == tuple(names)
+    node.create(task("s99"))
+    assert f"has {MAX_SHADOWS} Shadows already" in node.last_told("failed")["reason"]
 
 
 def test_the_papers_are_let_go_when_they_are_not_needed_any_more(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -240,7 +245,7 @@ def test_new_blocks_reach_the_shadow_first_then_the_body_then_the_old_ones_go(no
     assert "change" not in node.sent("b1")
     node.say("s1", say="changed", blocks=(1, 2, 3))
     assert node.last_sent("b1")["blocks"] == (2, 3)
-    node.say("b1", say="changed", blocks=(2, 3))
+    node.say("b1", say="changed", shadow="s1", blocks=(2, 3))
     assert node.last_told("paired")["blocks"] == [2, 3]
     assert node.last_sent("s1")["blocks"] == (2, 3)
     node.say("s1", say="changed", blocks=(2, 3))
@@ -255,7 +260,7 @@ def test_another_split_concerns_the_body_alone(node: Node) -> None:
     change(node, (1, 2), (0, 0, 2))
     assert node.last_sent("b1")["split"] == (0, 0, 2)
     assert len(node.sent("s1")) == before
-    node.say("b1", say="changed", blocks=(1, 2))
+    node.say("b1", say="changed", shadow="s1", blocks=(1, 2))
     assert node.last_told("paired")["split"] == [0, 0, 2]
 
 
@@ -265,7 +270,7 @@ def test_a_change_during_a_change_comes_after_it(node: Node) -> None:
     change(node, (4,))
     for _ in range(2):
         node.say("s1", say="changed", blocks=node.last_sent("s1")["blocks"])
-        node.say("b1", say="changed", blocks=node.last_sent("b1")["blocks"])
+        node.say("b1", say="changed", shadow="s1", blocks=node.last_sent("b1")["blocks"])
         node.say("s1", say="changed", blocks=node.last_sent("s1")["blocks"])
     assert node.coordination.table.get("s1").blocks == (4,)
     assert [
@@ -301,6 +306,90 @@ def test_a_larger_batch_gets_larger_buffers(node: Node, task: MakeTask) -> None:
     assert [connect.to_bytes for connect in node.connected()] == [64, 640]
     node.say("b1", say="paired", shadow="s1")
     assert status(node, "b1") is Status.PAIRED
+
+
+# Several Shadows of one Body
+
+
+def both(node: Node, task: MakeTask) -> None:
+    node.paired()
+    node.paired(task("s2"))
+
+
+def test_a_second_shadow_is_paired_beside_the_first(node: Node, task: MakeTask) -> None:
+    both(node, task)
+    assert [(connect.body, connect.shadow) for connect in node.connected()] == [("b1", "s1"), ("b1", "s2")]
+    assert node.coordination.table.get("b1").partners == ("s1", "s2")
+    assert status(node, "b1") is status(node, "s1") is status(node, "s2") is Status.PAIRED
+    assert "unpair" not in node.sent("b1"), "the first goes on meanwhile"
+
+
+def test_a_body_is_paired_while_one_of_its_shadows_is(node: Node, task: MakeTask) -> None:
+    node.paired()
+    node.empty("pool-0-2")
+    node.create(task("s2"))
+    node.registered(task("s2"))
+    assert (status(node, "b1"), status(node, "s2")) == (Status.PAIRED, Status.PAIRING)
+    node.gone("s1")
+    assert status(node, "b1") is Status.PAIRING
+    node.gone("s2")
+    assert status(node, "b1") is Status.READY
+
+
+def test_the_end_of_one_shadow_leaves_the_other_at_work(node: Node, task: MakeTask) -> None:
+    both(node, task)
+    node.destroy("s1")
+    assert node.last_sent("b1") == {"do": "unpair", "shadow": "s1"}
+    node.say("b1", say="unpaired", shadow="s1", reason="told to")
+    node.gone("s1")
+    assert node.coordination.table.get("b1").partners == ("s2",)
+    assert status(node, "b1") is status(node, "s2") is Status.PAIRED
+    assert [one for one in node.told() if one in ("ending", "unpaired")] == ["ending", "unpaired"]
+
+
+def test_what_a_body_says_concerns_the_shadow_that_it_names(node: Node, task: MakeTask) -> None:
+    both(node, task)
+    node.say("b1", say="unpaired", shadow="s2", reason="three misses")
+    assert node.last_told("unpaired") == {"event": "unpaired", "shadow": "s2", "body": "b1", "reason": "three misses"}
+    assert node.sent("s2")[-1] == "stop"
+    assert "stop" not in node.sent("s1")
+    node.say("b1", say="unpaired", reason="nobody")
+    assert status(node, "s1") is Status.PAIRED
+
+
+def test_shadows_change_one_after_the_other(node: Node, task: MakeTask) -> None:
+    both(node, task)
+    for shadow in ("s1", "s2"):
+        node.coordination.change(shadow, Change(1, (0,), (1, 2), (0, 0, 1)), node.now_s)
+        node._carry_out()
+        assert (node.last_sent("b1")["do"], node.last_sent("b1")["shadow"]) == ("change", shadow)
+        node.say("b1", say="changed", shadow=shadow, blocks=(1, 2))
+        assert node.last_told("paired") == {
+            "event": "paired",
+            "shadow": shadow,
+            "body": "b1",
+            "blocks": [1, 2],
+            "split": [0, 0, 1],
+        }
+
+
+def test_a_body_takes_all_of_its_shadows_along(node: Node, task: MakeTask) -> None:
+    both(node, task)
+    node.gone("b1")
+    assert node.killed() == ["s1", "s2"]
+
+
+def test_a_restart_finds_both_pairs(next_node: Node, task: MakeTask) -> None:
+    node = next_node
+    for name in ("s1", "s2"):
+        node.found(name, Kind.SHADOW)
+    node.body("b1", WITH_S1, PairSaid("s2", (1, 2), (0, 1)))
+    for name in ("s1", "s2"):
+        node.registered(task(name), paired=True)
+        node.create(task(name), papers=False)
+    assert node.connected() == []
+    assert node.sent("b1") == node.sent("s1") == node.sent("s2") == ["hello"]
+    assert node.coordination.table.get("b1").partners == ("s1", "s2")
 
 
 # Ends
@@ -379,7 +468,7 @@ def test_a_pair_is_found_as_it_is_and_goes_on(next_node: Node, task: MakeTask) -
     node.say("s1", say="registered", shadow="s1", body="b1", blocks=(1, 2), paired=True)
     node.create(papers=False)
     assert node.connected() == []
-    node.say("b1", say="body", partner="s1", blocks=(1, 2), split=(0, 1))
+    node.say("b1", say="body", pairs=(WITH_S1,))
     assert node.connected() == []
     assert node.last_told("paired")["blocks"] == [1, 2]
     assert node.sent("s1") == node.sent("b1") == ["hello"]
@@ -399,7 +488,7 @@ def test_a_pair_of_which_only_one_knows_is_made_again(next_node: Node) -> None:
     node = next_node
     node.found("b1", Kind.BODY)
     node.found("s1", Kind.SHADOW)
-    node.say("b1", say="body", partner="s1", blocks=(1, 2), split=(0, 1))
+    node.say("b1", say="body", pairs=(WITH_S1,))
     node.registered()
     node.create(papers=False)
     assert node.sent("b1") == ["hello", "unpair"]
@@ -420,7 +509,7 @@ def test_a_container_that_had_a_name_and_no_load_is_loaded(next_node: Node) -> N
 
 def test_a_shadow_that_nobody_wants_any_more_is_ended(next_node: Node) -> None:
     node = next_node
-    node.body(partner="s1", blocks=(1, 2), split=(0, 1))
+    node.body("b1", WITH_S1)
     node.found("s1", Kind.SHADOW)
     node.registered(paired=True)
     node.wait(11)
@@ -434,7 +523,7 @@ def test_a_shadow_that_is_wanted_and_was_never_there_is_told_as_failed(next_node
 
 
 def test_a_body_that_names_a_shadow_that_is_gone_is_told_to_let_go(next_node: Node) -> None:
-    next_node.body(partner="s7", blocks=(1,), split=(0, 1))
+    next_node.body("b1", PairSaid("s7", (1,), (0, 1)))
     assert next_node.sent("b1") == ["hello", "unpair"]
 
 
@@ -487,7 +576,7 @@ def test_a_body_cannot_end_the_pair_of_another(node: Node, task: MakeTask) -> No
     node.paired()
     node.body("b2")
     for said in ("unpaired", "paired", "failed", "changed"):
-        node.say("b2", say=said, **({} if said == "changed" else {"shadow": "s1"}))
+        node.say("b2", say=said, shadow="s1")
     assert status(node, "s1") is Status.PAIRED
     del task
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from gnomon_coordinator.messages import BadMessageError, read_change, read_said, read_task
+from gnomon_coordinator.messages import BadMessageError, PairSaid, read_change, read_said, read_task
 
 REGISTERED = {
     "say": "registered",
@@ -17,6 +17,7 @@ REGISTERED = {
     "resident_bytes": 9,
     "load_ms": 1.5,
 }
+PAIR = {"shadow": "s", "blocks": [3], "split": [0, 1]}
 TASK = {
     "shadow": "s1",
     "body": "b1",
@@ -38,9 +39,9 @@ def test_what_an_instance_says_is_read() -> None:
     said = read_said({**REGISTERED, "phases_ms": [1, 2]})
     assert (said.say, said.epoch, said.shadow, said.blocks, said.paired) == ("registered", 3, "s1", (1, 2), False)
     assert read_said({"say": "empty", "epoch": 1, "pid": 5}).say == "empty"
-    assert read_said({"say": "body", "epoch": 1, "partner": None, "blocks": [], "split": []}).partner is None
-    paired = read_said({"say": "body", "epoch": 1, "partner": "s", "blocks": [3], "split": [0, 1]})
-    assert (paired.partner, paired.blocks, paired.split) == ("s", (3,), (0, 1))
+    assert read_said({"say": "body", "epoch": 1, "pairs": []}).pairs == ()
+    paired = read_said({"say": "body", "epoch": 1, "pairs": [PAIR, {**PAIR, "shadow": "t"}]})
+    assert paired.pairs == (PairSaid("s", (3,), (0, 1)), PairSaid("t", (3,), (0, 1)))
     assert read_said({"say": "failed", "epoch": 1, "shadow": "", "reason": "no pair"}).shadow is None
 
 
@@ -76,7 +77,13 @@ def test_what_ends_in_a_log_is_one_line() -> None:
         {**REGISTERED, "load_ms": -1},
         {**REGISTERED, "load_ms": 10**400},
         {**REGISTERED, "paired": 1},
-        {"say": "body", "epoch": 1, "partner": "s", "blocks": [1], "split": [1]},
+        {"say": "body", "epoch": 1, "pairs": "s"},
+        {"say": "body", "epoch": 1, "pairs": ["s"]},
+        {"say": "body", "epoch": 1, "pairs": [{**PAIR, "split": [1]}]},
+        {"say": "body", "epoch": 1, "pairs": [{**PAIR, "shadow": None}]},
+        {"say": "body", "epoch": 1, "pairs": [PAIR, PAIR]},
+        {"say": "body", "epoch": 1, "pairs": [{**PAIR, "shadow": f"s{number}"} for number in range(9)]},
+        {"say": "changed", "epoch": 1, "shadow": "/", "blocks": []},
         {"say": "unpaired", "epoch": 1, "shadow": "s", "reason": 5},
     ],
 )

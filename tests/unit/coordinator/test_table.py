@@ -31,7 +31,8 @@ def test_partners_name_each_other_and_share_what_they_do() -> None:
     assert body is not None
     assert shadow is not None
     assert (body.partner, shadow.partner) == ("s1", "b1")
-    assert (body.blocks, body.split) == (shadow.blocks, shadow.split) == ((1, 2), (0, 1))
+    assert body.blocks == shadow.blocks == (1, 2)
+    assert shadow.split == (0, 1)
     rows.link("b1", "s1", (3,), (0, 0))
     assert [row.blocks for row in rows if row.partner] == [(3,), (3,)]
 
@@ -42,14 +43,23 @@ def test_only_a_body_and_a_shadow_become_partners(pair: tuple[str, str]) -> None
         table().link(*pair, (), ())
 
 
-def test_nobody_gets_a_second_partner() -> None:
+def test_a_shadow_has_one_body_and_a_body_several_shadows() -> None:
     rows = table()
     rows.link("b1", "s1", (1,), ())
     with pytest.raises(ValueError, match="another partner"):
         rows.link("b2", "s1", (1,), ())
     rows.insert("s2", Kind.SHADOW)
-    with pytest.raises(ValueError, match="another partner"):
-        rows.link("b1", "s2", (1,), ())
+    rows.link("b1", "s2", (1, 3), ())
+    body = rows.get("b1")
+    assert body is not None
+    assert (body.partners, body.blocks) == (("s1", "s2"), (1, 3))
+    rows.unlink("s2")
+    body = rows.get("b1")
+    assert body is not None
+    assert (body.partners, body.blocks) == (("s1",), (1,))
+    rows.link("b1", "s2", (2,), ())
+    rows.unlink("b1")
+    assert all(not row.partners and not row.blocks for row in rows)
 
 
 @pytest.mark.parametrize("who", ["b1", "s1"])

@@ -1,9 +1,11 @@
 """Whatever a Shadow does, a batch's answer is right, in bounded time."""
 
+from __future__ import annotations
+
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, TypeAlias
 
 import pytest
 import torch
@@ -20,11 +22,11 @@ from gnomon_runtime.engine.segments import Flow, Segment
 from gnomon_runtime.engine.weights import LoadedWeights
 from gnomon_runtime.pair.headers import MAX_BYTES, Kind, Message, encode
 from gnomon_runtime.pair.link import MAX_PENDING, Link, Outcome
+from gnomon_runtime.pair.partner import MAX_MISSES, Partner
 from gnomon_runtime.pair.patience import Predictions
-from gnomon_runtime.pair.split_model import MAX_MISSES, SplitModel
+from gnomon_runtime.pair.split_model import SplitModel
 
 pytestmark = pytest.mark.torch
-Peer = Callable[["Stage", Message], None]
 WEIGHTS = {"w": torch.arange(16.0).reshape(4, 4) / 8 - 1, "v": torch.arange(16.0).reshape(4, 4) / 16}
 CALLS: list[tuple[Any, ...]] = [
     ("aten.mul.Tensor", ("%x", 2.0), "a"),
@@ -49,8 +51,13 @@ class Provoked(Link):
         return outcome
 
 
+Peer: TypeAlias = "Callable[[Stage, Message], None]"
+
+
 class Stage:
     """A Body with one block for each operation, and a Shadow that is played by the test."""
+
+    partner: Partner
 
     def __init__(self, program: Program) -> None:
         self.program = program
@@ -69,10 +76,18 @@ class Stage:
         self.flow = flow
         self.peer: Peer = honest
 
-    def split(self, blocks: Sequence[int], split: Sequence[int] = (0, 1, 1, 2, 2, 3, 3, 4)) -> SplitModel:
-        made = SplitModel(self.model, self.layers, Pair(1, tuple(blocks), tuple(split)), self.body, Predictions())
+    def split(
+        self,
+        blocks: Sequence[int],
+        split: Sequence[int] = (0, 1, 1, 2, 2, 3, 3, 4),
+        expected_ms: Sequence[Sequence[float]] = (),
+        beside: Stage | None = None,
+    ) -> SplitModel:
+        """A model with this Shadow, and with the one of another stage beside it."""
+        pair = Pair(1, tuple(blocks), tuple(split))
+        self.partner = Partner("s", pair, self.body, Predictions(expected_ms), self.layers)
         self.body.act = self.act
-        return made
+        return SplitModel(self.model, self.layers, [self.partner, *([beside.partner] if beside else [])], blocks)
 
     def act(self) -> None:
         for asked in self.shadow.pending():
@@ -226,7 +241,7 @@ def test_a_miss_costs_time_and_no_answer_and_three_end_the_pair(stage: Stage, pe
         assert torch.equal(split.run([x], None)[0], stage.model.executor.run([x])[0])
         assert time.monotonic() - began_s < 1.0
         assert [timing.outcome for timing in split.timings] == ([outcome] if miss <= MAX_MISSES else [])
-        assert (split.over is not None) == (miss >= MAX_MISSES)
+        assert (stage.partner.over is not None) == (miss >= MAX_MISSES)
     assert split.samples(8) == 0
 
 
@@ -236,7 +251,7 @@ def test_an_answer_in_between_forgives(stage: Stage) -> None:
         stage.peer = honest if turn % MAX_MISSES == MAX_MISSES - 1 else noise
         x = batch(4, turn)
         assert torch.equal(split.run([x], None)[0], stage.model.executor.run([x])[0])
-    assert split.over is None
+    assert stage.partner.over is None
 
 
 def test_a_shadow_that_has_gone_ends_the_pair_at_once(stage: Stage) -> None:
@@ -245,7 +260,7 @@ def test_a_shadow_that_has_gone_ends_the_pair_at_once(stage: Stage) -> None:
     x = batch(6)
     assert torch.equal(split.run([x], None)[0], stage.model.executor.run([x])[0])
     assert [timing.outcome for timing in split.timings] == [Outcome.GONE]
-    assert split.over == "the Shadow has gone"
+    assert stage.partner.over == "the Shadow has gone"
 
 
 def test_a_shadow_that_reads_nothing_stops_nobody(stage: Stage) -> None:
@@ -253,7 +268,7 @@ def test_a_shadow_that_reads_nothing_stops_nobody(stage: Stage) -> None:
     stage.body.act = lambda: None
     while stage.body.send(Message(Kind.COMPUTE, 0, 0, 1, 1)):
         pass
-    split = SplitModel(stage.model, stage.layers, Pair(1, (1,), (0, 1)), stage.body, Predictions())
+    split = stage.split([1], (0, 1))
     stage.body.act = lambda: None
     x = batch(2)
     assert torch.equal(split.run([x], None)[0], stage.model.executor.run([x])[0])
@@ -270,9 +285,7 @@ def test_buffers_that_are_too_small_are_a_miss(program: Callable[..., Program], 
 
 def test_a_batch_without_time_does_not_wait_and_blames_nobody(stage: Stage) -> None:
     """The profile says 10 s, the batch has 20 ms."""
-    pair = Pair(1, (1, 2), (0, 1, 1, 2))
-    split = SplitModel(stage.model, stage.layers, pair, stage.body, Predictions(((10_000.0,) * 4,)))
-    stage.body.act = stage.act
+    split = stage.split([1, 2], (0, 1, 1, 2), [[10_000.0] * 4])
     stage.peer = silent
     for turn in range(2 * MAX_MISSES):
         x = batch(4, turn)
@@ -280,14 +293,12 @@ def test_a_batch_without_time_does_not_wait_and_blames_nobody(stage: Stage) -> N
         assert torch.equal(split.run([x], 0.02)[0], stage.model.executor.run([x])[0])
         assert time.monotonic() - began_s < 0.5
         assert [timing.outcome for timing in split.timings] == [Outcome.HURRIED]
-    assert split.over is None
+    assert stage.partner.over is None
 
 
 def test_it_waits_as_long_as_the_profile_says(stage: Stage) -> None:
     """Predicted 50 ms: a miss takes 100 ms, and not the 5 ms that nothing predicted would."""
-    pair = Pair(1, (1, 2), (0, 1))
-    split = SplitModel(stage.model, stage.layers, pair, stage.body, Predictions(((50.0,),)))
-    stage.body.act = stage.act
+    split = stage.split([1, 2], (0, 1), [[50.0]])
     stage.peer = silent
     split.run([batch(2)], None)
     [timing] = split.timings
@@ -323,15 +334,13 @@ def test_values_that_are_not_rows_of_samples_are_never_split(program: Callable[.
     x = batch(5)
     for _ in range(2):
         assert torch.equal(split.run([x], None)[0], stage.model.executor.run([x])[0])
-    assert split.over is not None
-    assert "not one row a sample" in split.over
+    assert stage.partner.over is not None
+    assert "not one row a sample" in stage.partner.over
     stage.close()
 
 
 def test_late_answers_make_the_body_wait_longer(stage: Stage) -> None:
-    pair = Pair(1, (1, 2), (0, 1))
-    split = SplitModel(stage.model, stage.layers, pair, stage.body, Predictions(((4.0,),)))
-    stage.body.act = stage.act
+    split = stage.split([1, 2], (0, 1), [[4.0]])
     stage.peer = lambda stage, asked: None if asked.sequence == 1 else late_truth(stage, asked)
     expected = []
     for _ in range(3):
@@ -349,6 +358,90 @@ def late_truth(stage: Stage, asked: Message) -> None:
 def test_blocks_that_are_not_the_models_are_refused(stage: Stage) -> None:
     with pytest.raises(ValueError, match="blocks"):
         stage.split([1, 7])
+
+
+# Two Shadows of one Body
+
+ONE = (0, 0, 1, 1, 1, 2, 2, 2)
+TWO = (0, 0, 0, 1, 2, 2, 2, 3)
+
+
+@pytest.fixture
+def other(program: Callable[..., Program]) -> Iterator[Stage]:
+    """A second Shadow of the same model."""
+    made = Stage(program(CALLS, "y", weights=WEIGHTS))
+    yield made
+    made.close()
+
+
+def with_both(stage: Stage, other: Stage, blocks: Sequence[int], others: Sequence[int] | None = None) -> SplitModel:
+    other.split(blocks if others is None else others, TWO)
+    return stage.split(blocks, ONE, beside=other)
+
+
+@pytest.mark.parametrize("blocks", [[0], [1, 2], [0, 1, 2, 3, 4, 5, 6], [0, 2, 4, 6], [0, 5, 6]])
+def test_two_shadows_answer_as_the_whole_model_does(stage: Stage, other: Stage, blocks: list[int]) -> None:
+    split = with_both(stage, other, blocks)
+    runs = len(stage.layers.runs(blocks))
+    for samples in range(2, 9):
+        x = batch(samples, samples)
+        assert torch.equal(split.run([x], None)[0], stage.model.executor.run([x])[0])
+        given_away = [share for share in (ONE[samples - 1], TWO[samples - 1]) if share]
+        assert [timing.samples for timing in split.timings] == given_away * runs
+        assert {timing.outcome for timing in split.timings} <= {Outcome.ANSWERED}
+
+
+@pytest.mark.parametrize(("peer", "outcome"), MISSES, ids=[peer.__name__ for peer, _ in MISSES])
+@pytest.mark.parametrize("first", [True, False], ids=["first", "second"])
+def test_what_one_of_two_does_costs_the_other_nothing(
+    stage: Stage, other: Stage, peer: Peer, outcome: Outcome, *, first: bool
+) -> None:
+    split = with_both(stage, other, [1, 2, 3])
+    bad, good = (stage, other) if first else (other, stage)
+    bad.peer = peer
+    for miss in range(1, MAX_MISSES + 2):
+        x = batch(8, miss)
+        assert torch.equal(split.run([x], None)[0], stage.model.executor.run([x])[0])
+        assert (bad.partner.over is not None) == (miss >= MAX_MISSES)
+        outcomes = (
+            [Outcome.ANSWERED] if miss > MAX_MISSES else [outcome, Outcome.ANSWERED] if first else [Outcome.ANSWERED, outcome]
+        )
+        assert [timing.outcome for timing in split.timings] == outcomes
+    assert good.partner.over is None
+    # The share of the one that has ended is the Body's now.
+    assert split.samples(8) == (TWO if first else ONE)[7]
+
+
+def test_two_that_are_silent_are_waited_for_once(stage: Stage, other: Stage) -> None:
+    """Each is predicted to take 100 ms, from its hand-over on: both are given up 200 ms later, not 400."""
+    other.split([1, 2], TWO, [[100.0] * 8])
+    split = stage.split([1, 2], ONE, [[100.0] * 8], beside=other)
+    stage.peer = other.peer = silent
+    began_s = time.monotonic()
+    x = batch(8)
+    assert torch.equal(split.run([x], None)[0], stage.model.executor.run([x])[0])
+    assert 0.19 < time.monotonic() - began_s < 0.39
+
+
+def test_a_shadow_with_other_blocks_has_no_part_in_the_runs_that_it_lacks(stage: Stage, other: Stage) -> None:
+    """While blocks change: one Shadow has its new ones before the other."""
+    split = with_both(stage, other, [1, 2], [2, 3])
+    x = batch(8)
+    assert torch.equal(split.run([x], None)[0], stage.model.executor.run([x])[0])
+    assert [timing.samples for timing in split.timings] == [ONE[7]]
+    split = with_both(stage, other, [0, 2, 3], [2, 3])
+    assert torch.equal(split.run([x], None)[0], stage.model.executor.run([x])[0])
+    assert [timing.samples for timing in split.timings] == [ONE[7], ONE[7], TWO[7]]
+
+
+def test_splits_that_are_too_much_together_leave_the_body_a_sample(stage: Stage, other: Stage) -> None:
+    """While splits change: the sum is too large for a moment."""
+    other.split([1], (0, 1, 2, 3))
+    split = stage.split([1], (0, 1, 2, 3), beside=other)
+    for samples in (2, 3, 4, 8):
+        x = batch(samples)
+        assert torch.equal(split.run([x], None)[0], stage.model.executor.run([x])[0])
+        assert split.samples(samples) == samples - 1
 
 
 @settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -370,7 +463,7 @@ def test_damaged_answers_never_reach_a_batch(stage: Stage, data: st.DataObject) 
     # A changed offset or order that stays inside the buffer gives other numbers: that is a lying Shadow, which nothing can see.
     assert got.shape == x.shape
     stage.peer = honest
-    if split.over is None:
+    if stage.partner.over is None:
         split = stage.split([1, 2, 5])
         assert torch.equal(split.run([x], None)[0], stage.model.executor.run([x])[0])
 

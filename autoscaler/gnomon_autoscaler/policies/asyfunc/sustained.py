@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from gnomon_core.pairs import Pair, split_seconds
+from gnomon_core.pairs import Pair, pair_seconds
 from gnomon_core.profiles import ModelProfile
 
 KEPT_PAIRS = 4096
@@ -61,15 +61,14 @@ class Rates:
         return self._bodies[cores]
 
     def pair(self, body_cores: int, pair: Pair) -> Sustained | None:
-        """A Body with this Shadow; None where the profile does not know their cores."""
+        """A Body with its Shadows; None where the profile does not know their cores, or the network's price."""
         known = self._pairs.get((body_cores, pair))
         if known is not None:
             return known
         runs = self.profile.layers.runs(pair.blocks)
         latency_s = []
         for batch in range(1, self.max_batch + 1):
-            there = min(pair.shadow_samples(batch), batch - 1)
-            seconds = split_seconds(self.profile, (body_cores, pair.shadow_cores), runs, batch, there)
+            seconds = pair_seconds(self.profile, body_cores, pair, batch, runs)
             if seconds is None:
                 return None
             latency_s.append(seconds)

@@ -105,12 +105,16 @@ def memory_order(tensor: Tensor) -> tuple[int, ...]:
     return order if order[0] == 0 and tensor.permute(order).is_contiguous() else straight
 
 
-def joined(first: Tensor, second: Tensor) -> Tensor:
-    """The rows of both, in the memory layout of the first: what one tensor of all of them would be."""
+def joined(first: Tensor, *others: Tensor) -> Tensor:
+    """The rows of all of them, in the memory layout of the first: what one tensor of all of them would be."""
     order = memory_order(first)
+    parts = (first, *others)
     if order == tuple(range(first.dim())):
-        return torch.cat((first, second))
-    whole = torch.empty_permuted((first.shape[0] + second.shape[0], *first.shape[1:]), order, dtype=first.dtype)
-    whole[: first.shape[0]] = first
-    whole[first.shape[0] :] = second
+        return torch.cat(parts)
+    rows = sum(part.shape[0] for part in parts)
+    whole = torch.empty_permuted((rows, *first.shape[1:]), order, dtype=first.dtype)
+    at = 0
+    for part in parts:
+        whole[at : at + part.shape[0]] = part
+        at += part.shape[0]
     return whole

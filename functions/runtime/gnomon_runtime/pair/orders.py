@@ -10,12 +10,19 @@ from __future__ import annotations
 import contextlib
 import os
 import socket
+from collections.abc import Callable, Mapping
 from typing import Any, TypeAlias
 
 from gnomon_core import packets
+from gnomon_core.errors import GnomonError
 
 Order: TypeAlias = tuple[dict[str, Any], list[int]]
 """A message and its descriptors, which belong to whoever takes it."""
+
+
+CarryOut: TypeAlias = Callable[[dict[str, Any], list[int]], None]
+REFUSALS = (ValueError, KeyError, TypeError, OSError, GnomonError)
+"""What an order that cannot be carried out raises."""
 
 
 class Coordination:
@@ -57,6 +64,60 @@ class Coordination:
 
     def close(self) -> None:
         self._socket.close()
+
+
+class Duties:
+    """What an instance does when it is told to: `carry_out` by the order's word. Orders that it does not know are none.
+
+    `refused` is called after an order that could not be carried out, which has been said.
+    """
+
+    def __init__(
+        self, coordination: Coordination, carry_out: Mapping[str, CarryOut], refused: Callable[[], None] | None = None
+    ) -> None:
+        self._coordination = coordination
+        self._carry_out = carry_out
+        self._refused = refused
+        self._gone = False
+
+    @property
+    def gone(self) -> bool:
+        """Whether the coordinator has closed its end, and nobody listens."""
+        return self._gone
+
+    def fileno(self) -> int:
+        return self._coordination.fileno()
+
+    def next(self) -> bool:
+        """Carry out the next order. False when none is waiting."""
+        try:
+            order = self._coordination.take()
+        except packets.PeerGoneError:
+            self._gone = True
+            return False
+        if order is not None:
+            self._do(*order)
+        return order is not None
+
+    def say(self, what: str, **details: Any) -> None:
+        """Tell the coordinator, while there is one."""
+        if not self._gone:
+            self._coordination.say(what, **details)
+
+    def close(self) -> None:
+        self._coordination.close()
+
+    def _do(self, message: dict[str, Any], descriptors: list[int]) -> None:
+        carry_out = self._carry_out.get(str(message.get("do")))
+        try:
+            if carry_out is not None:
+                carry_out(message, descriptors)
+        except REFUSALS as error:
+            self.say("failed", shadow=str(message.get("shadow", "")), reason=f"{type(error).__name__}: {error}")
+            if self._refused is not None:
+                self._refused()
+        finally:
+            close(descriptors)
 
 
 def close(descriptors: list[int]) -> None:

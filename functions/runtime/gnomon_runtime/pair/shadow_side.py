@@ -15,7 +15,7 @@ import os
 import select
 import socket
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -23,25 +23,22 @@ from typing import Any
 import torch
 
 from gnomon_core import packets
-from gnomon_core.errors import GnomonError
 from gnomon_core.launch import Order as Birth
 from gnomon_runtime.engine.allocator import keep_freed_memory
 from gnomon_runtime.instance import pin
 from gnomon_runtime.pair.headers import Kind, Message, NonsenseError
 from gnomon_runtime.pair.link import Link
-from gnomon_runtime.pair.orders import Coordination, Order, close
+from gnomon_runtime.pair.orders import Coordination, Duties
 from gnomon_runtime.pair.rehearsal import rehearse
 from gnomon_runtime.pair.shadow_model import HeldBlocks
 
 LOAD_FAILED = 1
-_REFUSALS = (ValueError, KeyError, TypeError, OSError, GnomonError)
 
 
 class ShadowSide:
     """The loop. `become` enters the sandbox of an order and gives the process its CPUs and its threads."""
 
     def __init__(self, coordination: Coordination, become: Callable[[Birth], None]) -> None:
-        self._coordination: Coordination | None = coordination
         self._become = become
         self._held: HeldBlocks | None = None
         self._shadow = self._body = ""
@@ -51,24 +48,19 @@ class ShadowSide:
         self._status: int | None = None
         self._poll = select.poll()
         self._poll.register(coordination.fileno(), select.POLLIN)
-        self._orders: Mapping[str, Callable[[dict[str, Any], list[int]], None]] = {
-            "hello": self._hello,
-            "load": self._load,
-            "join": self._join,
-            "change": self._change,
-            "stop": self._stop,
-        }
+        carry_out = {"hello": self._hello, "load": self._load, "join": self._join, "change": self._change, "stop": self._stop}
+        self._duties: Duties | None = Duties(coordination, carry_out, self._refused)
 
     def serve(self) -> int:
         """Until the end. Returns the exit status."""
         while self._status is None:
-            if self._coordination is None and self._link is None:
+            if self._duties is None and self._link is None:
                 return 0
             ready = {descriptor for descriptor, _ in self._poll.poll()}
             if self._link is not None and self._link.fileno() in ready:
                 self._attend(self._link)
-            if self._coordination is not None and self._coordination.fileno() in ready:
-                self._obey(self._coordination)
+            if self._duties is not None and self._duties.fileno() in ready:
+                self._obey(self._duties)
         self._part()
         return self._status
 
@@ -97,28 +89,18 @@ class ShadowSide:
         seconds = time.monotonic() - began_s
         return Message(kind, asked.sequence, asked.begin, asked.end, asked.samples, rows or (), seconds)
 
-    def _obey(self, coordination: Coordination) -> None:
-        try:
-            while self._status is None and (order := coordination.take()) is not None:
-                self._carry_out(order)
-        except packets.PeerGoneError:
-            self._poll.unregister(coordination.fileno())
-            self._coordination = None
-            coordination.close()
+    def _obey(self, duties: Duties) -> None:
+        while self._status is None and duties.next():
+            pass
+        if duties.gone:
+            self._poll.unregister(duties.fileno())
+            self._duties = None
+            duties.close()
 
-    def _carry_out(self, order: Order) -> None:
-        message, descriptors = order
-        carry_out = self._orders.get(str(message.get("do")))
-        try:
-            if carry_out is not None:
-                carry_out(message, descriptors)
-        except _REFUSALS as error:
-            self._say("failed", shadow=str(message.get("shadow", self._shadow)), reason=f"{type(error).__name__}: {error}")
-            if self._held is None:
-                # It may be half in somebody's sandbox.
-                self._status = LOAD_FAILED
-        finally:
-            close(descriptors)
+    def _refused(self) -> None:
+        if self._held is None:
+            # It may be half in somebody's sandbox.
+            self._status = LOAD_FAILED
 
     def _hello(self, _message: dict[str, Any], _descriptors: list[int]) -> None:
         if self._held is None:
@@ -187,8 +169,8 @@ class ShadowSide:
             self._link = None
 
     def _say(self, what: str, **details: Any) -> None:
-        if self._coordination is not None:
-            self._coordination.say(what, **details)
+        if self._duties is not None:
+            self._duties.say(what, **details)
 
 
 def serve(connection: socket.socket, become: Callable[[Birth], None]) -> int:

@@ -285,7 +285,8 @@ def change(body: Child, shadow: Child, old: Task, new: Task) -> None:
     union = sorted({*old.blocks, *new.blocks})
     shadow.order("change", (), {"blocks": union, "split": list(new.split)})
     _expect(shadow, "changed")
-    body.order("change", (), {"expected_ms": [list(row) for row in new.expected_ms], **_what(new)})
+    expected_ms = [list(row) for row in new.expected_ms]
+    body.order("change", (), {"shadow": shadow.id, "expected_ms": expected_ms, **_what(new)})
     _expect(body, "changed")
     shadow.order("change", (), _what(new))
     _expect(shadow, "changed")
