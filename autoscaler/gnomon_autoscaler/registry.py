@@ -19,6 +19,7 @@ from gnomon_autoscaler.policies import asyfunc, hpa, kpa, openfaas, rates
 from gnomon_autoscaler.policies.fixed import Fixed
 from gnomon_autoscaler.wrappers import DownDelay, RateLimit, standard
 from gnomon_core.errors import bad_request
+from gnomon_core.profiles import ModelProfile
 from gnomon_core.seam_values import Capabilities
 from gnomon_core.seams import ScalingPolicy
 from gnomon_core.settings import Settings
@@ -98,6 +99,36 @@ def require(policy: ScalingPolicy, capabilities: Capabilities) -> None:
             "unsupported_policy",
             f"scaling policy {policy.name} needs what this platform cannot do: {', '.join(missing)}.",
             "Choose another policy, or deploy the function on another platform.",
+        )
+
+
+def require_profile(policy: ScalingPolicy, settings: Settings, profile: ModelProfile | None) -> None:
+    """Refuse a policy that decides by a profile for a function that has none. Such a policy says so in `needs_profile`.
+
+    Raises:
+        GnomonError: 400 `no_profile`, with the command that measures one.
+
+    """
+    if not getattr(policy, "needs_profile", False):
+        return
+    model = settings.model
+    if model is None:
+        raise bad_request(
+            "no_profile",
+            f"scaling policy {policy.name} decides by a model's profile, and the function has no model.",
+            "Name one in gnomon/model and measure it with `gnomon models profile NAME`, or choose another policy.",
+        )
+    if profile is None:
+        raise bad_request(
+            "no_profile",
+            f"scaling policy {policy.name} decides by the model's profile, and {model[:100]} has none here.",
+            f"Measure it with `gnomon models profile {model[:100]}`, or choose another policy.",
+        )
+    if all(profile.whole.at(cores, 1) is None for cores in range(1, settings.max_cores + 1)):
+        raise bad_request(
+            "no_profile",
+            f"the profile of {model[:100]} knows no number of cores up to gnomon/max-cores, {settings.max_cores}.",
+            f"Measure them with `gnomon models profile {model[:100]}`, or choose another policy.",
         )
 
 

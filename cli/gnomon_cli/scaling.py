@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from gnomon_autoscaler.loop import Autoscaler
-from gnomon_autoscaler.registry import Policies, require, scaling_policy
+from gnomon_autoscaler.registry import Policies, require, require_profile, scaling_policy
+from gnomon_core.profiles import ModelProfile
 from gnomon_core.scaling import Decision
 from gnomon_core.seam_values import Capabilities
 from gnomon_core.settings import Settings
@@ -28,6 +29,9 @@ class ScalingAdapter:
         policy = scaling_policy(settings.autoscaler, settings, self._policies)
         require(policy, self._capabilities)
         return policy.default_scheduler
+
+    def check_profile(self, settings: Settings, profile: ModelProfile | None) -> None:
+        require_profile(scaling_policy(settings.autoscaler, settings, self._policies), settings, profile)
 
     def poke(self, function: str) -> None:
         if self._autoscaler is not None:

@@ -5,18 +5,30 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Protocol
 
+from gnomon_core.profiles import ModelProfile
 from gnomon_core.settings import Settings
 from gnomon_gateway.service import DecisionRecord
 
 
 class ScalingControl(Protocol):
-    """The autoscaler as the gateway sees it. Everything but `check` is cheap and called on the event loop."""
+    """The autoscaler as the gateway sees it. Everything but the checks is cheap and called on the event loop."""
 
     def check(self, settings: Settings) -> str:
         """The scheduling policy that the function's scaling policy asks for.
 
         Raises:
             GnomonError: 400 for a policy that is not known or that this platform cannot carry out.
+
+        """
+        ...
+
+    def check_profile(self, settings: Settings, profile: ModelProfile | None) -> None:
+        """Whether the function's scaling policy has the profile that it decides by.
+
+        Asked when a function is deployed or changed; one that is deployed is served on without.
+
+        Raises:
+            GnomonError: 400, with the command that measures one.
 
         """
         ...

@@ -95,6 +95,7 @@ class Manager:
             self._last_version += 1
             version, created_at = self._last_version, self._around.now()
             await self._check(spec)
+            self._around.scaling.check_profile(spec.settings, await self._profile(spec))
             await asyncio.to_thread(self._around.store.put_function, StoredFunction(spec, version, created_at))
             await self._begin(spec, version, created_at)
 
@@ -104,6 +105,7 @@ class Manager:
             if deployed is None:
                 raise unknown_function(spec.key)
             secrets, profile = await self._check(spec), await self._profile(spec)
+            self._around.scaling.check_profile(spec.settings, profile)
             revision = self._around.platform.revision(spec)
             same = (spec.same_instances(deployed.spec), revision, secrets) == (True, deployed.revision, deployed.secrets)
             if not same:

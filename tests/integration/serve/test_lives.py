@@ -192,3 +192,18 @@ def test_two_gateways_do_not_share_a_state_folder(serving: Serving) -> None:
     result = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
     assert result.returncode == 1
     assert "already" in result.stderr
+
+
+def test_a_policy_that_decides_by_a_profile_is_refused_where_there_is_none(serving: Serving) -> None:
+    """Before anything is stored or changed, with the command that measures one."""
+    asyfunc = {"gnomon/autoscaler": "asyfunc"}
+    refused = serving.deploy("echo", annotations=asyfunc)
+    assert (refused.status, refused.json()["error"]["code"]) == (400, "no_profile")
+    assert "`gnomon models profile NAME`" in refused.json()["error"]["hint"]
+    assert serving.call("GET", "/system/function/echo").status == 404
+
+    serving.deploy("echo", annotations={"gnomon/autoscaler": "od"})
+    assert serving.deploy("echo", method="PUT", annotations=asyfunc).status == 400
+    assert serving.status("echo")["annotations"]["gnomon/autoscaler"] == "od"
+    ready(serving, "echo", 1)
+    assert serving.call("POST", "/function/echo", b"still here").data == b"still here"

@@ -5,7 +5,8 @@ from importlib.metadata import EntryPoint, EntryPoints
 import pytest
 
 from gnomon_autoscaler import registry
-from gnomon_autoscaler.registry import BUILT_IN, GROUP, require, scaling_policy, with_entry_points
+from gnomon_autoscaler.registry import BUILT_IN, GROUP, require, require_profile, scaling_policy, with_entry_points
+from gnomon_autoscaler.testing import BlockPlan, made_up_profile
 from gnomon_core.errors import GnomonError
 from gnomon_core.seam_values import Capabilities
 from gnomon_core.settings import Settings
@@ -55,6 +56,22 @@ def test_a_policy_that_needs_more_than_the_platform_can_is_refused() -> None:
         require(policy, NOTHING)
     assert (refused.value.status, refused.value.code) == (400, "unsupported_policy")
     require(policy, Capabilities(place=True, size=True, victim=True, resize=True, pair=True))
+
+
+def test_a_policy_that_decides_by_a_profile_is_refused_without_one() -> None:
+    profile = made_up_profile((BlockPlan(1.0, 10),), (0.1, 0.2), cores=(2,))
+    asyfunc = scaling_policy("asyfunc", Settings())
+    for settings, found, said in (
+        (Settings(), None, "the function has no model"),
+        (Settings(model="resnet50"), None, "resnet50 has none here"),
+        (Settings(model="resnet50", max_cores=1), profile, "no number of cores up to gnomon/max-cores, 1"),
+    ):
+        with pytest.raises(GnomonError, match=said) as refused:
+            require_profile(asyfunc, settings, found)
+        assert (refused.value.status, refused.value.code) == (400, "no_profile")
+        assert f"`gnomon models profile {settings.model or 'NAME'}`" in refused.value.hint
+    require_profile(asyfunc, Settings(model="resnet50"), profile)
+    require_profile(scaling_policy("od", Settings()), Settings(), None)
 
 
 def offered(monkeypatch: pytest.MonkeyPatch, **values: str) -> None:

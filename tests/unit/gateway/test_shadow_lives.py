@@ -119,6 +119,8 @@ class Scaling:
     def check(self, settings: Settings) -> str:
         return "immediate"
 
+    def check_profile(self, settings: Settings, profile: ModelProfile | None) -> None: ...
+
     def poke(self, function: str) -> None:
         self.pokes += 1
 
