@@ -148,7 +148,7 @@ class SimulatedFunction:
         self._row = row + 1
         if self._row < len(self.plan.arrivals_s):
             self._events.at(self.plan.arrivals_s[self._row], self._arrive)
-        self._carry_out(self._dispatcher.arrive(request, now_s))
+        self._carry_out(self._dispatcher.arrive([request], now_s))
         if not self._dispatcher.workers.by_id:
             self._poke()
 

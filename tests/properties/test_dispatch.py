@@ -145,21 +145,27 @@ class Dispatching(RuleBasedStateMachine):
         lane=st.sampled_from([EVENTS, EVENTS, TENSORS, STREAM]),
         size=st.integers(1, 4),
         body_bytes=st.sampled_from([0, 10, 1500]),
+        others=st.lists(st.sampled_from([EVENTS, TENSORS, STREAM]), max_size=3),
         timely=st.booleans(),
     )
-    def arrive(self, *, duration_s: float, budget_s: float, lane: LaneKey, size: int, body_bytes: int, timely: bool) -> None:
+    def arrive(
+        self, *, duration_s: float, budget_s: float, lane: LaneKey, size: int, body_bytes: int, others: list[LaneKey], timely: bool
+    ) -> None:
         self.elapse(duration_s, timely=timely)
-        request = Request(
-            lane,
-            self.now_s,
-            self.now_s + budget_s,
-            size=size if lane is TENSORS else 1,
-            body=bytes(body_bytes),
-            replay_safe=lane is TENSORS,
-        )
-        self.requests.append(request)
-        self.told[request] = []
-        self.carry_out(self.dispatcher.arrive(request, self.now_s))
+        together = [
+            Request(
+                each,
+                self.now_s,
+                self.now_s + budget_s,
+                size=size if each is TENSORS else 1,
+                body=bytes(body_bytes),
+                replay_safe=each is TENSORS,
+            )
+            for each in (lane, *others)
+        ]
+        self.requests += together
+        self.told |= {request: [] for request in together}
+        self.carry_out(self.dispatcher.arrive(together, self.now_s))
 
     @precondition(lambda self: self.requests)
     @rule(data=st.data(), duration_s=st.sampled_from([0.0, 0.04]), timely=st.booleans())

@@ -18,6 +18,7 @@ _REFIT = 0.05
 _REFIT_S = 1e-4
 """A tenth of a millisecond is below what any timer keeps to. Batches shorter than that differ by a half from one to the next."""
 _MOST_SEEN = 20
+_SPREAD_WEIGHT = 0.1
 _SPEAKS = 5
 """Fewer batches say nothing about the machine: the first ones are cold."""
 
@@ -25,18 +26,20 @@ _SPEAKS = 5
 class Curve:
     """Seconds over batch size for one variant on one number of cores, with one Shadow or without.
 
-    `factor` is what the expectation is multiplied by, at first and as it has been learned. `measured_last` says which of several
-    curves is the newest: its owner numbers what is measured.
+    `factor` is what the expectation is multiplied by, at first and as it has been learned. `spread` is how far batches are from
+    the curve, in the mean of the last ten or so, as a share of it. `measured_last` says which of several curves is the newest:
+    its owner numbers what is measured.
     """
 
     __slots__ = (
         "_batches", "_expected", "_fitted", "_fitted_factor", "_means", "_ratio", "_ratios", "_read", "_seconds", "_seen",
-        "factor", "measured_last",
+        "factor", "measured_last", "spread",
     )  # fmt: skip
 
     def __init__(self, expected: Mapping[int, float], factor: float = 1.0) -> None:
         self.factor = factor
         self.measured_last = 0
+        self.spread = 0.0
         self._expected = expected
         self._ratio = 0.0
         self._ratios = 0
@@ -67,6 +70,9 @@ class Curve:
 
     def observe(self, batch: int, seconds: float) -> bool:
         """A batch took this long; whether that changed the curve."""
+        foretold = self.at(batch)
+        if foretold:
+            self.spread += _SPREAD_WEIGHT * (abs(seconds / foretold - 1) - self.spread)
         expected = self._expected.get(batch)
         if expected:
             ratio = seconds / expected

@@ -25,6 +25,7 @@ from gnomon_gateway.dispatch.effects import Answer, Drained, Effects
 from gnomon_gateway.dispatch.latency import LiveLatency
 from gnomon_gateway.dispatch.sending import Sending
 from gnomon_gateway.queueing.admission import refusal
+from gnomon_gateway.queueing.queue import Lane
 from gnomon_gateway.queueing.request import ADMITTED, ANSWERED, DISPATCHED, Request
 
 _NEVER = float("inf")
@@ -52,28 +53,33 @@ class Dispatcher(Sending):
 
     # Events of requests
 
-    def arrive(self, request: Request, now_s: float) -> Effects:
-        """A request has been received. It is refused, dispatched, or waits."""
+    def arrive(self, requests: Sequence[Request], now_s: float) -> Effects:
+        """These requests have been received together. Each is refused or waits; then the policy is asked about all of them."""
         counting = self._counting
         counting.advance(now_s)
-        counting.arrivals += 1
+        counting.arrivals += len(requests)
         counting.last_request_s = now_s
-        workers = self.workers
-        idle = workers.any_idle
-        error = refusal(request, self.queue, workers, self.latency, now_s)
-        if error is not None:
-            request.state = ANSWERED
-            if idle and error.status == HTTPStatus.GATEWAY_TIMEOUT:
-                self._doubt(request)
-            return [Answer(request, error)]
-        request.state = ADMITTED
-        counting.in_system += 1
-        lane = self.queue.add(request)
-        self._deadlines.add(request)
+        idle = self.workers.any_idle
         effects: Effects = []
-        if idle:
+        lanes: list[Lane] = []
+        for request in requests:
+            error = refusal(request, self.queue, self.workers, self.latency, now_s)
+            if error is not None:
+                request.state = ANSWERED
+                effects.append(Answer(request, error))
+                if idle and error.status == HTTPStatus.GATEWAY_TIMEOUT:
+                    self._doubt(request)
+                continue
+            request.state = ADMITTED
+            counting.in_system += 1
+            lane = self.queue.add(request)
+            self._deadlines.add(request)
+            if idle and lane not in lanes:
+                lanes.append(lane)
+        if lanes:
             self._expire(now_s, effects)
-            self._schedule(lane, now_s, effects)
+            for lane in lanes:
+                self._schedule(lane, now_s, effects)
         return effects
 
     def left(self, request: Request, now_s: float) -> Effects:

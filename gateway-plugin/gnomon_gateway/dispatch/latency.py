@@ -37,6 +37,10 @@ class LiveLatency(LatencyModel, Protocol):
         """A request was refused because of a prediction alone, although an instance was idle."""
         ...
 
+    def spread(self, variant: str, cores: int, pair: Pair | None = None) -> float:
+        """How far batches have lately been from the prediction, as a share of it; 0 while nothing is known."""
+        ...
+
     @property
     def revision(self) -> int:
         """Grows whenever a prediction may have changed."""
@@ -65,6 +69,10 @@ class GivenLatency:
     def observe(self, variant: str, cores: int, batch: int, seconds: float, pair: Pair | None = None) -> None: ...
 
     def doubt(self, variant: str, cores: int, pair: Pair | None = None) -> None: ...
+
+    def spread(self, variant: str, cores: int, pair: Pair | None = None) -> float:
+        del variant, cores, pair
+        return 0.0
 
     def corrections(self, variants: Iterable[str]) -> Mapping[int, float]:
         del variants
@@ -99,6 +107,10 @@ class LearnedLatency:
     def doubt(self, variant: str, cores: int, pair: Pair | None = None) -> None:
         self._curve(variant, cores, pair).scale(DOUBT)
         self.revision += 1
+
+    def spread(self, variant: str, cores: int, pair: Pair | None = None) -> float:
+        curve = self._curves.get((variant, cores, pair))
+        return curve.spread if curve is not None else 0.0
 
     def corrections(self, variants: Iterable[str]) -> Mapping[int, float]:
         wanted = set(variants)

@@ -25,7 +25,7 @@ from gnomon_core.signature import ModelSignature
 from gnomon_gateway.dispatch.dispatcher import Dispatcher
 from gnomon_gateway.dispatch.latency import LiveLatency
 from gnomon_gateway.dispatch.profiled import Corrected
-from gnomon_gateway.queueing.request import Request
+from gnomon_gateway.queueing.request import ANSWERED, Request
 from gnomon_gateway.serving.delivery import Delivery
 from gnomon_gateway.serving.lanes import lanes
 
@@ -61,6 +61,7 @@ class FunctionRuntime(Delivery):
         dispatcher = Dispatcher(settings, policy, latency, time.monotonic(), sized_by=self._foretold)
         super().__init__(self.name, dispatcher, epoch, on_frozen)
         self._on_demand = on_demand
+        self._arrived: list[Request] = []
 
     # Requests
 
@@ -70,16 +71,27 @@ class FunctionRuntime(Delivery):
         Its responder is called exactly once, now or later, unless `left` is called first.
         """
         self.metrics.started += 1
-        dispatcher = self.dispatcher
-        self._carry_out(dispatcher.arrive(request, request.arrived_s))
-        if not dispatcher.workers.by_id:
-            self._on_demand()
+        if not self._arrived:
+            asyncio.get_running_loop().call_soon(self._admit)
+        self._arrived.append(request)
+
+    def _admit(self) -> None:
+        """Let in what has arrived in this turn of the loop: requests that come together leave together, and nobody waits."""
+        arrived, self._arrived = self._arrived, []
+        if arrived:
+            self._carry_out(self.dispatcher.arrive(arrived, time.monotonic()))
+            if not self.dispatcher.workers.by_id:
+                self._on_demand()
 
     def left(self, request: Request) -> None:
         """The client of this request has gone; its responder is not called any more."""
         self.metrics.left += 1
         request.responder = None
-        self._carry_out(self.dispatcher.left(request, time.monotonic()))
+        if request in self._arrived:
+            self._arrived.remove(request)
+            request.state = ANSWERED
+        else:
+            self._carry_out(self.dispatcher.left(request, time.monotonic()))
 
     def has_room_for(self, body_bytes: int) -> bool:
         """Whether the queue would take a request of this size now. Asked before a large body is read."""
@@ -116,6 +128,7 @@ class FunctionRuntime(Delivery):
         Bounded by the longest deadline. The caller has seen to it that nothing new is submitted. An instance may still execute
         what nobody waits for any more: a batch whose deadlines have passed, perhaps one that never ends.
         """
+        self._admit()
         while self.dispatcher.in_system:
             emptied: asyncio.Future[None] = asyncio.get_running_loop().create_future()
             self._emptied.append(emptied)
@@ -125,6 +138,7 @@ class FunctionRuntime(Delivery):
 
     def give_up(self, error: GnomonError) -> None:
         """Answer everything that waits with this error."""
+        self._admit()
         self._carry_out(self.dispatcher.give_up(error, time.monotonic()))
 
     def close(self) -> None:

@@ -6,7 +6,7 @@ import pytest
 
 from gnomon_core.errors import GnomonError
 from gnomon_core.pairs import Pair
-from gnomon_gateway.queueing.admission import MARGIN, Capacity, refusal
+from gnomon_gateway.queueing.admission import LEAST_MARGIN, MOST_MARGIN, Capacity, refusal
 from gnomon_gateway.queueing.queue import FunctionQueue
 from gnomon_gateway.queueing.request import LaneKey, Request
 
@@ -36,6 +36,13 @@ IDLE = Instances(1)
 
 
 class Linear:
+    def __init__(self, spread: float = 0.0) -> None:
+        self._spread = spread
+
+    def spread(self, variant: str, cores: int, pair: Pair | None = None) -> float:
+        del variant, cores, pair
+        return self._spread
+
     def seconds(self, variant: str, body_cores: int, batch: int, pair: Pair | None = None) -> float | None:
         del pair
         return (0.02 + 0.01 * batch) / body_cores if variant == "v" else None
@@ -49,24 +56,31 @@ def queue_of(count: int, *, max_requests: int = 100, max_bytes: int = 1000) -> F
 
 
 def judged(
-    budget_s: float, waiting: int = 0, fleet: Instances = BUSY, *, lane: LaneKey = LANE, body: bytes = b""
+    budget_s: float, waiting: int = 0, fleet: Instances = BUSY, *, lane: LaneKey = LANE, body: bytes = b"", spread: float = 0.0
 ) -> GnomonError | None:
     request = Request(lane, 0.0, budget_s, body=body)
-    return refusal(request, queue_of(waiting), fleet, Linear(), 0.0)
+    return refusal(request, queue_of(waiting), fleet, Linear(spread), 0.0)
 
 
-def least_budget_s(waiting: int, fleet: Instances) -> float:
+def least_budget_s(waiting: int, fleet: Instances, spread: float = 0.0) -> float:
     """The shortest budget in milliseconds that is let in."""
-    return next(ms for ms in range(1, 10_000) if judged(ms / 1000, waiting, fleet) is None) / 1000
+    return next(ms for ms in range(1, 10_000) if judged(ms / 1000, waiting, fleet, spread=spread) is None) / 1000
 
 
 def test_the_worked_examples() -> None:
     # Nothing waits, the instance is free in 20 ms; 30 ms for ours.
-    assert least_budget_s(0, BUSY) == pytest.approx(MARGIN * 0.05, abs=0.001)
+    assert least_budget_s(0, BUSY) == pytest.approx(LEAST_MARGIN * 0.05, abs=0.001)
     # 20 wait: three rounds of 8. 20 ms, two full rounds before ours, and ours.
-    assert least_budget_s(20, BUSY) == pytest.approx(MARGIN * 0.32, abs=0.001)
+    assert least_budget_s(20, BUSY) == pytest.approx(LEAST_MARGIN * 0.32, abs=0.001)
     # The same before two instances: two rounds of 16.
-    assert least_budget_s(20, Instances(2, 0.02)) == pytest.approx(MARGIN * 0.22, abs=0.001)
+    assert least_budget_s(20, Instances(2, 0.02)) == pytest.approx(LEAST_MARGIN * 0.22, abs=0.001)
+
+
+def test_the_farther_batches_are_from_what_was_foretold_the_more_room_is_left() -> None:
+    # 0.02 s until it is free, then a batch of one in 0.03 s.
+    assert least_budget_s(0, BUSY, spread=0.02) == pytest.approx(LEAST_MARGIN * 0.05, abs=0.001)
+    assert least_budget_s(0, BUSY, spread=0.08) == pytest.approx((1 + 4 * 0.08) * 0.05, abs=0.001)
+    assert least_budget_s(0, BUSY, spread=0.9) == pytest.approx(MOST_MARGIN * 0.05, abs=0.001)
 
 
 def test_an_idle_instance_is_tried_without_margin() -> None:

@@ -44,9 +44,9 @@ def errors(effects: list[Effect]) -> list[str | None]:
 def test_batches_form_while_the_instance_is_busy_and_the_next_one_leaves_before_the_answers() -> None:
     dispatcher = make()
     first, *others = [request() for _ in range(6)]
-    assert sent(dispatcher.arrive(first, 0.0)) == [[first]]
+    assert sent(dispatcher.arrive([first], 0.0)) == [[first]]
     for other in others:
-        assert dispatcher.arrive(other, 0.001) == []
+        assert dispatcher.arrive([other], 0.001) == []
     effects = dispatcher.finished("i0", 1, [200], 0.01)
     assert isinstance(effects[0], Send)
     assert list(effects[0].batch.requests) == others[:4]
@@ -54,12 +54,27 @@ def test_batches_form_while_the_instance_is_busy_and_the_next_one_leaves_before_
     assert sent(dispatcher.finished("i0", 2, [200] * 4, 0.02)) == [others[4:]]
 
 
+def test_what_arrives_together_leaves_together_each_kind_for_itself() -> None:
+    dispatcher = make(instances=2)
+    first, second, third = request(), request(), request()
+    tensor = Request(TENSORS, 0.0, 30.0)
+    assert sent(dispatcher.arrive([first, tensor, second, third], 0.0)) == [[first, second, third], [tensor]]
+
+
+def test_one_of_those_that_arrive_together_is_refused_without_the_others() -> None:
+    dispatcher = make()
+    late, first, second = request(deadline_s=-1.0), request(), request()
+    effects = dispatcher.arrive([first, late, second], 0.0)
+    assert errors(effects) == ["deadline_cannot_be_met"]
+    assert sent(effects) == [[first, second]]
+
+
 def test_kinds_are_not_mixed_and_the_kind_that_waited_longest_goes_first() -> None:
     dispatcher = make()
-    dispatcher.arrive(request(), 0.0)
+    dispatcher.arrive([request()], 0.0)
     tensor, event = Request(TENSORS, 0.001, 30.0), request(0.002)
-    dispatcher.arrive(tensor, 0.001)
-    dispatcher.arrive(event, 0.002)
+    dispatcher.arrive([tensor], 0.001)
+    dispatcher.arrive([event], 0.002)
     assert sent(dispatcher.finished("i0", 1, [200], 0.01)) == [[tensor]]
     assert sent(dispatcher.finished("i0", 2, [200], 0.02)) == [[event]]
 
@@ -67,17 +82,17 @@ def test_kinds_are_not_mixed_and_the_kind_that_waited_longest_goes_first() -> No
 def test_requests_are_held_until_there_is_an_instance() -> None:
     dispatcher = make(instances=0)
     first = request()
-    assert dispatcher.arrive(first, 0.0) == []
+    assert dispatcher.arrive([first], 0.0) == []
     assert sent(dispatcher.instance_ready("i0", 1, 4, 2.0)) == [[first]]
 
 
 def test_a_deadline_without_any_instance_is_a_503_and_with_one_a_504() -> None:
     empty, busy = make(instances=0), make()
-    empty.arrive(request(deadline_s=1.0), 0.0)
+    empty.arrive([request(deadline_s=1.0)], 0.0)
     assert empty.wake_s == 1.0
     assert errors(empty.timer(1.0)) == ["no_instance"]
-    busy.arrive(request(deadline_s=1.0), 0.0)
-    busy.arrive(request(deadline_s=0.5), 0.0)
+    busy.arrive([request(deadline_s=1.0)], 0.0)
+    busy.arrive([request(deadline_s=0.5)], 0.0)
     assert errors(busy.timer(0.5)) == ["deadline_exceeded"]
     # The executing one is answered at its deadline too, and nobody waits for the batch any more.
     effects = busy.timer(1.0)
@@ -87,7 +102,7 @@ def test_a_deadline_without_any_instance_is_a_503_and_with_one_a_504() -> None:
 
 def test_a_late_result_is_counted_and_dropped() -> None:
     dispatcher = make()
-    dispatcher.arrive(request(deadline_s=1.0), 0.0)
+    dispatcher.arrive([request(deadline_s=1.0)], 0.0)
     dispatcher.timer(1.0)
     assert errors(dispatcher.finished("i0", 1, [200], 1.5)) == []
     assert dispatcher.late_answers == 1
@@ -97,8 +112,8 @@ def test_a_late_result_is_counted_and_dropped() -> None:
 def test_a_late_timer_does_not_let_an_expired_request_run() -> None:
     dispatcher = make(Fixed(4, 10.0))
     old, new = request(deadline_s=1.0), request(2.0)
-    dispatcher.arrive(old, 0.0)
-    assert errors(dispatcher.arrive(new, 2.0)) == ["deadline_exceeded"]
+    dispatcher.arrive([old], 0.0)
+    assert errors(dispatcher.arrive([new], 2.0)) == ["deadline_exceeded"]
     assert old.state == ANSWERED
 
 
@@ -106,7 +121,7 @@ def test_a_crash_is_a_502_for_its_own_batch_and_nobody_else() -> None:
     dispatcher = make(instances=2, max_batch=1)
     hit, spared, waits = request(), request(), request()
     for each in (hit, spared, waits):
-        dispatcher.arrive(each, 0.0)
+        dispatcher.arrive([each], 0.0)
     effects = dispatcher.instance_gone("i0", 0.1)
     assert errors(effects) == ["instance_lost"]
     assert sent(dispatcher.finished("i1", 2, [200], 0.2)) == [[waits]]
@@ -116,7 +131,7 @@ def test_what_an_instance_never_received_goes_back_to_where_it_was() -> None:
     dispatcher = make(instances=0)
     first, second, third = request(), request(), request(deadline_s=0.5)
     for each in (first, second, third):
-        dispatcher.arrive(each, 0.0)
+        dispatcher.arrive([each], 0.0)
     assert sent(dispatcher.instance_ready("i1", 1, 2, 0.0)) == [[first, second]]
     dispatcher.left(second, 0.1)
     assert errors(dispatcher.instance_gone("i1", 0.1, unread=True)) == []
@@ -130,11 +145,11 @@ def test_what_an_instance_never_received_goes_back_to_where_it_was() -> None:
 def test_what_may_be_repeated_runs_once_more_alone() -> None:
     dispatcher = make(instances=2, max_batch=4)
     blocker = request()
-    dispatcher.arrive(blocker, 0.0)
+    dispatcher.arrive([blocker], 0.0)
     pair = [Request(TENSORS, 0.0, 30.0, replay_safe=True) for _ in range(2)]
     dispatcher.drain("i1", 0.0)
     for each in pair:
-        dispatcher.arrive(each, 0.0)
+        dispatcher.arrive([each], 0.0)
     assert sent(dispatcher.finished("i0", 1, [200], 0.1)) == [pair]
     assert errors(dispatcher.instance_gone("i0", 0.2)) == []
     assert sent(dispatcher.instance_ready("i2", 1, 4, 0.3)) == [[pair[0]]]
@@ -146,8 +161,8 @@ def test_what_may_be_repeated_runs_once_more_alone() -> None:
 def test_a_client_that_leaves_is_not_executed_and_an_abandoned_batch_is_cancelled() -> None:
     dispatcher = make()
     running, waiting = request(), request()
-    dispatcher.arrive(running, 0.0)
-    dispatcher.arrive(waiting, 0.0)
+    dispatcher.arrive([running], 0.0)
+    dispatcher.arrive([waiting], 0.0)
     assert dispatcher.left(waiting, 0.1) == []
     assert dispatcher.left(running, 0.2) == [Cancel("i0", 1)]
     assert dispatcher.left(running, 0.3) == []
@@ -157,8 +172,8 @@ def test_a_client_that_leaves_is_not_executed_and_an_abandoned_batch_is_cancelle
 
 def test_draining_finishes_what_runs_and_gives_nothing_more() -> None:
     dispatcher = make()
-    dispatcher.arrive(request(), 0.0)
-    dispatcher.arrive(request(), 0.0)
+    dispatcher.arrive([request()], 0.0)
+    dispatcher.arrive([request()], 0.0)
     assert dispatcher.drain("i0", 0.1) == []
     effects = dispatcher.finished("i0", 1, [200], 0.2)
     assert Drained("i0") in effects
@@ -175,7 +190,7 @@ def test_draining_an_idle_or_unknown_instance_is_over_at_once() -> None:
 def test_another_policy_takes_over_what_waits() -> None:
     dispatcher = make(Fixed(4, 10.0))
     first = request()
-    assert dispatcher.arrive(first, 0.0) == []
+    assert dispatcher.arrive([first], 0.0) == []
     assert dispatcher.wake_s == 10.0
     assert sent(dispatcher.set_policy(Settings(), Immediate(), 0.1)) == [[first]]
 
@@ -183,7 +198,7 @@ def test_another_policy_takes_over_what_waits() -> None:
 def test_a_stream_that_has_begun_is_not_ended_by_its_deadline() -> None:
     dispatcher = make()
     first = Request(LaneKey("stream", "f", solo=True), 0.0, 1.0, streaming=True)
-    dispatcher.arrive(first, 0.0)
+    dispatcher.arrive([first], 0.0)
     dispatcher.stream_began(first)
     assert dispatcher.timer(5.0) == []
     assert dispatcher.finished("i0", 1, [200], 9.0) == [Answer(first, None, 0)]
@@ -191,34 +206,34 @@ def test_a_stream_that_has_begun_is_not_ended_by_its_deadline() -> None:
 
 def test_a_result_with_missing_members_is_a_502_for_all() -> None:
     dispatcher = make()
-    dispatcher.arrive(request(), 0.0)
+    dispatcher.arrive([request()], 0.0)
     for _ in range(2):
-        dispatcher.arrive(request(), 0.0)
+        dispatcher.arrive([request()], 0.0)
     dispatcher.finished("i0", 1, [200], 0.1)
     assert errors(dispatcher.finished("i0", 2, [200], 0.2)) == ["invalid_result"] * 2
 
 
 def test_giving_up_answers_what_waits() -> None:
     dispatcher = make()
-    dispatcher.arrive(request(), 0.0)
-    dispatcher.arrive(request(), 0.0)
+    dispatcher.arrive([request()], 0.0)
+    dispatcher.arrive([request()], 0.0)
     assert errors(dispatcher.give_up(function_removed(), 0.1)) == ["function_removed"]
     assert dispatcher.in_system == 1
 
 
 def test_a_prediction_that_refuses_everybody_is_doubted_until_somebody_passes() -> None:
     dispatcher = make()
-    dispatcher.arrive(request(), 0.0)
+    dispatcher.arrive([request()], 0.0)
     dispatcher.finished("i0", 1, [200], 10.0)  # the first batch was cold: 10 s
     refused = 0
     now_s = 11.0
-    while not sent(dispatcher.arrive(Request(EVENTS, now_s, now_s + 1.0), now_s)):
+    while not sent(dispatcher.arrive([Request(EVENTS, now_s, now_s + 1.0)], now_s)):
         refused += 1
         now_s += 0.01
         assert refused < 50
     assert refused == 22
     dispatcher.finished("i0", 2, [200], now_s + 0.01)
-    assert sent(dispatcher.arrive(Request(EVENTS, 20.0, 28.0), 20.0))
+    assert sent(dispatcher.arrive([Request(EVENTS, 20.0, 28.0)], 20.0))
 
 
 class Misbehaving:
@@ -245,14 +260,14 @@ class Misbehaving:
 def test_a_policy_that_raises_is_replaced_for_that_decision() -> None:
     dispatcher = make(Misbehaving("raises"))
     first = request()
-    assert sent(dispatcher.arrive(first, 0.0)) == [[first]]
+    assert sent(dispatcher.arrive([first], 0.0)) == [[first]]
     assert dispatcher.policy_errors == 1
 
 
 @pytest.mark.parametrize("what", ["nobody", "twice", "foreign", "nothing"])
 def test_what_a_policy_may_not_do_does_not_happen(what: str) -> None:
     dispatcher = make(Misbehaving(what))
-    assert dispatcher.arrive(request(), 0.0) == []
+    assert dispatcher.arrive([request()], 0.0) == []
     assert dispatcher.policy_errors == 1
     assert dispatcher.queue.requests == 1
 
@@ -260,8 +275,8 @@ def test_what_a_policy_may_not_do_does_not_happen(what: str) -> None:
 def test_integrals_are_exact() -> None:
     dispatcher = make(instances=1)
     dispatcher.instance_ready("i0", 2, 4, 0.0)
-    dispatcher.arrive(request(), 1.0)
-    dispatcher.arrive(request(), 2.0)
+    dispatcher.arrive([request()], 1.0)
+    dispatcher.arrive([request()], 2.0)
     dispatcher.finished("i0", 1, [200], 4.0)
     load = dispatcher.counters(5.0)
     # One request from 1 to 4 s, another from 2 s on; two cores busy from 1 s on.

@@ -39,7 +39,7 @@ def request(at_s: float = 0.0, **options: object) -> Request:
 def arrive(dispatcher: Dispatcher, count: int, at_s: float = 0.0) -> list[Effect]:
     effects: list[Effect] = []
     for _ in range(count):
-        effects += dispatcher.arrive(request(at_s), at_s)
+        effects += dispatcher.arrive([request(at_s)], at_s)
     return effects
 
 
@@ -140,7 +140,7 @@ def test_adaptive_waits_for_a_larger_batch_where_a_shadow_helps() -> None:
         dispatcher.pair_changed("body", pair, 0.0)
         for number in range(20):
             now_s = number * 0.004  # 250 requests/s
-            if sent := sizes(dispatcher.arrive(request(now_s), now_s)):
+            if sent := sizes(dispatcher.arrive([request(now_s)], now_s)):
                 return sent[0]
         return 0
 

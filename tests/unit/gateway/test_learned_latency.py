@@ -92,6 +92,18 @@ def test_a_larger_batch_is_never_predicted_to_be_quicker() -> None:
     assert predicted == sorted(predicted)
 
 
+def test_the_spread_tells_how_far_batches_are_from_what_was_foretold() -> None:
+    latency = LearnedLatency()
+    assert latency.spread("v", 1) == 0.0
+    for _ in range(60):
+        latency.observe("v", 1, 4, 0.1)
+    assert latency.spread("v", 1) == pytest.approx(0.0, abs=0.01)
+    for seconds in (0.12, 0.08) * 40:
+        latency.observe("v", 1, 4, seconds)
+    assert latency.spread("v", 1) == pytest.approx(0.2, abs=0.05)
+    assert latency.spread("v", 2) == 0.0
+
+
 def test_a_given_model_learns_nothing() -> None:
     latency = GivenLatency(Profile())
     latency.observe("v", 1, 1, 99.0)

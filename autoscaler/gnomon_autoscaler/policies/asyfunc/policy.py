@@ -43,7 +43,7 @@ class AsyFunc:
         self.period_s = options.tick_s
         self.default_scheduler = "adaptive" if options.adaptive else "fixed"
         self.needs_profile = True
-        self.needs = frozenset({"place", "size"}) | _needs_of_bursts(options)
+        self.needs = frozenset({"pair", "place", "size"} if options.layers else {"place", "size"})
         self._known = Known(options)
         self._bodies = standard(Bodies(name, options, self._known))
 

@@ -1,0 +1,131 @@
+"""A function's runtime on a real event loop: what arrives in one turn of it is let in together."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+
+import pytest
+
+from gnomon_core.errors import GnomonError
+from gnomon_core.fleet import Instance, InstanceState
+from gnomon_core.functions import FunctionKey
+from gnomon_core.settings import Settings
+from gnomon_core.wire import Frame, Kind, Member
+from gnomon_gateway.dispatch.latency import LearnedLatency
+from gnomon_gateway.dispatch.refusals import function_removed
+from gnomon_gateway.queueing.request import Request
+from gnomon_gateway.scheduling.immediate import Immediate
+from gnomon_gateway.serving.function_runtime import FunctionRuntime
+
+
+class Echo:
+    """An instance that answers when it is told to."""
+
+    unread = False
+
+    def __init__(self) -> None:
+        self.batches: list[list[bytes]] = []
+        self._answer: Callable[[], None] = lambda: None
+
+    def run(self, frame: Frame, done: Callable[[Frame | None], None], stream: Callable[[Frame], None] | None = None) -> None:
+        del stream
+        self.batches.append([bytes(member.body) for member in frame.members])
+        members = [Member(200, 1, b"", member.body) for member in frame.members]
+        self._answer = lambda: done(Frame(Kind.RESULT, frame.batch_id, members=members))
+
+    def cancel(self, batch_id: int) -> None: ...
+
+    async def probe(self, timeout_s: float) -> bool:
+        del timeout_s
+        return True
+
+    def answer(self) -> None:
+        self._answer()
+
+
+class Client:
+    """Hears each of its answers."""
+
+    def __init__(self) -> None:
+        self.heard: list[bytes | str] = []
+
+    def answer(self, member: Member, head: bytes) -> None:
+        del head
+        self.heard.append(bytes(member.body))
+
+    def refuse(self, error: GnomonError) -> None:
+        self.heard.append(error.code)
+
+    def stream(self, frame: Frame) -> None:
+        raise AssertionError(frame)
+
+    def broken(self) -> None:
+        raise AssertionError("broken")
+
+
+class Served:
+    """A function with one instance."""
+
+    def __init__(self) -> None:
+        self.echo = Echo()
+        self.runtime = FunctionRuntime(FunctionKey("fn"), Settings(max_batch=8), Immediate(), LearnedLatency())
+        body = Instance("i1", "fn", 1, "node", 1, 1, InstanceState.READY, 0.0)
+        self.runtime.instance_ready(body, self.echo)
+
+    def send(self, client: Client, body: bytes) -> Request:
+        now_s = time.monotonic()
+        request = Request(self.runtime.event_lane, now_s, now_s + 5, body=body, responder=client)
+        self.runtime.submit(request)
+        return request
+
+
+@pytest.fixture
+async def served() -> Served:
+    return Served()
+
+
+async def test_what_arrives_in_one_turn_of_the_loop_is_one_batch_and_nobody_waits_for_more(served: Served) -> None:
+    client = Client()
+    for body in (b"a", b"b", b"c"):
+        served.send(client, body)
+    await asyncio.sleep(0)
+    assert served.echo.batches == [[b"a", b"b", b"c"]]
+    served.send(client, b"d")
+    await asyncio.sleep(0)
+    served.echo.answer()
+    assert served.echo.batches[1:] == [[b"d"]]
+    assert client.heard == [b"a", b"b", b"c"]
+
+
+async def test_a_client_that_leaves_in_the_turn_in_which_it_came_is_not_served(served: Served) -> None:
+    client = Client()
+    served.send(client, b"stays")
+    served.runtime.left(served.send(client, b"leaves"))
+    await asyncio.sleep(0)
+    assert served.echo.batches == [[b"stays"]]
+    served.echo.answer()
+    assert client.heard == [b"stays"]
+    assert served.runtime.load().queued == served.runtime.load().executing == 0
+
+
+async def test_what_has_just_arrived_is_waited_for_before_the_function_stops(served: Served) -> None:
+    client = Client()
+    served.send(client, b"last")
+    drained = asyncio.ensure_future(served.runtime.drain_all())
+    await asyncio.sleep(0)
+    assert served.echo.batches == [[b"last"]]
+    assert not drained.done()
+    served.echo.answer()
+    await asyncio.wait_for(drained, 1.0)
+    assert client.heard == [b"last"]
+
+
+async def test_what_has_just_arrived_gets_the_error_that_all_get(served: Served) -> None:
+    client = Client()
+    served.send(client, b"running")
+    await asyncio.sleep(0)
+    served.send(client, b"just now")
+    served.runtime.give_up(function_removed())
+    assert client.heard == ["function_removed"]
