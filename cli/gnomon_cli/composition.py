@@ -40,6 +40,7 @@ from gnomon_gateway.build_api import build_routes, payload_secret
 from gnomon_gateway.dispatch.latency import LearnedLatency
 from gnomon_gateway.dispatch.profiled import ProfiledLatency
 from gnomon_gateway.inside_call import Invoker
+from gnomon_gateway.lifecycle.corrections import Corrections
 from gnomon_gateway.lifecycle.manager import Manager, Surroundings
 from gnomon_gateway.logs import LogBook
 from gnomon_gateway.loop_lag import LoopLag
@@ -92,13 +93,16 @@ class Gnomon:
         scaling = ScalingAdapter(policies, self.platform.capabilities)
         self._logs = LogBook(_now)
         profiled = ProfiledLatency()
+        latency = LearnedLatency(profiled)
+        self._corrections = Corrections(options.state / "corrections.json", this_machine().id, latency, clock)
         self.manager = Manager(
             Surroundings(
                 store=self._store,
                 platform=self.platform,
                 scaling=scaling,
-                latency=LearnedLatency(profiled),
+                latency=latency,
                 profiled=profiled,
+                corrections=self._corrections,
                 logs=self._logs,
                 fetch_model=ModelFetcher(repository).fetch,
                 now=_now,
@@ -125,8 +129,9 @@ class Gnomon:
             if namespace not in self._namespaces.names():
                 await self._namespaces.create(StoredNamespace(namespace))
         self._restore_scaling()
+        await asyncio.to_thread(self._corrections.load)
         await self.manager.start()
-        self._tasks.append(asyncio.create_task(self.autoscaler.run()))
+        self._tasks += [asyncio.create_task(self.autoscaler.run()), asyncio.create_task(self._corrections.run())]
         self._keep_house()
         await self._async_queue.start()
         self._loop_lag.start()
@@ -143,6 +148,7 @@ class Gnomon:
             with contextlib.suppress(asyncio.CancelledError):
                 await task
         self._save_scaling()
+        await asyncio.to_thread(self._corrections.save)
         await self.manager.stop()
         await self.platform.stop()
         await self._loop_lag.stop()

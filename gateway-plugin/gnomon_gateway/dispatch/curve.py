@@ -26,9 +26,9 @@ _SPEAKS = 5
 class Curve:
     """Seconds over batch size for one variant on one number of cores, with one Shadow or without.
 
-    `factor` is what the expectation is multiplied by, at first and as it has been learned. `spread` is how far batches are from
-    the curve, in the mean of the last ten or so, as a share of it. `measured_last` says which of several curves is the newest:
-    its owner numbers what is measured.
+    `factor` is what the expectation is multiplied by, at first and as it has been learned; `ratio` is what an earlier curve had
+    learned, if this one goes on where that ended. `spread` is how far batches are from the curve, in the mean of the last ten or
+    so, as a share of it. `measured_last` says which of several curves is the newest: its owner numbers what is measured.
     """
 
     __slots__ = (
@@ -36,13 +36,14 @@ class Curve:
         "factor", "measured_last", "spread",
     )  # fmt: skip
 
-    def __init__(self, expected: Mapping[int, float], factor: float = 1.0) -> None:
+    def __init__(self, expected: Mapping[int, float], factor: float = 1.0, ratio: float | None = None) -> None:
         self.factor = factor
         self.measured_last = 0
         self.spread = 0.0
         self._expected = expected
-        self._ratio = 0.0
-        self._ratios = 0
+        self._ratio = 0.0 if ratio is None else ratio
+        # It speaks, and gives way to the next measurements as one does that has just begun to.
+        self._ratios = 0 if ratio is None else _SPEAKS
         self._means: dict[int, float] = {}
         self._seen: dict[int, int] = {}
         self._fitted: dict[int, float] = {}

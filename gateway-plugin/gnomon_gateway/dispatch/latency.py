@@ -121,6 +121,28 @@ class LearnedLatency:
         )
         return {cores: ratio for _, cores, ratio in known}
 
+    def learned(self, variant: str) -> dict[int, tuple[float, float]]:
+        """By cores of lone Bodies, factor and ratio of their curves; only where enough were measured against a profile."""
+        return {
+            cores: (curve.factor, curve.ratio)
+            for (known, cores, pair), curve in self._curves.items()
+            if known == variant and pair is None and curve.ratio is not None
+        }
+
+    def resume(self, variant: str, cores: int, factor: float, ratio: float) -> None:
+        """Go on from what was `learned` against the same profile. What has been measured since says more."""
+        if (variant, cores, None) in self._curves:
+            return
+        expected = self._expected(variant, cores, None)
+        if expected:
+            self._curves[variant, cores, None] = Curve(expected, factor, ratio)
+            self.revision += 1
+
+    def forget(self, variant: str) -> None:
+        """Its profile is another one: what was measured against the last says nothing."""
+        self._curves = {key: curve for key, curve in self._curves.items() if key[0] != variant}
+        self.revision += 1
+
     def _curve(self, variant: str, cores: int, pair: Pair | None) -> Curve:
         curve = self._curves.get((variant, cores, pair))
         if curve is None:

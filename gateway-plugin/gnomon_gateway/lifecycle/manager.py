@@ -19,6 +19,7 @@ from gnomon_core.settings import Settings
 from gnomon_gateway.dispatch.latency import LiveLatency
 from gnomon_gateway.dispatch.profiled import ProfiledLatency
 from gnomon_gateway.lifecycle.control import ScalingControl
+from gnomon_gateway.lifecycle.corrections import Corrections
 from gnomon_gateway.lifecycle.deployed import Deployed
 from gnomon_gateway.lifecycle.instances import Instances
 from gnomon_gateway.logs import LogBook
@@ -33,8 +34,8 @@ class Surroundings:
     """What the functions live among.
 
     `latency` learns from what is served, `profiled` foretells it of models with a profile; who composes them lets the one begin
-    at the other. `fetch_model` brings a model into the repository if it can be had; `now` gives seconds since 1970; `plugins` are
-    the scheduling policies of third parties that the operator named.
+    at the other. `corrections` remember what was learned before a restart. `fetch_model` brings a model into the repository if it
+    can be had; `now` gives seconds since 1970; `plugins` are the scheduling policies of third parties that the operator named.
     """
 
     store: FunctionStore
@@ -45,6 +46,7 @@ class Surroundings:
     fetch_model: Callable[[str], Awaitable[None]]
     now: Callable[[], float]
     profiled: ProfiledLatency = field(default_factory=ProfiledLatency)
+    corrections: Corrections | None = None
     plugins: Collection[str] = ()
 
 
@@ -225,6 +227,8 @@ class Manager:
         if deployed.profile is not None:
             for variant in deployed.runtime.variants:
                 self._around.profiled.put(variant, deployed.profile)
+                if self._around.corrections is not None:
+                    self._around.corrections.begin(variant, deployed.profile)
 
     async def _begin(self, spec: FunctionSpec, version: int, created_at: float) -> None:
         around, name = self._around, str(spec.key)

@@ -1,0 +1,119 @@
+"""What served latencies have taught about profiles, kept over restarts.
+
+    LearnedLatency ──every few seconds, in a thread──▶ corrections.json ──at the start──▶ LearnedLatency
+
+A machine that is slower than its profile says is so after a restart as well: without this, every restart would begin to trust the
+profile anew, admit what cannot be in time, and learn for some batches. A correction belongs to one machine and to one profile:
+another machine's file, and what was learned against a profile that has been measured again, are left alone.
+
+The file is replaced as a whole, so that a crash leaves the last one or the next; a file that cannot be read is one that is not
+there. Example of an entry: {"resnet50@1": {"profile": "9f2c…", "cores": {"1": [1.22, 1.19]}}}.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import json
+import logging
+import math
+from pathlib import Path
+from threading import Lock
+from typing import Any
+
+from gnomon_core.clock import Clock
+from gnomon_core.json_types import JsonObject
+from gnomon_core.profiles import ModelProfile
+from gnomon_gateway.dispatch.latency import LearnedLatency
+
+FORMAT = "gnomon-corrections/1"
+SAVE_EVERY_S = 5.0
+MOST = 1000
+"""Variants that are remembered, those that have not been served for the longest time being forgotten first."""
+
+_LOG = logging.getLogger("gnomon.gateway")
+
+
+class Corrections:
+    """The corrections of one machine in one file. `load` and `save` block; everything else is called on the event loop."""
+
+    def __init__(self, file: Path, machine_id: str, latency: LearnedLatency, clock: Clock) -> None:
+        self._file = file
+        self._machine_id = machine_id
+        self._latency = latency
+        self._clock = clock
+        self._saved: dict[str, Any] = {}
+        self._profiles: dict[str, str] = {}
+        self._written: JsonObject = {}
+        self._writing = Lock()
+
+    def load(self) -> None:
+        """Read what the last process wrote."""
+        try:
+            document = json.loads(self._file.read_bytes())
+            if (document["format"], document["machine"]) == (FORMAT, self._machine_id):
+                self._saved = dict(document["variants"])
+        except FileNotFoundError:
+            return
+        except (OSError, ValueError, KeyError, TypeError):
+            _LOG.warning("%s cannot be read: latencies are learned afresh", self._file)
+
+    def begin(self, variant: str, profile: ModelProfile) -> None:
+        """From now on the variant is foretold by this profile: go on from what is known of it, forget what was of another."""
+        digest = _digest(profile)
+        known = self._profiles.get(variant)
+        self._profiles[variant] = digest
+        if known == digest:
+            return
+        if known is not None:
+            self._latency.forget(variant)
+        saved = self._saved.pop(variant, None)
+        try:
+            if saved is None or saved["profile"] != digest:
+                return
+            for cores, (factor, ratio) in saved["cores"].items():
+                if 0 < factor < math.inf and 0 < ratio < math.inf:
+                    self._latency.resume(variant, int(cores), factor, ratio)
+        except (ValueError, KeyError, TypeError, AttributeError):
+            _LOG.warning("%s: the saved correction cannot be read: it is learned afresh", variant)
+
+    async def run(self) -> None:
+        """Save what has changed, every few seconds, until cancelled."""
+        while True:
+            await self._clock.sleep(SAVE_EVERY_S)
+            await asyncio.to_thread(self._write, self.to_json())
+
+    def save(self) -> None:
+        """Write what is known now, if it is not what was written last."""
+        self._write(self.to_json())
+
+    def to_json(self) -> JsonObject:
+        """What is known of every variant: learned by this process, else as it was read."""
+        variants = dict(self._saved)
+        for variant, digest in self._profiles.items():
+            learned = self._latency.learned(variant)
+            if learned:
+                cores = {str(cores): [round(value, 4) for value in both] for cores, both in sorted(learned.items())}
+                variants[variant] = {"profile": digest, "cores": cores}
+        newest = dict(list(variants.items())[-MOST:])
+        return {"format": FORMAT, "machine": self._machine_id, "variants": newest}
+
+    def _write(self, document: JsonObject) -> None:
+        # Who stops does not wait for the thread that saves every few seconds.
+        with self._writing:
+            if document == self._written:
+                return
+            temporary = self._file.with_suffix(".new")
+            try:
+                temporary.write_text(json.dumps(document))
+                temporary.replace(self._file)
+            except OSError as error:
+                _LOG.warning("what was learned of latencies cannot be saved: %s", error)
+            else:
+                self._written = document
+
+
+def _digest(profile: ModelProfile) -> str:
+    """Of what the whole model was measured to take: ratios are against these very times."""
+    measured = json.dumps([profile.layers.program_sha256, profile.whole.to_json()], sort_keys=True)
+    return hashlib.sha256(measured.encode()).hexdigest()[:16]
