@@ -23,6 +23,7 @@ class Capabilities:
     victim: bool
     resize: bool
     pair: bool
+    promote: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,10 +39,14 @@ class InstanceRequest:
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """CPU seconds spent since each instance began (summed, also over those that have ended) and memory held now."""
+    """CPU seconds spent since each instance began (summed, also over those that have ended) and memory held now.
+
+    `cost` is in dollars, for platforms that send a bill for what was used.
+    """
 
     cpu_s: float
     memory_bytes: int
+    cost: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)

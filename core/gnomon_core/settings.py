@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from gnomon_core.errors import GnomonError, bad_request
+from gnomon_core.pairs import MAX_SHADOWS
 from gnomon_core.units import parse_duration_s
 
 PREFIX = "gnomon/"
@@ -45,8 +46,10 @@ class Settings:
     """Everything that labels and annotations decide, with units in the names.
 
     `deadline_s` bounds a request's stay when the client sets none; `slo_s` is the objective that batches are timed by and, where
-    it is not set, equals the deadline. `max_wait_s` None leaves the wait to the scheduling policy. `cores` is the size of an instance.
-    `alpha` … `ablation` are those of `asyfunc`, by the names of its paper.
+    it is not set, equals the deadline. `max_wait_s` None leaves the wait to the scheduling policy. `cores` is the size of an instance,
+    `memory_mb` that of one whose cores follow from its memory, on Lambda.
+    `alpha` … `ablation` are those of `asyfunc`, by the names of its paper; `burst_cores`, `promotion` and `max_shadows`
+    go beyond it.
     """
 
     model: str | None = None
@@ -57,6 +60,7 @@ class Settings:
     max_batch: int = 1
     max_wait_s: float | None = None
     cores: int = 1
+    memory_mb: int | None = None
     max_cores: int = 16
     deadline_s: float = 30.0
     queue_max_requests: int = 1024
@@ -67,9 +71,12 @@ class Settings:
     alpha: float = 0.8
     beta: float = 0.6
     gamma: float = 1.0
-    kappa: float = 1.0
+    kappa: float | None = 1.0
     ablation: str = "layers"
     weight_mode: str = "shared"
+    burst_cores: str = "shadow"
+    promotion: bool = False
+    max_shadows: int = 1
     scale: ScaleSettings = field(default_factory=ScaleSettings)
 
 
@@ -132,6 +139,7 @@ TABLE: tuple[Setting, ...] = (
     Setting("gnomon/max-batch", "max_batch", _integer(1, 1024), "a whole number from 1 to 1024", "the largest batch B"),
     Setting("gnomon/max-wait-ms", "max_wait_s", _number(0, 3.6e6, scale=1e-3), "milliseconds >= 0", "the longest wait T for a batch"),
     Setting("gnomon/cores", "cores", _integer(1, 1024), "a whole number from 1 to 1024", "cores of one instance"),
+    Setting("gnomon/memory-mb", "memory_mb", _integer(128, 10_240), "megabytes from 128 to 10240", "memory size on Lambda, instead of what the cores bring"),
     Setting("gnomon/max-cores", "max_cores", _integer(1, 1024), "a whole number from 1 to 1024", "the bound C_max"),
     Setting("gnomon/deadline-ms", "deadline_s", _number(1, 8.64e7, scale=1e-3), "milliseconds from 1 to 86400000", "default deadline of a request"),
     Setting("gnomon/queue-max-requests", "queue_max_requests", _integer(1, 10**6), "a whole number from 1 to 1000000", "requests that may wait"),
@@ -142,9 +150,12 @@ TABLE: tuple[Setting, ...] = (
     Setting("gnomon/alpha", "alpha", _number(0.01, 1), "a number > 0 and <= 1", "share of the Bodies' rate above which there are more (asyfunc)"),
     Setting("gnomon/beta", "beta", _number(0, 1), "a number from 0 to 1, below gnomon/alpha", "share below which there are fewer (asyfunc)"),
     Setting("gnomon/gamma", "gamma", _number(0.1, 10), "a number from 0.1 to 10", "share of the rate above which a burst gets Shadows (asyfunc)"),
-    Setting("gnomon/kappa", "kappa", _number(1e-6, 1e6), "cores per GMAC > 0", "what memory is worth beside cores (asyfunc)"),
+    Setting("gnomon/kappa", "kappa", _number(1e-6, 1e6), "cores per GMAC > 0", "what memory is worth beside cores (asyfunc); default: what the profile and the objective say"),
     Setting("gnomon/ablation", "ablation", _choice("layers", "adaptive", "both"), "layers, adaptive or both", "what asyfunc- does without"),
     Setting("gnomon/weight-mode", "weight_mode", _choice("shared", "private"), "shared or private", "whether instances on a node share one copy of the weights"),
+    Setting("gnomon/burst-cores", "burst_cores", _choice("shadow", "resize", "either"), "shadow, resize or either", "what free cores do for a burst: a Shadow, a larger Body, or what is better (asyfunc)"),
+    Setting("gnomon/max-shadows", "max_shadows", _integer(1, MAX_SHADOWS), f"a whole number from 1 to {MAX_SHADOWS}", "Shadows of one Body (asyfunc)"),
+    Setting("gnomon/promotion", "promotion", _flag, "true or false", "whether a Shadow may become a Body where another Body is needed (asyfunc)"),
 )  # fmt: skip
 
 SCALE_TABLE: tuple[Setting, ...] = (

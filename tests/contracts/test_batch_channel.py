@@ -11,17 +11,22 @@ from pathlib import Path
 
 import pytest
 
+from gnomon_core.functions import FunctionSpec, read_deployment
+from gnomon_core.seam_values import InstanceRequest
 from gnomon_core.seams import BatchChannel
 from gnomon_core.wire import Frame, Kind
+from gnomon_platforms.aws_lambda.platform import LambdaPlatform
+from gnomon_platforms.aws_lambda.testing.account import Account, account, backend
+from gnomon_platforms.aws_lambda.testing.built import BuiltFolder
 from gnomon_platforms.local.channel import UnixChannel, channel_pair
-from gnomon_platforms.testing import answers, request_frame, send
+from gnomon_platforms.testing import NoModels, Recorder, answers, request_frame, send
 
 Instance = tuple[subprocess.Popen[bytes], socket.socket]
 INSTANCE = Path(__file__).with_name("echo_instance.py")
 
 
 class BatchChannelContract:
-    """Needs the fixtures `channel`, to an instance that runs echo_instance.py's application, and `pid`, its process."""
+    """Needs the fixture `channel`, to an instance that runs echo_instance.py's application."""
 
     async def test_a_result_has_one_member_per_member_in_the_same_order(self, channel: BatchChannel) -> None:
         bodies = [b"%d" % number for number in range(700)]
@@ -60,20 +65,6 @@ class BatchChannelContract:
 
     async def test_an_instance_that_dies_gives_its_batch_back_as_none(self, channel: BatchChannel) -> None:
         assert await send(channel, request_frame(b"", meta=b"POST\n/crash\n\n")) is None
-        assert not channel.unread
-
-    async def test_a_batch_that_its_instance_never_read_is_known_as_such(self, channel: BatchChannel, pid: int) -> None:
-        os.kill(pid, signal.SIGSTOP)
-        answer = send(channel, request_frame(b"x" * 100_000))
-        os.kill(pid, signal.SIGKILL)
-        assert await answer is None
-        assert channel.unread
-
-    async def test_one_that_was_told_more_may_have_read_its_batch(self, channel: BatchChannel, pid: int) -> None:
-        answer = send(channel, request_frame(b"", meta=b"POST\n/slow\n\n"))
-        channel.cancel(1)
-        os.kill(pid, signal.SIGKILL)
-        assert await answer is None
         assert not channel.unread
 
     async def test_a_batch_for_a_dead_instance_is_none_as_well(self, channel: BatchChannel) -> None:
@@ -119,6 +110,24 @@ class BatchChannelContract:
     async def test_a_healthy_instance_answers_a_probe(self, channel: BatchChannel) -> None:
         assert await channel.probe(5.0)
 
+
+class ProcessChannelContract(BatchChannelContract):
+    """What can be promised beside it where an instance is one process. Needs the fixture `pid`, that process."""
+
+    async def test_a_batch_that_its_instance_never_read_is_known_as_such(self, channel: BatchChannel, pid: int) -> None:
+        os.kill(pid, signal.SIGSTOP)
+        answer = send(channel, request_frame(b"x" * 100_000))
+        os.kill(pid, signal.SIGKILL)
+        assert await answer is None
+        assert channel.unread
+
+    async def test_one_that_was_told_more_may_have_read_its_batch(self, channel: BatchChannel, pid: int) -> None:
+        answer = send(channel, request_frame(b"", meta=b"POST\n/slow\n\n"))
+        channel.cancel(1)
+        os.kill(pid, signal.SIGKILL)
+        assert await answer is None
+        assert not channel.unread
+
     async def test_a_frozen_instance_does_not(self, channel: BatchChannel, pid: int) -> None:
         os.kill(pid, signal.SIGSTOP)
         assert not await channel.probe(0.2)
@@ -126,7 +135,7 @@ class BatchChannelContract:
         assert await channel.probe(5.0)
 
 
-class TestUnixChannel(BatchChannelContract):
+class TestUnixChannel(ProcessChannelContract):
     @pytest.fixture
     def process(self) -> Iterator[Instance]:
         ours, theirs = channel_pair()
@@ -188,3 +197,57 @@ class TestUnixChannel(BatchChannelContract):
         with pytest.raises(RuntimeError, match="in flight"):
             channel.run(request_frame(b"2"), lambda _: None)
         await answer
+
+
+@pytest.fixture(scope="module")
+def moto_address() -> Iterator[str]:
+    with backend() as address:
+        yield address
+
+
+class TestLambdaChannel(BatchChannelContract):
+    @pytest.fixture
+    def aws(self, moto_address: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Account]:
+        with account(tmp_path, moto_address) as made:
+            for name, value in made.variables.items():
+                monkeypatch.setenv(name, value)
+            yield made
+
+    @pytest.fixture
+    async def channel(self, aws: Account, tmp_path: Path) -> AsyncIterator[BatchChannel]:
+        folder = tmp_path / "handler"
+        folder.mkdir()
+        (folder / "handler.py").write_bytes(INSTANCE.read_bytes())
+        platform, told = LambdaPlatform(aws.options(), NoModels(), BuiltFolder(folder)), Recorder()
+        await platform.start(told)
+        yield await told.channel((await platform.create(InstanceRequest(echo(), 1, 1, None, {}))).id)
+        await platform.stop()
+        assert aws.keys() == [], "a batch that was handed over has been left behind"
+
+    async def test_a_batch_that_lambda_never_began_is_known_as_such(self, channel: BatchChannel, aws: Account) -> None:
+        aws.client("lambda").delete_function(FunctionName="gnomon-echo-openfaas-fn-zip")
+        aws.service.forget("gnomon-echo-openfaas-fn-zip")
+        assert await send(channel, request_frame(b"x")) is None
+        assert channel.unread
+
+    async def test_one_whose_sandbox_is_killed_may_have_run(self, channel: BatchChannel, aws: Account) -> None:
+        answer = send(channel, request_frame(b"", meta=b"POST\n/slow\n\n"))
+        await asyncio.to_thread(aws.service.wait_for_running)
+        channel.cancel(1)
+        aws.service.sandboxes[-1].process.kill()
+        assert await answer is None
+        assert not channel.unread
+
+    async def test_a_probe_runs_nothing(self, channel: BatchChannel, aws: Account) -> None:
+        before = len(aws.service.calls)
+        assert [await channel.probe(5.0) for _ in range(3)] == [True] * 3
+        assert [kind for _, kind in aws.service.calls[before:]] == ["DryRun"]
+
+    async def test_a_function_that_is_gone_answers_none(self, channel: BatchChannel, aws: Account) -> None:
+        aws.client("lambda").delete_function(FunctionName="gnomon-echo-openfaas-fn-zip")
+        aws.service.forget("gnomon-echo-openfaas-fn-zip")
+        assert not await channel.probe(5.0)
+
+
+def echo() -> FunctionSpec:
+    return read_deployment({"service": "echo", "image": "built/echo:1"})

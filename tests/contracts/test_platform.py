@@ -1,7 +1,7 @@
 """What every platform promises its owner. A new implementation inherits `PlatformContract`."""
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
 import pytest
@@ -11,6 +11,8 @@ from gnomon_core.fleet import InstanceState
 from gnomon_core.functions import FunctionSpec, read_deployment
 from gnomon_core.seam_values import InstanceRequest
 from gnomon_core.seams import BatchChannel, Platform
+from gnomon_platforms.aws_lambda.platform import LambdaPlatform
+from gnomon_platforms.aws_lambda.testing.account import Account, account, backend
 from gnomon_platforms.local.platform import LocalPlatform
 from gnomon_platforms.testing import NoModels, NothingBuilt, Recorder, answers, request_frame, send
 
@@ -191,6 +193,43 @@ class TestLocalPlatform(PlatformContract):
         made = [await platform.create(instance_of(deployment())) for _ in range(8)]
         await asyncio.gather(*(told.channel(instance.id) for instance in made))
         assert len(platform.instances("echo.openfaas-fn")) == 8
+
+
+@pytest.fixture(scope="module")
+def moto_address() -> Iterator[str]:
+    with backend() as address:
+        yield address
+
+
+class TestLambdaPlatform(PlatformContract):
+    @pytest.fixture
+    def aws(self, moto_address: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Account]:
+        with account(tmp_path, moto_address) as made:
+            for name, value in made.variables.items():
+                monkeypatch.setenv(name, value)
+            yield made
+
+    @pytest.fixture
+    async def started(self, aws: Account) -> AsyncIterator[Started]:
+        platform, told = LambdaPlatform(aws.options(), NoModels(), NothingBuilt()), Recorder()
+        await platform.start(told)
+        yield platform, told
+        await platform.stop()
+
+    async def test_nothing_is_left_on_lambda_when_it_stops(self, started: Started, aws: Account) -> None:
+        platform, told = started
+        instance = await platform.create(instance_of(deployment()))
+        await told.channel(instance.id)
+        assert aws.functions() == ["gnomon-echo-openfaas-fn-zip"]
+        await platform.stop()
+        assert aws.functions() == []
+
+    async def test_more_slots_than_the_concurrency_are_refused(self, started: Started) -> None:
+        platform, _ = started
+        made = [await platform.create(instance_of(deployment())) for _ in range(8)]
+        with pytest.raises(GnomonError) as refused:
+            await platform.create(instance_of(deployment()))
+        assert (refused.value.code, len(made)) == ("no_capacity", 8)
 
 
 async def allowed_cpus(channel: BatchChannel) -> int:

@@ -1,0 +1,138 @@
+"""What crosses to AWS Lambda and back: one JSON document for a frame, because an Invoke's payload must be JSON.
+
+    there   {"gnomon": 1, "frame": BASE64 | "from": URL, "reply_to": URL}
+    back    {"gnomon": 1, "frames": BASE64 | "stored_bytes": N | "too_large": N, "sandbox": ID, "batches": N}
+
+The frames are those of `wire`, in base64 only here: four bytes for three. Both payloads of a synchronous Invoke are limited to
+6 MB, so a frame of up to 4,718,000 bytes travels inside. A larger one lies in S3, raw, and the document holds an address that
+S3 was asked to sign: whoever reads or writes there needs neither credentials nor a client of S3.
+
+`sandbox` names the process that answered and `batches` counts what it has answered, this one included: 1 is a cold start.
+"""
+
+from __future__ import annotations
+
+import binascii
+from base64 import b64decode, b64encode
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+FORMAT = 1
+LIMIT_BYTES = 6_291_456
+"""6 MB, of the request and of the response of a synchronous Invoke each."""
+ENVELOPE_BYTES = 8_192
+"""Held for what is in a document beside the frame: two signed addresses of S3 take up to 2,000 bytes each."""
+INLINE_BYTES = (LIMIT_BYTES - ENVELOPE_BYTES) // 4 * 3
+"""The largest frame that travels inside: 4,712,448 bytes."""
+BODY_VARIABLE = "GNOMON_LAUNCH"
+"""The function's variable that holds its Launch as JSON."""
+
+
+class EnvelopeError(ValueError):
+    """The document is not one of ours."""
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """A frame for a function: inside, or where it lies; and where an answer goes that is too large to come back inside."""
+
+    frame: bytes | None = None
+    source: str | None = None
+    reply_to: str | None = None
+
+    def to_json(self) -> dict[str, Any]:
+        document: dict[str, Any] = {"gnomon": FORMAT}
+        if self.frame is not None:
+            document["frame"] = b64encode(self.frame).decode("ascii")
+        if self.source is not None:
+            document["from"] = self.source
+        if self.reply_to is not None:
+            document["reply_to"] = self.reply_to
+        return document
+
+    @staticmethod
+    def from_json(document: object) -> Call:
+        """Read a call.
+
+        Raises:
+            EnvelopeError: it is none.
+
+        """
+        found = _checked(document)
+        call = Call(_bytes(found, "frame"), _text(found, "from"), _text(found, "reply_to"))
+        if (call.frame is None) == (call.source is None):
+            raise EnvelopeError("a call has either a frame or an address that it lies at")
+        return call
+
+
+@dataclass(frozen=True, slots=True)
+class Reply:
+    """A function's answer: frames one after the other, inside; or how many bytes of them lie where the call said.
+
+    `too_large` says instead how large they were when there was nowhere to put them.
+    """
+
+    frames: bytes | None = None
+    stored_bytes: int | None = None
+    too_large: int | None = None
+    sandbox: str = ""
+    batches: int = 0
+
+    def to_json(self) -> dict[str, Any]:
+        document: dict[str, Any] = {"gnomon": FORMAT, "sandbox": self.sandbox, "batches": self.batches}
+        if self.frames is not None:
+            document["frames"] = b64encode(self.frames).decode("ascii")
+        if self.stored_bytes is not None:
+            document["stored_bytes"] = self.stored_bytes
+        if self.too_large is not None:
+            document["too_large"] = self.too_large
+        return document
+
+    @staticmethod
+    def from_json(document: object) -> Reply:
+        """Read a reply.
+
+        Raises:
+            EnvelopeError: it is none.
+
+        """
+        found = _checked(document)
+        reply = Reply(
+            _bytes(found, "frames"),
+            _count(found, "stored_bytes"),
+            _count(found, "too_large"),
+            _text(found, "sandbox") or "",
+            _count(found, "batches") or 0,
+        )
+        if sum(one is not None for one in (reply.frames, reply.stored_bytes, reply.too_large)) != 1:
+            raise EnvelopeError("a reply has frames, or says where they are, or why there are none")
+        return reply
+
+
+def _checked(document: object) -> Mapping[str, Any]:
+    if not isinstance(document, dict) or document.get("gnomon") != FORMAT:
+        raise EnvelopeError("not a document of Gnomon's")
+    return document
+
+
+def _bytes(document: Mapping[str, Any], name: str) -> bytes | None:
+    text = _text(document, name)
+    try:
+        return None if text is None else b64decode(text, validate=True)
+    except (binascii.Error, ValueError):
+        raise EnvelopeError(f"{name} is not base64") from None
+
+
+def _text(document: Mapping[str, Any], name: str) -> str | None:
+    value = document.get(name)
+    if value is not None and not isinstance(value, str):
+        raise EnvelopeError(f"{name} is not a text")
+    return value
+
+
+def _count(document: Mapping[str, Any], name: str) -> int | None:
+    value = document.get(name)
+    if value is not None and (type(value) is not int or value < 0):
+        raise EnvelopeError(f"{name} is not a number of something")
+    return value

@@ -1,0 +1,183 @@
+"""The function that runs on AWS Lambda: `gnomon_runtime.aws_lambda.handler`.
+
+    import ─▶ fetch the model's files from S3 to /tmp ─▶ load the application ─▶ Invoke after Invoke: call → frames → reply
+
+A sandbox runs one Invoke at a time and keeps what it has loaded for the next. All that is slow happens when this module is
+imported under Lambda, in the phase before the first Invoke, for which Lambda gives a whole core whatever the memory size is.
+
+The variable GNOMON_LAUNCH says what is served: a `Launch` whose options may name files in S3, `{"s3": {NAME: {"bucket", "key",
+"sha256"}}}`. They are fetched in parallel parts and hashed before anything reads them. The function's own variables are the
+launch's environment.
+
+One bad member never fails its neighbours: that is the application's promise. What raises here has no answer for anybody, and
+Lambda reports it as a function error.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import http.client
+import importlib
+import json
+import os
+import time
+import urllib.error
+import urllib.request
+import uuid
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from gnomon_core.errors import GnomonError
+from gnomon_core.lambda_envelope import BODY_VARIABLE, INLINE_BYTES, Call, Reply
+from gnomon_core.launch import Launch
+from gnomon_core.wire import MAX_FRAME_BYTES, Frame, Kind, Member, WireError, decode, encode
+from gnomon_runtime.application import Application
+from gnomon_runtime.applications import load
+
+MB_PER_CORE = 1769
+FILES = Path("/tmp/gnomon")  # noqa: S108 - a sandbox's only writable place, and its own
+TRANSFER_TIMEOUT_S = 60.0
+
+
+class Sandbox:
+    """One loaded function and what it has answered so far."""
+
+    def __init__(self, application: Application) -> None:
+        self._application = application
+        self._id = uuid.uuid4().hex
+        self._epoch = 0
+        self._batches = 0
+
+    def answer(self, document: object, remaining_s: float) -> dict[str, Any]:
+        """The reply to a call. `remaining_s` is how long Lambda lets this Invoke run.
+
+        Raises:
+            ValueError: the document or the frame in it is not ours.
+            OSError: what was handed over in S3 cannot be read, or the answer cannot be put there.
+
+        """
+        call = Call.from_json(document)
+        began_s = time.monotonic()
+        frame = decode(call.frame if call.frame is not None else _get(str(call.source), remaining_s))
+        frames = self._run(frame)
+        self._batches += frame.kind is Kind.BATCH
+        reply = Reply(sandbox=self._id, batches=self._batches)
+        if len(frames) <= INLINE_BYTES:
+            return replace(reply, frames=frames).to_json()
+        if call.reply_to is None:
+            return replace(reply, too_large=len(frames)).to_json()
+        _put(call.reply_to, frames, remaining_s - (time.monotonic() - began_s))
+        return replace(reply, stored_bytes=len(frames)).to_json()
+
+    def _run(self, frame: Frame) -> bytes:
+        if frame.kind is Kind.HELLO:
+            hello = {**self._application.hello(), "sandbox": self._id}
+            return encode(Frame(Kind.HELLO, frame.batch_id, frame.epoch, head=json.dumps(hello).encode()))
+        if frame.kind is not Kind.BATCH or not frame.members:
+            raise WireError(f"a {frame.kind.name} frame of {len(frame.members)} members in an Invoke")
+        if frame.epoch < self._epoch:
+            return encode(_refused(frame, self._epoch))
+        self._epoch = frame.epoch
+        answer = self._application.run(frame)
+        return encode(answer) if isinstance(answer, Frame) else b"".join(map(encode, answer))
+
+
+def launch_from(environment: Mapping[str, str]) -> Launch:
+    """What a sandbox serves: the launch in its variable, with as many cores as its memory size brings.
+
+    1,769 MB are one vCPU; a sandbox of 3,008 MB computes with 2 threads.
+    """
+    launch = Launch.from_json(environment[BODY_VARIABLE])
+    memory_mb = int(environment.get("AWS_LAMBDA_FUNCTION_MEMORY_SIZE") or MB_PER_CORE)
+    cores = min(-(-memory_mb // MB_PER_CORE), len(os.sched_getaffinity(0)))
+    own = {name: value for name, value in environment.items() if name != BODY_VARIABLE}
+    return replace(
+        launch,
+        instance_id=environment.get("AWS_LAMBDA_LOG_STREAM_NAME") or launch.instance_id,
+        cores=max(1, cores),
+        environment={**own, **launch.environment},
+    )
+
+
+def start(environment: Mapping[str, str]) -> Sandbox:
+    """A sandbox that is ready to answer.
+
+    Raises:
+        GnomonError: 500 `model_corrupt`: a file is not the one that it should be.
+        Exception: whatever the function's own code raises while it is loaded.
+
+    """
+    launch = launch_from(environment)
+    stored: Mapping[str, Mapping[str, str]] = launch.options.get("s3", {})
+    fetched = {name: str(_fetch(name, place)) for name, place in stored.items()}
+    root = environment.get("LAMBDA_TASK_ROOT", "")
+    folder = {"folder": str(Path(root, launch.options["folder"]))} if "folder" in launch.options else {}
+    return Sandbox(load(replace(launch, options={**launch.options, **fetched, **folder})))
+
+
+def handler(event: object, context: Any) -> dict[str, Any]:
+    """What Lambda calls."""
+    return _sandbox().answer(event, context.get_remaining_time_in_millis() / 1000)
+
+
+def _fetch(name: str, place: Mapping[str, str]) -> Path:
+    """An object of S3 as a file, whole and verified. The name's ending is kept: readers go by it."""
+    file = FILES / f"{place['sha256']}-{name}"
+    if file.is_file():
+        return file
+    FILES.mkdir(parents=True, exist_ok=True)
+    incoming = file.with_suffix(".incoming")
+    client = importlib.import_module("boto3").client("s3")
+    client.download_file(place["bucket"], place["key"], str(incoming))
+    with incoming.open("rb") as read:
+        found = hashlib.file_digest(read, "sha256").hexdigest()
+    if found != place["sha256"]:
+        incoming.unlink()
+        raise GnomonError(
+            500, "model_corrupt", f"s3://{place['bucket']}/{place['key']} does not have the SHA-256 {place['sha256']}."
+        )
+    incoming.replace(file)
+    return file
+
+
+def _get(address: str, timeout_s: float) -> bytes:
+    with urllib.request.urlopen(_http(address), timeout=min(TRANSFER_TIMEOUT_S, max(1.0, timeout_s))) as answer:  # noqa: S310 - _http looks at the scheme
+        data: bytes = answer.read(MAX_FRAME_BYTES + 1)
+    return data
+
+
+def _put(address: str, data: bytes, timeout_s: float) -> None:
+    request = urllib.request.Request(_http(address), data, {"Content-Type": "application/octet-stream"}, method="PUT")  # noqa: S310 - _http looks at the scheme
+    try:
+        urllib.request.urlopen(request, timeout=min(TRANSFER_TIMEOUT_S, max(1.0, timeout_s))).close()  # noqa: S310 - as above
+    except (urllib.error.HTTPError, http.client.HTTPException) as error:
+        raise OSError(f"S3 did not take an answer of {len(data)} bytes: {error}") from error
+
+
+def _http(address: str) -> str:
+    if not address.startswith(("https://", "http://")):
+        raise ValueError("an address that is not HTTP")
+    return address
+
+
+def _refused(frame: Frame, newest: int) -> Frame:
+    text = f"This batch is from epoch {frame.epoch}; the function's queue has moved on to {newest}."
+    error = GnomonError(409, "stale_epoch", text, "Try again.")
+    member = Member(409, 1, b"Content-Type: application/json", error.body())
+    return Frame(Kind.RESULT, frame.batch_id, frame.epoch, members=[member] * len(frame.members))
+
+
+_STARTED: list[Sandbox] = []
+
+
+def _sandbox() -> Sandbox:
+    if not _STARTED:
+        _STARTED.append(start(os.environ))
+    return _STARTED[0]
+
+
+if "AWS_LAMBDA_RUNTIME_API" in os.environ and BODY_VARIABLE in os.environ:
+    # In the phase before the first Invoke, where a failure is reported as one of starting.
+    _sandbox()

@@ -1,0 +1,242 @@
+"""The batch channel to Lambda: a batch is one Invoke, in a thread beside the event loop.
+
+    run ▶ Invoke ─┬─ answered ▶ done(RESULT)
+                  ├─ throttled ▶ a pause with full jitter ▶ Invoke again, until the batch's time is over ▶ 503 for each member
+                  ├─ too large ▶ 413 for each member
+                  └─ lost, refused, out of patience ▶ done(None), and the channel has ended
+
+The socket waits as long as the batch may, and two seconds for the way: Lambda ends a function that overran by itself, and then
+says so. Nothing can stop an Invoke: one that is cancelled runs to its end, and its answer is dropped where nobody waits for it.
+A streamed answer comes in one piece when the function has ended, and is told part by part.
+
+A probe asks Lambda whether it would take an Invoke, at most once a minute, and runs nothing: who looks after sandboxes is AWS.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Callable, Sequence
+from concurrent.futures import Executor
+from dataclasses import dataclass, replace
+
+from gnomon_core.clock import Clock
+from gnomon_core.errors import GnomonError
+from gnomon_core.wire import Frame, FrameReader, Kind, Member, WireError, encode
+from gnomon_platforms.aws_lambda.invoking import Fate, Invoker, Outcome, Target
+from gnomon_platforms.aws_lambda.reports import LogTail
+
+GRACE_S = 2.0
+FIRST_PAUSE_S = 0.1
+LONGEST_PAUSE_S = 5.0
+ADDRESS_RENEWED_S = 900.0
+"""Addresses are signed for an hour by keys that may not last as long."""
+PROBED_S = 60.0
+TELL_AT_ONCE = 64
+"""Parts of a stream that are told before the event loop gets its turn."""
+
+Done = Callable[[Frame | None], None]
+Stream = Callable[[Frame], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Surroundings:
+    """What channels share: who makes Invokes and in which threads, time, chance, and where reports and leftovers go.
+
+    `remove` deletes keys of S3 behind the caller.
+    """
+
+    invoker: Invoker
+    threads: Executor
+    clock: Clock
+    chance: random.Random
+    remove: Callable[[Sequence[str]], None]
+
+
+class LambdaChannel:
+    """One lane to a published version; `target` may be replaced between batches. See `gnomon_core.seams.BatchChannel`.
+
+    `timeout_s` bounds batches that have no deadline. `on_tail` gets what each Invoke wrote and took, `on_lost` why the channel
+    has ended; once.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        target: Target,
+        timeout_s: float,
+        around: Surroundings,
+        *,
+        on_tail: Callable[[LogTail], None],
+        on_lost: Callable[[str], None],
+    ) -> None:
+        self.target = target
+        self.unread = False
+        self._name = name
+        self._timeout_s = timeout_s
+        self._around = around
+        self._on_tail = on_tail
+        self._on_lost = on_lost
+        self._closed = False
+        self._task: asyncio.Task[None] | None = None
+        self._batch_id: int | None = None
+        self._cancelled = False
+        self._address: tuple[str | None, float] | None = None
+        self._probed: tuple[bool, float] | None = None
+
+    def run(self, frame: Frame, done: Done, stream: Stream | None = None) -> None:
+        """Send a batch."""
+        if self._batch_id is not None:
+            raise RuntimeError("a batch is in flight on this channel already")
+        loop = asyncio.get_running_loop()
+        if self._closed:
+            self.unread = True
+            loop.call_soon(done, None)
+            return
+        self._batch_id, self._cancelled = frame.batch_id, False
+        self._task = loop.create_task(self._carry(frame, done, stream))
+
+    def cancel(self, batch_id: int) -> None:
+        """Nobody waits for this batch: if Lambda has not taken it yet, it will not be asked again."""
+        if batch_id == self._batch_id:
+            self._cancelled = True
+
+    async def probe(self, timeout_s: float) -> bool:
+        """Whether Lambda would take an Invoke."""
+        now_s = self._around.clock.now_s()
+        if self._closed or (self._probed is not None and now_s < self._probed[1] + PROBED_S):
+            return not self._closed and self._probed is not None and self._probed[0]
+        asked = asyncio.get_running_loop().run_in_executor(self._around.threads, self._around.invoker.reachable, self.target)
+        reachable = await asked if (await asyncio.wait({asked}, timeout=timeout_s))[0] else False
+        self._probed = (reachable, now_s)
+        return reachable
+
+    async def hello(self, timeout_s: float) -> None:
+        """Let a sandbox begin, and return when it can answer.
+
+        Raises:
+            GnomonError: 503 `function_failed`, with what it said.
+
+        """
+        outcome = await self._attempts(Frame(Kind.HELLO, budget_s=timeout_s), timeout_s)
+        if outcome.fate is not Fate.ANSWERED or not outcome.frames:
+            words = " | ".join(outcome.tail.lines[-5:])
+            raise GnomonError(503, "function_failed", f"{outcome.reason}{f'; its log ends: {words}' if words else ''}")
+
+    def close(self) -> None:
+        """End it without a word. A batch in flight is lost."""
+        self._closed = True
+        if self._task is not None:
+            self._task.cancel()
+
+    async def _carry(self, frame: Frame, done: Done, stream: Stream | None) -> None:
+        try:
+            outcome = await self._attempts(frame, frame.budget_s or self._timeout_s)
+        except asyncio.CancelledError:
+            self._finish(done, None)
+            return
+        if outcome.fate is Fate.ANSWERED:
+            try:
+                await self._tell(frame, list(FrameReader().feed(outcome.frames)), done, stream)
+            except WireError as error:
+                self._lose(done, f"the function sent what is not a result: {error}")
+        elif outcome.fate is Fate.THROTTLED:
+            self._finish(done, _refused(frame, throttled(outcome.reason)))
+        elif outcome.fate is Fate.TOO_LARGE:
+            self._finish(done, _refused(frame, too_large(outcome.reason)))
+        else:
+            self._lose(done, outcome.reason, unread=outcome.fate is Fate.REFUSED)
+
+    async def _attempts(self, frame: Frame, budget_s: float) -> Outcome:
+        """Invoke, and again while Lambda does not begin it and somebody waits."""
+        clock, chance = self._around.clock, self._around.chance
+        until_s, longest_s = clock.now_s() + budget_s, FIRST_PAUSE_S
+        while True:
+            left_s = until_s - clock.now_s()
+            outcome = await self._attempt(replace(frame, budget_s=max(0.0, left_s) if frame.budget_s else 0.0), left_s)
+            pause_s = chance.uniform(0.0, longest_s)
+            if outcome.fate is not Fate.THROTTLED or self._cancelled or clock.now_s() + pause_s >= until_s:
+                return outcome
+            longest_s = min(2 * longest_s, LONGEST_PAUSE_S)
+            await clock.sleep(pause_s)
+
+    async def _attempt(self, frame: Frame, left_s: float) -> Outcome:
+        patience_s = max(left_s, 1.0) + GRACE_S
+        asked = asyncio.get_running_loop().run_in_executor(self._around.threads, self._invoke, frame, patience_s)
+        finished, _ = await asyncio.wait({asked}, timeout=patience_s)
+        if not finished:
+            # The thread is held by its socket, for as long again at the most; what it brings is dropped.
+            asked.add_done_callback(lambda late: None if late.cancelled() else self._account(late.result()))
+            return Outcome(Fate.LOST, reason=f"no answer within {patience_s:.1f} s")
+        outcome = await asked
+        self._account(outcome)
+        return outcome
+
+    def _invoke(self, frame: Frame, patience_s: float) -> Outcome:
+        """In a thread."""
+        invoker, now_s = self._around.invoker, self._around.clock.now_s()
+        if self._address is None or now_s > self._address[1] + ADDRESS_RENEWED_S:
+            try:
+                self._address = (invoker.reply_address(self._name), now_s)
+            except GnomonError as error:
+                return Outcome(Fate.REFUSED, reason=str(error))
+        return invoker.invoke(self.target, encode(frame), self._name, self._address[0], patience_s)
+
+    def _account(self, outcome: Outcome) -> None:
+        self._on_tail(outcome.tail)
+        if outcome.left:
+            self._around.remove(outcome.left)
+
+    async def _tell(self, batch: Frame, frames: Sequence[Frame], done: Done, stream: Stream | None) -> None:
+        """Hand on what came back: a result, or a stream's parts."""
+        if not frames or any(frame.batch_id != batch.batch_id for frame in frames):
+            raise WireError("frames that answer no batch")
+        first, last = frames[0], frames[-1]
+        if first.kind is Kind.RESULT:
+            if len(frames) > 1 or len(first.members) != len(batch.members):
+                raise WireError("a result that answers no batch")
+            self._finish(done, first)
+            return
+        if first.kind is not Kind.STREAM_START or last.kind is not Kind.STREAM_END:
+            raise WireError(f"a {first.kind.name} frame from a function")
+        whole = Frame(Kind.RESULT, batch.batch_id, batch.epoch)
+        if stream is None:
+            body = b"".join(bytes(member.body) for part in frames[1:-1] for member in part.members)
+            start = first.members[0] if first.members else Member(200, 1, b"", b"")
+            whole = replace(whole, members=(start._replace(body=body),))
+        else:
+            for number, part in enumerate(frames, 1):
+                stream(part)
+                if self._cancelled:
+                    break
+                if number % TELL_AT_ONCE == 0:
+                    await asyncio.sleep(0)
+        # An end with a member says that the answer broke off.
+        self._finish(done, None if last.members else whole)
+
+    def _finish(self, done: Done, result: Frame | None) -> None:
+        self._batch_id = self._task = None
+        done(result)
+
+    def _lose(self, done: Done, reason: str, *, unread: bool = False) -> None:
+        self._closed, self.unread = True, unread
+        self._finish(done, None)
+        self._on_lost(reason)
+
+
+def throttled(reason: str) -> GnomonError:
+    """The answer to a batch that Lambda did not begin."""
+    text = f"Lambda did not begin this batch in its time: {reason}"
+    hint = "Ask AWS for more concurrent executions, or allow longer deadlines."
+    return GnomonError(503, "lambda_throttled", text, hint, retry_after_s=LONGEST_PAUSE_S)
+
+
+def too_large(what: str) -> GnomonError:
+    """The answer to a batch that does not fit through."""
+    text = f"{what[:1].upper()}{what[1:]} is more than an Invoke takes."
+    return GnomonError(413, "payload_too_large", text, "Start Gnomon with --lambda-bucket NAME, or send less at once.")
+
+
+def _refused(frame: Frame, error: GnomonError) -> Frame:
+    member = Member(error.status, 1, b"Content-Type: application/json", error.body())
+    return Frame(Kind.RESULT, frame.batch_id, frame.epoch, members=[member] * len(frame.members))

@@ -1,0 +1,85 @@
+"""What AWS refuses, in one line that says what to do about it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from botocore import exceptions
+
+from gnomon_core.errors import GnomonError
+
+POLICY = "deploy/lambda/gateway-policy.json"
+_DENIED = frozenset({"AccessDenied", "AccessDeniedException", "UnauthorizedOperation", "403", "Forbidden"})
+_UNKNOWN_KEY = frozenset({"InvalidClientTokenId", "UnrecognizedClientException", "InvalidAccessKeyId", "SignatureDoesNotMatch"})
+_EXPIRED = frozenset({"ExpiredToken", "ExpiredTokenException", "RequestExpired"})
+
+
+def error_code(error: exceptions.ClientError) -> str:
+    """AWS's name of an error."""
+    return str(error.response.get("Error", {}).get("Code", ""))
+
+
+def http_status(error: exceptions.ClientError) -> int:
+    """The status that it came with."""
+    return int(error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0))
+
+
+@contextmanager
+def told(doing: str) -> Iterator[None]:
+    """Whatever boto3 raises in here becomes a GnomonError. `doing` completes "AWS does not let Gnomon …".
+
+    Raises:
+        GnomonError: 503 `aws_credentials`, `aws_region`, `aws_denied`, `aws_role`, `aws_unreachable` or `aws_refused`.
+
+    """
+    try:
+        yield
+    except (exceptions.NoCredentialsError, exceptions.PartialCredentialsError, exceptions.CredentialRetrievalError) as error:
+        raise GnomonError(
+            503,
+            "aws_credentials",
+            f"There are no AWS credentials to {doing}: {error}.".replace("..", "."),
+            "Set AWS_PROFILE, or AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or run `aws configure`.",
+        ) from None
+    except exceptions.NoRegionError:
+        raise GnomonError(503, "aws_region", "No AWS region is named.", "Set AWS_REGION, such as eu-central-1.") from None
+    except exceptions.ClientError as error:
+        raise _refused(error, doing) from error
+    except exceptions.BotoCoreError as error:
+        raise GnomonError(
+            503,
+            "aws_unreachable",
+            f"AWS cannot be reached to {doing}: {error}",
+            "Check the network, AWS_REGION and AWS_ENDPOINT_URL.",
+        ) from error
+
+
+def _refused(error: exceptions.ClientError, doing: str) -> GnomonError:
+    code, text = error_code(error), str(error.response.get("Error", {}).get("Message", error))
+    if code in _UNKNOWN_KEY:
+        return GnomonError(
+            503, "aws_credentials", f"AWS does not know these credentials: {text}", "Check AWS_PROFILE or the keys."
+        )
+    if code in _EXPIRED:
+        return GnomonError(503, "aws_credentials", f"The AWS credentials have expired: {text}", "Log in again: `aws sso login`.")
+    if code in _DENIED:
+        return GnomonError(503, "aws_denied", f"AWS does not let Gnomon {doing}: {text}", f"Attach {POLICY} to who it runs as.")
+    if "role" in text.lower() and code in {"InvalidParameterValueException", "ValidationException", "NoSuchEntity"}:
+        return GnomonError(
+            503,
+            "aws_role",
+            f"The functions' role cannot be used: {text}",
+            "Check --lambda-role, and that the role trusts lambda.amazonaws.com: deploy/lambda/trust-policy.json.",
+        )
+    return GnomonError(503, "aws_refused", f"AWS refused to {doing}: {text} ({code})", "Correct what it names.")
+
+
+def is_role_not_ready(error: Any) -> bool:
+    """Whether a role was refused that may just have been made: IAM tells Lambda of it seconds later."""
+    return (
+        isinstance(error, exceptions.ClientError)
+        and error_code(error) == "InvalidParameterValueException"
+        and "cannot be assumed by Lambda" in str(error)
+    )

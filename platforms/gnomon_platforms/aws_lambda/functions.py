@@ -1,0 +1,175 @@
+"""Functions on Lambda as they should be: created, updated, published, deleted. Blocking: it runs in a thread.
+
+A deployed function is one function there. Each revision of it and each memory size is a published version, which never changes,
+so that instances of an older one go on answering by it until they are drained:
+
+    deploy ▶ create (or update code and configuration) ▶ wait ▶ publish version 1
+    another memory size ▶ update configuration ▶ wait ▶ publish version 2          deploy again ▶ update code ▶ publish version 3
+
+What was there before, left by a gateway that ended without a word, is taken over by its name.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import time
+from collections.abc import Callable
+from typing import Any
+
+from botocore import exceptions
+
+from gnomon_core.errors import GnomonError
+from gnomon_core.functions import FunctionKey
+from gnomon_platforms.aws_lambda.clients import Clients
+from gnomon_platforms.aws_lambda.errors import error_code, is_role_not_ready, told
+from gnomon_platforms.aws_lambda.hand_over import HandOver
+from gnomon_platforms.aws_lambda.options import LambdaOptions
+from gnomon_platforms.aws_lambda.packages import HANDLER, zip_package
+from gnomon_platforms.aws_lambda.recipes import Recipe
+
+LONGEST_NAME = 64
+INLINE_ZIP_BYTES = 45_000_000
+"""An API call takes 50 MB."""
+ROLE_PATIENCE_S = 20.0
+"""How long a role may be unknown to Lambda after it was made."""
+ROLE_PAUSE_S = 1.0
+READY = {"Delay": 1, "MaxAttempts": 300}
+OWNER_TAG = "gnomon:prefix"
+
+
+class RemoteFunctions:
+    """The functions of one gateway, for any thread. One call at a time may be about the same function."""
+
+    def __init__(self, clients: Clients, hand_over: HandOver, options: LambdaOptions) -> None:
+        self._clients = clients
+        self._hand_over = hand_over
+        self._options = options
+
+    def name(self, key: FunctionKey, recipe: Recipe) -> str:
+        """Its name on Lambda. A zip cannot become an image, so they have different ones."""
+        kind = "image" if recipe.image is not None else "zip"
+        name = f"{self._options.prefix}-{key.name}-{key.namespace}-{kind}"
+        if len(name) <= LONGEST_NAME:
+            return name
+        digest = hashlib.sha256(name.encode()).hexdigest()[:8]
+        return f"{name[: LONGEST_NAME - 9]}-{digest}"
+
+    def package(self, recipe: Recipe) -> bytes:
+        """The zip of a recipe; empty for the image.
+
+        Raises:
+            GnomonError: 422 `package_too_large`.
+
+        """
+        return b"" if recipe.image is not None else zip_package(recipe.handler, recipe.environment)
+
+    def publish(self, name: str, recipe: Recipe, package: bytes, memory_mb: int) -> str:
+        """Have a version with this code and memory size, active; its number.
+
+        Raises:
+            GnomonError: 503 `aws_…`.
+
+        """
+        for file in recipe.files.values():
+            self._hand_over.keep_file(file.key(self._options.prefix), file.path, file.sha256)
+        with told(f"deploy {name}"):
+            present = self._present(name)
+            configuration = self._configuration(name, recipe, memory_mb)
+            if present is None:
+                self._patient(lambda: self._create(configuration, recipe, package))
+            else:
+                self._update_code(name, present, recipe, package)
+                self._patient(lambda: self._client.update_function_configuration(**configuration))
+            self._settled(name)
+            version = str(self._client.publish_version(FunctionName=name)["Version"])
+            self._client.get_waiter("function_active_v2").wait(FunctionName=name, Qualifier=version, WaiterConfig=READY)
+        return version
+
+    def delete(self, name: str) -> None:
+        """Remove a function with all its versions. One that is not there is no error.
+
+        Raises:
+            GnomonError: 503 `aws_…`.
+
+        """
+        with told(f"delete {name}"):
+            try:
+                self._client.delete_function(FunctionName=name)
+            except exceptions.ClientError as error:
+                if error_code(error) != "ResourceNotFoundException":
+                    raise
+
+    @property
+    def _client(self) -> Any:
+        return self._clients.control
+
+    def _present(self, name: str) -> dict[str, Any] | None:
+        try:
+            found: dict[str, Any] = self._client.get_function(FunctionName=name)
+        except exceptions.ClientError as error:
+            if error_code(error) == "ResourceNotFoundException":
+                return None
+            raise
+        return found
+
+    def _create(self, configuration: dict[str, Any], recipe: Recipe, package: bytes) -> None:
+        kind = {"PackageType": "Image"} if recipe.image is not None else {"PackageType": "Zip"}
+        code = self._code(recipe, package)
+        self._client.create_function(
+            **configuration, **kind, Code=code, Architectures=["x86_64"], Tags={OWNER_TAG: self._options.prefix}
+        )
+        self._client.get_waiter("function_active_v2").wait(FunctionName=configuration["FunctionName"], WaiterConfig=READY)
+
+    def _update_code(self, name: str, present: dict[str, Any], recipe: Recipe, package: bytes) -> None:
+        if recipe.image is not None:
+            same = present["Code"].get("ImageUri") == recipe.image
+        else:
+            same = present["Configuration"].get("CodeSha256") == base64.b64encode(hashlib.sha256(package).digest()).decode()
+        if not same:
+            self._client.update_function_code(FunctionName=name, **self._code(recipe, package))
+            self._settled(name)
+
+    def _code(self, recipe: Recipe, package: bytes) -> dict[str, Any]:
+        if recipe.image is not None:
+            return {"ImageUri": recipe.image}
+        if len(package) <= INLINE_ZIP_BYTES:
+            return {"ZipFile": package}
+        if self._hand_over.bucket is None:
+            raise GnomonError(
+                503,
+                "bucket_missing",
+                f"The function's package has {len(package) >> 20} MB, too many for one call.",
+                "Name a bucket that it can go through: --lambda-bucket NAME.",
+            )
+        return {"S3Bucket": self._hand_over.bucket, "S3Key": self._hand_over.keep_package(package)}
+
+    def _configuration(self, name: str, recipe: Recipe, memory_mb: int) -> dict[str, Any]:
+        configuration: dict[str, Any] = {
+            "FunctionName": name,
+            "Role": self._options.role,
+            "Timeout": recipe.timeout_s,
+            "MemorySize": memory_mb,
+            "EphemeralStorage": {"Size": recipe.storage_mb},
+            "Environment": {"Variables": dict(recipe.variables)},
+            "Description": f"Gnomon {recipe.revision[:16]}",
+        }
+        if recipe.image is not None:
+            return configuration | {"ImageConfig": {"Command": [HANDLER]}}
+        return configuration | {"Runtime": recipe.runtime, "Handler": HANDLER}
+
+    def _settled(self, name: str) -> None:
+        self._client.get_waiter("function_updated_v2").wait(FunctionName=name, WaiterConfig=READY)
+
+    def _patient(self, act: Callable[[], object]) -> None:
+        """Do it; again for a while where Lambda has not heard of the role yet."""
+        until_s = time.monotonic() + ROLE_PATIENCE_S
+        while True:
+            try:
+                act()
+            except exceptions.ClientError as error:
+                if not is_role_not_ready(error) or time.monotonic() > until_s:
+                    raise
+                time.sleep(ROLE_PAUSE_S)
+            else:
+                return

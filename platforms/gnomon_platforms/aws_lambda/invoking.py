@@ -1,0 +1,180 @@
+"""One Invoke, and what became of it. Blocking: it runs in a thread.
+
+    answered    frames came back
+    throttled   Lambda did not begin it, and it may be asked again: too many at once, no network interface yet, connection refused
+    refused     Lambda did not begin it and will not: the function is gone, the permission is missing
+    lost        it may have run: a function error, a timeout, a broken connection, a 500 whose cause is not stated
+
+Only what was certainly not begun is ever sent again from here. A batch that was lost is the dispatcher's: it runs a model's
+requests once more, because computing them twice changes nothing, and answers a handler's with 502, which may have acted.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any
+
+from botocore import exceptions
+
+from gnomon_core.errors import GnomonError
+from gnomon_core.lambda_envelope import INLINE_BYTES, Call, EnvelopeError, Reply
+from gnomon_platforms.aws_lambda.clients import Clients
+from gnomon_platforms.aws_lambda.errors import error_code, http_status, told
+from gnomon_platforms.aws_lambda.hand_over import HandOver
+from gnomon_platforms.aws_lambda.reports import LogTail, read_tail
+
+NOT_BEGUN = frozenset(
+    {
+        "TooManyRequestsException", "ThrottlingException", "Throttling", "ProvisionedThroughputExceededException",
+        "RequestLimitExceeded", "EC2ThrottledException", "EC2UnexpectedException", "EC2AccessDeniedException",
+        "ENILimitReachedException", "SubnetIPAddressLimitReachedException", "ResourceNotReadyException",
+        "ResourceConflictException", "SnapStartNotReadyException", "KMSThrottlingException", "EFSMountConnectivityException",
+        "EFSMountTimeoutException",
+    }
+)  # fmt: skip
+"""Errors by which Lambda says that it could not begin an Invoke now."""
+NEVER_STARTED = frozenset(
+    {"Runtime.ImportModuleError", "Runtime.HandlerNotFound", "Runtime.UserCodeSyntaxError", "Runtime.MalformedHandlerName"}
+)
+"""Function errors by which a sandbox says that it could not load the handler."""
+_CLIENT_ERRORS = range(400, 500)
+
+
+class Fate(StrEnum):
+    """What became of an Invoke."""
+
+    ANSWERED = "answered"
+    THROTTLED = "throttled"
+    REFUSED = "refused"
+    LOST = "lost"
+    TOO_LARGE = "too large"
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """The result of an Invoke. `cold` is whether the sandbox had answered nothing before; `left` are keys to delete in S3."""
+
+    fate: Fate
+    frames: bytes = b""
+    reason: str = ""
+    tail: LogTail = field(default_factory=lambda: LogTail((), None))
+    cold: bool = False
+    left: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """What is invoked: a published version of a function, which never changes."""
+
+    function: str
+    version: str
+
+
+class Invoker:
+    """Makes Invokes, for any thread."""
+
+    def __init__(self, clients: Clients, hand_over: HandOver) -> None:
+        self._clients = clients
+        self._hand_over = hand_over
+
+    def invoke(self, target: Target, data: bytes, channel: str, reply_to: str | None, patience_s: float) -> Outcome:
+        """Send a frame and wait for its frames, at least `patience_s` long. Raises nothing that AWS may answer."""
+        left: list[str] = []
+        try:
+            call = self._call(data, channel, reply_to, left)
+        except GnomonError as error:
+            return Outcome(Fate.REFUSED, reason=str(error), left=tuple(left))
+        if call is None:
+            return Outcome(Fate.TOO_LARGE, reason=f"a batch of {len(data)} bytes")
+        payload = json.dumps(call.to_json(), separators=(",", ":")).encode()
+        try:
+            answer = self._clients.invoking(patience_s).invoke(
+                FunctionName=target.function, Qualifier=target.version, LogType="Tail", Payload=payload
+            )
+            document = answer["Payload"].read()
+        except Exception as error:  # noqa: BLE001 - whatever boto3 or urllib3 raises is told apart below
+            fate, reason = _fate(error)
+            return Outcome(fate, reason=reason, left=tuple(left))
+        tail = read_tail(answer.get("LogResult"))
+        if "FunctionError" in answer:
+            return _function_error(document, tail, tuple(left))
+        return self._outcome(document, tail, channel, left)
+
+    def reachable(self, target: Target) -> bool:
+        """Whether Lambda would take an Invoke. It checks the function and the permission and runs nothing."""
+        try:
+            self._clients.invoking(1.0).invoke(
+                FunctionName=target.function, Qualifier=target.version, InvocationType="DryRun", Payload=b"{}"
+            )
+        except (exceptions.ClientError, exceptions.BotoCoreError) as error:
+            # One that is refused for being one too many has been found to be there.
+            return _fate(error)[0] is Fate.THROTTLED and not isinstance(error, exceptions.ConnectionError)
+        return True
+
+    def reply_address(self, channel: str) -> str | None:
+        """Where a sandbox may put a large answer; None without a bucket."""
+        if self._hand_over.bucket is None:
+            return None
+        return self._hand_over.address_for(self._hand_over.key(channel, "reply"))
+
+    def _call(self, data: bytes, channel: str, reply_to: str | None, left: list[str]) -> Call | None:
+        if len(data) <= INLINE_BYTES:
+            return Call(frame=data, reply_to=reply_to)
+        if self._hand_over.bucket is None:
+            return None
+        key = self._hand_over.key(channel, "request")
+        left.append(key)
+        return Call(source=self._hand_over.give(key, data), reply_to=reply_to)
+
+    def _outcome(self, document: bytes, tail: LogTail, channel: str, left: list[str]) -> Outcome:
+        try:
+            reply = Reply.from_json(json.loads(document))
+            if reply.too_large is not None:
+                return Outcome(Fate.TOO_LARGE, reason=f"a result of {reply.too_large} bytes", tail=tail, left=tuple(left))
+            if reply.stored_bytes is None:
+                frames = reply.frames or b""
+            else:
+                key = self._hand_over.key(channel, "reply")
+                left.append(key)
+                frames = self._hand_over.take(key, reply.stored_bytes)
+        except (EnvelopeError, ValueError, GnomonError) as error:
+            return Outcome(Fate.LOST, reason=f"its answer cannot be read: {error}", tail=tail, left=tuple(left))
+        return Outcome(Fate.ANSWERED, frames, tail=tail, cold=reply.batches <= 1, left=tuple(left))
+
+
+def _function_error(document: bytes, tail: LogTail, left: tuple[str, ...]) -> Outcome:
+    try:
+        error = json.loads(document)
+        kind, text = str(error.get("errorType", "")), str(error.get("errorMessage", ""))
+    except (ValueError, AttributeError):
+        kind, text = "", document[:200].decode(errors="replace")
+    fate = Fate.REFUSED if kind in NEVER_STARTED else Fate.LOST
+    return Outcome(fate, reason=f"{kind}: {text}" if kind else text, tail=tail, left=left)
+
+
+def _fate(error: Exception) -> tuple[Fate, str]:
+    """What an exception says about an Invoke."""
+    if isinstance(error, exceptions.ClientError):
+        code, status = error_code(error), http_status(error)
+        if code in NOT_BEGUN or status == 429:  # noqa: PLR2004 - too many requests
+            return Fate.THROTTLED, f"{code}: {error}"
+        fate = Fate.REFUSED if status in _CLIENT_ERRORS else Fate.LOST
+        return fate, _words(error) if fate is Fate.REFUSED else f"{code}: {error}"
+    # ConnectTimeoutError is a ConnectionError and was not connected; ConnectionClosedError was.
+    connecting = (exceptions.EndpointConnectionError, exceptions.ConnectTimeoutError, exceptions.ProxyConnectionError)
+    if isinstance(error, connecting):
+        return Fate.THROTTLED, f"Lambda cannot be reached: {error}"
+    if isinstance(error, (exceptions.NoCredentialsError, exceptions.CredentialRetrievalError, exceptions.NoRegionError)):
+        return Fate.REFUSED, _words(error)
+    return Fate.LOST, f"{type(error).__name__}: {error}"
+
+
+def _words(error: Any) -> str:
+    """What a user reads of it."""
+    try:
+        with told("invoke functions"):
+            raise error
+    except GnomonError as words:
+        return str(words)

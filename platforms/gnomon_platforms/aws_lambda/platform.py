@@ -1,0 +1,294 @@
+"""AWS Lambda behind the seam `Platform`.
+
+An instance is a slot: one lane in which a batch at a time is invoked. Lambda begins as many sandboxes as there are Invokes under
+way, so a fleet of idle slots is what the dispatcher may use at once, and costs nothing; creating one lets a sandbox begin, so
+that the first batch finds it warm. `options.concurrency` bounds the slots, and with them threads, connections and the bill.
+
+    spec ▶ recipe ▶ published version (one for each revision and memory size) ▶ slots
+
+The function on Lambda is removed a quarter of an hour after its last slot, and when the gateway stops.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import logging
+import random
+import secrets as chance_of_names
+from collections.abc import Coroutine, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from gnomon_core.clock import Clock, WallClock
+from gnomon_core.errors import GnomonError
+from gnomon_core.fleet import Instance, InstanceState, Node
+from gnomon_core.functions import FunctionSpec
+from gnomon_core.pairs import Pair
+from gnomon_core.profiles import ModelProfile
+from gnomon_core.seam_values import Capabilities, InstanceRequest, Usage
+from gnomon_core.seams import ModelRepository, PlatformListener
+from gnomon_core.signature import ModelSignature
+from gnomon_platforms.aws_lambda.accounts import Spent
+from gnomon_platforms.aws_lambda.channel import LambdaChannel, Surroundings
+from gnomon_platforms.aws_lambda.clients import Clients
+from gnomon_platforms.aws_lambda.errors import told
+from gnomon_platforms.aws_lambda.functions import RemoteFunctions
+from gnomon_platforms.aws_lambda.hand_over import HandOver
+from gnomon_platforms.aws_lambda.invoking import Invoker, Target
+from gnomon_platforms.aws_lambda.options import LambdaOptions
+from gnomon_platforms.aws_lambda.publishing import Publisher
+from gnomon_platforms.aws_lambda.recipes import Recipes
+from gnomon_platforms.aws_lambda.reports import LogTail
+from gnomon_platforms.aws_lambda.sizes import LARGEST_MB, MB_PER_CORE, MEGABYTE, cores_of, memory_mb
+from gnomon_platforms.aws_lambda.slots import Slot
+from gnomon_platforms.local.images import BuiltImages, ImageTable
+
+CONTROL_THREADS = 4
+START_TIMEOUT_S = 120.0
+LARGEST_CORES = -(-LARGEST_MB // MB_PER_CORE)
+
+_LOG = logging.getLogger(__name__)
+
+
+class LambdaPlatform:
+    """See `gnomon_core.seams.Platform`. `chance` draws the pauses between attempts."""
+
+    name = "lambda"
+    capabilities = Capabilities(place=False, size=True, victim=True, resize=True, pair=False)
+
+    def __init__(
+        self,
+        options: LambdaOptions,
+        repository: ModelRepository,
+        built: BuiltImages,
+        *,
+        images: Path | None = None,
+        clock: Clock | None = None,
+        chance: random.Random | None = None,
+        start_timeout_s: float = START_TIMEOUT_S,
+    ) -> None:
+        self._options = options
+        self._recipes = Recipes(options, repository, built, ImageTable(images))
+        self._clock = clock or WallClock()
+        self._chance = chance or random.SystemRandom()
+        self._start_timeout_s = start_timeout_s
+        # One that was given up holds its thread a while longer.
+        self._threads = ThreadPoolExecutor(2 * options.concurrency, "invoke")
+        self._control = ThreadPoolExecutor(CONTROL_THREADS, "lambda")
+        self._clients = Clients(options.concurrency)
+        self._hand_over = HandOver(self._clients, options.bucket, options.prefix)
+        self._publisher = Publisher(RemoteFunctions(self._clients, self._hand_over, options), self._control, self._in_use)
+        self._around = Surroundings(
+            Invoker(self._clients, self._hand_over), self._threads, self._clock, self._chance, self._remove
+        )
+        self._slots: dict[str, Slot] = {}
+        self._specs: dict[str, FunctionSpec] = {}
+        self._spent: dict[str, Spent] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._starting: dict[str, asyncio.Task[None]] = {}
+        self._numbers = itertools.count(1)
+        self._listener: PlatformListener | None = None
+        self._region = ""
+
+    async def start(self, listener: PlatformListener) -> None:
+        """Find out who we are on AWS.
+
+        Raises:
+            GnomonError: 503 for credentials, a region or a bucket that is missing, with what to do.
+
+        """
+        self._listener = listener
+        await asyncio.get_running_loop().run_in_executor(self._control, self._check_account)
+
+    async def stop(self) -> None:
+        """End every slot and remove the functions."""
+        for slot in list(self._slots.values()):
+            slot.end("stopped")
+        await self._publisher.stop()
+        while self._tasks:
+            await asyncio.gather(*self._tasks, return_exceptions=True)
+        self._control.shutdown(wait=False)
+        self._threads.shutdown(wait=False, cancel_futures=True)
+
+    def check(self, spec: FunctionSpec) -> None:
+        """Raise if this function can never run here."""
+        self._recipes.find(spec)
+
+    def revision(self, spec: FunctionSpec) -> str:
+        """A digest of what the image and the model name now, and of the memory size."""
+        return f"{self._recipes.find(spec).revision} {spec.settings.memory_mb or ''}".strip()
+
+    async def prepare(self, spec: FunctionSpec) -> None:
+        """Deploy it, so that the first slot only waits for a sandbox."""
+        recipe = self._recipes.find(spec)
+        await self._publisher.version(spec.key, recipe, memory_mb(spec, spec.settings.cores))
+
+    def signature(self, spec: FunctionSpec) -> ModelSignature | None:
+        return self._recipes.find(spec).signature
+
+    def nodes(self) -> tuple[Node, ...]:
+        """One node, the region, as large as the concurrency is at Lambda's largest size."""
+        slots = self._options.concurrency
+        held_mb = sum(slot.instance.memory_bytes for slot in self._slots.values()) // MEGABYTE
+        cores, memory_bytes = slots * LARGEST_CORES, slots * LARGEST_MB * MEGABYTE
+        return (Node(self._node, cores, memory_bytes, cores - cores_of(held_mb), memory_bytes - held_mb * MEGABYTE),)
+
+    def instances(self, function: str) -> tuple[Instance, ...]:
+        return tuple(slot.instance for slot in self._slots.values() if slot.instance.function == function)
+
+    def contents(self) -> set[str]:
+        """The built handlers that slots were made from which have not ended."""
+        return {slot.recipe.content_id for slot in self._slots.values()} - {""}
+
+    async def create(self, request: InstanceRequest) -> Instance:
+        """Begin a slot. What follows is told to the listener."""
+        assert self._listener is not None
+        spec = request.spec
+        recipe = self._recipes.find(spec)
+        size_mb = memory_mb(spec, request.cores)
+        if request.node not in (None, self._node):
+            raise GnomonError(
+                503, "no_capacity", f"There is no node {request.node!r} here, only {self._node!r}.", "Name it or none."
+            )
+        if len(self._slots) >= self._options.concurrency:
+            raise GnomonError(
+                503,
+                "no_capacity",
+                f"All {self._options.concurrency} slots are taken.",
+                "Allow more with --lambda-concurrency, up to what the account may run at once.",
+            )
+        instance = Instance(
+            id=f"{spec.key.name}-{next(self._numbers)}-{chance_of_names.token_hex(3)}",
+            function=str(spec.key),
+            version=request.version,
+            node=self._node,
+            cores=request.cores,
+            memory_bytes=size_mb * MEGABYTE,
+            state=InstanceState.STARTING,
+            started_s=self._clock.now_s(),
+        )
+        remote = self._publisher.name(spec.key, recipe)
+        slot = self._slots[instance.id] = Slot(instance, spec.key, recipe, remote, listener=self._listener, ended=self._ended)
+        self._specs[instance.id] = spec
+        self._starting[instance.id] = self._begin(self._start(slot, size_mb))
+        return instance
+
+    async def destroy(self, instance_id: str) -> None:
+        """End a slot. Unknown ids are ignored."""
+        slot = self._slots.get(instance_id)
+        if slot is not None:
+            # As everywhere else it is told from the loop, after this has returned.
+            asyncio.get_running_loop().call_soon(slot.end, "stopped")
+            slot.instance = replace(slot.instance, state=InstanceState.DRAINING)
+
+    async def resize(self, instance_id: str, cores: int) -> None:
+        """Serve a slot's batches by another memory size from now on. Unknown ids are ignored.
+
+        Raises:
+            GnomonError: 503 `no_capacity` or `aws_…`; the slot keeps what it has.
+
+        """
+        slot = self._slots.get(instance_id)
+        if slot is None:
+            return
+        size_mb = memory_mb(self._specs[instance_id], cores)
+        version = await self._publisher.version(slot.key, slot.recipe, size_mb)
+        slot.resized(cores, size_mb)
+        if slot.channel is not None:
+            slot.channel.target = Target(slot.remote, version)
+
+    async def create_shadow(self, body_id: str, pair: Pair) -> Instance:
+        """Refused: sandboxes share neither a machine nor memory."""
+        del body_id, pair
+        raise GnomonError(
+            409, "no_such_body", "On Lambda there are no Shadows.", "Choose a policy that needs none, such as batch."
+        )
+
+    async def promote_shadow(self, shadow_id: str) -> Instance:
+        """Refused: there are none."""
+        raise GnomonError(409, "no_such_shadow", f"On Lambda there are no Shadows, nor {shadow_id}.", "Decide again.")
+
+    async def change_shadow(self, shadow_id: str, pair: Pair) -> None:
+        """There are none."""
+
+    def profile(self, spec: FunctionSpec) -> ModelProfile | None:
+        """None: profiles say what layer blocks take on a machine, and here is nobody to hand blocks to."""
+        del spec
+        return None
+
+    def usage(self, function: str) -> Usage:
+        """What the function's Invokes have used and cost, by their reports; memory is the most that live slots have used."""
+        spent = self._spent.get(function, Spent())
+        used_mb = sum(slot.used_mb for slot in self._slots.values() if slot.instance.function == function)
+        return Usage(spent.cpu_s, used_mb * MEGABYTE, spent.cost)
+
+    def spent(self, function: str) -> Spent:
+        """The sums behind `usage`."""
+        return self._spent.get(function, Spent())
+
+    @property
+    def _node(self) -> str:
+        return f"lambda-{self._region}"
+
+    def _check_account(self) -> None:
+        self._region = self._clients.region
+        with told("use this account"):
+            who = self._clients.sts.get_caller_identity()
+        self._hand_over.check()
+        _LOG.info("functions run in account %s, region %s, as %s", who["Account"], self._region, self._options.role)
+
+    async def _start(self, slot: Slot, size_mb: int) -> None:
+        try:
+            version = await self._publisher.version(slot.key, slot.recipe, size_mb)
+            slot.channel = LambdaChannel(
+                slot.instance.id,
+                Target(slot.remote, version),
+                slot.recipe.timeout_s,
+                self._around,
+                on_tail=lambda tail: self._account(slot, tail),
+                on_lost=slot.end,
+            )
+            await slot.channel.hello(self._start_timeout_s)
+        except GnomonError as error:
+            slot.end(f"could not be started: {error}")
+        else:
+            slot.ready()
+
+    def _account(self, slot: Slot, tail: LogTail) -> None:
+        """An Invoke has ended."""
+        for line in tail.lines:
+            slot.log(line)
+        if tail.report is not None:
+            function = slot.instance.function
+            self._spent[function] = self._spent.get(function, Spent()).plus(tail.report, slot.recipe.storage_mb)
+            slot.used_mb = max(slot.used_mb, tail.report.used_mb)
+
+    def _ended(self, slot: Slot) -> None:
+        del self._slots[slot.instance.id], self._specs[slot.instance.id]
+        starting = self._starting.pop(slot.instance.id, None)
+        if starting is not None and starting is not asyncio.current_task():
+            starting.cancel()
+        self._publisher.released(slot.remote)
+
+    def _in_use(self, remote: str) -> bool:
+        return any(slot.remote == remote for slot in self._slots.values())
+
+    def _remove(self, keys: Sequence[str]) -> None:
+        """Delete what was handed over in S3, behind the caller."""
+        self._begin(self._remove_behind(list(keys)))
+
+    async def _remove_behind(self, keys: list[str]) -> None:
+        try:
+            await asyncio.get_running_loop().run_in_executor(self._control, self._hand_over.remove, keys)
+        except GnomonError as error:
+            # The bucket's rule removes them tomorrow.
+            _LOG.warning("%s", error)
+
+    def _begin(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return task

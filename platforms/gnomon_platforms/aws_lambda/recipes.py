@@ -1,0 +1,187 @@
+"""From a function as deployed to what serves it on Lambda: a zip or the image, the variables, what it fetches from S3.
+
+process, redirect     a zip of Gnomon's runtime, 0.2 MB, on Lambda's own Python
+a built handler       the same with the handler's folder and its requirements, on the Python that it was built for
+a model               the container image with torch; layer program and weights come from S3 when a sandbox begins
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from gnomon_core.errors import bad_request
+from gnomon_core.functions import FunctionSpec
+from gnomon_core.lambda_envelope import BODY_VARIABLE
+from gnomon_core.launch import Launch
+from gnomon_core.seam_values import ModelEntry
+from gnomon_core.seams import ModelRepository
+from gnomon_core.signature import ModelSignature
+from gnomon_platforms.aws_lambda.options import LambdaOptions
+from gnomon_platforms.aws_lambda.packages import FUNCTION_FOLDER
+from gnomon_platforms.aws_lambda.sizes import MEGABYTE, SMALLEST_STORAGE_MB
+from gnomon_platforms.local.images import BuiltHandler, BuiltImages, ImageTable
+
+BARE_RUNTIME = "python3.13"
+MAX_VARIABLES_BYTES = 4096
+STARTS_WITHIN_S = 60
+"""What a model's function may take: an Invoke that finds no sandbox pays for its start."""
+LONGEST_TIMEOUT_S = 900
+STORAGE_ROOM_MB = 64
+
+
+@dataclass(frozen=True, slots=True)
+class StoredFile:
+    """A model's file as it lies in S3 for sandboxes to fetch."""
+
+    path: Path
+    sha256: str
+
+    def key(self, prefix: str) -> str:
+        return f"{prefix}/models/{self.sha256}"
+
+
+@dataclass(frozen=True, slots=True)
+class Recipe:
+    """How a function is made: a zip on this `runtime`, or the `image`; `files` are by the option that names them."""
+
+    kind: str
+    runtime: str | None
+    timeout_s: int
+    storage_mb: int = SMALLEST_STORAGE_MB
+    variables: Mapping[str, str] = field(default_factory=dict)
+    handler: Path | None = None
+    environment: Path | None = None
+    content_id: str = ""
+    image: str | None = None
+    files: Mapping[str, StoredFile] = field(default_factory=dict)
+    signature: ModelSignature | None = None
+
+    @property
+    def revision(self) -> str:
+        """A digest of what an instance is made from."""
+        made_from = [
+            self.kind, self.runtime, self.image, self.timeout_s, self.storage_mb, dict(self.variables), self.content_id
+        ]  # fmt: skip
+        return hashlib.sha256(json.dumps(made_from, sort_keys=True).encode()).hexdigest()
+
+
+class Recipes:
+    """Resolves functions against the image table, what was built here, and the model repository."""
+
+    def __init__(self, options: LambdaOptions, repository: ModelRepository, built: BuiltImages, images: ImageTable) -> None:
+        self._options = options
+        self._repository = repository
+        self._built = built
+        self._images = images
+
+    def find(self, spec: FunctionSpec) -> Recipe:
+        """How to make this function.
+
+        Raises:
+            GnomonError: 400 for what can never run on Lambda, 404 for an unknown model.
+
+        """
+        if spec.secrets:
+            raise bad_request(
+                "secrets_unavailable",
+                "On Lambda there is no file that only one function can read, so secrets cannot be mounted.",
+                "Keep them in AWS Secrets Manager and let the functions' role read them.",
+            )
+        entry = self._images.find(spec.image)
+        built = self._built.resolve(spec.image)
+        if entry is not None and entry.kind == "model" and (spec.settings.model is not None or built is None):
+            return self._model(spec, entry.environment)
+        if built is not None:
+            return self._handler(spec, built)
+        if entry is None:
+            raise self._images.unknown(spec.image)
+        environment = dict(entry.environment)
+        if entry.kind == "process":
+            process = spec.env_process or spec.environment.get("fprocess", "")
+            if not process.strip():
+                raise bad_request(
+                    "process_missing",
+                    f"Image {spec.image!r} runs a process, but the function names none.",
+                    "Set fprocess in stack.yml.",
+                )
+            environment["fprocess"] = process
+        return Recipe(entry.kind, BARE_RUNTIME, _timeout_s(spec), variables=_variables(spec, entry.kind, environment, {}))
+
+    def _handler(self, spec: FunctionSpec, built: BuiltHandler) -> Recipe:
+        library = next((built.python.parent.parent / "lib").glob("python3.*"), None)
+        return Recipe(
+            "handler",
+            library.name if library is not None else BARE_RUNTIME,
+            _timeout_s(spec),
+            variables=_variables(spec, "handler", {}, {"folder": FUNCTION_FOLDER}),
+            handler=built.folder,
+            environment=library / "site-packages" if library is not None else None,
+            content_id=built.content_id,
+        )
+
+    def _model(self, spec: FunctionSpec, environment: Mapping[str, str]) -> Recipe:
+        if spec.settings.model is None:
+            names = ", ".join(sorted({entry.name for entry in self._repository.list()})) or "none yet"
+            raise bad_request(
+                "model_missing",
+                f"Image {spec.image!r} serves a model, but the function names none.",
+                f"Set the annotation gnomon/model. In the repository: {names}.",
+            )
+        entry = self._repository.get(spec.settings.model)
+        if self._options.image is None or self._options.bucket is None:
+            missing = "container image with torch" if self._options.image is None else "bucket for its weights"
+            raise bad_request(
+                "lambda_incomplete",
+                f"A model on Lambda needs a {missing}.",
+                "Build the image with deploy/lambda/build.sh and start Gnomon with --lambda-image URI and --lambda-bucket NAME.",
+            )
+        files = _files(entry)
+        stored = {
+            name: {"bucket": self._options.bucket, "key": file.key(self._options.prefix), "sha256": file.sha256}
+            for name, file in files.items()
+        }
+        options = {"s3": stored, "weight_mode": "private", "sha256": dict(entry.sha256)}
+        size_mb = math.ceil(sum(file.path.stat().st_size for file in files.values()) / MEGABYTE)
+        return Recipe(
+            "model",
+            None,
+            max(_timeout_s(spec), STARTS_WITHIN_S),
+            storage_mb=max(SMALLEST_STORAGE_MB, size_mb + STORAGE_ROOM_MB),
+            variables=_variables(spec, "model", environment, options),
+            image=self._options.image,
+            files=files,
+            signature=entry.signature,
+        )
+
+
+def _files(entry: ModelEntry) -> dict[str, StoredFile]:
+    paths = {"program": entry.program, "weights": entry.weights, "layers": entry.layers}
+    names = {"program": "program.json", "weights": "weights.safetensors", "layers": "layers.json"}
+    return {
+        option: StoredFile(path, entry.sha256[names[option]])
+        for option, path in paths.items()
+        if path is not None and names[option] in entry.sha256
+    }
+
+
+def _timeout_s(spec: FunctionSpec) -> int:
+    """After which Lambda ends a sandbox: nobody waits for its batch any more."""
+    return min(LONGEST_TIMEOUT_S, math.ceil(spec.settings.deadline_s) + 1)
+
+
+def _variables(spec: FunctionSpec, kind: str, environment: Mapping[str, str], options: Mapping[str, object]) -> dict[str, str]:
+    launch = Launch(kind, str(spec.key), spec.key.name, max_batch=spec.settings.max_batch, options=options)
+    variables = {**environment, **spec.environment, BODY_VARIABLE: launch.to_json()}
+    size = sum(len(name.encode()) + len(value.encode()) for name, value in variables.items())
+    if size > MAX_VARIABLES_BYTES:
+        raise bad_request(
+            "variables_too_large",
+            f"The function's variables take {size} bytes; Lambda takes {MAX_VARIABLES_BYTES}, Gnomon's own included.",
+            "Shorten them, or read what is large from S3.",
+        )
+    return variables
