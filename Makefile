@@ -36,7 +36,7 @@ bench-shadow: venv  ## measure Body and Shadow, on a quiet machine; writes bench
 figures: venv  ## every measured figure with its goal, those not met first
 	@$(BIN)/python -m benchmarks.figures
 
-templates: venv  ## put our wheel and hash-locked requirements into templates/gnomon-body
+templates: venv  ## put our wheel and hash-locked requirements into templates/gnomon-body and templates/gnomon-shadow
 	@$(BIN)/python deploy/pack_templates.py
 
 constraints: venv  ## renew the versions that are tested together

@@ -5,7 +5,6 @@ repository: a folder, a volume at /models unless said otherwise, or `s3://bucket
 fetched. `GNOMON_WEIGHTS=private` gives the instance its own copy of them. On one machine a Shadow is made from an empty process
 that is kept ready, and this file is not run.
 """
-# ruff: noqa: INP001 - the folder of a handler is no package
 
 from __future__ import annotations
 

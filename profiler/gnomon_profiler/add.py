@@ -14,13 +14,13 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from gnomon_core.errors import GnomonError, bad_request, not_found
+from gnomon_core.errors import GnomonError, bad_request
 from gnomon_core.seam_values import ModelEntry
 from gnomon_core.seams import ModelRepository
 from gnomon_profiler.capturing import CaptureRequest, capture_elsewhere, capture_here
 from gnomon_profiler.entries import PROGRAM, WEIGHTS
 from gnomon_profiler.layers_file import LAYERS
-from gnomon_profiler.names import in_catalog, known_names
+from gnomon_profiler.names import in_catalog, not_in_catalog
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
@@ -49,7 +49,7 @@ def ensure_model(
     if found is not None and weights is None:
         return found if found.layers else _completed(repository, found, progress)
     if not in_catalog(name):
-        raise not_found("model_not_found", f"The catalog has no model {name[:200]!r}.", f"It has: {', '.join(known_names())}.")
+        raise not_in_catalog(name)
     request = CaptureRequest(name, weights=str(weights or ""))
     files = (capture_elsewhere if own_process else capture_here)(request, progress)
     progress(f"{name}: storing {sum(map(len, files.values())) / 1e6:.1f} MB")

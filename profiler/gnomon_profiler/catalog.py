@@ -25,7 +25,7 @@ from torch import Tensor
 from gnomon_core.errors import GnomonError, not_found
 from gnomon_profiler.detection import SingleShot, UltralyticsNetwork, is_single_shot, refuse_proposals
 from gnomon_profiler.extractor import Description
-from gnomon_profiler.names import EFFICIENTNET_LITE, TORCHVISION_PREFIX, ULTRALYTICS_PREFIX, known_names
+from gnomon_profiler.names import EFFICIENTNET_LITE, TORCHVISION_PREFIX, ULTRALYTICS_PREFIX, not_in_catalog
 
 VERSION = "1"
 SEED = 0
@@ -58,7 +58,7 @@ def load_model(name: str, weights: Path | None = None) -> CatalogModel:
         return _torchvision(name, weights)
     if name.startswith(ULTRALYTICS_PREFIX):
         return _ultralytics(name, weights)
-    raise not_found("model_not_found", f"The catalog has no model {name[:200]!r}.", f"It has: {', '.join(known_names())}.")
+    raise not_in_catalog(name)
 
 
 def _efficientnet_lite(name: str, size: int) -> CatalogModel:

@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import importlib.util
+import re
 from collections.abc import Mapping
+from pathlib import Path
+
+from gnomon_core.errors import GnomonError, not_found
 
 EFFICIENTNET_LITE: Mapping[str, int] = {"efficientnet-lite0": 224, "efficientnet-lite1": 240, "efficientnet-lite2": 260}
 """The pretrained models, and the side of the square image that each takes."""
@@ -20,3 +25,21 @@ def known_names() -> tuple[str, ...]:
 def in_catalog(name: str) -> bool:
     """Whether a name is one of the catalog's; a package's own list is asked only when the model is loaded."""
     return name in EFFICIENTNET_LITE or any(name.startswith(prefix) and len(name) > len(prefix) for prefix in _PREFIXES)
+
+
+def not_in_catalog(name: str) -> GnomonError:
+    """404, with the name that was meant where one can be guessed, and what the catalog has."""
+    hint = f"The catalog has: {', '.join(known_names())}."
+    if _is_architecture(name):
+        hint = f"torchvision's is called {TORCHVISION_PREFIX}{name}: `gnomon models add {TORCHVISION_PREFIX}{name}`. {hint}"
+    return not_found("model_not_found", f"The catalog has no model {name[:200]!r}.", hint)
+
+
+def _is_architecture(name: str) -> bool:
+    """Whether torchvision is there and has a function of this name among its models. Importing it would take seconds."""
+    found = importlib.util.find_spec("torchvision")
+    if found is None or found.origin is None or not re.fullmatch(r"[a-z][a-z0-9_]{0,62}", name):
+        return False
+    made = re.compile(rf"^def {name}\(", re.MULTILINE)
+    files = (Path(found.origin).parent / "models").rglob("*.py")
+    return any(made.search(file.read_text(encoding="utf-8")) for file in files if not file.name.startswith("_"))

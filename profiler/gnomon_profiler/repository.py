@@ -26,20 +26,17 @@ from gnomon_profiler.entries import (
     WEIGHTS,
     Manifest,
     corrupt_file,
-    corrupt_manifest,
-    missing_model,
     new_manifest,
-    newer,
-    read_manifest,
     sorted_versions,
 )
 from gnomon_profiler.layers_file import LAYERS
 from gnomon_profiler.objects import ObjectFolder
+from gnomon_profiler.opening import Opening, takes_its_place
 
 _Names: TypeAlias = list[str]  # inside the class, `list` is its method
 
 
-class DirectoryRepository:
+class DirectoryRepository(Opening):
     """A `ModelRepository` in a directory, which several processes may read and write."""
 
     def __init__(self, root: Path) -> None:
@@ -48,7 +45,7 @@ class DirectoryRepository:
         self._folder = ObjectFolder(root)
 
     def get(self, reference: str) -> ModelEntry:
-        manifest = self._read(*self._find(reference))
+        manifest = self._open(reference)
         for file, digest in manifest.sha256.items():
             if not self._folder.is_whole(digest):
                 raise corrupt_file(manifest.name, manifest.version, file)
@@ -68,30 +65,17 @@ class DirectoryRepository:
         return entry_of(self._read(name, version), self._folder)
 
     def list(self) -> Iterator[ModelEntry]:
-        for name in _names(self._models):
-            for version in self._versions(name):
-                try:
-                    yield self.get(f"{name}@{version}")
-                except GnomonError:
-                    continue
+        for name, version in self._keys():
+            try:
+                yield self.get(f"{name}@{version}")
+            except GnomonError:
+                continue
 
-    def verify(self, reference: str) -> bool:
-        try:
-            manifest = self._read(*self._find(reference))
-        except GnomonError as error:
-            if error.code == "model_corrupt":
-                return False
-            raise
+    def _keys(self) -> Iterator[tuple[str, str]]:
+        return ((name, version) for name in _names(self._models) for version in self._versions(name))
+
+    def _is_stored(self, manifest: Manifest) -> bool:
         return not [digest for digest in manifest.sha256.values() if not self._folder.is_whole(digest, afresh=True)]
-
-    def _find(self, reference: str) -> tuple[str, str]:
-        name, at, version = reference.partition("@")
-        versions = self._versions(name) if NAME.fullmatch(name) else []
-        if at and version in versions:
-            return name, version
-        if not at and versions:
-            return name, versions[-1]
-        raise missing_model(reference, (f"{model}@{there}" for model in _names(self._models) for there in self._versions(model)))
 
     def _versions(self, name: str) -> _Names:
         """Oldest first. A directory without a manifest is a version whose writer was killed."""
@@ -100,24 +84,17 @@ class DirectoryRepository:
     def _path(self, name: str, version: str) -> Path:
         return self._models / name / version / "manifest.json"
 
-    def _read(self, name: str, version: str) -> Manifest:
-        try:
-            data = self._path(name, version).read_bytes()
-        except OSError as error:
-            raise corrupt_manifest(name, version, error) from None
-        return read_manifest(name, version, data)
+    def _manifest(self, name: str, version: str) -> bytes:
+        return self._path(name, version).read_bytes()
 
     def _publish_manifest(self, manifest: Manifest) -> None:
         path = self._path(manifest.name, manifest.version)
-        if not path.exists() or self._takes_its_place(manifest):
-            self._folder.publish(manifest.to_bytes(), path)
-
-    def _takes_its_place(self, manifest: Manifest) -> bool:
         try:
-            existing = self._read(manifest.name, manifest.version)
-        except GnomonError:
-            return True
-        return newer(manifest, existing)
+            existing = path.read_bytes()
+        except OSError:
+            existing = b""
+        if takes_its_place(manifest, existing):
+            self._folder.publish(manifest.to_bytes(), path)
 
 
 def entry_of(manifest: Manifest, folder: ObjectFolder) -> ModelEntry:

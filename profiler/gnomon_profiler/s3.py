@@ -28,15 +28,12 @@ from gnomon_profiler.entries import (
     WEIGHTS,
     Manifest,
     corrupt_file,
-    corrupt_manifest,
-    missing_model,
     new_manifest,
-    newer,
-    read_manifest,
     sorted_versions,
 )
 from gnomon_profiler.layers_file import LAYERS
 from gnomon_profiler.objects import ObjectFolder
+from gnomon_profiler.opening import Opening, takes_its_place
 from gnomon_profiler.repository import entry_of
 from gnomon_profiler.tensor_index import TensorIndex, part_file
 
@@ -47,7 +44,7 @@ _Names: TypeAlias = list[str]  # inside the class, `list` is its method
 _Keys: TypeAlias = list[tuple[str, str]]
 
 
-class S3Repository:
+class S3Repository(Opening):
     """A `ModelRepository` in a bucket, which several machines may read and write.
 
     `client` is a boto3 S3 client; one is made from the environment without it.
@@ -64,7 +61,7 @@ class S3Repository:
         self._parts = cache / "parts"
 
     def get(self, reference: str) -> ModelEntry:
-        manifest = self._read(*self._find(reference))
+        manifest = self._open(reference)
         for file in manifest.sha256:
             self._fetch(manifest, file, manifest.sha256[file])
         return entry_of(manifest, self._folder)
@@ -74,7 +71,7 @@ class S3Repository:
 
         An entry without layer blocks, or from before there was an index, comes whole.
         """
-        manifest = self._read(*self._find(reference))
+        manifest = self._open(reference)
         if LAYERS not in manifest.sha256 or INDEX not in manifest.extra:
             return self.get(reference)
         for file in (PROGRAM, LAYERS):
@@ -106,27 +103,15 @@ class S3Repository:
                 if error.code != "model_corrupt":
                     raise
 
-    def verify(self, reference: str) -> bool:
-        """Whether every file in S3 has its SHA-256: each is read again, whatever this machine holds."""
-        try:
-            manifest = self._read(*self._find(reference))
-        except GnomonError as error:
-            if error.code == "model_corrupt":
-                return False
-            raise
+    def _is_stored(self, manifest: Manifest) -> bool:
+        """Each file is read again from S3, whatever this machine holds."""
         digests = (*manifest.sha256.values(), *manifest.extra.values())
         return all(self._bucket.has_digest(_object(digest), digest) for digest in digests)
 
     # Finding
 
-    def _find(self, reference: str) -> tuple[str, str]:
-        name, at, version = reference.partition("@")
-        versions = sorted_versions(version for _, version in self._keys(name)) if NAME.fullmatch(name) else []
-        if at and version in versions:
-            return name, version
-        if not at and versions:
-            return name, versions[-1]
-        raise missing_model(reference, (f"{model}@{there}" for model, there in self._keys()))
+    def _versions(self, name: str) -> _Names:
+        return sorted_versions(version for _, version in self._keys(name))
 
     def _keys(self, name: str = "") -> _Keys:
         """The name and version of each manifest, of one model or of all."""
@@ -137,11 +122,11 @@ class S3Repository:
             if file == _MANIFEST and NAME.fullmatch(model) and VERSION.fullmatch(version)
         ]
 
-    def _read(self, name: str, version: str) -> Manifest:
+    def _manifest(self, name: str, version: str) -> bytes:
         found = self._bucket.read(_manifest(name, version))
         if found is None:
-            raise corrupt_manifest(name, version, FileNotFoundError())
-        return read_manifest(name, version, found[0])
+            raise FileNotFoundError
+        return found[0]
 
     # Fetching
 
@@ -196,7 +181,7 @@ class S3Repository:
         key = _manifest(manifest.name, manifest.version)
         for _ in range(_ATTEMPTS):
             existing = self._bucket.read(key)
-            if existing is not None and not _takes_its_place(manifest, existing[0]):
+            if existing is not None and not takes_its_place(manifest, existing[0]):
                 return
             if self._bucket.put_if(key, manifest.to_bytes(), existing and existing[1]):
                 return
@@ -216,11 +201,3 @@ def _object(digest: str) -> str:
 
 def _manifest(name: str, version: str) -> str:
     return f"{_MODELS}{name}/{version}/{_MANIFEST}"
-
-
-def _takes_its_place(manifest: Manifest, data: bytes) -> bool:
-    try:
-        existing = read_manifest(manifest.name, manifest.version, data)
-    except GnomonError:
-        return True
-    return newer(manifest, existing)

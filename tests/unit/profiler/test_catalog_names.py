@@ -1,0 +1,22 @@
+"""Which names the catalog knows, and what it says of those that it does not."""
+
+import pytest
+
+from gnomon_profiler.names import in_catalog, not_in_catalog
+
+
+@pytest.mark.parametrize("name", ["resnet50", "vit_b_16", "ssd300_vgg16"])
+def test_an_architecture_of_torchvision_is_told_by_its_whole_name(name: str) -> None:
+    error = not_in_catalog(name)
+    assert (error.status, error.code) == (404, "model_not_found")
+    assert f"`gnomon models add torchvision:{name}`" in error.hint
+    assert in_catalog(f"torchvision:{name}")
+
+
+@pytest.mark.parametrize(
+    "name", ["resnet", "resnet51", "Resnet50", "_resnet", "", "a(b", "x" * 1000, "list_models\n", "resnet:50"]
+)
+def test_nothing_is_guessed_of_other_names(name: str) -> None:
+    hint = not_in_catalog(name).hint
+    assert "gnomon models add" not in hint
+    assert "efficientnet-lite0" in hint
