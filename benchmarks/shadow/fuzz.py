@@ -26,14 +26,13 @@ import sys
 import time
 from collections import Counter
 from dataclasses import replace
-from pathlib import Path
-from typing import Any
 
 import torch
 
 from benchmarks.pace import Pace, asked, step
 from benchmarks.programs import ended_well
 from benchmarks.report import Figure, write
+from benchmarks.shadow.hostile import PATIENCE_S, descriptors_of, hostile
 from benchmarks.shadow.instances import Body, body_of, check, let_go, nursery, two_cpus
 from benchmarks.shadow.models import StoredModel, first_share, samples_of, stored
 from benchmarks.shadow.samples import counted
@@ -48,12 +47,7 @@ SEED = 8
 GOAL = 100_000
 MODEL = "efficientnet-lite0"
 KINDS = ("body", "empty", "shadow")
-PATIENCE_S = 20.0
 PER_ROUND = 100
-VALUES: tuple[Any, ...] = (
-    None, True, -1, 0, 1, 2**31, 2**63, 2**70, 1e400, -0.5, "", "x", "pool-1-1", "a" * 5000, "\0", [], [[]], [0, 0], [-1], [2, 1],
-    [True], ["0"], list(range(5000)), {}, {"a": 1}, [10**30],
-)  # fmt: skip
 SAYS = ("empty", "registered", "body", "paired", "changed", "unpaired", "failed", "stale", "load", "", "hello")
 FIELDS = ("shadow", "body", "pairs", "blocks", "split", "resident_bytes", "load_ms", "paired", "reason", "epoch", "say", "pid")
 
@@ -90,7 +84,7 @@ def fuzz_coordinator(chance: random.Random, count: int, cases: Counter[str]) -> 
     packets.send(ours, {"event": "epoch", "epoch": 1})
     packets.send(ours, {"event": "adopted"})
     packets.receive(mine)
-    before = _descriptors(process.pid)
+    before = descriptors_of(process.pid)
     done = 0
     try:
         while done < count:
@@ -132,8 +126,7 @@ def _round(chance: random.Random, supervisor: socket.socket, platform: socket.so
 
 def _say_something(chance: random.Random, connection: socket.socket) -> str:
     """One hostile message; what kind of."""
-    message = {"say": chance.choice(SAYS), "epoch": 1}
-    message |= {field: chance.choice(VALUES) for field in chance.sample(FIELDS, chance.randint(0, 6))}
+    message = {"epoch": 1} | hostile(chance, "say", SAYS, FIELDS)
     data = json.dumps(message).encode()
     way = chance.choice(("wrong fields", "wrong fields", "torn", "noise", "too long", "descriptors"))
     if way == "torn":
@@ -178,14 +171,10 @@ def _await_descriptors(pid: int, most: int) -> None:
 
     """
     end_s = time.monotonic() + PATIENCE_S
-    while (there := _descriptors(pid)) > most:
+    while (there := descriptors_of(pid)) > most:
         if time.monotonic() > end_s:
             raise RuntimeError(f"{most} descriptors before, {there} after")
         time.sleep(0.01)
-
-
-def _descriptors(pid: int) -> int:
-    return len(list(Path(f"/proc/{pid}/fd").iterdir()))
 
 
 # Messages

@@ -96,7 +96,7 @@ class Server:
             message, descriptors = received
             try:
                 self._supervisor_said(message, descriptors)
-            except (BadMessageError, ValueError) as error:
+            except (BadMessageError, ValueError, OSError) as error:
                 _complain(f"the supervisor's message was not understood: {error}")
             finally:
                 _close(descriptors)

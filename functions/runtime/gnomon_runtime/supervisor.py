@@ -106,11 +106,12 @@ class Supervisor:
             _join(pid, join)
 
     def _create(self, message: Mapping[str, Any], descriptors: list[int]) -> None:
-        instance_id = str(message["id"])
+        # Read first: nothing is opened for a message that is not understood.
+        instance_id, zygote, join = str(message["id"]), str(message["zygote"]), list(message["join"])
         copies = [os.dup(descriptor) for descriptor in descriptors]
         if message.get("coordinated"):
             copies.append(self._keeper.open(instance_id, str(message["coordinated"])).detach())
-        self._zygotes.fork(message["zygote"], instance_id, message["join"], copies)
+        self._zygotes.fork(zygote, instance_id, join, copies)
 
     def _unborn(self, instance_id: str) -> None:
         self._report_gone(instance_id, None, 0.0, "its zygote has ended")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 import socket
 from collections import deque
@@ -10,6 +11,8 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from gnomon_core import packets
+
+_LOG = logging.getLogger(__name__)
 
 
 class PacketLink:
@@ -69,6 +72,12 @@ class PacketLink:
                 self.close()
                 self._on_gone()
                 return
+            except packets.PacketError as error:
+                _LOG.error("what is no message has come and is left out: %s", error)
+                continue
             for descriptor in descriptors:
                 os.close(descriptor)
-            self._on_message(message)
+            try:
+                self._on_message(message)
+            except (KeyError, TypeError, ValueError) as error:
+                _LOG.error("a message was not understood: %s: %s", type(error).__name__, error)

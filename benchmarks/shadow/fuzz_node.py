@@ -1,0 +1,264 @@
+"""Hostile messages between a coordinator and those who are ours: the supervisor that started it, the platform that has wishes.
+
+    python -m benchmarks.shadow.fuzz_node [--quick]
+
+Neither of them is hostile by itself. But a damaged one must not take its neighbours along: whatever comes over these four ways, a
+process that is not the sender lives, answers, and holds no more descriptors than before.
+
+platform to coordinator      a real coordinator gets wishes of wrong types, lengths, ids and descriptors, and answers a ping after
+                             each round. After noise that is no message it does not hear that platform any more, and ends well.
+supervisor to coordinator    the same over its other socket. Noise is the end of its supervisor: it ends, with status 0.
+coordinator to supervisor    a real supervisor starts one hostile coordinator after the other, each with a higher epoch, until the
+                             last one behaves; it ends well when its owner goes.
+coordinator to platform      the platform's own end on an event loop, which must not be stopped or raise.
+
+The same seed gives the same cases. A hang ends in a time-out, a crash in a wrong status; either ends the run.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+import random
+import socket
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, cast
+
+from benchmarks.pace import Pace, asked, step
+from benchmarks.programs import ended_well
+from benchmarks.report import Figure, write
+from benchmarks.shadow.hostile import PATIENCE_S, descriptors_of, hostile
+from benchmarks.shadow.samples import counted
+from gnomon_core import packets
+from gnomon_platforms.local.pairs import Household, Pairs
+
+SEED = 9
+GOAL = 40_000
+PER_ROUND = 100
+WISHES = ("create", "change", "destroy", "pool", "table", "promote", "ping", "", "load")
+WISHED = (
+    "shadow", "body", "program", "weights", "layers", "weight_mode", "cores", "cpus", "blocks", "split", "max_batch",
+    "expected_ms", "zygote", "size", "number", "do",
+)  # fmt: skip
+EVENTS = ("instance", "gone", "adopted", "promoted", "epoch", "", "hello")
+TOLD = ("ready", "registered", "paired", "unpaired", "ending", "failed", "pong", "table", "", "x")
+TOLD_FIELDS = ("shadow", "body", "blocks", "split", "reason", "epoch", "number", "rows", "event")
+HOSTILE_COORDINATOR = Path(__file__).with_name("hostile_coordinator.py")
+LIVES_S = 0.6
+"""One that ends sooner is started again after ever longer pauses."""
+
+
+def main(pace: Pace) -> None:
+    scale = 100 if pace.quick else 1
+    chance = random.Random(SEED)
+    cases: Counter[str] = Counter()
+    fuzz_wishes(chance, 15_000 // scale, cases)
+    fuzz_events(chance, 15_000 // scale, cases)
+    fuzz_supervisor(chance, 3 if pace.quick else 20, cases)
+    asyncio.run(fuzz_platform(chance, 10_000 // scale, cases))
+    detail = "; ".join(f"{name}: {count}" for name, count in sorted(cases.items()))
+    figures: list[Figure] = [
+        counted("hostile cases", sum(cases.values()), "", at_least=GOAL / scale, detail=detail),
+        counted("crashes and hangs", 0, "", at_most=0, detail="any of them would have ended the run"),
+    ]
+    write("shadow_fuzz_node", figures, repeats=1, packages=("gnomon",), folder=pace.results)
+
+
+class Coordinator:
+    """A real coordinator between a supervisor and a platform that are both ours."""
+
+    def __init__(self) -> None:
+        self.supervisor, theirs = packets.socket_pair()
+        self.platform, platforms = packets.socket_pair()
+        for end in (self.supervisor, self.platform):
+            end.settimeout(PATIENCE_S)
+        with theirs, platforms:
+            numbers = (theirs.fileno(), platforms.fileno())
+            command = [sys.executable, "-I", "-m", "gnomon_coordinator", *map(str, numbers)]
+            self.process = subprocess.Popen(command, pass_fds=numbers, stderr=subprocess.DEVNULL)
+        packets.send(self.supervisor, {"event": "epoch", "epoch": 1})
+        packets.send(self.supervisor, {"event": "adopted"})
+        packets.receive(self.platform)
+        self.before = descriptors_of(self.process.pid)
+        self._pings = 0
+
+    def ping(self) -> None:
+        """Return when it answers."""
+        self._pings += 1
+        packets.send(self.platform, {"do": "ping", "number": self._pings})
+        while packets.receive(self.platform)[0] != {"event": "pong", "number": self._pings}:
+            continue
+
+    def drain(self) -> None:
+        """Take what it wants of its supervisor, so that it is not the one who does not listen."""
+        self.supervisor.setblocking(False)  # noqa: FBT003 - the signature is socket's
+        with contextlib.suppress(BlockingIOError):
+            while True:
+                for descriptor in packets.receive(self.supervisor)[1]:
+                    os.close(descriptor)
+        self.supervisor.settimeout(PATIENCE_S)
+
+    def end(self) -> None:
+        """Its supervisor goes.
+
+        Raises:
+            RuntimeError: it had ended before, or does so with another status than 0.
+
+        """
+        self.supervisor.close()
+        self.platform.close()
+        status = self.process.wait(PATIENCE_S)
+        if status:
+            raise RuntimeError(f"the coordinator has ended with status {status}")
+
+
+def fuzz_wishes(chance: random.Random, count: int, cases: Counter[str]) -> None:
+    """A platform that wishes what cannot be; every so often it says what is no message, and a new coordinator begins."""
+    done = 0
+    while done < count:
+        coordinator = Coordinator()
+        for _ in range(10):
+            for _ in range(PER_ROUND):
+                message = hostile(chance, "do", WISHES, WISHED)
+                # Nobody makes containers here, and a pool of a thousand would be a thousand wishes.
+                if message.get("do") == "pool":
+                    message["size"] = min(3, message["size"]) if isinstance(message.get("size"), int) else message.get("size")
+                cases[f"platform to coordinator, {_send(chance, coordinator.platform, message)}"] += 1
+                done += 1
+                coordinator.drain()
+            coordinator.ping()
+        if (there := descriptors_of(coordinator.process.pid)) > coordinator.before + 2:
+            raise RuntimeError(f"{coordinator.before} descriptors before, {there} after")
+        cases[f"platform to coordinator, {_noise(chance, coordinator.platform)}"] += 1
+        coordinator.end()
+    step(f"platform to coordinator: {done} wishes")
+
+
+def fuzz_events(chance: random.Random, count: int, cases: Counter[str]) -> None:
+    """A supervisor that tells of instances that are none, with sockets that are none."""
+    done = 0
+    while done < count:
+        coordinator = Coordinator()
+        for _ in range(10):
+            for _ in range(PER_ROUND):
+                message = hostile(chance, "event", EVENTS, ("id", "kind", "pid", "epoch", "event"))
+                if chance.random() < 0.3:
+                    kind = chance.choice(("body", "shadow", "x"))
+                    message |= {"event": "instance", "id": f"i{chance.randrange(20)}", "kind": kind}
+                cases[f"supervisor to coordinator, {_send(chance, coordinator.supervisor, message)}"] += 1
+                done += 1
+            coordinator.drain()
+            coordinator.ping()
+        cases[f"supervisor to coordinator, {_noise(chance, coordinator.supervisor)}"] += 1
+        if coordinator.process.wait(PATIENCE_S):
+            raise RuntimeError(f"the coordinator has ended with status {coordinator.process.returncode}")
+        coordinator.end()
+    step(f"supervisor to coordinator: {done} events")
+
+
+def fuzz_supervisor(chance: random.Random, lives: int, cases: Counter[str]) -> None:
+    """A real supervisor whose coordinators are hostile, one after the other."""
+    owner, theirs = packets.socket_pair()
+    owner.settimeout(PATIENCE_S)
+    ours, platforms = packets.socket_pair()
+    with theirs:
+        command = [sys.executable, "-I", "-m", "gnomon_runtime.supervisor", str(theirs.fileno())]
+        process = subprocess.Popen(command, pass_fds=(theirs.fileno(),), stderr=subprocess.DEVNULL)
+    _event(owner, "hello")
+    say = [sys.executable, str(HOSTILE_COORDINATOR), str(chance.randrange(1000)), str(PER_ROUND), str(LIVES_S)]
+    environment = {"PATH": os.environ["PATH"], "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
+    packets.send(owner, {"do": "coordinator", "command": say, "environment": environment}, [platforms.fileno()])
+    before = 0
+    for life in range(lives):
+        started = _event(owner, "coordinator")
+        if started["epoch"] != life + 1:
+            raise RuntimeError(f"epoch {started['epoch']} after {life}")
+        _event(owner, "coordinator_gone")
+        cases["coordinator to supervisor"] += PER_ROUND
+        there = descriptors_of(process.pid)
+        before = before or there
+        if there > before + 2:
+            raise RuntimeError(f"{before} descriptors before, {there} after")
+    owner.close()
+    ours.close()
+    platforms.close()
+    if process.wait(PATIENCE_S):
+        raise RuntimeError(f"the supervisor has ended with status {process.returncode}")
+    step(f"coordinator to supervisor: {lives} coordinators")
+
+
+async def fuzz_platform(chance: random.Random, count: int, cases: Counter[str]) -> None:
+    """The platform's end, to which a coordinator says anything.
+
+    Raises:
+        RuntimeError: an error was raised on the event loop.
+
+    """
+    loop = asyncio.get_running_loop()
+    raised: list[str] = []
+    loop.set_exception_handler(lambda _, context: raised.append(str(context.get("exception"))))
+    logging.getLogger("gnomon_platforms").setLevel(logging.CRITICAL)  # a line for each message
+    handed: list[int] = []
+
+    def to_supervisor(message: dict[str, Any], descriptors: Sequence[int] = ()) -> None:
+        del message
+        handed.extend(descriptors)
+
+    # No Shadow lives here: of the surroundings nothing is used.
+    pairs = Pairs(to_supervisor, cast("Household", None), 0)
+    pairs.begin()
+    with socket.socket(fileno=handed.pop()) as theirs:
+        theirs.setblocking(False)  # noqa: FBT003 - the signature is socket's
+        for number in range(count):
+            message = hostile(chance, "event", TOLD, TOLD_FIELDS)
+            noise = chance.random() < 0.3
+            with contextlib.suppress(BlockingIOError):
+                said = _noise(chance, theirs) if noise else _send(chance, theirs, message)
+                cases[f"coordinator to platform, {said}"] += 1
+            if number % 10 == 0:
+                await asyncio.sleep(0)
+        await asyncio.sleep(0.1)
+        pairs.close()
+    if raised:
+        raise RuntimeError(f"the platform's end raised {len(raised)} errors, {raised[0]} first")
+    step(f"coordinator to platform: {count} events")
+
+
+def _event(owner: socket.socket, wanted: str) -> dict[str, Any]:
+    while True:
+        message, descriptors = packets.receive(owner)
+        for descriptor in descriptors:
+            os.close(descriptor)
+        if message["event"] == wanted:
+            return message
+
+
+def _send(chance: random.Random, connection: socket.socket, message: dict[str, Any]) -> str:
+    """A message in JSON, now and then with descriptors that nobody asked for."""
+    if chance.random() < 0.7:
+        packets.send(connection, message)
+        return "wrong fields"
+    nothing = [os.open(os.devnull, os.O_RDONLY) for _ in range(chance.randint(1, packets.MAX_DESCRIPTORS))]
+    try:
+        packets.send(connection, message, nothing)
+    finally:
+        for descriptor in nothing:
+            os.close(descriptor)
+    return "descriptors"
+
+
+def _noise(chance: random.Random, connection: socket.socket) -> str:
+    """What is no message."""
+    noise = chance.randbytes(chance.randint(1, 300))
+    connection.send(chance.choice((b"{", b"[]", b"\xff\xfe", b"1" * 5000, b"[" * 60_000, noise)))
+    return "noise"
+
+
+if __name__ == "__main__":
+    ended_well(lambda: main(asked(__doc__ or "")))
