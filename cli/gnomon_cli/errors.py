@@ -8,6 +8,7 @@ from __future__ import annotations
 import click
 
 EXIT_FAILURE = 1
+EXIT_WRONG_COMMAND = 2
 
 
 class CommandFailed(click.ClickException):
@@ -17,3 +18,9 @@ class CommandFailed(click.ClickException):
 
     def __init__(self, message: str, hint: str = "") -> None:
         super().__init__(f"{message} {hint}".strip())
+
+
+class WrongCommand(CommandFailed):
+    """A command that cannot be carried out as it is written: what its options say contradicts itself, or makes no sense."""
+
+    exit_code = EXIT_WRONG_COMMAND

@@ -33,8 +33,10 @@ TABLE = {
     "login": Entry(f"{_COMMANDS}.login", "login", "Keep a login for a gateway."),
     "logout": Entry(f"{_COMMANDS}.login", "logout", "Forget a gateway's login."),
     "models": Entry(f"{_COMMANDS}.models", "models", "Add, list, verify and profile models."),
+    "predict": Entry(f"{_COMMANDS}.prediction", "predict", "Predict the latency behind a buffer of requests."),
     "simulate": Entry(f"{_COMMANDS}.simulation", "simulate", "Try a policy on a trace in virtual time."),
     "replay": Entry(f"{_COMMANDS}.simulation", "replay", "Send a trace's requests to a running gateway and measure."),
+    "fit-arrivals": Entry(f"{_COMMANDS}.arrivals", "fit_arrivals", "Fit an arrival process to recorded requests."),
 }
 ALIASES = {"ls": "list", "rm": "remove", "delete": "remove", "namespace": "namespaces"}
 

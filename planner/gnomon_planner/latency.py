@@ -1,0 +1,189 @@
+"""The latency of a request: its wait in the buffer and the service of its batch, as a distribution with any percentile.
+
+With N requests per batch in the mean, and batches of k served in S_k,
+
+    F(t) = Σ_k [members_k(t − S_k) + p_k·1{k < B, t ≥ S_k + T}] / N
+
+A service time is one number per batch size, or what was measured: several, each as likely. F has atoms, where many requests
+have one latency (S_k + T: the first of incomplete batches; S_B: the last of full ones), and flat stretches where no latency
+falls. The percentile of q is the least t with F(t) ≥ q, so that at an atom it is the atom's place, exactly.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+
+from gnomon_core.errors import bad_request
+from gnomon_planner.buffer import Buffer, BufferPlan
+from gnomon_planner.counting import Array
+from gnomon_planner.curves import Curves, interpolated
+from gnomon_planner.maps import Map
+
+ROUNDING = 1e-12  # F may miss q by so much and still reach it
+BISECTIONS = 60
+
+
+class Latency(Protocol):
+    """A distribution of latencies."""
+
+    def cdf(self, times_s: Array) -> Array:
+        """F(t) = P(latency ≤ t) at each time."""
+        ...
+
+    def percentile(self, percent: float) -> float:
+        """The least t in seconds with F(t) ≥ percent/100; 0 < percent ≤ 100."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class ServiceTimes:
+    """S_k for k = 1 … B: for each batch size the equally likely times in seconds, one if service is deterministic.
+
+    Raises:
+        GnomonError: 400 `bad_service_times`.
+
+    """
+
+    seconds: tuple[tuple[float, ...], ...]
+
+    def __post_init__(self) -> None:
+        if not self.seconds or not all(self.seconds):
+            raise bad_request("bad_service_times", "A batch size has no service time.", "Give one or more for every batch size.")
+        if not all(math.isfinite(one) and one >= 0.0 for row in self.seconds for one in row):
+            raise bad_request("bad_service_times", "A service time is not a number of at least 0.")
+
+    @staticmethod
+    def fixed(seconds: Sequence[float], batch: int | None = None) -> ServiceTimes:
+        """One time for each batch size; a single one holds for all up to `batch`."""
+        given = list(seconds)
+        if batch is not None and len(given) == 1:
+            given *= batch
+        return ServiceTimes(tuple((float(one),) for one in given))
+
+    def upto(self, batch: int) -> ServiceTimes:
+        """Those of the batch sizes up to `batch`.
+
+        Raises:
+            GnomonError: 400 `bad_service_times`: fewer are known.
+
+        """
+        if len(self.seconds) < batch:
+            raise bad_request(
+                "bad_service_times",
+                f"Service times for batches up to {len(self.seconds)}, and a largest batch of {batch}.",
+                f"Give {batch} times, one for each batch size, or one time for all.",
+            )
+        return ServiceTimes(self.seconds[:batch])
+
+    @property
+    def means(self) -> Array:
+        """E[S_k] in seconds."""
+        return np.array([sum(row) / len(row) for row in self.seconds])
+
+
+class Mixture:
+    """A sum of atoms and of shifted curves that rise from 0: F, and its percentiles by bisection between atoms."""
+
+    def __init__(
+        self, atoms: Mapping[float, float], curves: Curves | None, shifts: Array, functions: Array, weights: Array
+    ) -> None:
+        self._places = np.array(sorted(atoms))
+        self._masses = np.concatenate([[0.0], np.cumsum([atoms[place] for place in sorted(atoms)])])
+        self._curves, self._shifts, self._functions, self._weights = curves, shifts, functions, weights
+        self._starts = np.zeros(len(shifts))
+        length = 0.0
+        if curves is not None:
+            self._starts = curves.at(np.zeros(len(shifts)), functions)
+            length = float(curves.edges[-1])
+        self._stops = np.unique(np.concatenate([self._places, shifts, shifts + length]))
+
+    def cdf(self, times_s: Array) -> Array:
+        """F(t) at each time, in seconds."""
+        times = np.asarray(times_s, dtype=float)
+        atoms = self._masses[np.searchsorted(self._places, times, side="right")]
+        return np.clip(atoms + self._smooth(times), 0.0, 1.0)
+
+    def percentile(self, percent: float) -> float:
+        """The least t in seconds with F(t) ≥ percent/100.
+
+        Raises:
+            GnomonError: 400 `bad_percentile`.
+
+        """
+        goal = quantile(percent)
+        upper = self._smooth(self._stops)
+        reached = upper + self._masses[np.searchsorted(self._places, self._stops, side="right")] >= goal
+        if not reached.any():
+            return float(self._stops[-1])
+        number = int(np.argmax(reached))
+        stop = float(self._stops[number])
+        below = float(self._masses[np.searchsorted(self._places, stop, side="left")])
+        if number == 0 or upper[number] + below < goal:
+            return stop
+        low, high = float(self._stops[number - 1]), stop
+        for _ in range(BISECTIONS):
+            middle = (low + high) / 2.0
+            if float(self._smooth(np.array([middle]))[0]) + below >= goal:
+                high = middle
+            else:
+                low = middle
+        return high
+
+    def _smooth(self, times: Array) -> Array:
+        """What the curves have gained by each time."""
+        if self._curves is None:
+            return np.zeros(len(times))
+        waits = times[:, None] - self._shifts
+        functions = np.broadcast_to(self._functions, waits.shape)
+        gained: Array = (self._curves.at(waits, functions) - self._starts) @ self._weights
+        return gained
+
+
+class ExactLatency(Mixture):
+    """The latency behind a buffer whose batches find an instance at once.
+
+    Raises:
+        GnomonError: 400 `bad_service_times`: not one for each batch size.
+
+    """
+
+    def __init__(self, process: Map, plan: BufferPlan, service: ServiceTimes) -> None:
+        self.buffer = Buffer(process, plan)
+        rows = service.upto(plan.batch).seconds
+        mean_size = self.buffer.mean_size
+        timeout_s = self.buffer.timeout_s
+        atoms: dict[float, float] = {}
+        for size, row in enumerate(rows, start=1):
+            members = self.buffer.sizes[size - 1] / mean_size
+            wait_s = timeout_s if size < plan.batch else 0.0
+            for seconds in row:
+                place = seconds + wait_s
+                atoms[place] = atoms.get(place, 0.0) + (1.0 if plan.batch == 1 else members) / len(row)
+        curves = None
+        if plan.batch > 1 and timeout_s > 0.0:
+            shortest_s = 1.0 / self.buffer.rate
+            curves = interpolated(lambda waits: self.buffer.members(waits) / mean_size, timeout_s, shortest_s)
+        super().__init__(
+            atoms,
+            curves,
+            shifts=np.array([seconds for row in rows for seconds in row]),
+            functions=np.array([number for number, row in enumerate(rows) for _ in row]),
+            weights=np.array([1.0 / len(row) for row in rows for _ in row]),
+        )
+
+
+def quantile(percent: float) -> float:
+    """The q that F has to reach, less what rounding takes.
+
+    Raises:
+        GnomonError: 400 `bad_percentile`.
+
+    """
+    if not 0.0 < percent <= 100.0:  # noqa: PLR2004 - percent
+        raise bad_request("bad_percentile", f"A percentile of {percent:g}.", "Percentiles are above 0 and at most 100.")
+    return percent / 100.0 - ROUNDING
