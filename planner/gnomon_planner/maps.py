@@ -6,8 +6,8 @@ notice arrivals; two phases are what BATCH uses (Section IV, Eqs. 11, 12 and 16)
 
     bursts = Map.mmpp2(rates_rps=(10, 200), leave_per_s=(0.01, 0.01))    # published as W16
     bursts.rate_rps       105: half of the time in either phase
-    bursts.scv            5.8: the gaps' variance is that many times their mean's square
-    bursts.dispersion()   about 4,300: counts of long windows vary that much more than a Poisson process's
+    bursts.scv            10.0: the gaps' variance is that many times their mean's square
+    bursts.dispersion()   about 8,600: counts of long windows vary that much more than a Poisson process's
 
 Two stationary views matter. `stationary` is the phase at an arbitrary moment (θ with θ(D0 + D1) = 0), `embedded` the phase just
 after an arrival (φ ∝ θD1). Gaps between arrivals are seen from arrivals, so their moments use φ; counts in a window use θ.
@@ -101,7 +101,8 @@ class Map:
     def embedded(self) -> Vector:
         """φ: the distribution of the phase just after an arrival."""
         arriving: Vector = self.stationary @ self.D1
-        return arriving / arriving.sum()
+        phases: Vector = arriving / arriving.sum()
+        return phases
 
     @property
     def rate_rps(self) -> float:
@@ -115,9 +116,10 @@ class Map:
 
     def moments(self, count: int) -> list[float]:
         """E[X], E[X²], … E[X^count] of a gap X in s, s² …: k!·φ·(−D0)^−k·e."""
-        found, column = [], np.ones(self.order)
+        found: list[float] = []
+        column: Vector = np.ones(self.order)
         for power in range(1, count + 1):
-            column = np.linalg.solve(-self.D0, column)
+            column = np.asarray(np.linalg.solve(-self.D0, column), dtype=float)
             found.append(math.factorial(power) * float(self.embedded @ column))
         return found
 
@@ -137,7 +139,7 @@ class Map:
         """E[(X − E[X])³] / Var[X]^1.5: 2 for a Poisson process."""
         first, second, third = self.moments(3)
         variance = second - first**2
-        return (third - 3.0 * first * variance - first**3) / variance**1.5
+        return float((third - 3.0 * first * variance - first**3) / variance**1.5)
 
     def autocorrelation(self, lag: int = 1) -> float:
         """ρ_k: the correlation of a gap with the k-th gap after it; 0 for renewal processes."""
@@ -148,9 +150,10 @@ class Map:
         return (joint - first**2) / (second - first**2)
 
     def dispersion(self, window_s: float | None = None) -> float:
-        """I(t) = Var[N(t)] / E[N(t)] of the number of arrivals in a window, or its limit for long ones (Fischer and Meier-Hellstern).
+        """I(t) = Var[N(t)] / E[N(t)] of the number of arrivals in a window, or its limit for long ones.
 
-        With d = θD1 and R = (eθ − Q)⁻¹:  Var[N(t)] = (λ − 2λ² + 2dRD1e)·t − 2d·(I − e^(Qt))·R²·D1e.
+        After Fischer and Meier-Hellstern (1993): with d = θD1 and R = (eθ − Q)⁻¹,
+        Var[N(t)] = (λ − 2λ² + 2dRD1e)·t − 2d·(I − e^(Qt))·R²·D1e.
         """
         theta, moves = self.stationary, self.D0 + self.D1
         arriving, into = theta @ self.D1, self.D1.sum(axis=1)

@@ -1,8 +1,8 @@
 """The little linear algebra that arrival processes need beyond numpy's.
 
-Everything here is about generators of Markov chains: small matrices (1 to some 64 rows) whose off-diagonal entries are rates. Their
-exponential is computed from non-negative numbers only, so that no digits are lost to cancellation; scipy would cost 0.2 s of
-every command for this one function.
+Everything here is about generators of Markov chains: small matrices (1 to some 64 rows) whose off-diagonal entries are rates.
+Their exponential is computed from non-negative numbers only, so that no digits are lost to cancellation; scipy would cost 0.2 s
+of every command for this one function.
 """
 
 from __future__ import annotations
@@ -57,7 +57,8 @@ def stationary_of(generator: Matrix) -> Vector:
     weights[0] = 1.0
     for state in range(1, len(rates)):
         weights[state] = weights[:state] @ rates[:state, state]
-    return weights / weights.sum()
+    found: Vector = weights / weights.sum()
+    return found
 
 
 def irreducible(rates: Matrix) -> bool:

@@ -17,7 +17,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from gnomon_core.errors import bad_request
-from gnomon_simulator.traces import Trace
+from gnomon_simulator.traces import Trace, open_text
 
 
 def from_trace(trace: Trace, chance: random.Random) -> list[float]:
@@ -60,7 +60,7 @@ def recorded(path: Path) -> list[float]:
 
     """
     arrivals: list[float] = []
-    with path.open(encoding="utf-8") as lines:
+    with open_text(path) as lines:
         for number, line in enumerate(lines, start=1):
             try:
                 document = json.loads(line)

@@ -90,7 +90,7 @@ def read_functions(path: Path) -> dict[str, Trace]:
 def _read(path: Path) -> tuple[list[str], list[float], list[list[float]]]:
     times: list[float] = []
     rows: list[list[float]] = []
-    with _lines(path) as lines:
+    with open_text(path) as lines:
         reader = csv.reader(lines)
         names = next(reader, [])
         if len(names) <= 1 or names[0] != "t_seconds":
@@ -106,7 +106,13 @@ def _read(path: Path) -> tuple[list[str], list[float], list[list[float]]]:
     return names[1:], times, rows
 
 
-def _lines(path: Path) -> io.TextIOWrapper:
+def open_text(path: Path) -> io.TextIOWrapper:
+    """The text of a file, plain or gzipped.
+
+    Raises:
+        GnomonError: 400 `bad_trace` if there is no such file.
+
+    """
     if not path.is_file():
         raise bad_request("bad_trace", f"There is no trace at {path}.", "Name a CSV file, plain or .gz.")
     if path.suffix == ".gz":

@@ -1,0 +1,159 @@
+"""When to fit again: arrivals of the last hour, and a test that notices when they are no longer those of the fit.
+
+`ArrivalWindow` keeps counts per second for an hour (both can be chosen) in constant memory; `times` of requests, or counts that
+somebody else took, go in, `counts()` comes out for `samples.of_counts`.
+
+The test is a CUSUM in either direction. Per bin of Δ seconds with n arrivals, the evidence for a rate of λ(1 ± m) against λ is
+
+    g ← max(0, g + (n·ln(1 ± m) ∓ λΔm)/I)        alarm: g ≥ h
+
+the logarithm of a Poisson likelihood ratio, divided by the dispersion I of the fit at 60 s: what varies within a minute belongs
+to the process, what lasts longer is a change. Near λ, g moves as a Brownian motion of drift −δ²/2 and variance δ² = λm²/I per
+second, whose mean time to h is (2/δ²)(e^h − h − 1) (Siegmund, 1985). h is set so that both directions together raise one false
+alarm a day; bins make that rarer, never more frequent. A change to λ(1 + x) is noticed after about h divided by its drift.
+
+Worked example: 52 requests/s, I = 1, m = 10 %: δ² = 0.52/s, h = 10.7. Ten per cent more is noticed after about 43 s, 20 % after
+15 s, half as much again after 5 s. A tenth of the rate takes ten times as long, and so does I = 10.
+
+An alarm says since when, which is where g last left 0: the counts from there on are the new regime's.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from gnomon_core.errors import bad_request
+from gnomon_planner.maps import Map
+
+HOUR_S = 3600.0
+DAY_S = 86400.0
+
+
+@dataclass(frozen=True, slots=True)
+class ChangeRule:
+    """What is a change: a rate `margin` away, seen against variation within `within_s`; one false alarm in `false_alarm_s`."""
+
+    margin: float = 0.1
+    false_alarm_s: float = DAY_S
+    within_s: float = 60.0
+
+    def __post_init__(self) -> None:
+        if not (0.0 < self.margin < 1.0 and self.false_alarm_s > 0.0 and self.within_s > 0.0):
+            raise bad_request("bad_change_rule", f"{self}.", "The margin is between 0 and 1, the times are positive.")
+
+
+@dataclass(frozen=True, slots=True)
+class Reference:
+    """What the fit says: the rate, and the dispersion of its counts within the rule's `within_s`."""
+
+    rate_rps: float
+    dispersion: float = 1.0
+
+    @classmethod
+    def of(cls, process: Map, rule: ChangeRule) -> Reference:
+        """Of a fitted process. Evidence is never taken for stronger than a Poisson process's."""
+        return cls(process.rate_rps, max(1.0, process.dispersion(rule.within_s)))
+
+    def spread_per_s(self, rule: ChangeRule) -> float:
+        """δ²: how much evidence moves by chance each second."""
+        return self.rate_rps * rule.margin**2 / self.dispersion
+
+    def threshold(self, rule: ChangeRule) -> float:
+        """h: each direction raises a false alarm every 2·false_alarm_s."""
+        wanted = rule.false_alarm_s * self.spread_per_s(rule)
+        low, high = 0.0, 1.0
+        while math.expm1(high) - high < wanted:
+            low, high = high, 2.0 * high
+        for _ in range(60):
+            middle = (low + high) / 2.0
+            low, high = (middle, high) if math.expm1(middle) - middle < wanted else (low, middle)
+        return high
+
+    def delay_s(self, rule: ChangeRule, change: float) -> float:
+        """How long a change to rate·(1 + change) goes unnoticed on average; infinite for less than about half the margin."""
+        step = math.log1p(math.copysign(rule.margin, change))
+        drift = (self.rate_rps * ((1.0 + change) * step - math.copysign(rule.margin, change))) / self.dispersion
+        return self.threshold(rule) / drift if drift > 0.0 else math.inf
+
+
+@dataclass(frozen=True, slots=True)
+class Evidence:
+    """For more and for less, and since when each is above 0. A value: it can be kept as JSON."""
+
+    more: float = 0.0
+    less: float = 0.0
+    more_since_s: float = 0.0
+    less_since_s: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """An alarm: the rate has become higher or lower, since `since_s`."""
+
+    higher: bool
+    since_s: float
+
+
+def watched(
+    evidence: Evidence, reference: Reference, rule: ChangeRule, count: float, *, bin_s: float, now_s: float
+) -> tuple[Evidence, Change | None]:
+    """The evidence after a bin of `bin_s` that ended at `now_s` with `count` arrivals, and the alarm if it is enough.
+
+    A reference without arrivals (rate 0) is left by the first one.
+    """
+    begun_s = now_s - bin_s
+    if reference.rate_rps <= 0.0:
+        return evidence, Change(higher=True, since_s=begun_s) if count > 0.0 else None
+    expected = reference.rate_rps * bin_s * rule.margin
+    more = evidence.more + (count * math.log1p(rule.margin) - expected) / reference.dispersion
+    less = evidence.less + (count * math.log1p(-rule.margin) + expected) / reference.dispersion
+    after = Evidence(
+        max(more, 0.0),
+        max(less, 0.0),
+        evidence.more_since_s if evidence.more > 0.0 else begun_s,
+        evidence.less_since_s if evidence.less > 0.0 else begun_s,
+    )
+    threshold = reference.threshold(rule)
+    if max(more, less) < threshold:
+        return after, None
+    higher = more >= less
+    return after, Change(higher, after.more_since_s if higher else after.less_since_s)
+
+
+class ArrivalWindow:
+    """Counts per bin of the last `window_s`, on a grid of `bin_s` from `start_s`."""
+
+    def __init__(self, start_s: float, window_s: float = HOUR_S, bin_s: float = 1.0) -> None:
+        if not (math.isfinite(start_s) and bin_s > 0.0 and window_s >= bin_s):
+            raise bad_request("bad_window", f"{window_s} s in bins of {bin_s} s.", "A window holds at least one bin above 0 s.")
+        self.bin_s = bin_s
+        self._start_s = start_s
+        self._counts: deque[int] = deque([0], maxlen=round(window_s / bin_s) + 1)
+        self._last = 0
+
+    def add(self, times_s: Iterable[float]) -> None:
+        """Requests that arrived. Late ones count where they belong, if that is still in the window."""
+        for time_s in times_s:
+            self._reach(time_s)
+            place = self._place(time_s) - self._last + len(self._counts) - 1
+            if place >= 0:
+                self._counts[place] += 1
+
+    def counts(self, now_s: float, since_s: float = -math.inf) -> tuple[int, ...]:
+        """The counts of the bins that have ended by `now_s`, from `since_s` on; the oldest first."""
+        self._reach(now_s)
+        first_s = self._start_s + (self._last - len(self._counts) + 1) * self.bin_s
+        skipped = max(0, math.ceil((since_s - first_s) / self.bin_s - 1e-9)) if since_s > first_s else 0
+        return tuple(self._counts)[skipped:-1]
+
+    def _place(self, time_s: float) -> int:
+        return math.floor((time_s - self._start_s) / self.bin_s)
+
+    def _reach(self, time_s: float) -> None:
+        ahead = self._place(time_s) - self._last
+        if ahead > 0:
+            self._counts.extend([0] * min(ahead, self._counts.maxlen or ahead))
+            self._last += ahead

@@ -1,0 +1,81 @@
+"""A file of demand, whichever kind it is: counts per bin, or the moments at which requests came.
+
+| the file begins with | it is | and becomes |
+| --- | --- | --- |
+| `t_seconds,` | a trace: CSV, as `traces` reads it | a Trace |
+| `{` and has one document a line | a run that `gnomon replay --record` wrote | times |
+| `{` or `[` | JSON: `{"bin_s", "counts"}`, `{"times_s"}` or a list of times | a Trace, or times |
+| a number | one time stamp a line, in seconds; `#` begins a comment | times |
+
+Any of them may be gzipped. Times keep the order they have in the file: whoever needs them ascending says so.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from gnomon_core.errors import GnomonError, bad_request
+from gnomon_simulator.arrivals import recorded, selected
+from gnomon_simulator.traces import Trace, open_text, read_trace
+
+HINT = "It holds t_seconds,count rows, a time stamp a line, or JSON with counts and bin_s, or times_s."
+
+
+def read_demand(path: Path, function: str | None = None) -> Trace | list[float]:
+    """The demand in a file; `function` names a column of a per-function trace.
+
+    Raises:
+        GnomonError: 400 `bad_trace` or `bad_record`, with the line that is wrong; `unknown_trace_function`.
+
+    """
+    try:
+        with open_text(path) as lines:
+            first = next((line for line in lines if line.strip()), "").lstrip("\ufeff ")
+            if first.startswith("t_seconds"):
+                return read_trace(path, function)
+            if function is not None:
+                raise bad_request("unknown_trace_function", f"{path.name} has no columns.", "Only a trace with t_seconds has.")
+            if first.startswith("{") and first.rstrip().endswith("}") and next(lines, "").startswith("{"):
+                return recorded(path)
+        with open_text(path) as lines:
+            return _of_json(path, lines.read()) if first[:1] in ("{", "[") else _stamps(path, list(lines))
+    except (UnicodeDecodeError, OSError, EOFError):
+        raise bad_request("bad_trace", f"{path.name} is neither text nor gzipped text.", HINT) from None
+
+
+def stretch(demand: Trace | list[float], start_s: float = 0.0, duration_s: float | None = None) -> Trace | list[float]:
+    """The part from `start_s` for `duration_s`, beginning at second 0."""
+    if isinstance(demand, Trace):
+        return demand.slice(start_s, duration_s)
+    return demand if start_s == 0.0 and duration_s is None else selected(demand, start_s, duration_s)
+
+
+def _stamps(path: Path, lines: list[str]) -> list[float]:
+    times: list[float] = []
+    for number, line in enumerate(lines, start=1):
+        text = line.partition("#")[0].strip()
+        if text:
+            try:
+                times.append(float(text))
+            except ValueError:
+                raise _bad(path, f"line {number} is not a time stamp") from None
+    return times
+
+
+def _of_json(path: Path, text: str) -> Trace | list[float]:
+    try:
+        document: Any = json.loads(text)
+        if isinstance(document, dict) and "counts" in document:
+            return Trace(float(document["bin_s"]), tuple(float(count) for count in document["counts"]))
+        times = document["times_s"] if isinstance(document, dict) else document
+        return [float(time_s) for time_s in times]
+    except json.JSONDecodeError as error:
+        raise _bad(path, f"line {error.lineno} is not JSON: {error.msg}") from None
+    except (KeyError, TypeError, ValueError):
+        raise _bad(path, "the document has neither counts with bin_s nor times_s") from None
+
+
+def _bad(path: Path, what: str) -> GnomonError:
+    return bad_request("bad_trace", f"{path.name}: {what}.", HINT)
