@@ -37,7 +37,7 @@ from gnomon_core.shared_memory import aligned
 from gnomon_runtime.engine.allocator import keep_freed_memory
 from gnomon_runtime.pair.buffers import joined
 from gnomon_runtime.pair.headers import Kind, Message
-from gnomon_runtime.pair.link import Link, Outcome
+from gnomon_runtime.pair.link import DataPath, Link, Outcome
 
 SIZES_MB = (1, 2, 4, 8, 16, 32, 64)
 GOAL_MS_PER_MB = 0.15
@@ -47,9 +47,9 @@ MEDIAN_OF = 9
 """Hand-overs of each size, one after the other, whose median is one sample here."""
 PATIENCE_S = 10.0
 _FLOAT_BYTES = 4
-_SETTLE_S = 0.002
+SETTLE_S = 0.002
 """Between the copy of what it was given and the answer, so that the answer finds the Body waiting."""
-_STAMPS = struct.Struct("<dd")
+STAMPS = struct.Struct("<dd")
 """When the Shadow had the rows and when it began to answer, on the clock of the machine."""
 
 
@@ -66,7 +66,7 @@ class Times:
 class Ends:
     """The Body's end of a pair, and a pipe that tells the Shadow's times of each hand-over."""
 
-    link: Link
+    link: DataPath
     stamps: int
 
 
@@ -120,7 +120,7 @@ def one(ends: Ends, made: Tensor) -> Times:
     merged_s = time.monotonic()
     if not torch.equal(whole, made):
         raise RuntimeError("other rows came back than were handed over")
-    had_s, answered_s = _STAMPS.unpack(os.read(ends.stamps, _STAMPS.size))
+    had_s, answered_s = STAMPS.unpack(os.read(ends.stamps, STAMPS.size))
     return Times(had_s - began_s, back_s - answered_s, merged_s - back_s)
 
 
@@ -166,10 +166,10 @@ def _be_shadow(descriptors: list[int], stamp: int, cpu: int) -> NoReturn:
                 rows = link.to.read(asked_for.rows)
                 had_s = time.monotonic()
                 answer = [tensor.clone() for tensor in rows]
-                time.sleep(_SETTLE_S)
+                time.sleep(SETTLE_S)
                 answered_s = time.monotonic()
                 written = link.back.write(answer) or ()
-                os.write(stamp, _STAMPS.pack(had_s, answered_s))
+                os.write(stamp, STAMPS.pack(had_s, answered_s))
                 link.send(Message(Kind.DONE, asked_for.sequence, 0, 1, asked_for.samples, written, 0.0))
     except packets.PeerGoneError:
         pass

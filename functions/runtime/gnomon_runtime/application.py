@@ -5,8 +5,9 @@ The same application answers the Unix socket, `POST /gnomon/batch` and `/` under
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from typing import Any, Protocol
+import socket
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, Protocol, TypeVar, runtime_checkable
 
 from gnomon_core.launch import Launch
 from gnomon_core.wire import Frame
@@ -31,6 +32,23 @@ class Application(Protocol):
 
     def resize(self, cores: int) -> None:
         """Use this many threads from the next batch on."""
+        ...
+
+
+Task = TypeVar("Task")
+
+
+@runtime_checkable
+class ForBodies(Protocol):
+    """An application that also works for Bodies on other nodes."""
+
+    def serve_body(
+        self, connection: socket.socket, turn: Callable[[Callable[[], Task]], Task], ending: Callable[[], bool]
+    ) -> None:
+        """Agree to an upgrade of the connection, and serve it until the Body has gone or `ending()`.
+
+        `turn` runs something in the thread that computes, when it is its turn.
+        """
         ...
 
 

@@ -2,6 +2,7 @@
 
     /, /anything         a request of its own: a batch of one
     POST /gnomon/batch   a BATCH frame of gnomon_core.wire, answered with a RESULT frame or a stream of frames; needs the token
+    GET /gnomon/pair     upgraded to gnomon-pair/1: a Shadow's work for the Body that asks (gnomon_runtime.pair); needs the token
     /_/health, /_/ready  200, or 503 from the moment the process has been told to end
 
 Every way in feeds one executor: a single thread, because the application is used by one thread at a time and because torch keeps
@@ -14,10 +15,12 @@ from __future__ import annotations
 
 import hmac
 import os
+import socket
 import time
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any, NoReturn
 
 from flask import Flask, Response, request
 from werkzeug.exceptions import HTTPException
@@ -25,7 +28,7 @@ from werkzeug.exceptions import HTTPException
 from gnomon_core.errors import GnomonError, bad_request
 from gnomon_core.launch import Launch
 from gnomon_core.wire import Frame, Kind, Member, WireError, decode, encode
-from gnomon_runtime.application import Application
+from gnomon_runtime.application import Application, ForBodies
 from gnomon_runtime.applications import load
 
 METHODS = ["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"]
@@ -33,6 +36,8 @@ FRAME_TYPE = "application/octet-stream"
 EXTENSION = "gnomon"
 TOKEN_FILE = "/var/openfaas/secrets/gnomon-batch-token"  # noqa: S105 - where it is, not what it is
 MAX_BODY_BYTES = 256 << 20
+PAIR_PATH, PAIR_PROTOCOL = "/gnomon/pair", "gnomon-pair/1"
+CONNECTION = "gunicorn.socket"
 
 
 class Service:
@@ -49,6 +54,16 @@ class Service:
         """Answer a batch when its turn comes."""
         answer = self._executor.submit(self._run, batch, self._clock()).result()
         return answer if isinstance(answer, Frame) else self._stream(answer)
+
+    def serve_body(self, connection: socket.socket) -> None:
+        """Work for the Body at the other end of a connection, until one of us ends."""
+        assert isinstance(self._application, ForBodies)
+        self._application.serve_body(connection, lambda task: self._executor.submit(task).result(), lambda: self.draining)
+
+    @property
+    def serves_bodies(self) -> bool:
+        """Whether the application works for Bodies."""
+        return isinstance(self._application, ForBodies)
 
     def _run(self, batch: Frame, received_s: float) -> Frame | Iterator[Frame]:
         if batch.epoch < self._epoch:
@@ -89,6 +104,15 @@ def create_app(environment: Mapping[str, str] = os.environ) -> Flask:
         _authorize(token, request.headers.get("Authorization", ""))
         return _framed(service.run(_read_batch(_body(max_body_bytes))))
 
+    @app.get(PAIR_PATH)
+    def pair() -> Response:
+        _authorize(token, request.headers.get("Authorization", ""))
+        if not service.serves_bodies:
+            raise GnomonError(404, "no_shadow", "This function is no Shadow.", "Ask the function gnomon-shadow.")
+        if request.headers.get("Upgrade", "") != PAIR_PROTOCOL or CONNECTION not in request.environ:
+            raise GnomonError(426, "upgrade_required", f"This is for Bodies: it needs an upgrade to {PAIR_PROTOCOL}.")
+        return _Upgraded(service)
+
     @app.route("/", methods=METHODS, provide_automatic_options=False)
     @app.route("/<path:_path>", methods=METHODS, provide_automatic_options=False)
     def alone(_path: str = "") -> Response:
@@ -105,6 +129,19 @@ def create_app(environment: Mapping[str, str] = os.environ) -> Flask:
         return _error(error)
 
     return app
+
+
+class _Upgraded(Response):
+    """An answer that takes the connection over."""
+
+    def __init__(self, service: Service) -> None:
+        super().__init__(status=101)
+        self._service = service
+
+    def __call__(self, environ: Mapping[str, Any], _start_response: object) -> NoReturn:
+        self._service.serve_body(environ[CONNECTION])
+        # gunicorn takes this as the end of the connection, and writes no answer of its own to it.
+        raise StopIteration
 
 
 def launch_from(environment: Mapping[str, str]) -> Launch:

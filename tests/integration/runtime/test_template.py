@@ -20,10 +20,18 @@ import pytest
 import yaml
 
 from gnomon_core.wire import Frame, Kind, Member, decode, encode
+from gnomon_runtime.pair.headers import HEADER, ROW, Message, Row
+from gnomon_runtime.pair.headers import Kind as Say
+from gnomon_runtime.pair.headers import decode as decode_message
+from gnomon_runtime.pair.headers import encode as encode_message
 
 ROOT = Path(__file__).resolve().parents[3]
 TEMPLATE = ROOT / "templates" / "gnomon-body"
 SHADOW = ROOT / "templates" / "gnomon-shadow"
+UPGRADE = (
+    "GET /gnomon/pair HTTP/1.1\r\nHost: shadow\r\nAuthorization: Bearer token\r\nConnection: Upgrade\r\n"
+    "Upgrade: gnomon-pair/1\r\n\r\n"
+)
 
 
 @pytest.fixture(scope="module")
@@ -182,16 +190,25 @@ print(json.dumps({"operations": [blocks[0]["operations"][0], blocks[-1]["operati
         "GNOMON_BLOCKS": f"0-{model['blocks'] - 1}",
         "GNOMON_MODELS": str(tmp_path / "models"),
     }
-    row = {"datatype": "FP32", "shape": [2, 1, 4, 4], "order": [0, 1, 2, 3]}
-    head = json.dumps({"kind": "blocks", "operations": model["operations"], "values": [row]}).encode()
-    body = encode(Frame(Kind.BATCH, 1, head=head, members=[Member(0, 2, b"", b"\0\0\x80\x3f" * 32)]))
+    begin, end = model["operations"]
+    asked = Message(Say.COMPUTE, 1, begin, end, 2, (Row(0, 128, "FP32", (2, 1, 4, 4), (0, 1, 2, 3)),))
     with serving(tmp_path, wheel_folder, **variables) as port:
         assert call(port, "GET", "/_/health") == (200, b"ok\n")
-        assert call(port, "POST", "/gnomon/batch", body, token="guess")[0] == 401
+        assert call(port, "GET", "/gnomon/pair", token="guess")[0] == 401
+        assert call(port, "GET", "/gnomon/pair")[0] == 426
         assert call(port, "POST", "/", b"a request")[0] == 415
-        result = decode(call(port, "POST", "/gnomon/batch", body)[1])
-    assert [(member.code, member.size) for member in result.members] == [(200, 2)]
-    assert memoryview(bytes(result.members[0].body)).cast("f").tolist() == pytest.approx(model["answer"] * 2, rel=1e-5)
+        with socket.create_connection(("127.0.0.1", port), timeout=20) as connection:
+            connection.sendall(UPGRADE.encode())
+            stream = connection.makefile("rb")
+            assert stream.readline() == b"HTTP/1.1 101 Switching Protocols\r\n"
+            while stream.readline() != b"\r\n":
+                pass
+            connection.sendall(encode_message(asked) + b"\0\0\x80\x3f" * 32)
+            answer = decode_message(stream.read(HEADER.size + ROW.size), 1 << 16)
+            [row] = answer.rows
+            values = memoryview(stream.read(row.offset + row.length))[row.offset :].cast("f")
+    assert (answer.kind, answer.sequence, row.shape) == (Say.DONE, 1, (2, 2))
+    assert values.tolist() == pytest.approx(model["answer"] * 2, rel=1e-5)
 
 
 @pytest.mark.torch

@@ -23,10 +23,11 @@ from gnomon_core.pairs import MAX_SHADOWS, Pair
 from gnomon_runtime.application import Channel
 from gnomon_runtime.engine import LoadedProgram
 from gnomon_runtime.pair.headers import NonsenseError
-from gnomon_runtime.pair.link import Link
+from gnomon_runtime.pair.link import DataPath
 from gnomon_runtime.pair.orders import REFUSALS, Coordination, Duties
 from gnomon_runtime.pair.partner import Partner
 from gnomon_runtime.pair.patience import Predictions
+from gnomon_runtime.pair.remote_link import way_to
 from gnomon_runtime.pair.shadow_model import read_layers
 from gnomon_runtime.pair.split_model import RunTiming, SplitModel
 
@@ -96,8 +97,9 @@ class BodySide:
         """Late answers are of no use any more; the end of the path ends the pair."""
         try:
             partner.link.pending()
-        except packets.PeerGoneError:
-            self._end(partner, "the Shadow has gone")
+            self._announce(partner.shadow, partner.link)
+        except packets.PeerGoneError as error:
+            self._end(partner, str(error) or "the Shadow has gone")
         except NonsenseError as error:
             self._end(partner, f"the Shadow sends nonsense: {error}")
 
@@ -123,14 +125,20 @@ class BodySide:
             self._part_with(before)
         if len(self._partners) >= MAX_SHADOWS:
             raise ValueError(f"it has {MAX_SHADOWS} Shadows")
-        link = Link(descriptors, body=True)
+        link = way_to(message, descriptors)
         try:
             self._begin(link, message)
         except REFUSALS:
             link.close()
             raise
         self._watch(link.fileno())
-        self._say("paired", shadow=shadow)
+        self._announce(shadow, link)
+
+    def _announce(self, shadow: str, link: DataPath) -> None:
+        """Say once that there is a pair: one with a Shadow on another node has to be reached first."""
+        if link.ready and not link.announced:
+            link.announced = True
+            self._say("paired", shadow=shadow)
 
     def _change(self, message: dict[str, Any], _descriptors: list[int]) -> None:
         partner = self._partners[str(message["shadow"])]
@@ -142,7 +150,7 @@ class BodySide:
         if partner is not None:
             self._end(partner, "told to")
 
-    def _begin(self, link: Link, message: Mapping[str, Any]) -> None:
+    def _begin(self, link: DataPath, message: Mapping[str, Any]) -> None:
         """Work with a Shadow as the message says."""
         if self._layers is None:
             self._layers = read_layers(self._layers_file, self._sha256)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import mmap
+import os
 import warnings
 from collections.abc import Sequence
 
@@ -74,6 +75,10 @@ class SharedBuffer:
         """The tensors of rows that `decode` has checked against this buffer's size: views, good until the other side writes."""
         return [self._tensor(row) for row in rows]
 
+    def view(self, length: int) -> memoryview:
+        """Its first bytes as they are, for a socket to read or to write."""
+        return memoryview(self._map)[:length]
+
     def close(self) -> None:
         """Let go of it. It is unmapped with the last view that somebody has: torch would not notice an unmapping under it."""
         del self._raw, self._map
@@ -88,6 +93,25 @@ class SharedBuffer:
             flat = flat if dtype.is_floating_point else flat.clone()
         dense = flat.view([row.shape[axis] for axis in row.order])
         return dense.permute([row.order.index(axis) for axis in range(len(row.order))])
+
+
+class OwnBuffer(SharedBuffer):
+    """The same for one process alone, whose other side is reached over a network. It grows when more of it is prepared."""
+
+    def __init__(self, size_bytes: int) -> None:
+        self._make(size_bytes)
+
+    def prepare(self, used_bytes: int) -> None:
+        if used_bytes > self.size_bytes:
+            self._make(used_bytes)
+        super().prepare(used_bytes)
+
+    def _make(self, size_bytes: int) -> None:
+        descriptor = shared_memory.make("hand-over", max(size_bytes, 1))
+        try:
+            super().__init__(descriptor, writable=True)
+        finally:
+            os.close(descriptor)
 
 
 def datatype_of(tensor: Tensor) -> str | None:

@@ -31,6 +31,8 @@ MAX_AXES = 8
 MAX_SAMPLES = 1 << 16
 MAX_STRIDE = 1 << 62
 """Of a tensor without elements: its axes may claim any length, and torch still has to count their strides."""
+COUNT_AT = 5
+"""The byte of a header that counts the tensors."""
 MAX_BYTES = HEADER.size + MAX_TENSORS * ROW.size
 DATATYPES = tuple(DATATYPE_BYTES)
 
@@ -122,6 +124,24 @@ def decode(data: bytes, buffer_bytes: int) -> Message:
         raise NonsenseError("a message about nothing")
     rows = tuple(_decode_row(fields, samples, buffer_bytes) for fields in ROW.iter_unpack(data[HEADER.size :]))
     return Message(Kind(kind), sequence, begin, end, samples, rows, compute_ns / 1e9)
+
+
+def message_bytes(header: bytes | bytearray | memoryview) -> int:
+    """How long the message is that begins with this header of `HEADER.size` bytes: on a stream nothing else says so.
+
+    Raises:
+        NonsenseError: no message begins so.
+
+    """
+    count = header[COUNT_AT]
+    if header[: len(MAGIC)] != MAGIC or count > MAX_TENSORS:
+        raise NonsenseError("not a message")
+    return HEADER.size + count * ROW.size
+
+
+def tensor_bytes(message: Message) -> int:
+    """How much of the buffer a message's tensors take, from its beginning on: what follows the message on a stream."""
+    return max((row.offset + row.length for row in message.rows), default=0)
 
 
 def _decode_row(fields: Sequence[int], samples: int, buffer_bytes: int) -> Row:

@@ -1,7 +1,10 @@
-"""One side's end of a pair's data path: the data socket and the two buffers.
+"""One side's end of a pair's data path: hand over, take back, and know a late answer.
 
-The socket never blocks. What comes too late, twice or as nonsense is recognised and harmless: a hand-over has a sequence number,
-and a side reads the other's buffer only between an answer to its newest number and its own next message.
+`DataPath` is what a Body's model sees. What comes too late, twice or as nonsense is recognised and harmless: a hand-over has a
+sequence number, and a side reads the buffer `back` only between an answer to its newest number and its own next message.
+
+`Link` is the path within a node: a data socket that never blocks, and two buffers that both sides have mapped. The path to
+another node is `gnomon_runtime.pair.remote_link`.
 """
 
 from __future__ import annotations
@@ -10,6 +13,7 @@ import contextlib
 import select
 import socket
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from enum import StrEnum
 
@@ -39,34 +43,26 @@ class Outcome(StrEnum):
     GONE = "gone"
 
 
-class Link:
-    """A pair's data path. `descriptors` are those of "pair" or "join": the socket, the buffer to the Shadow, the one from it.
+class DataPath(ABC):
+    """What carries hand-overs there and answers back. Tensors lie in `to` and `back`, whoever brings them to the other side."""
 
-    Raises:
-        ValueError: not these three, or buffers whose size could change.
-        OSError: they cannot be mapped.
-
-    """
-
-    def __init__(self, descriptors: list[int], *, body: bool) -> None:
-        try:
-            data, there, back = three_of(descriptors)
-            self.to = SharedBuffer(there, writable=body)
-            self.back = SharedBuffer(back, writable=not body)
-            self._socket = socket.socket(fileno=data)
-            descriptors.remove(data)
-        finally:
-            close(descriptors)
-        self._socket.setblocking(False)  # noqa: FBT003 - the signature is socket's
-        self._poll = select.poll()
-        self._poll.register(self._socket, select.POLLIN)
-        self._incoming = self.back if body else self.to
+    def __init__(self, to: SharedBuffer, back: SharedBuffer) -> None:
+        self.to = to
+        self.back = back
         self.sequence = 0
+        self.announced = False
+        """Whether the coordinator has been told that the path is ready."""
         self.late: list[Message] = []
         """Answers to earlier hand-overs, for whoever wants to learn from them."""
 
+    @property
+    def ready(self) -> bool:
+        """Whether the other side can be told something."""
+        return True
+
+    @abstractmethod
     def fileno(self) -> int:
-        return self._socket.fileno()
+        """What becomes readable when there is something to receive, or the path has ended."""
 
     def hand_over(self, begin: int, end: int, values: Sequence[Tensor], first_row: int) -> Outcome | None:
         """Give the Shadow the rows from `first_row` on of what a run reads; None when it has been told.
@@ -92,8 +88,7 @@ class Link:
 
         """
         while True:
-            left_ms = max(0.0, 1e3 * (until_s - time.monotonic()))
-            if not self._poll.poll(left_ms):
+            if not self._readable(max(0.0, until_s - time.monotonic())):
                 return Outcome.LATE
             try:
                 message = self._receive()
@@ -127,6 +122,7 @@ class Link:
             found.append(message)
         raise NonsenseError("messages that nobody asked for")
 
+    @abstractmethod
     def send(self, message: Message) -> bool:
         """Whether there was room for the message.
 
@@ -134,6 +130,46 @@ class Link:
             PeerGoneError: the other side has closed its end.
 
         """
+
+    @abstractmethod
+    def close(self) -> None:
+        """Give everything back."""
+
+    @abstractmethod
+    def _readable(self, wait_s: float) -> bool: ...
+
+    @abstractmethod
+    def _receive(self) -> Message | None: ...
+
+
+class Link(DataPath):
+    """The data path within a node.
+
+    `descriptors` are those of "pair" or "join": the socket, the buffer to the Shadow, the one from it.
+
+    Raises:
+        ValueError: not these three, or buffers whose size could change.
+        OSError: they cannot be mapped.
+
+    """
+
+    def __init__(self, descriptors: list[int], *, body: bool) -> None:
+        try:
+            data, there, back = three_of(descriptors)
+            super().__init__(SharedBuffer(there, writable=body), SharedBuffer(back, writable=not body))
+            self._socket = socket.socket(fileno=data)
+            descriptors.remove(data)
+        finally:
+            close(descriptors)
+        self._socket.setblocking(False)  # noqa: FBT003 - the signature is socket's
+        self._poll = select.poll()
+        self._poll.register(self._socket, select.POLLIN)
+        self._incoming = self.back if body else self.to
+
+    def fileno(self) -> int:
+        return self._socket.fileno()
+
+    def send(self, message: Message) -> bool:
         try:
             self._socket.send(encode(message))
         except BlockingIOError:
@@ -143,10 +179,12 @@ class Link:
         return True
 
     def close(self) -> None:
-        """Give everything back."""
         self._socket.close()
         self.to.close()
         self.back.close()
+
+    def _readable(self, wait_s: float) -> bool:
+        return bool(self._poll.poll(1e3 * wait_s))
 
     def _receive(self) -> Message | None:
         try:

@@ -17,7 +17,7 @@ from gnomon_core.pairs import Pair
 from gnomon_core.shared_memory import aligned
 from gnomon_runtime.pair.buffers import datatype_of
 from gnomon_runtime.pair.headers import Kind, Message
-from gnomon_runtime.pair.link import MAX_PENDING, Link, Outcome
+from gnomon_runtime.pair.link import MAX_PENDING, DataPath, Outcome
 from gnomon_runtime.pair.patience import Patience, Predictions
 
 MAX_MISSES = 3
@@ -44,7 +44,7 @@ class Partner:
 
     """
 
-    def __init__(self, shadow: str, pair: Pair, link: Link, predictions: Predictions, layers: Layers) -> None:
+    def __init__(self, shadow: str, pair: Pair, link: DataPath, predictions: Predictions, layers: Layers) -> None:
         if not all(0 <= block < len(layers.blocks) for block in pair.blocks):
             raise ValueError(f"blocks {pair.blocks} of a model that has {len(layers.blocks)}")
         self.shadow = shadow

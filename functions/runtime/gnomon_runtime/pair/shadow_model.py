@@ -9,14 +9,35 @@ from __future__ import annotations
 
 import hashlib
 import json
+import time
 from collections.abc import Iterable
 from pathlib import Path
+
+import torch
 
 from gnomon_core.blocks import Layers
 from gnomon_core.program_reader import parse_program
 from gnomon_runtime.engine.block_weights import BlockWeights
 from gnomon_runtime.engine.segments import Flow, Segment
 from gnomon_runtime.engine.weights import WeightMode
+from gnomon_runtime.pair.buffers import SharedBuffer
+from gnomon_runtime.pair.headers import Kind, Message
+
+
+def computed(held: HeldBlocks | None, asked: Message, to: SharedBuffer, back: SharedBuffer) -> Message:
+    """The answer to a hand-over whose tensors lie in `to`; what it makes of them is written to `back`."""
+    began_s = time.monotonic()
+    kind, rows = Kind.REFUSED, None
+    try:
+        segment = None if held is None else held.segment(asked.begin, asked.end)
+        if segment is not None and len(segment.border.reads) == len(asked.rows):
+            with torch.inference_mode():
+                rows = back.write(segment.run(asked.samples, to.read(asked.rows)))
+            kind = Kind.FAILED if rows is None else Kind.DONE
+    except Exception:  # noqa: BLE001 - a kernel may raise anything; the Body computes the samples and learns what
+        kind = Kind.FAILED
+    seconds = time.monotonic() - began_s
+    return Message(kind, asked.sequence, asked.begin, asked.end, asked.samples, rows or (), seconds)
 
 
 def read_layers(path: Path, program_sha256: str) -> Layers:

@@ -1,0 +1,359 @@
+"""A Body and a Shadow on another node: whatever that does, and whatever the way does, answers are right, in bounded time."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import select
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from gnomon_core import packets
+from gnomon_core.blocks import Block, Layers
+from gnomon_core.pairs import Pair
+from gnomon_core.program import Program
+from gnomon_runtime.engine import Executor, LoadedProgram
+from gnomon_runtime.engine.segments import Flow, Segment
+from gnomon_runtime.engine.weights import LoadedWeights
+from gnomon_runtime.pair.buffers import OwnBuffer
+from gnomon_runtime.pair.headers import Kind, Message, NonsenseError, encode
+from gnomon_runtime.pair.link import Outcome
+from gnomon_runtime.pair.partner import MAX_MISSES, Partner
+from gnomon_runtime.pair.patience import Predictions
+from gnomon_runtime.pair.remote_link import RemoteLink, way_to
+from gnomon_runtime.pair.split_model import SplitModel
+from gnomon_runtime.pair.stream import SWITCHING, Incoming, Outgoing
+
+pytestmark = pytest.mark.torch
+WEIGHTS = {"w": torch.arange(16.0).reshape(4, 4) / 8 - 1}
+CALLS: list[tuple[Any, ...]] = [
+    ("aten.mul.Tensor", ("%x", 2.0), "a"),
+    ("aten.linear.default", ("%a", "%w"), "b"),
+    ("aten.relu.default", ("%b",), "c"),
+    ("aten.add.Tensor", ("%c", "%a"), "y"),
+]
+SPLIT = (0, 1, 1, 2, 2, 3, 3, 4)
+TOKEN = "of-the-shadow"
+
+
+class PlayedShadow:
+    """A node of its own, in a thread: agrees to the upgrade and does with each hand-over what the test says."""
+
+    def __init__(self, program: Program) -> None:
+        self.program, self.flow = program, Flow(program)
+        self.listener = socket.create_server(("127.0.0.1", 0))
+        self.answer: bytes = SWITCHING
+        self.act: Callable[[PlayedShadow, Message], None] = honest
+        self.heard = b""
+        self.connection: socket.socket | None = None
+        self.to, self.back = OwnBuffer(1 << 20), OwnBuffer(1 << 20)
+        self.thread = threading.Thread(target=self._serve, daemon=True)
+        self.thread.start()
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.listener.getsockname()[1]}"
+
+    def _serve(self) -> None:
+        try:
+            while True:
+                connection, _ = self.listener.accept()
+                self.connection = connection
+                with connection:
+                    connection.settimeout(10)
+                    self.heard = connection.recv(4096)
+                    connection.sendall(self.answer)
+                    incoming = Incoming(self.to)
+                    while (message := incoming.take(connection)) is not None:
+                        self.act(self, message)
+        except OSError:
+            return
+
+    def compute(self, asked: Message) -> Sequence[Tensor]:
+        segment = Segment(self.program, self.flow.border(asked.begin, asked.end), WEIGHTS)
+        return segment.run(asked.samples, self.to.read(asked.rows))
+
+    def done(self, asked: Message, outputs: Sequence[Tensor], **changes: Any) -> Message:
+        rows = self.back.write(outputs)
+        assert rows is not None
+        return replace(replace(asked, kind=Kind.DONE, rows=rows, compute_s=0.001), **changes)
+
+    def send(self, message: Message) -> None:
+        assert self.connection is not None
+        assert Outgoing(message, self.back).push(self.connection)
+
+    def raw(self, data: bytes) -> None:
+        assert self.connection is not None
+        self.connection.sendall(data)
+
+    def close(self) -> None:
+        self.listener.close()
+        if self.connection is not None:
+            self.connection.close()
+
+
+def honest(shadow: PlayedShadow, asked: Message) -> None:
+    shadow.send(shadow.done(asked, shadow.compute(asked)))
+
+
+class Stage:
+    """A Body with one block for each operation."""
+
+    def __init__(self, program: Program) -> None:
+        flow = Flow(program)
+        borders = [flow.border(index, index + 1) for index in range(len(program.operations))]
+        blocks = [Block("", b.begin, b.end, b.reads, b.makes, b.weights, 1, 1, splittable=True) for b in borders]
+        names = {name for border in borders for name in (*border.reads, *border.makes)}
+        self.layers = Layers("", program.outputs, tuple(blocks), dict.fromkeys(names, 16))
+        self.model = LoadedProgram(
+            program.signature, Executor(program, WEIGHTS), LoadedWeights(WEIGHTS, "shared", 0, 0.0), program
+        )
+        self.shadow = PlayedShadow(program)
+        self.links: list[RemoteLink] = []
+
+    def link(self, token: str = TOKEN) -> RemoteLink:
+        self.links.append(RemoteLink(self.shadow.url, token))
+        return self.links[-1]
+
+    def pair(self, link: RemoteLink, expected_ms: float = 500.0) -> tuple[SplitModel, Partner]:
+        pair = Pair(1, (1, 2), SPLIT, "n2")
+        partner = Partner("s-1", pair, link, Predictions(((expected_ms,) * 8,)), self.layers)
+        return SplitModel(self.model, self.layers, [partner], pair.blocks), partner
+
+    def expected(self, x: Tensor) -> Tensor:
+        return self.model.executor.run([x])[0]
+
+    def close(self) -> None:
+        for link in self.links:
+            link.close()
+        self.shadow.close()
+
+
+@pytest.fixture
+def stage(program: Callable[..., Program]) -> Iterator[Stage]:
+    made = Stage(program(CALLS, "y", weights=WEIGHTS))
+    yield made
+    made.close()
+
+
+def batch(samples: int, seed: int = 0) -> Tensor:
+    """Whole numbers: with weights in eighths every sum is exact."""
+    return torch.randint(-8, 9, (samples, 4), generator=torch.Generator().manual_seed(seed)).float()
+
+
+def await_ready(link: RemoteLink) -> RemoteLink:
+    assert select.select([link.fileno()], [], [], 5)[0]
+    assert link.pending() == []
+    assert link.ready
+    return link
+
+
+def test_the_answer_is_that_of_the_whole_model(stage: Stage) -> None:
+    link = await_ready(stage.link())
+    split, partner = stage.pair(link)
+    for samples in range(2, 9):
+        x = batch(samples, samples)
+        assert torch.equal(split.run([x], None)[0], stage.expected(x))
+        assert [(timing.outcome, timing.samples) for timing in split.timings] == [(Outcome.ANSWERED, SPLIT[samples - 1])]
+    assert partner.over is None
+    assert b"GET /gnomon/pair HTTP/1.1\r\n" in stage.shadow.heard
+    assert b"Authorization: Bearer of-the-shadow\r\n" in stage.shadow.heard
+
+
+def test_until_the_shadow_has_agreed_the_body_computes_alone(stage: Stage) -> None:
+    link = stage.link()
+    split, _ = stage.pair(link)
+    x = batch(4)
+    if not link.ready:
+        assert torch.equal(split.run([x], None)[0], stage.expected(x))
+    await_ready(link)
+    split.run([x], None)
+    assert len(split.timings) == 1
+
+
+@pytest.mark.parametrize(
+    ("answer", "reason"),
+    [
+        (b"HTTP/1.1 401 UNAUTHORIZED\r\nContent-Length: 0\r\n\r\n", "401"),
+        (b"nonsense\r\n\r\n", "refuses"),
+        (b"", "does not answer"),
+        (b"x" * 9000, "does not answer"),
+    ],
+)
+def test_a_shadow_that_refuses_is_gone_with_the_reason(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch, answer: bytes, reason: str
+) -> None:
+    monkeypatch.setattr("gnomon_runtime.pair.approach.CONNECT_S", 0.3)
+    stage.shadow.answer = answer
+    link = stage.link()
+    assert select.select([link.fileno()], [], [], 5)[0]
+    for _ in range(2):
+        with pytest.raises(packets.PeerGoneError, match=reason):
+            link.pending()
+    assert not link.ready
+
+
+def test_nobody_there_is_gone_as_well() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port = listener.getsockname()[1]
+    link = RemoteLink(f"http://127.0.0.1:{port}", TOKEN)
+    assert select.select([link.fileno()], [], [], 5)[0]
+    with pytest.raises(packets.PeerGoneError, match="cannot be reached"):
+        link.pending()
+    link.close()
+
+
+def test_an_order_names_its_way(stage: Stage) -> None:
+    link = way_to({"url": stage.shadow.url, "token": TOKEN}, [])
+    assert isinstance(link, RemoteLink)
+    await_ready(link)
+    link.close()
+    with pytest.raises(ValueError, match="url"):
+        way_to({"url": "ftp://x", "token": TOKEN}, [])
+    with pytest.raises(KeyError):
+        way_to({"url": stage.shadow.url}, [])
+    with pytest.raises(ValueError, match="descriptors"):
+        way_to({}, [])
+
+
+def silent(shadow: PlayedShadow, asked: Message) -> None:
+    """Nothing comes back."""
+
+
+def late(shadow: PlayedShadow, asked: Message) -> None:
+    """The answer to the hand-over before this one, with numbers that are wrong for this one."""
+    shadow.send(shadow.done(asked, [torch.full((asked.samples, 4), 7.0)], sequence=asked.sequence - 1))
+
+
+def more_rows(shadow: PlayedShadow, asked: Message) -> None:
+    shadow.send(shadow.done(asked, [torch.ones(asked.samples + 1, 4)], samples=asked.samples + 1))
+
+
+def other_type(shadow: PlayedShadow, asked: Message) -> None:
+    shadow.send(shadow.done(asked, [torch.ones(asked.samples, 4, dtype=torch.int32)]))
+
+
+def half(shadow: PlayedShadow, asked: Message) -> None:
+    """An answer that stops in its middle, and stays there."""
+    answer = shadow.done(asked, shadow.compute(asked))
+    shadow.raw(encode(answer) + b"\0")
+
+
+def failed(shadow: PlayedShadow, asked: Message) -> None:
+    shadow.send(replace(asked, kind=Kind.FAILED, rows=()))
+
+
+def refused(shadow: PlayedShadow, asked: Message) -> None:
+    shadow.send(replace(asked, kind=Kind.REFUSED, rows=()))
+
+
+MISSES = [
+    (silent, Outcome.LATE),
+    (late, Outcome.LATE),
+    (more_rows, Outcome.NONSENSE),
+    (other_type, Outcome.NONSENSE),
+    (failed, Outcome.FAILED),
+    (refused, Outcome.REFUSED),
+]
+
+
+@pytest.mark.parametrize(("act", "outcome"), MISSES, ids=[act.__name__ for act, _ in MISSES])
+def test_a_miss_costs_time_and_no_answer_and_three_end_the_pair(
+    stage: Stage, act: Callable[[PlayedShadow, Message], None], outcome: Outcome
+) -> None:
+    split, partner = stage.pair(await_ready(stage.link()), expected_ms=25.0 if outcome is Outcome.LATE else 500.0)
+    stage.shadow.act = act
+    for miss in range(1, MAX_MISSES + 2):
+        x = batch(5, miss)
+        assert torch.equal(split.run([x], None)[0], stage.expected(x))
+        assert [timing.outcome for timing in split.timings] == ([outcome] if miss <= MAX_MISSES else [])
+        assert (partner.over is not None) == (miss >= MAX_MISSES)
+
+
+def test_an_answer_that_stalls_in_its_middle_is_late(stage: Stage) -> None:
+    split, partner = stage.pair(await_ready(stage.link()), expected_ms=25.0)
+    stage.shadow.act = half
+    for turn in range(MAX_MISSES):
+        x = batch(4, turn)
+        began_s = time.monotonic()
+        assert torch.equal(split.run([x], None)[0], stage.expected(x))
+        assert time.monotonic() - began_s < 1.0
+    # The first byte of the second answer is taken for one of the first: whatever comes then is nonsense or late.
+    assert partner.over is not None
+
+
+@pytest.mark.parametrize("raw", [b"\xff" * 200, b"GNP1" + b"\xff" * 60, b"HTTP/1.1 200 OK\r\n\r\n" + b"0" * 60])
+def test_noise_ends_the_pair(stage: Stage, raw: bytes) -> None:
+    split, partner = stage.pair(await_ready(stage.link()))
+    stage.shadow.act = lambda shadow, _: shadow.raw(raw)
+    outcomes = []
+    for turn in range(4):
+        x = batch(4, turn)
+        assert torch.equal(split.run([x], None)[0], stage.expected(x))
+        outcomes += [timing.outcome for timing in split.timings]
+    assert outcomes[0] is Outcome.NONSENSE
+    assert outcomes[-1] in (Outcome.NONSENSE, Outcome.GONE)
+    assert partner.over is not None
+
+
+def test_a_connection_that_breaks_ends_the_pair_at_once(stage: Stage) -> None:
+    split, partner = stage.pair(await_ready(stage.link()))
+    stage.shadow.act = lambda shadow, _: shadow.connection and shadow.connection.shutdown(socket.SHUT_RDWR)  # type: ignore[assignment, return-value]
+    x = batch(6)
+    assert torch.equal(split.run([x], None)[0], stage.expected(x))
+    assert [timing.outcome for timing in split.timings] == [Outcome.GONE]
+    assert partner.over == "the Shadow has gone"
+
+
+def test_a_flood_of_answers_is_nonsense_and_bounded(stage: Stage) -> None:
+    link = await_ready(stage.link())
+    old = encode(Message(Kind.FAILED, 0, 0, 1, 1))
+    stage.shadow.raw(old * 1000)
+    time.sleep(0.1)
+    with contextlib.suppress(NonsenseError):
+        link.pending()
+    with pytest.raises(NonsenseError):
+        link.pending()
+
+
+def test_a_hand_over_that_is_still_on_its_way_is_not_overtaken(stage: Stage) -> None:
+    """The Shadow stops reading: what was handed over fills the kernel's buffers, and each next one is a miss at once."""
+    held = threading.Event()
+    stage.shadow.act = lambda *_: held.wait(10) and None  # type: ignore[assignment, return-value]
+    link = await_ready(stage.link())
+    link.to.prepare(64 << 20)
+    stage.shadow.to.prepare(64 << 20)
+    rows = [torch.ones(2, 8 << 20)]
+    assert link.hand_over(0, 1, [torch.ones(1, 4)], 0) is None
+    assert link.hand_over(0, 1, rows, 0) is None
+    began_s = time.monotonic()
+    assert [link.hand_over(0, 1, rows, 0) for _ in range(3)] == [Outcome.FULL] * 3
+    assert time.monotonic() - began_s < 0.5
+    held.set()
+
+
+def test_links_leave_no_thread_and_no_descriptor(stage: Stage) -> None:
+    def held() -> tuple[int, int]:
+        return len(list(Path("/proc/self/fd").iterdir())), threading.active_count()
+
+    await_ready(stage.link())
+    before = held()
+    for turn in range(20):
+        link = RemoteLink(stage.shadow.url if turn % 2 else "http://127.0.0.1:1", TOKEN)
+        if turn % 4 == 3:
+            time.sleep(0.01)
+        link.close()
+    until_s = time.monotonic() + 10
+    while held() > before and time.monotonic() < until_s:
+        time.sleep(0.01)
+    assert held() <= before
+    assert os.getpid()
