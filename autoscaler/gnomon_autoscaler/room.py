@@ -30,6 +30,10 @@ class Room:
         """Whole free cores of a node; 0 for one that is not known."""
         return max(0, int(self._free.get(node, (0.0, 0))[0] + _TOLERANCE_CORES))
 
+    def others(self, node: str) -> list[str]:
+        """The other nodes, those with most free cores first."""
+        return sorted(self._free.keys() - {node}, key=lambda name: (-self._free[name][0], name))
+
     def memory_bytes(self, node: str) -> int:
         """Free memory of a node; 0 for one that is not known."""
         return self._free.get(node, (0.0, 0))[1]

@@ -20,7 +20,7 @@ from gnomon_core.blocks import Block, Layers
 from gnomon_core.errors import GnomonError
 from gnomon_core.fleet import Instance, InstanceKind, InstanceState, Node
 from gnomon_core.pairs import Pair
-from gnomon_core.profiles import LatencyTable, Loading, ModelProfile
+from gnomon_core.profiles import LatencyTable, Loading, ModelProfile, Network
 from gnomon_core.scaling import (
     Action,
     ChangeShadow,
@@ -260,6 +260,7 @@ def made_up_profile(
     overhead_bytes: int = 0,
     load_s: float = 0.0,
     transfer_seconds_per_byte: float = 0.0,
+    network: Network | None = None,
 ) -> ModelProfile:
     """The profile of a model that is a chain of blocks: `latency_s` for batches of 1, 2, … on one core, Amdahl's law for more.
 
@@ -297,4 +298,5 @@ def made_up_profile(
         overhead_bytes=overhead_bytes,
         transfer_fixed_s=0.0,
         transfer_seconds_per_byte=transfer_seconds_per_byte,
+        network=network,
     )

@@ -63,7 +63,7 @@ def _length_s(life: Lifetime, now_s: float) -> float:
 
 
 def _shared_byte_s(bodies: Iterable[Lifetime], now_s: float) -> float:
-    """The weights that the Bodies of each node share. A Shadow is where its Body is and needs no other page of them."""
+    """The weights that the Bodies of each node share. A Shadow there needs no other page of them; one elsewhere holds its own."""
     spans: defaultdict[str, list[tuple[float, float, int]]] = defaultdict(list)
     for life in bodies:
         model = life.profile.model

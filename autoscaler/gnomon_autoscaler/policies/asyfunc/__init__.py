@@ -9,6 +9,7 @@
 | bodies | its number, as a count policy |
 | block_sets | the candidates of Algorithm 2 |
 | pairings | lines 7 to 23 of Algorithm 2, worked out once |
+| places | on which node a Body's Shadow may be |
 | layer_level | Algorithm 2 and the release of Shadows |
 | knowledge | what follows from the profile alone |
 | policy | both levels at each tick |

@@ -25,7 +25,14 @@ class Knowledge:
             profile, options.kappa, overhead_counts=options.overhead_counts, objective=options.objective
         )
         self.pairings = Pairings(self.rates, self.efficiency, options)
+        distant = profile.over_network()
+        self.pairings_elsewhere = None if distant is None else self._pairings(distant, settings, options)
+        """Those with the Shadow on another node; None where hand-overs over the network have no price."""
         self.parameter_bytes = profile.layers.parameter_bytes()
+
+    def _pairings(self, profile: ModelProfile, settings: Settings, options: Options) -> Pairings:
+        rates = Rates(profile, settings.slo_s, settings.max_batch, settings.max_cores)
+        return Pairings(rates, self.efficiency, options)
 
 
 class Known:

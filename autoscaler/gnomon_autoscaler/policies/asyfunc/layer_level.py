@@ -15,9 +15,10 @@ from dataclasses import dataclass
 
 from gnomon_autoscaler.counting import ROUNDING
 from gnomon_autoscaler.policies.asyfunc.knowledge import Knowledge
-from gnomon_autoscaler.policies.asyfunc.model_level import filling_s, many
+from gnomon_autoscaler.policies.asyfunc.model_level import many
 from gnomon_autoscaler.policies.asyfunc.options import Options
 from gnomon_autoscaler.policies.asyfunc.pairings import Pairing
+from gnomon_autoscaler.policies.asyfunc.places import best_pairing, shadow_memory_bytes
 from gnomon_autoscaler.room import Room
 from gnomon_core.fleet import Instance, InstanceKind
 from gnomon_core.scaling import CreateShadow, DestroyShadow, Observation
@@ -72,7 +73,7 @@ class Tick:
             chosen = self.best_pairing(body, rate_rps, room)
             if chosen is None:
                 continue
-            room.take(body.node, chosen.pair.shadow_cores, self._memory_bytes(chosen))
+            self._take(body, chosen, room)
             rate_max_rps += chosen.rate_rps - self.known.rates.rate_rps(body.cores)
             created.append(CreateShadow(body.id, chosen.pair))
             said.append(_told(self.known, body, chosen))
@@ -90,24 +91,14 @@ class Tick:
         return sorted(alone, key=lambda body: (-body.cores, body.id))
 
     def best_pairing(self, body: Instance, rate_rps: float, room: Room) -> Pairing | None:
-        """Lines 6 to 23 for one Body: the pairing of best η that fits its node and whose batch fills and ends in time."""
-        known, free_bytes = self.known, room.memory_bytes(body.node)
-        fitting = [cores for cores in known.rates.cores if cores <= room.cores(body.node)]
-        best: Pairing | None = None
-        for cores in fitting if self.options.fewer_shadow_cores else fitting[-1:]:
-            for pairing in known.pairings.ranked(body.cores, cores):
-                if best is not None and pairing.efficiency <= best.efficiency:
-                    break
-                timely = filling_s(pairing.batch, rate_rps) + pairing.latency_s <= known.rates.slo_s
-                if timely and self._memory_bytes(pairing) <= free_bytes:
-                    best = pairing
-                    break
-        return best
+        """Lines 6 to 23 for one Body."""
+        return best_pairing(self.known, self.options, body, rate_rps, room)
 
-    def _memory_bytes(self, chosen: Pairing) -> int:
-        """What the Shadow takes on its Body's node: of shared weights nothing, the Body holds them already."""
-        shared = self.options.weight_mode == "shared"
-        return self.known.profile.memory_bytes(0 if shared else chosen.parameter_bytes)
+    def _take(self, body: Instance, chosen: Pairing, room: Room) -> None:
+        """Give a Shadow its room."""
+        node = chosen.pair.node
+        memory_bytes = shadow_memory_bytes(self.known, self.options, chosen, elsewhere=node is not None)
+        room.take(body.node if node is None else node, chosen.pair.shadow_cores, memory_bytes)
 
     def _release(self, rate_max_rps: float) -> LayerLevel:
         peak_rps = max(burst_rps(self.seen, self.options, ticks_ago) for ticks_ago in range(self.options.release_ticks))
@@ -141,9 +132,10 @@ def _told(known: Knowledge, body: Instance, chosen: Pairing) -> str:
     there = chosen.pair.split[chosen.batch - 1]
     alone = known.rates.body(body.cores)
     alone_s = alone.latency_s[chosen.batch - 1] if alone is not None else 0.0
+    place = "" if chosen.pair.node is None else f" on {chosen.pair.node}"
     share = chosen.parameter_bytes / known.parameter_bytes if known.parameter_bytes else 0.0
     return (
-        f"{body.id} ({many(body.cores, 'core')}) gets a Shadow of {many(chosen.pair.shadow_cores, 'core')} with "
+        f"{body.id} ({many(body.cores, 'core')}) gets a Shadow of {many(chosen.pair.shadow_cores, 'core')}{place} with "
         f"{many(len(chosen.pair.blocks), 'block')}, {share:.0%} of the weights: b = {chosen.batch} as "
         f"{chosen.batch - there} + {there} in {chosen.latency_s * 1e3:.0f} ms instead of {alone_s * 1e3:.0f}, "
         f"η {chosen.efficiency:.3g}"

@@ -32,7 +32,8 @@ class Options:
     block set grow from the best block to its neighbours, so that there is one hand-over. `fewer_shadow_cores` also considers
     Shadows of fewer than min(free cores, C_max) cores. `load_counts` wants
     a batch that waits for the Shadow to load to be timely as well, as line 13 does. `gain` lets η of a Shadow count by how much
-    it raises R_max, in place of the throughput b_S / t_l of its samples.
+    it raises R_max, in place of the throughput b_S / t_l of its samples. `other_nodes` allows a Shadow elsewhere when its Body's
+    node has no room for one that helps, if the profile has a price for the way.
     """
 
     alpha: float = 0.8
@@ -53,6 +54,7 @@ class Options:
     fewer_shadow_cores: bool = False
     load_counts: bool = False
     gain: bool = False
+    other_nodes: bool = True
 
 
 def asyfunc_options(settings: Settings) -> Options:

@@ -1,0 +1,68 @@
+"""Where a Body's Shadow may be: on its own node as much as possible (section 3.4), else on another with the way priced in.
+
+    own node     any pairing that raises the Body's R_max, fits and is in time: the one of best η
+    elsewhere    only where there is none on its own; hand-overs then cost what the profile says of the network
+
+On its Body's node a Shadow maps weights that the Body holds already where weights are shared. Elsewhere it brings its blocks.
+docs/decisions/0016-shadow-on-another-node.md has worked examples.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from gnomon_autoscaler.policies.asyfunc.knowledge import Knowledge
+from gnomon_autoscaler.policies.asyfunc.model_level import filling_s
+from gnomon_autoscaler.policies.asyfunc.options import Options
+from gnomon_autoscaler.policies.asyfunc.pairings import Pairing
+from gnomon_autoscaler.room import Room
+from gnomon_core.fleet import Instance
+
+
+def best_pairing(known: Knowledge, options: Options, body: Instance, rate_rps: float, room: Room) -> Pairing | None:
+    """Lines 6 to 23 for one Body: the pairing of best η that fits a node and whose batch fills and ends in time."""
+    here = _best_on(body.node, body, Burst(known, options, rate_rps, room))
+    if here is not None or known.pairings_elsewhere is None or not options.other_nodes:
+        return here
+    found: list[Pairing] = []
+    for node in room.others(body.node):
+        there = _best_on(node, body, Burst(known, options, rate_rps, room))
+        if there is not None:
+            found.append(replace(there, pair=replace(there.pair, node=node)))
+    # Of nodes that are equally good the roomiest, which was asked first.
+    return max(found, key=lambda pairing: pairing.efficiency, default=None)
+
+
+def shadow_memory_bytes(known: Knowledge, options: Options, chosen: Pairing, *, elsewhere: bool) -> int:
+    """What the Shadow takes on its node: of shared weights nothing where its Body is, which holds them already."""
+    mapped = options.weight_mode == "shared" and not elsewhere
+    return known.profile.memory_bytes(0 if mapped else chosen.parameter_bytes)
+
+
+@dataclass(frozen=True, slots=True)
+class Burst:
+    """What a Shadow is looked for, and what there is for it."""
+
+    known: Knowledge
+    options: Options
+    rate_rps: float
+    room: Room
+
+
+def _best_on(node: str, body: Instance, burst: Burst) -> Pairing | None:
+    known, options, elsewhere = burst.known, burst.options, node != body.node
+    pairings = known.pairings_elsewhere if elsewhere else known.pairings
+    if pairings is None:
+        return None
+    fitting = [cores for cores in known.rates.cores if cores <= burst.room.cores(node)]
+    best: Pairing | None = None
+    for cores in fitting if options.fewer_shadow_cores else fitting[-1:]:
+        for pairing in pairings.ranked(body.cores, cores):
+            if best is not None and pairing.efficiency <= best.efficiency:
+                break
+            timely = filling_s(pairing.batch, burst.rate_rps) + pairing.latency_s <= known.rates.slo_s
+            memory_bytes = shadow_memory_bytes(known, options, pairing, elsewhere=elsewhere)
+            if timely and memory_bytes <= burst.room.memory_bytes(node):
+                best = pairing
+                break
+    return best
