@@ -22,6 +22,7 @@ from random import SystemRandom
 from gnomon_autoscaler.loop import Autoscaler
 from gnomon_autoscaler.registry import with_entry_points
 from gnomon_cli.fetching import ModelFetcher
+from gnomon_cli.platforms import platform_of
 from gnomon_cli.scaling import ScalingAdapter
 from gnomon_cli.serve_options import ServeOptions
 from gnomon_cli.serve_secrets import basic_auth
@@ -55,10 +56,8 @@ from gnomon_gateway.server.gateway_server import GatewayServer
 from gnomon_gateway.store.sqlite import SqliteStore
 from gnomon_gateway.version import this_version
 from gnomon_platforms.local.builder import EnvironmentBuilder, Housekeeping
-from gnomon_platforms.local.platform import LocalPlatform
 from gnomon_platforms.local.users import function_users
 from gnomon_profiler.measuring.machine import this_machine
-from gnomon_profiler.measuring.store import FOLDER as PROFILES
 from gnomon_profiler.places import open_repository
 
 _LOG = logging.getLogger("gnomon")
@@ -76,25 +75,15 @@ class Gnomon:
         self._store = SqliteStore(options.state / "functions.db")
         repository = open_repository(options.models, options.state / "fetched-models")
         builder = self._builder = EnvironmentBuilder(options.state / "built", hidden=(options.state,))
-        self.platform = LocalPlatform(
-            options.state / "platform",
-            repository=repository,
-            built=builder,
-            images=options.images,
-            cores=options.cores,
-            pool=options.pool,
-            reserved_cores=options.reserved_cores,
-            profiles=options.model_folder / PROFILES,
-            machine_id=this_machine().id,
-            clock=clock,
-        )
+        self.platform = platform_of(options, repository, builder, clock)
         self._housekeeping = Housekeeping(builder, self._named_images, self.platform.contents)
         policies = with_entry_points(options.policies)
         scaling = ScalingAdapter(policies, self.platform.capabilities)
         self._logs = LogBook(_now)
         profiled = ProfiledLatency()
         latency = LearnedLatency(profiled)
-        self._corrections = Corrections(options.state / "corrections.json", this_machine().id, latency, clock)
+        place = this_machine().id if options.aws is None else "lambda"
+        self._corrections = Corrections(options.state / "corrections.json", place, latency, clock)
         self.manager = Manager(
             Surroundings(
                 store=self._store,

@@ -34,6 +34,8 @@ TABLE = {
     "logout": Entry(f"{_COMMANDS}.login", "logout", "Forget a gateway's login."),
     "models": Entry(f"{_COMMANDS}.models", "models", "Add, list, verify and profile models."),
     "predict": Entry(f"{_COMMANDS}.prediction", "predict", "Predict the latency behind a buffer of requests."),
+    "lambda-profile": Entry(f"{_COMMANDS}.lambda_profile", "lambda_profile", "Measure a model on AWS Lambda."),
+    "plan": Entry(f"{_COMMANDS}.planning", "plan", "Find the cheapest buffer and instance that meet a latency."),
     "simulate": Entry(f"{_COMMANDS}.simulation", "simulate", "Try a policy on a trace in virtual time."),
     "replay": Entry(f"{_COMMANDS}.simulation", "replay", "Send a trace's requests to a running gateway and measure."),
     "fit-arrivals": Entry(f"{_COMMANDS}.arrivals", "fit_arrivals", "Fit an arrival process to recorded requests."),

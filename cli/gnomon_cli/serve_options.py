@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
+from gnomon_platforms.aws_lambda.options import LambdaOptions
+
 
 @dataclass(frozen=True, slots=True)
 class ServeOptions:
@@ -14,7 +16,8 @@ class ServeOptions:
     the node, None for all of the machine's. `pool` is how many empty containers are kept from which Shadows are made,
     `reserved_cores` what is held back for Shadows. `images` is a further table of images and their runtimes. `secrets` is the
     folder of `basic-auth-user` and `basic-auth-password`, None for one in the state folder. `policies` are the third-party
-    policies that may be loaded, `callback_hosts` the hosts that an asynchronous answer may be sent to.
+    policies that may be loaded, `callback_hosts` the hosts that an asynchronous answer may be sent to. With `aws`,
+    functions run on AWS Lambda and not here; what concerns the node has no meaning then.
     """
 
     host: str
@@ -32,6 +35,7 @@ class ServeOptions:
     callback_hosts: tuple[str, ...]
     allowed_hosts: tuple[str, ...]
     verbose: bool
+    aws: LambdaOptions | None = None
 
     @property
     def model_folder(self) -> Path:

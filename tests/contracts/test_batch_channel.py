@@ -222,7 +222,7 @@ class TestLambdaChannel(BatchChannelContract):
         await platform.start(told)
         yield await told.channel((await platform.create(InstanceRequest(echo(), 1, 1, None, {}))).id)
         await platform.stop()
-        assert aws.keys() == [], "a batch that was handed over has been left behind"
+        assert aws.left() == [], "a batch that was handed over has been left behind"
 
     async def test_a_batch_that_lambda_never_began_is_known_as_such(self, channel: BatchChannel, aws: Account) -> None:
         aws.client("lambda").delete_function(FunctionName="gnomon-echo-openfaas-fn-zip")

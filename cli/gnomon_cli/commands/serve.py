@@ -9,6 +9,7 @@ from typing import Any
 import click
 
 from gnomon_cli.command import Command
+from gnomon_cli.commands.lambda_options import lambda_options, read_lambda_options
 from gnomon_cli.serve_options import ServeOptions
 from gnomon_cli.state import state_folder
 
@@ -72,17 +73,30 @@ def serve_options(function: Any) -> Any:
                 metavar="NAME",
                 help="Host name that a proxy in front is called by.",
             ),
+            click.option(
+                "--platform",
+                type=click.Choice(("local", "lambda")),
+                default="local",
+                help="Where functions run: processes of this machine, or AWS Lambda; default local.",
+            ),
             click.option("-v", "--verbose", is_flag=True, help="Log every decision and every change."),
         ]
     ):
         function = option(function)
-    return function
+    return lambda_options(function)
 
 
-def read_options(*, state: str, models: str, **options: Any) -> ServeOptions:
-    """The options as values."""
+def read_options(*, state: str, models: str, platform: str, **options: Any) -> ServeOptions:
+    """The options as values.
+
+    Raises:
+        GnomonError: 400 for what the chosen platform lacks.
+
+    """
     folder = state_folder(state, os.environ)
-    return ServeOptions(state=folder, models=models or str(folder / "models"), **options)
+    on_lambda = {name: options.pop(name) for name in list(options) if name.startswith("lambda_")}
+    aws = read_lambda_options(**on_lambda) if platform == "lambda" else None
+    return ServeOptions(state=folder, models=models or str(folder / "models"), aws=aws, **options)
 
 
 @click.command(
@@ -92,6 +106,7 @@ def read_options(*, state: str, models: str, **options: Any) -> ServeOptions:
     gnomon serve --port 9000 --state ./state --cores 4
     gnomon serve --pool 2
     gnomon serve --host 0.0.0.0 --basic-auth
+    gnomon serve --platform lambda --lambda-role arn:aws:iam::123456789012:role/gnomon
     """,
 )
 @serve_options

@@ -16,9 +16,10 @@ import itertools
 import logging
 import random
 import secrets as chance_of_names
-from collections.abc import Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +35,7 @@ from gnomon_core.signature import ModelSignature
 from gnomon_platforms.aws_lambda.accounts import Spent
 from gnomon_platforms.aws_lambda.channel import LambdaChannel, Surroundings
 from gnomon_platforms.aws_lambda.clients import Clients
+from gnomon_platforms.aws_lambda.cloudwatch import Counted, counted
 from gnomon_platforms.aws_lambda.errors import told
 from gnomon_platforms.aws_lambda.functions import RemoteFunctions
 from gnomon_platforms.aws_lambda.hand_over import HandOver
@@ -41,7 +43,7 @@ from gnomon_platforms.aws_lambda.invoking import Invoker, Target
 from gnomon_platforms.aws_lambda.options import LambdaOptions
 from gnomon_platforms.aws_lambda.publishing import Publisher
 from gnomon_platforms.aws_lambda.recipes import Recipes
-from gnomon_platforms.aws_lambda.reports import LogTail
+from gnomon_platforms.aws_lambda.reports import LogTail, Report
 from gnomon_platforms.aws_lambda.sizes import LARGEST_MB, MB_PER_CORE, MEGABYTE, cores_of, memory_mb
 from gnomon_platforms.aws_lambda.slots import Slot
 from gnomon_platforms.local.images import BuiltImages, ImageTable
@@ -54,7 +56,7 @@ _LOG = logging.getLogger(__name__)
 
 
 class LambdaPlatform:
-    """See `gnomon_core.seams.Platform`. `chance` draws the pauses between attempts."""
+    """See `gnomon_core.seams.Platform`. `chance` draws the pauses between attempts; `on_report` gets what each Invoke took."""
 
     name = "lambda"
     capabilities = Capabilities(place=False, size=True, victim=True, resize=True, pair=False)
@@ -69,12 +71,14 @@ class LambdaPlatform:
         clock: Clock | None = None,
         chance: random.Random | None = None,
         start_timeout_s: float = START_TIMEOUT_S,
+        on_report: Callable[[Report], None] | None = None,
     ) -> None:
         self._options = options
         self._recipes = Recipes(options, repository, built, ImageTable(images))
         self._clock = clock or WallClock()
         self._chance = chance or random.SystemRandom()
         self._start_timeout_s = start_timeout_s
+        self._on_report = on_report
         # One that was given up holds its thread a while longer.
         self._threads = ThreadPoolExecutor(2 * options.concurrency, "invoke")
         self._control = ThreadPoolExecutor(CONTROL_THREADS, "lambda")
@@ -85,6 +89,8 @@ class LambdaPlatform:
             Invoker(self._clients, self._hand_over), self._threads, self._clock, self._chance, self._remove
         )
         self._slots: dict[str, Slot] = {}
+        self._remotes: dict[str, set[str]] = {}
+        """The functions on Lambda that a function has had."""
         self._specs: dict[str, FunctionSpec] = {}
         self._spent: dict[str, Spent] = {}
         self._tasks: set[asyncio.Task[None]] = set()
@@ -171,6 +177,7 @@ class LambdaPlatform:
             started_s=self._clock.now_s(),
         )
         remote = self._publisher.name(spec.key, recipe)
+        self._remotes.setdefault(str(spec.key), set()).add(remote)
         slot = self._slots[instance.id] = Slot(instance, spec.key, recipe, remote, listener=self._listener, ended=self._ended)
         self._specs[instance.id] = spec
         self._starting[instance.id] = self._begin(self._start(slot, size_mb))
@@ -229,6 +236,26 @@ class LambdaPlatform:
         """The sums behind `usage`."""
         return self._spent.get(function, Spent())
 
+    async def counted(self, function: str, begin: datetime, end: datetime) -> Counted:
+        """What CloudWatch has counted of a function until now. It is minutes behind.
+
+        Raises:
+            GnomonError: 503 `aws_…`.
+
+        """
+        names = self._remotes.get(function, set())
+        read = [
+            asyncio.get_running_loop().run_in_executor(self._control, counted, self._clients.cloudwatch, name, begin, end)
+            for name in sorted(names)
+        ]
+        found = await asyncio.gather(*read)
+        return Counted(
+            sum(one.invocations for one in found),
+            sum(one.errors for one in found),
+            sum(one.throttles for one in found),
+            sum(one.duration_s for one in found),
+        )
+
     @property
     def _node(self) -> str:
         return f"lambda-{self._region}"
@@ -265,6 +292,8 @@ class LambdaPlatform:
             function = slot.instance.function
             self._spent[function] = self._spent.get(function, Spent()).plus(tail.report, slot.recipe.storage_mb)
             slot.used_mb = max(slot.used_mb, tail.report.used_mb)
+            if self._on_report is not None:
+                self._on_report(tail.report)
 
     def _ended(self, slot: Slot) -> None:
         del self._slots[slot.instance.id], self._specs[slot.instance.id]

@@ -42,7 +42,7 @@ class Account:
         """The platform's options for this account."""
         return LambdaOptions(self.role, self.bucket if bucket else None, IMAGE, concurrency=concurrency)
 
-    def keys(self) -> list[str]:
+    def left(self) -> list[str]:
         """What lies in the bucket."""
         return [item["Key"] for item in self.client("s3").list_objects_v2(Bucket=self.bucket).get("Contents", ())]
 

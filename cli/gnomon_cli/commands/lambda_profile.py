@@ -1,0 +1,105 @@
+"""`gnomon lambda-profile`: how long batches of a model take on AWS Lambda, by memory size and batch size.
+
+It says what it will cost and asks before it spends anything. Finished cells are kept, and the same command goes on from there.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import click
+
+from gnomon_cli.command import Command
+from gnomon_cli.commands.lambda_options import lambda_options, read_lambda_options
+from gnomon_cli.commands.profiles import Numbers
+from gnomon_cli.model_folder import folder_options, model_folder, model_repository
+from gnomon_cli.options import json_option
+from gnomon_cli.output import note, print_json, print_table
+
+MEMORY = "1024,1769,3538,5307,8845"
+BATCHES = "1,2,4,8,16"
+REPEATS = 10
+SAMPLE_MS = 100.0
+FOLDER = "lambda"
+
+
+@click.command(
+    cls=Command,
+    examples="""
+    gnomon lambda-profile efficientnet-lite0 --lambda-role ARN --lambda-bucket NAME --lambda-image URI
+    gnomon lambda-profile torchvision:resnet50@1 --memory 1769,3538 --batches 1-8 --yes
+    """,
+)
+@click.argument("name")
+@folder_options
+@lambda_options
+@click.option("--memory", type=Numbers(), default=MEMORY, metavar="LIST", help=f"Memory sizes in MB; default {MEMORY}.")
+@click.option("--batches", type=Numbers(), default=BATCHES, metavar="LIST", help=f"Default {BATCHES}.")
+@click.option("--repeats", type=click.IntRange(min=2), default=REPEATS, help=f"Invokes of each; default {REPEATS}.")
+@click.option(
+    "--sample-ms",
+    type=click.FloatRange(min=0.01),
+    default=SAMPLE_MS,
+    help=f"What one sample takes on one core, for the estimate of the cost; default {SAMPLE_MS:g}.",
+)
+@click.option("--yes", is_flag=True, help="Do not ask before spending.")
+@click.option("--output", type=click.Path(dir_okay=False, writable=True, path_type=Path), default=None, help="Where to write it.")
+@json_option
+def lambda_profile(
+    *,
+    name: str,
+    folder: str,
+    state: str,
+    memory: tuple[int, ...],
+    batches: tuple[int, ...],
+    repeats: int,
+    sample_ms: float,
+    yes: bool,
+    output: Path | None,
+    as_json: bool,
+    **options: Any,
+) -> None:
+    """Measure a model on AWS Lambda, by memory size and batch.
+
+    The function that it deploys is removed when it ends.
+    """
+    from gnomon_cli.platforms import require_boto3  # noqa: PLC0415 - a platform takes a while to import
+
+    require_boto3()
+    from gnomon_cli.lambda_profile import Profiling  # noqa: PLC0415 - as above
+    from gnomon_platforms.aws_lambda.clients import Clients  # noqa: PLC0415 - as above
+    from gnomon_platforms.aws_lambda.profiling import Table, Wishes, estimate  # noqa: PLC0415 - as above
+
+    aws = read_lambda_options(**options)
+    repository = model_repository(folder, state)
+    entry = repository.get(name)
+    model, region = f"{entry.name}@{entry.version}", Clients(1).region
+    wishes = Wishes(tuple(sorted(set(memory))), tuple(sorted(set(batches))), repeats, sample_ms / 1000)
+    path = output or model_folder(folder, state) / "profiles" / model / FOLDER / f"{region}.json"
+    table = Table.open(path, {"model": model, "program": entry.sha256["program.json"], "region": region, "image": aws.image})
+    missing = [cell for cell in wishes.cells() if cell not in table.cells]
+    cost = estimate(wishes, missing)
+    note(f"{model} in {region}: {len(missing)} of {len(wishes.cells())} cells to measure, {len(missing) * repeats} Invokes.")
+    if missing:
+        note(f"Expected cost: ${cost:.4f}, if a sample takes {sample_ms:g} ms on one core. It stops at twice that.")
+        if not yes:
+            click.confirm("Go on?", abort=True, err=True)
+        try:
+            asyncio.run(Profiling(aws, repository, entry, wishes, table, agreed=cost, note=note).run())
+        except KeyboardInterrupt:
+            note("\nInterrupted. What was measured is kept; the same command goes on from there.")
+            raise
+    if as_json:
+        print_json(table.to_json())
+        return
+    rows = [
+        (memory_mb, *(_cell(table.cells.get((memory_mb, batch))) for batch in wishes.batches)) for memory_mb in wishes.memory_mb
+    ]
+    print_table(("MB", *(f"b={batch} ms" for batch in wishes.batches)), rows)
+    click.echo(f"\n${table.cost:.5f} spent. Stored in {path}")
+
+
+def _cell(cell: Any) -> str:
+    return "-" if cell is None else f"{1000 * cell.seconds:.1f}"

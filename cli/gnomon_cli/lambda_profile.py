@@ -1,0 +1,154 @@
+"""The profiling run on AWS Lambda, on the very platform that serves: a slot of each memory size, batch after batch."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from collections.abc import Callable
+from dataclasses import asdict
+from datetime import UTC, datetime
+
+from gnomon_core.errors import GnomonError
+from gnomon_core.fleet import Instance
+from gnomon_core.functions import FunctionKey, FunctionSpec, read_deployment
+from gnomon_core.seam_values import InstanceRequest, ModelEntry
+from gnomon_core.seams import BatchChannel, ModelRepository
+from gnomon_core.signature import ModelSignature
+from gnomon_core.wire import Frame
+from gnomon_platforms.aws_lambda.options import LambdaOptions
+from gnomon_platforms.aws_lambda.platform import LambdaPlatform
+from gnomon_platforms.aws_lambda.profiling import Table, Wishes, check_budget, measured, zeros
+from gnomon_platforms.aws_lambda.reports import Report
+
+DEADLINE_MS = 880_000
+"""A batch may take as long as Lambda lets it."""
+NAME = "gnomon-profile"
+
+
+class _NothingBuilt:
+    """No function here has an image of its own."""
+
+    def resolve(self, image: str) -> None:
+        del image
+
+
+class _Told:
+    """A platform's listener: the one slot that is being begun."""
+
+    def __init__(self) -> None:
+        self.begun: asyncio.Future[BatchChannel] = asyncio.get_running_loop().create_future()
+        self.gone = ""
+
+    def instance_ready(self, instance: Instance, channel: BatchChannel) -> None:
+        del instance
+        self.begun.set_result(channel)
+
+    def instance_gone(self, instance_id: str, reason: str) -> None:
+        del instance_id
+        self.gone = reason
+        if not self.begun.done():
+            self.begun.set_exception(GnomonError(503, "start_failed", f"The function could not be started: {reason}"))
+
+    def pair_changed(self, body: Instance) -> None:
+        """There are no pairs here."""
+
+    def log_line(self, function: FunctionKey, instance_id: str, text: str) -> None:
+        """What it says is not asked for."""
+
+
+class Profiling:
+    """One run over the cells that `table` has not yet. `agreed` is what it may cost by estimate, in dollars."""
+
+    def __init__(
+        self,
+        options: LambdaOptions,
+        repository: ModelRepository,
+        entry: ModelEntry,
+        wishes: Wishes,
+        table: Table,
+        *,
+        agreed: float,
+        note: Callable[[str], None],
+    ) -> None:
+        self._options = options
+        self._repository = repository
+        self._entry = entry
+        self._wishes = wishes
+        self._table = table
+        self._agreed = agreed
+        self._note = note
+        self._reports: list[Report] = []
+        self._numbers = itertools.count(1)
+        self._spent = 0.0
+
+    async def run(self) -> None:
+        """Measure what is missing.
+
+        Raises:
+            GnomonError: AWS refused, the function cannot be started, or it costs more than was agreed to.
+
+        """
+        began = datetime.now(UTC)
+        told = _Told()
+        platform = LambdaPlatform(self._options, self._repository, _NothingBuilt(), on_report=self._reports.append)
+        await platform.start(told)
+        try:
+            for memory_mb in self._wishes.memory_mb:
+                missing = [batch for batch in self._wishes.batches if (memory_mb, batch) not in self._table.cells]
+                if missing:
+                    await self._size(platform, told, memory_mb, missing)
+            counted = await platform.counted(f"{NAME}.openfaas-fn", began, datetime.now(UTC))
+            self._table.counted = asdict(counted) | {"until": datetime.now(UTC).isoformat(timespec="seconds")}
+            self._table.write()
+        finally:
+            await platform.stop()
+
+    async def _size(self, platform: LambdaPlatform, told: _Told, memory_mb: int, batches: list[int]) -> None:
+        """The missing batches of one memory size."""
+        told.begun = asyncio.get_running_loop().create_future()
+        spec = self._spec(memory_mb)
+        instance = await platform.create(InstanceRequest(spec, 1, 1, None, {}))
+        channel = await told.begun
+        signature = platform.signature(spec)
+        assert signature is not None
+        for batch in batches:
+            reports = await self._cell(channel, told, signature, batch)
+            cell = measured(memory_mb, batch, reports)
+            spent = platform.spent(str(spec.key)).cost
+            self._table.cost += spent - self._spent
+            self._spent = spent
+            self._table.add(cell)
+            done, count = len(self._table.cells), len(self._wishes.cells())
+            self._note(
+                f"{done}/{count}  {memory_mb} MB, batch {batch}: {1000 * cell.seconds:.1f} ms, spread {100 * cell.spread:.1f} %,"
+                f" ${spent:.5f} so far"
+            )
+            check_budget(spent, self._agreed, self._note)
+        await platform.destroy(instance.id)
+
+    async def _cell(self, channel: BatchChannel, told: _Told, signature: ModelSignature, batch: int) -> list[Report]:
+        """The reports of `repeats` Invokes."""
+        self._reports.clear()
+        for _ in range(self._wishes.repeats):
+            answer: asyncio.Future[Frame | None] = asyncio.get_running_loop().create_future()
+            channel.run(zeros(signature, batch, next(self._numbers)), answer.set_result)
+            result = await answer
+            if result is None:
+                raise GnomonError(
+                    503, "batch_lost", f"A batch of {batch} was lost: {told.gone}", "Try again: what is measured is kept."
+                )
+            bad = next((member for member in result.members if member.code >= 300), None)  # noqa: PLR2004 - not a success
+            if bad is not None:
+                raise GnomonError(
+                    bad.code, "batch_failed", f"A batch of {batch} failed: {bytes(bad.body).decode(errors='replace')}"
+                )
+        return list(self._reports)
+
+    def _spec(self, memory_mb: int) -> FunctionSpec:
+        annotations = {
+            "gnomon/model": f"{self._entry.name}@{self._entry.version}",
+            "gnomon/memory-mb": str(memory_mb),
+            "gnomon/max-batch": str(max(self._wishes.batches)),
+            "gnomon/deadline-ms": str(DEADLINE_MS),
+        }
+        return read_deployment({"service": NAME, "image": "gnomon/body", "annotations": annotations})

@@ -1,0 +1,170 @@
+"""The profiling run on Lambda: how long a batch takes by memory size and batch size, as BATCH's regression wants to know it.
+
+    for each memory size: publish ▶ one slot ▶ for each batch size: repeats × Invoke ▶ the median of the durations in the reports
+
+Invokes that found no sandbox are left out of the median and kept as cold starts. Every finished cell is written to the file at
+once, so that the same command goes on where it was interrupted. What it will cost is estimated before: a run that costs twice as
+much as was agreed to stops.
+
+    28 memory sizes × 20 batches × 10 repeats are 5,600 Invokes. Over 560 cells, at 100 ms for a sample on one core, most sizes
+    cost 1.0 s · 1.73 GB · 1.67e-5 = $3.0e-5 for a batch of 10 whatever the size is: about $0.17 in all.
+"""
+
+from __future__ import annotations
+
+import json
+import statistics
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from gnomon_core.errors import GnomonError
+from gnomon_core.signature import ModelSignature
+from gnomon_core.wire import Frame, Kind, Member
+from gnomon_platforms.aws_lambda.prices import CURRENT
+from gnomon_platforms.aws_lambda.reports import Report
+from gnomon_platforms.aws_lambda.sizes import cores_of
+
+FORMAT = "gnomon-service-times/1"
+OVERSPEND = 2.0
+SMALLEST_COST = 0.01
+"""Below a cent nobody is stopped."""
+
+
+@dataclass(frozen=True, slots=True)
+class Wishes:
+    """What to measure. `sample_s` is what one sample is taken to last on one core, for the estimate alone."""
+
+    memory_mb: tuple[int, ...]
+    batches: tuple[int, ...]
+    repeats: int
+    sample_s: float = 0.1
+
+    def cells(self) -> list[tuple[int, int]]:
+        """Memory sizes and batches, in the order of measuring."""
+        return [(memory, batch) for memory in self.memory_mb for batch in self.batches]
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """One memory size and batch. `seconds` is the median, `spread` the interquartile range relative to it."""
+
+    memory_mb: int
+    batch: int
+    seconds: float
+    spread: float
+    billed_s: float
+    used_mb: int
+    runs_s: tuple[float, ...]
+    cold_s: tuple[float, ...] = ()
+
+
+@dataclass(slots=True)
+class Table:
+    """The measured cells of one model in one region, in a file. `identity` says what they are of."""
+
+    path: Path
+    identity: Mapping[str, Any]
+    cells: dict[tuple[int, int], Measured] = field(default_factory=dict)
+    cost: float = 0.0
+    """Dollars, over all runs that wrote to this file."""
+    counted: Mapping[str, Any] | None = None
+
+    @staticmethod
+    def open(path: Path, identity: Mapping[str, Any]) -> Table:
+        """The table in a file; an empty one where the file is of something else."""
+        table = Table(path, identity)
+        try:
+            document = json.loads(path.read_bytes())
+            if document.get("format") == FORMAT and document.get("identity") == dict(identity):
+                table.cost = float(document["cost"])
+                for row in document["cells"]:
+                    cell = Measured(**row | {"runs_s": tuple(row["runs_s"]), "cold_s": tuple(row["cold_s"])})
+                    table.cells[cell.memory_mb, cell.batch] = cell
+        except (OSError, ValueError, KeyError, TypeError, AttributeError):
+            return Table(path, identity)
+        return table
+
+    def add(self, cell: Measured) -> None:
+        """Keep a cell; it is on disk when this returns."""
+        self.cells[cell.memory_mb, cell.batch] = cell
+        self.write()
+
+    def to_json(self) -> dict[str, Any]:
+        """`service_s` is by memory size in MB and by batch: the table that a plan is made from."""
+        service: dict[str, dict[str, float]] = {}
+        for (memory, batch), cell in sorted(self.cells.items()):
+            service.setdefault(str(memory), {})[str(batch)] = cell.seconds
+        rows = [asdict(cell) for _, cell in sorted(self.cells.items())]
+        document = {"format": FORMAT, "identity": dict(self.identity), "cost": self.cost, "service_s": service, "cells": rows}
+        return document | ({"cloudwatch": dict(self.counted)} if self.counted is not None else {})
+
+    def write(self) -> None:
+        """Replace the file as a whole."""
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        incoming = self.path.with_name(f".{self.path.name}.incoming")
+        incoming.write_text(json.dumps(self.to_json(), indent=1) + "\n", encoding="utf-8")
+        incoming.replace(self.path)
+
+
+def estimate(wishes: Wishes, cells: Iterable[tuple[int, int]]) -> float:
+    """Dollars for measuring these cells, an Invoke for warming each memory size included.
+
+    A batch is taken to last in proportion to its size, and to the inverse of the memory size up to one core more than it has.
+    """
+    todo = list(cells)
+    runs = sum(wishes.repeats * CURRENT.invoke(_guess_s(wishes, memory, batch), memory) for memory, batch in todo)
+    return runs + sum(CURRENT.invoke(10.0, memory) for memory in {memory for memory, _ in todo})
+
+
+def zeros(signature: ModelSignature, batch: int, batch_id: int) -> Frame:
+    """A batch of so many samples of nothing: what a layer program takes does not depend on values."""
+    head = json.dumps({"kind": "tensors", "inputs": [spec.to_json() for spec in signature.inputs]}).encode()
+    sample = bytes(sum(spec.sample_bytes for spec in signature.inputs))
+    return Frame(Kind.BATCH, batch_id, 1, 0.0, head, [Member(0, 1, b"", sample)] * batch)
+
+
+def measured(memory_mb: int, batch: int, reports: Sequence[Report]) -> Measured:
+    """A cell of what Lambda stated.
+
+    Raises:
+        GnomonError: 503 `nothing_measured`: every Invoke found no sandbox, or said nothing of itself.
+
+    """
+    warm = [report for report in reports if not report.init_ms]
+    if not warm:
+        raise GnomonError(
+            503, "nothing_measured", f"{memory_mb} MB, batch {batch}: no Invoke found a warm sandbox.", "Try again."
+        )
+    runs = sorted(report.duration_ms / 1000 for report in warm)
+    middle = statistics.median(runs)
+    quartiles = statistics.quantiles(runs, n=4) if len(runs) > 1 else (middle, middle, middle)
+    return Measured(
+        memory_mb,
+        batch,
+        middle,
+        (quartiles[2] - quartiles[0]) / middle if middle else 0.0,
+        statistics.median(report.billed_ms for report in warm) / 1000,
+        max(report.used_mb for report in reports),
+        tuple(runs),
+        tuple(report.init_ms / 1000 for report in reports if report.init_ms),
+    )
+
+
+def check_budget(spent: float, agreed: float, note: Callable[[str], None]) -> None:
+    """Stop a run that costs twice as much as was agreed to.
+
+    Raises:
+        GnomonError: 402 `too_expensive`. What was measured is kept.
+
+    """
+    if spent > max(SMALLEST_COST, OVERSPEND * agreed):
+        note(f"${spent:.4f} have been spent, where ${agreed:.4f} were expected.")
+        raise GnomonError(
+            402, "too_expensive", "The run costs more than twice what was expected.", "State what a sample takes: --sample-ms N."
+        )
+
+
+def _guess_s(wishes: Wishes, memory_mb: int, batch: int) -> float:
+    return wishes.sample_s * batch / cores_of(memory_mb)

@@ -1,0 +1,82 @@
+"""An account of one's own, and functions on it."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import AsyncExitStack
+from pathlib import Path
+
+import pytest
+
+from gnomon_core.fleet import Instance
+from gnomon_core.functions import FunctionSpec, read_deployment
+from gnomon_core.seam_values import InstanceRequest
+from gnomon_core.seams import BatchChannel, ModelRepository
+from gnomon_platforms.aws_lambda.options import LambdaOptions
+from gnomon_platforms.aws_lambda.platform import LambdaPlatform
+from gnomon_platforms.aws_lambda.testing.account import Account, account, backend
+from gnomon_platforms.local.images import BuiltImages
+from gnomon_platforms.testing import NoModels, NothingBuilt, Recorder
+
+
+class OnLambda:
+    """A platform, what it has told, and the account below it."""
+
+    def __init__(self, aws: Account, platform: LambdaPlatform) -> None:
+        self.aws = aws
+        self.platform = platform
+        self.told = Recorder()
+
+    async def begin(self, spec: FunctionSpec, *, cores: int = 1, version: int = 1) -> tuple[Instance, BatchChannel]:
+        """An instance that is ready."""
+        instance = await self.platform.create(InstanceRequest(spec, version, cores, None, {}))
+        return instance, await self.told.channel(instance.id)
+
+
+Start = Callable[..., Awaitable[OnLambda]]
+
+
+@pytest.fixture(scope="session")
+def moto_address() -> Iterator[str]:
+    with backend() as address:
+        yield address
+
+
+@pytest.fixture
+def aws(moto_address: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Account]:
+    with account(tmp_path, moto_address) as made:
+        for name, value in made.variables.items():
+            monkeypatch.setenv(name, value)
+        yield made
+
+
+@pytest.fixture
+async def on_lambda(aws: Account) -> AsyncIterator[Start]:
+    """Starts platforms on the account; they are stopped with the test."""
+    async with AsyncExitStack() as stack:
+
+        async def start(
+            options: LambdaOptions | None = None,
+            *,
+            repository: ModelRepository | None = None,
+            built: BuiltImages | None = None,
+        ) -> OnLambda:
+            platform = LambdaPlatform(
+                options or aws.options(), repository or NoModels(), built or NothingBuilt(), chance=random.Random(1)
+            )
+            made = OnLambda(aws, platform)
+            await platform.start(made.told)
+            stack.push_async_callback(platform.stop)
+            return made
+
+        yield start
+
+
+def echo(process: str = "cat", **fields: object) -> FunctionSpec:
+    return read_deployment({"service": "echo", "image": "functions/alpine", "envProcess": process, **fields})
+
+
+@pytest.fixture
+def echo_spec() -> Callable[..., FunctionSpec]:
+    return echo

@@ -1,0 +1,122 @@
+"""A layer program behind boto3, S3 and AWS's own runtime client answers as it does on this machine."""
+
+import json
+import random
+import struct
+from collections.abc import AsyncIterator, Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from gnomon_core.functions import FunctionSpec, read_deployment
+from gnomon_core.seam_values import InstanceRequest
+from gnomon_core.seams import BatchChannel, Platform
+from gnomon_core.wire import Frame, Kind, Member
+from gnomon_platforms.local.platform import LocalPlatform
+from gnomon_platforms.testing import NothingBuilt, Recorder, answers, send
+from gnomon_profiler.extractor import Description, capture
+from gnomon_profiler.repository import DirectoryRepository
+
+pytestmark = [pytest.mark.torch, pytest.mark.timeout(240)]
+SIDE = 64
+PLANES = (3, SIDE, SIDE)
+Start = Callable[..., Awaitable[Any]]
+
+
+class Plane(torch.nn.Module):
+    """As large going out as coming in: what is sent through S3 comes back through S3."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.nn.functional.relu(x) * 2
+
+
+@pytest.fixture(scope="module")
+def repository(tmp_path_factory: pytest.TempPathFactory) -> DirectoryRepository:
+    made = DirectoryRepository(tmp_path_factory.mktemp("models"))
+    with torch.random.fork_rng():
+        torch.manual_seed(3)
+        layers = [
+            torch.nn.Conv2d(3, 8, 3),
+            torch.nn.ReLU(),
+            torch.nn.AdaptiveAvgPool2d(1),
+            torch.nn.Flatten(),
+            torch.nn.Linear(8, 5),
+        ]
+        net = torch.nn.Sequential(*layers).eval()
+    made.put("net", "1", capture(net, (torch.ones(2, *PLANES),), Description("net", "1")))
+    made.put("plane", "1", capture(Plane().eval(), (torch.ones(2, 3, 256, 256),), Description("plane", "1")))
+    return made
+
+
+@pytest.fixture
+async def local(repository: DirectoryRepository, tmp_path: Path) -> AsyncIterator[tuple[LocalPlatform, Recorder]]:
+    platform, told = LocalPlatform(tmp_path / "state", repository, NothingBuilt()), Recorder()
+    await platform.start(told)
+    yield platform, told
+    await platform.stop()
+
+
+def model(name: str) -> FunctionSpec:
+    return read_deployment({"service": name, "image": "gnomon/body", "annotations": {"gnomon/model": f"{name}@1"}})
+
+
+async def channel_to(platform: Platform, told: Recorder, spec: FunctionSpec) -> BatchChannel:
+    return await told.channel((await platform.create(InstanceRequest(spec, 1, 1, None, {}))).id)
+
+
+def batch(platform: Platform, spec: FunctionSpec, bodies: list[bytes], budget_s: float = 60.0) -> Frame:
+    signature = platform.signature(spec)
+    assert signature is not None
+    head = json.dumps({"kind": "tensors", "inputs": [one.to_json() for one in signature.inputs]}).encode()
+    return Frame(Kind.BATCH, 1, 1, budget_s, head, [Member(0, 1, b"", body) for body in bodies])
+
+
+async def test_a_batch_of_eight_answers_as_here_and_one_bad_member_harms_nobody(
+    on_lambda: Start, local: tuple[LocalPlatform, Recorder], repository: DirectoryRepository
+) -> None:
+    there, spec = await on_lambda(repository=repository), model("net")
+    chance = random.Random(5)
+    bodies = [struct.pack(f"<{3 * SIDE * SIDE}f", *(chance.gauss(0, 1) for _ in range(3 * SIDE * SIDE))) for _ in range(8)]
+    bodies[5] = bodies[5][:-4]
+
+    _, channel = await there.begin(spec)
+    remote = answers(await send(channel, batch(there.platform, spec, bodies)))
+    here = answers(await send(await channel_to(*local, spec), batch(local[0], spec, bodies)))
+
+    assert [status for status, _ in remote] == [200, 200, 200, 200, 200, 400, 200, 200]
+    assert remote == here
+    assert b"wrong_size" in remote[5][1]
+    usage = there.platform.usage("net.openfaas-fn")
+    assert usage.cpu_s > 0
+    assert usage.memory_bytes > 50 * 2**20
+    assert usage.cost > 2 * 2e-7, "two Invokes, the first of which found no sandbox, and their time"
+
+
+async def test_seven_megabytes_there_and_back_go_through_the_bucket_and_leave_nothing(
+    on_lambda: Start, repository: DirectoryRepository
+) -> None:
+    there, spec = await on_lambda(repository=repository), model("plane")
+    _, channel = await there.begin(spec)
+    values = 3 * 256 * 256
+    bodies = [struct.pack("<f", number) * values for number in range(9)]
+    assert sum(map(len, bodies)) > 7_000_000
+    result = answers(await send(channel, batch(there.platform, spec, bodies)))
+    assert result == [(200, struct.pack("<f", 2 * number) * values) for number in range(9)]
+    # The model's own files stay, for the next sandbox.
+    await there.platform.stop()
+    left = there.aws.left()
+    assert all("/models/" in key for key in left)
+    assert len(left) == 3
+
+
+async def test_a_file_that_is_not_the_model_s_is_never_run(on_lambda: Start, repository: DirectoryRepository) -> None:
+    there, spec = await on_lambda(repository=repository), model("net")
+    entry = repository.get("net@1")
+    key = f"gnomon/models/{entry.sha256['weights.safetensors']}"
+    there.aws.client("s3").put_object(Bucket=there.aws.bucket, Key=key, Body=b"\0" * entry.weights.stat().st_size)
+    instance = await there.platform.create(InstanceRequest(spec, 1, 1, None, {}))
+    reason = await there.told.reason(instance.id)
+    assert "could not be started" in reason
+    assert "does not have the SHA-256" in reason

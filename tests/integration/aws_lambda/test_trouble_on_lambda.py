@@ -1,0 +1,253 @@
+"""What goes wrong on Lambda, and what becomes of the batches."""
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gnomon_core.errors import GnomonError
+from gnomon_core.functions import FunctionSpec, read_deployment
+from gnomon_core.seam_values import InstanceRequest
+from gnomon_core.wire import Frame
+from gnomon_platforms.aws_lambda.options import LambdaOptions
+from gnomon_platforms.aws_lambda.testing.account import Account
+from gnomon_platforms.aws_lambda.testing.built import BuiltFolder
+from gnomon_platforms.aws_lambda.testing.service import Refusal
+from gnomon_platforms.testing import answers, request_frame, send
+
+Start = Callable[..., Awaitable[Any]]
+Spec = Callable[..., FunctionSpec]
+
+
+def within(frame: Frame, budget_s: float) -> Frame:
+    frame.budget_s = budget_s
+    return frame
+
+
+def invokes(aws: Account) -> int:
+    return len(aws.service.calls)
+
+
+@pytest.fixture
+def handler(tmp_path: Path) -> BuiltFolder:
+    """Counts its calls in a file, so that one that ran twice shows."""
+    folder = tmp_path / "handler"
+    folder.mkdir()
+    (folder / "handler.py").write_text(f"""
+import os, pathlib, time
+LOG = pathlib.Path({str(tmp_path / "ran")!r})
+def handle(event, context):
+    with LOG.open("a") as log:
+        log.write(event.body.decode() + "\\n")
+    if event.body == b"crash":
+        os._exit(9)
+    if event.body == b"hang":
+        time.sleep(60)
+    if event.body == b"large":
+        return "x" * 5_000_000
+    return event.body
+""")
+    return BuiltFolder(folder)
+
+
+def built(**fields: Any) -> FunctionSpec:
+    return read_deployment({"service": "handle", "image": "built/handle:1", **fields})
+
+
+def ran(tmp_path: Path) -> list[str]:
+    return (tmp_path / "ran").read_text().split()
+
+
+async def test_a_throttled_batch_waits_its_turn_and_runs_once(on_lambda: Start, handler: BuiltFolder, tmp_path: Path) -> None:
+    there = await on_lambda(built=handler)
+    _, channel = await there.begin(built())
+    before = invokes(there.aws)
+    there.aws.service.throttle(3)
+    assert answers(await send(channel, request_frame(b"once"))) == [(200, b"once")]
+    assert invokes(there.aws) - before == 4
+    assert ran(tmp_path) == ["once"]
+
+
+async def test_throttled_until_its_time_is_over_each_member_gets_503_and_the_slot_stays(
+    on_lambda: Start, echo_spec: Spec
+) -> None:
+    there = await on_lambda()
+    _, channel = await there.begin(echo_spec())
+    there.aws.service.throttle(1000)
+    began_s = time.monotonic()
+    result = answers(await send(channel, within(request_frame(b"a", b"b"), 1.0)))
+    assert time.monotonic() - began_s < 2.0
+    assert [status for status, _ in result] == [503, 503]
+    assert b"lambda_throttled" in result[0][1]
+    assert there.told.gone == {}
+
+
+@pytest.mark.parametrize(
+    ("refusal", "again"),
+    [
+        (Refusal(500, "ServiceException"), False),
+        (Refusal(502, "BadGateway"), False),
+        (Refusal(502, "EC2ThrottledException"), True),
+        (Refusal(409, "ResourceConflictException"), True),
+    ],
+)
+async def test_only_what_lambda_says_it_did_not_begin_is_sent_again(
+    on_lambda: Start, echo_spec: Spec, refusal: Refusal, *, again: bool
+) -> None:
+    there = await on_lambda()
+    instance, channel = await there.begin(echo_spec())
+    before = invokes(there.aws)
+    there.aws.service.fail(1, refusal)
+    result = await send(channel, request_frame(b"x"))
+    if again:
+        assert answers(result) == [(200, b"x")]
+        return
+    assert result is None
+    assert not channel.unread, "it may have run"
+    assert invokes(there.aws) - before == 1
+    assert refusal.code in await there.told.reason(instance.id)
+
+
+async def test_a_crash_loses_its_own_batch_once_and_the_next_slot_serves(
+    on_lambda: Start, handler: BuiltFolder, tmp_path: Path
+) -> None:
+    there = await on_lambda(built=handler)
+    instance, channel = await there.begin(built())
+    _, other = await there.begin(built())
+    assert await send(channel, request_frame(b"crash")) is None
+    assert not channel.unread
+    assert "exit status 9" in await there.told.reason(instance.id)
+    assert answers(await send(other, request_frame(b"fine"))) == [(200, b"fine")]
+    assert ran(tmp_path) == ["crash", "fine"]
+
+
+async def test_a_function_that_overruns_is_ended_by_lambda_and_its_batch_is_lost(
+    on_lambda: Start, handler: BuiltFolder, tmp_path: Path
+) -> None:
+    there = await on_lambda(built=handler)
+    spec = built(annotations={"gnomon/deadline-ms": "1000"})
+    instance, channel = await there.begin(spec)
+    began_s = time.monotonic()
+    assert await send(channel, within(request_frame(b"hang"), 1.0)) is None
+    assert 1.9 < time.monotonic() - began_s < 4.0, "Lambda's own timeout is a second above the deadline"
+    assert "timed out after 2.00 seconds" in await there.told.reason(instance.id)
+    assert ran(tmp_path) == ["hang"]
+
+
+async def test_nobody_waits_for_an_answer_longer_than_the_batch_may_take(on_lambda: Start, handler: BuiltFolder) -> None:
+    there = await on_lambda(built=handler)
+    instance, channel = await there.begin(built())
+    began_s = time.monotonic()
+    assert await send(channel, within(request_frame(b"hang"), 1.0)) is None
+    assert time.monotonic() - began_s < 4.0
+    assert not channel.unread
+    assert "no answer within 3.0 s" in await there.told.reason(instance.id)
+    there.aws.service.sandboxes[-1].process.kill()
+
+
+async def test_without_a_bucket_what_is_too_large_is_refused_and_the_slot_stays(
+    on_lambda: Start, handler: BuiltFolder, aws: Account
+) -> None:
+    there = await on_lambda(aws.options(bucket=False), built=handler)
+    _, channel = await there.begin(built())
+    for body in (b"x" * 5_000_000, b"large"):
+        [(status, text)] = answers(await send(channel, request_frame(body)))
+        assert status == 413
+        assert b"--lambda-bucket" in text
+    assert answers(await send(channel, request_frame(b"small"))) == [(200, b"small")]
+
+
+async def test_connections_that_are_refused_are_tried_again(
+    on_lambda: Start, echo_spec: Spec, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("AWS_ENDPOINT_URL_LAMBDA", "http://127.0.0.1:9")
+    there = await on_lambda()
+    instance = await there.platform.create(InstanceRequest(echo_spec(), 1, 1, None, {}))
+    assert "AWS cannot be reached" in await there.told.reason(instance.id)
+
+
+async def test_batches_of_many_slots_run_side_by_side(on_lambda: Start, handler: BuiltFolder) -> None:
+    there = await on_lambda(built=handler)
+    channels = [(await there.begin(built()))[1] for _ in range(4)]
+    there.aws.service.delay_s = 0.3
+    began_s = time.monotonic()
+    results = await asyncio.gather(*(send(channel, request_frame(b"x")) for channel in channels))
+    assert time.monotonic() - began_s < 1.0
+    assert [answers(result) for result in results] == [[(200, b"x")]] * 4
+
+
+async def test_another_memory_size_is_another_version_and_old_slots_keep_theirs(on_lambda: Start, echo_spec: Spec) -> None:
+    there = await on_lambda()
+    spec = echo_spec("printenv AWS_LAMBDA_FUNCTION_MEMORY_SIZE")
+    instance, channel = await there.begin(spec)
+    larger, other = await there.begin(spec, cores=2)
+    assert answers(await send(channel, request_frame(b""))) == [(200, b"1769\n")]
+    assert answers(await send(other, request_frame(b""))) == [(200, b"3538\n")]
+    assert larger.memory_bytes == 3538 * 2**20
+    await there.platform.resize(instance.id, 3)
+    assert answers(await send(channel, request_frame(b""))) == [(200, b"5307\n")]
+    exact = echo_spec("printenv AWS_LAMBDA_FUNCTION_MEMORY_SIZE", annotations={"gnomon/memory-mb": "900"})
+    _, small = await there.begin(exact, version=2)
+    assert answers(await send(small, request_frame(b""))) == [(200, b"900\n")]
+    assert there.aws.functions().count("gnomon-echo-openfaas-fn-zip") == 1
+
+
+async def test_what_a_gateway_that_died_has_left_is_taken_over_and_updated(
+    on_lambda: Start, echo_spec: Spec, aws: Account
+) -> None:
+    first = await on_lambda()
+    await first.begin(echo_spec("echo first"))
+    second = await on_lambda()
+    _, channel = await second.begin(echo_spec("echo second"))
+    assert answers(await send(channel, request_frame(b""))) == [(200, b"second\n")]
+    assert aws.functions() == ["gnomon-echo-openfaas-fn-zip"]
+
+
+async def test_a_handler_that_cannot_be_loaded_says_why(on_lambda: Start, tmp_path: Path) -> None:
+    folder = tmp_path / "broken"
+    folder.mkdir()
+    (folder / "handler.py").write_text("import nothing_like_that\n")
+    there = await on_lambda(built=BuiltFolder(folder))
+    instance = await there.platform.create(InstanceRequest(built(), 1, 1, None, {}))
+    assert "No module named 'nothing_like_that'" in await there.told.reason(instance.id)
+
+
+async def test_credentials_that_are_missing_are_one_clear_line(on_lambda: Start, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("AWS_ACCESS_KEY_ID")
+    monkeypatch.delenv("AWS_SECRET_ACCESS_KEY")
+    with pytest.raises(GnomonError) as refused:
+        await on_lambda()
+    assert refused.value.code == "aws_credentials"
+    assert "aws configure" in str(refused.value)
+    assert "\n" not in str(refused.value)
+
+
+async def test_a_region_that_is_missing_is_one_clear_line(on_lambda: Start, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("AWS_REGION")
+    monkeypatch.delenv("AWS_DEFAULT_REGION")
+    with pytest.raises(GnomonError) as refused:
+        await on_lambda()
+    assert refused.value.code == "aws_region"
+
+
+async def test_a_bucket_that_is_not_there_is_refused_at_the_start(on_lambda: Start, aws: Account) -> None:
+    with pytest.raises(GnomonError, match="aws s3 mb s3://nowhere-at-all"):
+        await on_lambda(LambdaOptions(aws.role, "nowhere-at-all"))
+
+
+async def test_a_role_that_does_not_exist_is_named(on_lambda: Start, echo_spec: Spec, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("gnomon_platforms.aws_lambda.functions.ROLE_PATIENCE_S", 0.1)
+    there = await on_lambda(LambdaOptions("arn:aws:iam::123456789012:role/nobody"))
+    instance = await there.platform.create(InstanceRequest(echo_spec(), 1, 1, None, {}))
+    reason = await there.told.reason(instance.id)
+    assert "Check --lambda-role" in reason
+    assert "trust-policy.json" in reason
+
+
+async def test_secrets_are_refused_with_where_to_keep_them(on_lambda: Start) -> None:
+    there = await on_lambda()
+    with pytest.raises(GnomonError, match="AWS Secrets Manager"):
+        there.platform.check(built(secrets=["key"]))
