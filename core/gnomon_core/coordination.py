@@ -14,6 +14,9 @@ Coordinator to instance; `shadow` and `body` are instance ids, `blocks` block nu
     {"do": "pair", "shadow", "blocks", "split", "shadow_cores", "expected_ms"}
         with [data, to, from]           to the Body, which writes the buffer `to` and reads `from`. It holds from its next batch
                                         on, beside what the Body does with other Shadows; what it had with this one is dropped
+    {"do": "pair", …, "url", "token"}   without descriptors: the same with a Shadow on another node, whose instance has the HTTP
+                                        port at this URL. The Body connects beside its batches (`gnomon_runtime.pair.stream`) and
+                                        says "paired" when the Shadow has agreed, "unpaired" with the reason when it cannot be had
     {"do": "join", "shadow", "body", "blocks", "split"}
         with [data, to, from]           the mirror image to the Shadow, which reads the buffer `to` and writes `from`
     {"do": "change", "shadow", "blocks", "split"} and "cores", "cpus" to a Shadow, "shadow_cores", "expected_ms" to a Body. A Shadow

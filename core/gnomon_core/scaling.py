@@ -138,7 +138,7 @@ class DestroyBody:
 
 @dataclass(frozen=True, slots=True)
 class CreateShadow:
-    """Start a Shadow for this Body, on its node where that has room. It is used once it has registered."""
+    """Start a Shadow for this Body, on its node unless the pair names another. It is used once it has registered."""
 
     body: str
     pair: Pair

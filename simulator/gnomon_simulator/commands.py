@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TextIO
 
 from gnomon_core.errors import bad_request
+from gnomon_core.profiles import Network
 from gnomon_core.settings import Settings, read_settings
 from gnomon_simulator import arrivals
 from gnomon_simulator.profiles import Noise, Profile, constant, read_profile
@@ -85,7 +86,8 @@ class SimulateOptions:
     """A function on a simulated cluster.
 
     `labels` and `annotations` are those of a deployment (`gnomon/autoscaler`, `com.openfaas.scale.max` …). The instances' latency
-    comes from a `profile` or, without one, is `service_s` a request. `schedulers` runs the same arrivals once for each.
+    comes from a `profile` or, without one, is `service_s` a request. `network_gbps` and `network_rtt_ms` declare what lies
+    between the nodes; without them it is what the profile says. `schedulers` runs the same arrivals once for each.
     """
 
     arrivals: ArrivalOptions
@@ -98,6 +100,8 @@ class SimulateOptions:
     knowledge: str = "profiled"
     nodes: int = 1
     node_cores: int = 16
+    network_gbps: float | None = None
+    network_rtt_ms: float = 0.0
     warm: int = 0
     schedulers: tuple[str, ...] = ()
     requests: Path | None = None
@@ -120,7 +124,7 @@ class ReplayOptions:
 def simulate(options: SimulateOptions, out: TextIO | None = None) -> int:
     """Run the simulation and print its figures; the decisions are in the JSON."""
     settings = read_settings(options.labels, options.annotations)
-    profile = _profile(options, settings)
+    profile = _networked(_profile(options, settings), options)
     times_s = options.arrivals.times_s()
     nodes = [NodePlan(f"node-{number}", options.node_cores) for number in range(1, options.nodes + 1)]
     results = []
@@ -148,6 +152,19 @@ def replay(options: ReplayOptions, out: TextIO | None = None, begun: Callable[[i
     print(shown, file=out or sys.stdout)
     rows = report.samples
     return 1 if Token.WRONG in rows.token or Outcome.UNSENT in rows.outcome else 0
+
+
+def _networked(profile: Profile, options: SimulateOptions) -> Profile:
+    """The profile with the declared network between the nodes."""
+    if options.network_gbps is None:
+        return profile
+    if profile.model is None:
+        raise bad_request("bad_network", "Only Shadows use the network.", "Name a model's profile, or leave the network out.")
+    try:
+        network = Network.of(options.network_gbps, options.network_rtt_ms, profile.model.network)
+    except ValueError as error:
+        raise bad_request("bad_network", f"There is no such thing as {error}.", "Use a bandwidth above 0.") from None
+    return replace(profile, model=replace(profile.model, network=network))
 
 
 def _profile(options: SimulateOptions, settings: Settings) -> Profile:

@@ -117,6 +117,13 @@ class PairContract:
             assert (refused.value.status, refused.value.code) == (409, "no_such_body")
         assert len(couple.seen()) == 2
 
+    async def test_a_shadow_on_a_node_that_is_not_there_is_refused(self, couple: Couple) -> None:
+        before = couple.platform.nodes()
+        with pytest.raises(GnomonError) as refused:
+            await couple.platform.create_shadow(couple.body.id, Pair(1, (0,), SPLIT, "nowhere"))
+        assert (refused.value.status, refused.value.code) == (404, "no_such_node")
+        assert couple.platform.nodes() == before
+
     async def test_a_shadow_that_does_not_fit_is_refused_and_takes_nothing(self, couple: Couple) -> None:
         before = couple.platform.nodes()
         with pytest.raises(GnomonError) as refused:

@@ -184,6 +184,9 @@ def _show(one: ModelProfile, serial_fractions: tuple[float, ...]) -> None:
         click.echo(f"load {mode}: {1000 * loading.fixed_s:.2f} ms + {1e9 * loading.seconds_per_byte:.3f} ms/MB")
     click.echo(f"start: Body {1000 * one.body_start_s:.1f} ms, Shadow {1000 * one.shadow_start_s:.1f} ms, before loading")
     click.echo(f"hand-over: {1e6 * one.transfer_fixed_s:.0f} µs + {1e9 * one.transfer_seconds_per_byte:.3f} ms/MB, each way")
+    if (network := one.network) is not None:
+        price = f"{1e6 * network.fixed_s:.0f} µs + {1e9 * network.seconds_per_byte:.3f} ms/MB, each way"
+        click.echo(f"to another node: {price} ({network.source})")
     click.echo(f"memory besides weights: {one.overhead_bytes / 1e6:.1f} MB")
     for key, value in one.provenance.items():
         click.echo(f"{key}: {value}")

@@ -112,7 +112,8 @@ class Pairs:
         """Begin a Shadow for a ready Body.
 
         Raises:
-            GnomonError: 503 `no_capacity`; 409 `no_such_body` where it has gone, has `MAX_SHADOWS`, or no layer blocks.
+            GnomonError: 503 `no_capacity`; 409 `no_such_body` where it has gone, has `MAX_SHADOWS`, or no layer blocks; 404
+                `no_such_node` for another node than this one.
 
         """
         home, origin = self._home, self._home.origins.get(body_id)
@@ -120,6 +121,8 @@ class Pairs:
         body = home.bodies.get(body_id)
         if body is None or origin is None or layers is None or not self._may_have_shadow(body):
             raise _no_such_body(f"It has gone, has {MAX_SHADOWS} Shadows already, or its model has no layer blocks.")
+        if pair.node not in (None, home.node.name):
+            raise GnomonError(404, "no_such_node", f"There is no node {pair.node}.", f"This platform is {home.node.name} alone.")
         if not pair.blocks or max(pair.blocks) >= len(layers.blocks):
             raise _no_such_body(f"Its model has blocks 0 to {len(layers.blocks) - 1}, not {pair.blocks}.")
         memory_bytes = shadow_bytes(layers, pair, origin.profile)
@@ -228,6 +231,7 @@ def shadow_bytes(layers: Layers, pair: Pair, profile: ModelProfile | None) -> in
 
 def predicted_ms(profile: ModelProfile | None, pair: Pair) -> list[list[float]]:
     """What the Shadow takes for 1, 2, … samples of each run, the hand-over included; empty where that is not known."""
+    profile = profile.over_network() if profile is not None and pair.node is not None else profile
     if profile is None:
         return []
     most = max(pair.split, default=0)

@@ -6,13 +6,14 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 
-from gnomon_core.profiles import LatencyTable, Loading, ModelProfile
+from gnomon_core.profiles import LatencyTable, Loading, ModelProfile, Network
 from gnomon_profiler.measuring.cells import WEIGHT_MODES, Cell, Plan, Subject, loading_sets
 from gnomon_profiler.measuring.fits import fixed_and_per_unit
 from gnomon_profiler.measuring.journal import Result, spread_of
 from gnomon_profiler.measuring.machine import Machine
 
 _DIGITS = 6
+LOOPBACK = "TCP over loopback, without a wire"
 ALLOCATOR = "glibc, freed memory kept"
 
 
@@ -66,8 +67,7 @@ def assemble(measured: Measured, surroundings: Surroundings, ready: ReadyTimes |
         spread[f"{cell.cores}/{cell.batch}"] = round(spread_of(result), 4)
         for table, seconds in zip(blocks, result["blocks_s"], strict=True):
             table.setdefault(cell.cores, {})[cell.batch] = _rounded(seconds)
-    transfer = measured.one("transfer")
-    fixed_s, per_byte_s = fixed_and_per_unit([float(size) for size in transfer["sizes_bytes"]], transfer["seconds"])
+    fixed_s, per_byte_s = _hand_over(measured.one("transfer"))
     loading = {mode: _loading(subject, measured.one("loading", mode)) for mode in WEIGHT_MODES}
     starts = _starts(measured, loading["shared"], ready)
     return ModelProfile(
@@ -80,11 +80,18 @@ def assemble(measured: Measured, surroundings: Surroundings, ready: ReadyTimes |
         body_start_s=_rounded(starts.body_s),
         shadow_start_s=_rounded(starts.shadow_s),
         overhead_bytes=int(measured.one("memory")["busy_bytes"]),
-        transfer_fixed_s=_rounded(fixed_s),
-        transfer_seconds_per_byte=_rounded(per_byte_s),
+        transfer_fixed_s=fixed_s,
+        transfer_seconds_per_byte=per_byte_s,
+        network=Network(*_hand_over(measured.one("network")), LOOPBACK),
         spread=spread,
         provenance=_provenance(measured, surroundings) | {"starts": starts.how},
     )
+
+
+def _hand_over(result: Result) -> tuple[float, float]:
+    """The fixed part of a hand-over one way, and that of each byte."""
+    fixed_s, per_byte_s = fixed_and_per_unit([float(size) for size in result["sizes_bytes"]], result["seconds"])
+    return _rounded(fixed_s), _rounded(per_byte_s)
 
 
 @dataclass(frozen=True, slots=True)

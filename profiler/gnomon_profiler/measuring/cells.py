@@ -1,7 +1,7 @@
 """What there is to measure, as cells: each is finished or not, and can be measured again by itself.
 
 A latency cell is one batch size on one number of cores; the others are the model's loading in one weight mode, its memory, its
-starts, and the machine's hand-over of tensors.
+starts, and the machine's hand-over of tensors, through memory and over TCP.
 """
 
 from __future__ import annotations
@@ -89,7 +89,7 @@ class Plan:
                 yield Cell("latency", cores, batch)
         for mode in WEIGHT_MODES:
             yield Cell("loading", mode=mode)
-        for what in ("memory", "starts", "transfer"):
+        for what in ("memory", "starts", "transfer", "network"):
             yield Cell(what)
 
     def cpus_for(self, cores: int) -> list[int]:

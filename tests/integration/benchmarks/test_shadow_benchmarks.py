@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.shadow import fuzz, memory, prediction
+from benchmarks.shadow import fuzz, fuzz_remote, memory, prediction
 from benchmarks.shadow.models import first_blocks, first_share, largest_blocks, share_of
 from benchmarks.shadow.samples import at_quantile, counted, interval, quantile
 from gnomon_core.blocks import Block, Layers
@@ -94,3 +94,10 @@ def test_a_few_hundred_hostile_messages_change_nothing() -> None:
     assert len(cases) == 2, "some are read and some refused"
     fuzz.fuzz_coordinator(random.Random(3), 300, cases)
     assert cases.total() >= 750
+
+
+def test_a_few_hundred_hostile_streams_are_read_or_refused() -> None:
+    cases: Counter[str] = Counter()
+    fuzz_remote.fuzz_streams(random.Random(3), 400, cases)
+    assert cases.total() == 400
+    assert len(cases) == 3, "some are read, some refused and some never complete"

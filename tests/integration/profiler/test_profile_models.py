@@ -97,6 +97,13 @@ def test_handing_over_costs_what_memory_costs(profile: ModelProfile) -> None:
     assert 1e-6 < profile.transfer_fixed_s < 5e-3
 
 
+def test_handing_over_to_another_node_costs_more_than_that(profile: ModelProfile) -> None:
+    assert profile.network is not None
+    assert profile.network.source == "TCP over loopback, without a wire"
+    assert MB * profile.transfer_seconds_per_byte < MB * profile.network.seconds_per_byte < 2e-2
+    assert 1e-5 < profile.network.fixed_s < 2e-2
+
+
 def test_an_instance_holds_more_than_its_values_and_less_than_torch_itself(profile: ModelProfile) -> None:
     values_bytes = 8 * 32 * 112 * 112 * 4
     assert values_bytes < profile.overhead_bytes < values_bytes + 200 * MB

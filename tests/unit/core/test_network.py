@@ -70,6 +70,7 @@ def test_the_price_travels_with_the_profile_and_old_profiles_have_none() -> None
     assert ModelProfile.from_json(document) == PROFILE
     del document["network"]
     assert ModelProfile.from_json(document) == replace(PROFILE, network=None)
+    wrong: object
     for wrong in ({"fixed_s": -1.0, "seconds_per_byte": 0.0}, {"fixed_s": 0.0}, {"fixed_s": 0.0, "seconds_per_byte": "inf"}, []):
         with pytest.raises(ValueError, match=r"network|no profile"):
             ModelProfile.from_json(document | {"network": wrong})

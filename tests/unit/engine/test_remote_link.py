@@ -256,6 +256,11 @@ def refused(shadow: PlayedShadow, asked: Message) -> None:
     shadow.send(replace(asked, kind=Kind.REFUSED, rows=()))
 
 
+def hang_up(shadow: PlayedShadow, asked: Message) -> None:
+    assert shadow.connection is not None
+    shadow.connection.shutdown(socket.SHUT_RDWR)
+
+
 MISSES = [
     (silent, Outcome.LATE),
     (late, Outcome.LATE),
@@ -307,7 +312,7 @@ def test_noise_ends_the_pair(stage: Stage, raw: bytes) -> None:
 
 def test_a_connection_that_breaks_ends_the_pair_at_once(stage: Stage) -> None:
     split, partner = stage.pair(await_ready(stage.link()))
-    stage.shadow.act = lambda shadow, _: shadow.connection and shadow.connection.shutdown(socket.SHUT_RDWR)  # type: ignore[assignment, return-value]
+    stage.shadow.act = hang_up
     x = batch(6)
     assert torch.equal(split.run([x], None)[0], stage.expected(x))
     assert [timing.outcome for timing in split.timings] == [Outcome.GONE]
@@ -328,7 +333,11 @@ def test_a_flood_of_answers_is_nonsense_and_bounded(stage: Stage) -> None:
 def test_a_hand_over_that_is_still_on_its_way_is_not_overtaken(stage: Stage) -> None:
     """The Shadow stops reading: what was handed over fills the kernel's buffers, and each next one is a miss at once."""
     held = threading.Event()
-    stage.shadow.act = lambda *_: held.wait(10) and None  # type: ignore[assignment, return-value]
+
+    def stop_reading(_shadow: PlayedShadow, _asked: Message) -> None:
+        held.wait(10)
+
+    stage.shadow.act = stop_reading
     link = await_ready(stage.link())
     link.to.prepare(64 << 20)
     stage.shadow.to.prepare(64 << 20)

@@ -68,6 +68,10 @@ class Bench:
                 "sizes_bytes": order.get("sizes_bytes"),
                 "seconds": [1e-4 + 1e-10 * size for size in order.get("sizes_bytes", ())],
             },
+            "network": {
+                "sizes_bytes": order.get("sizes_bytes"),
+                "seconds": [2e-4 + 5e-10 * size for size in order.get("sizes_bytes", ())],
+            },
         }[order["measure"]]
 
     def _latency(self, cores: int, batch: int) -> dict[str, Any]:
@@ -135,12 +139,12 @@ def test_an_interrupted_run_goes_on_and_measures_nothing_twice(tmp_path: Path) -
     assert run(tmp_path, second, said=said) == whole
     assert len(first.measured) == 4
     assert sorted(first.measured + second.measured) == sorted(every_key())
-    assert "4 of 9 cells are measured already" in said[0]
+    assert "4 of 10 cells are measured already" in said[0]
 
 
 def every_key() -> list[str]:
     latencies = [f"latency/{cores}/{batch}" for cores in (1, 2) for batch in (1, 2)]
-    return [*latencies, "loading", "loading", "memory", "starts", "transfer"]
+    return [*latencies, "loading", "loading", "memory", "starts", "transfer", "network"]
 
 
 def test_a_line_cut_off_by_a_kill_is_measured_again_and_no_other(tmp_path: Path) -> None:
@@ -149,7 +153,7 @@ def test_a_line_cut_off_by_a_kill_is_measured_again_and_no_other(tmp_path: Path)
     journal.write_bytes(journal.read_bytes()[:-20])
     bench = Bench()
     run(tmp_path, bench)
-    assert bench.measured == ["transfer"]
+    assert bench.measured == ["network"]
 
 
 def test_a_journal_of_something_else_is_begun_anew(tmp_path: Path) -> None:
@@ -187,8 +191,8 @@ def test_whoever_has_no_time_says_how_often_a_noisy_cell_is_tried(tmp_path: Path
 def test_progress_says_what_was_found_and_how_long_the_rest_takes(tmp_path: Path) -> None:
     said: list[str] = []
     run(tmp_path, Bench(), said=said)
-    assert said[0].startswith("m@1: 1 core, batch 1: 10.1 ms ± 1.0 % in 10 runs  (1 of 9, about ")
-    assert said[-1] == "m@1: transfer  (9 of 9, about 0 s left)"
+    assert said[0].startswith("m@1: 1 core, batch 1: 10.1 ms ± 1.0 % in 10 runs  (1 of 10, about ")
+    assert said[-1] == "m@1: network  (10 of 10, about 0 s left)"
 
 
 def test_the_remaining_time_follows_the_cost_of_cells() -> None:
@@ -208,6 +212,9 @@ def test_a_profile_holds_what_was_measured(profile: ModelProfile) -> None:
     assert profile.loading["private"].seconds(10 * MB) == pytest.approx(0.012)
     assert profile.block_load_s["shared"] == pytest.approx((0.003, 0.0, 0.005))
     assert profile.transfer_seconds(MB, MB) == pytest.approx(4e-4)
+    elsewhere = profile.over_network()
+    assert elsewhere is not None
+    assert elsewhere.transfer_seconds(MB, MB) == pytest.approx(1.4e-3)
     assert profile.overhead_bytes == 50 * MB
     assert (profile.body_start_s, profile.shadow_start_s) == (0.06, 0.01)
     assert profile.spread["1/1"] == pytest.approx(0.01)

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from gnomon_autoscaler.testing import BlockPlan, made_up_profile
 from gnomon_core.errors import GnomonError
 from gnomon_simulator.commands import ArrivalOptions, SimulateOptions, simulate
 
@@ -86,3 +87,28 @@ def test_arrivals_come_from_exactly_one_source(arrivals: ArrivalOptions) -> None
 def test_speed_comes_from_exactly_one_source(speed: Any) -> None:
     with pytest.raises(GnomonError):
         simulate(SimulateOptions(ArrivalOptions(rate_rps=1.0, duration_s=1.0), **speed))
+
+
+def test_a_declared_network_lets_shadows_be_on_other_nodes(tmp_path: Path) -> None:
+    """A Body fills its node and sustains 2 rps; 3 come. Without a price for the way there is nothing to be done."""
+    path = tmp_path / "model.json"
+    model = made_up_profile((BlockPlan(1.0, 10**6),), (0.5, 1.0, 1.5, 2.0), border_bytes=10**6)
+    path.write_text(json.dumps(model.to_json()))
+    annotations = {"gnomon/autoscaler": "asyfunc", "gnomon/slo-ms": "4000", "gnomon/max-batch": "4", "gnomon/max-cores": "1"}
+
+    def shadows(network_gbps: float | None = None, network_rtt_ms: float = 0.0) -> int:
+        options = SimulateOptions(
+            ArrivalOptions(rate_rps=3.0, duration_s=5.0), {"com.openfaas.scale.max": "1"}, annotations, path,
+            nodes=2, node_cores=1, network_gbps=network_gbps, network_rtt_ms=network_rtt_ms, warm=1, json=True,
+        )  # fmt: skip
+        return int(figures(options)[0]["shadows"])
+
+    assert shadows() == 0
+    assert shadows(network_gbps=10.0, network_rtt_ms=0.2) == 1
+    # A second for each megabyte is more than the Shadow saves.
+    assert shadows(network_gbps=0.008) == 0
+    for gbps, rtt_ms in ((0.0, 0.0), (1.0, -1.0)):
+        with pytest.raises(GnomonError, match="network"):
+            shadows(gbps, rtt_ms)
+    with pytest.raises(GnomonError, match="network"):
+        simulate(SimulateOptions(ArrivalOptions(rate_rps=1.0, duration_s=1.0), service_s=0.1, network_gbps=1.0))

@@ -84,7 +84,7 @@ def test_its_cores_are_those_of_its_node() -> None:
 
 
 def test_a_change_leaves_it_where_it_is() -> None:
-    moved = {0.5: (CreateShadow("f-1", FAR),), 1.5: (ChangeShadow("f-2", replace(FAR, node=None)),)}
+    moved: dict[float, Sequence[Action]] = {0.5: (CreateShadow("f-1", FAR),), 1.5: (ChangeShadow("f-2", replace(FAR, node=None)),)}
     result = run(moved, [2.0, 2.1, 2.1])
     assert list(result.requests.finished_s) == pytest.approx([2.5, 3.12, 3.12])
 
@@ -101,8 +101,8 @@ def test_asyfunc_carries_a_burst_with_a_shadow_on_another_node() -> None:
     for name, network in (("priced", MODEL.network), ("unpriced", None), ("too dear", Network(5.0, 0.0))):
         plan = FunctionPlan("f", settings, modelled(replace(MODEL, network=network)), arrivals, warm=1)
         results[name] = simulate([plan], [NodePlan("n1", 1), NodePlan("n2", 1, 200 * MB)])["f"]
-    told = [action for record in results["priced"].decisions for action in record.to_json()["actions"]]  # type: ignore[attr-defined]
-    assert [action["action"] for action in told][:2] == ["CreateShadow", "DestroyShadow"]
+    told = [action["action"] for record in results["priced"].decisions for action in record.to_json()["actions"]]  # type: ignore[index, union-attr, call-overload]
+    assert told[:2] == ["CreateShadow", "DestroyShadow"]
     assert results["unpriced"].cost.shadows == results["too dear"].cost.shadows == 0
     for result in results.values():
         assert list(result.requests.status) == [200] * len(arrivals)

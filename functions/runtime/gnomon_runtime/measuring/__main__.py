@@ -18,6 +18,7 @@ from gnomon_runtime import linux
 from gnomon_runtime.measuring.latency import measure_latency
 from gnomon_runtime.measuring.loading import measure_loading
 from gnomon_runtime.measuring.memory import measure_memory
+from gnomon_runtime.measuring.network import measure_network
 from gnomon_runtime.measuring.starts import measure_starts
 from gnomon_runtime.measuring.transfer import measure_transfer
 
@@ -26,6 +27,7 @@ MEASURES: Mapping[str, Callable[[Mapping[str, Any], Say], None]] = {
     "latency": measure_latency,
     "loading": measure_loading,
     "memory": measure_memory,
+    "network": measure_network,
     "starts": measure_starts,
     "transfer": measure_transfer,
 }

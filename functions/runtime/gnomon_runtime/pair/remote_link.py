@@ -122,7 +122,8 @@ class RemoteLink(DataPath):
         if isinstance(arrived, Exception):
             # It stays the last there is: whoever asks again hears the same.
             raise arrived
-        return self._arrived.popleft()
+        self._arrived.popleft()
+        return arrived
 
     # The thread
 
@@ -155,7 +156,7 @@ class RemoteLink(DataPath):
             if events & select.POLLOUT and self._sending is not None and self._sending.push(connection):
                 self._sending = None
             if events & ~select.POLLOUT:
-                while not self._over and (message := self._incoming.take(connection)) is not None:
+                while (message := self._incoming.take(connection)) is not None:
                     if len(self._arrived) >= MAX_PENDING:
                         raise NonsenseError("messages that nobody asked for")
                     self._tell(message)
