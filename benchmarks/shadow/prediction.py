@@ -6,6 +6,9 @@ Of each model the profile is measured first, and then every cell: a batch size, 
 of the samples the Shadow gets, with one core on each side. A pair's latency is the median of some batches, from their first byte
 on the channel to the last answer; the profile foretells it by Eq. 6 and knows nothing of the channel. Every answer is compared
 with the unsplit model's.
+
+The pair and a Body alone take turns. How long the Body alone takes against its profile says how much slower or faster the machine
+is than when it was profiled; the same error *corrected* by that is what the gateway goes by, which learns it from served batches.
 """
 
 from __future__ import annotations
@@ -33,23 +36,29 @@ SPLITS = {2: (1,), 4: (1, 2, 3), 8: (2, 4, 6)}
 """b_S to try, by batch."""
 ERROR_GOAL = 10.0
 CELLS_GOAL = 60
-WARM_UPS = 2
+WARM_UPS = 1
 
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """One pair's latency for one split of one batch."""
+    """One pair's latency for one split of one batch. `drift` is what a Body alone took meanwhile, against its profile."""
 
     blocks: tuple[int, ...]
     batch: int
     there: int
     predicted_s: float
     measured_s: float
+    drift: float
 
     @property
     def error(self) -> float:
         """Of the prediction, relative to what was measured; negative where it was too quick."""
         return self.predicted_s / self.measured_s - 1
+
+    @property
+    def corrected_error(self) -> float:
+        """The same of the prediction that knows how the machine has changed since it was profiled."""
+        return self.predicted_s * self.drift / self.measured_s - 1
 
 
 def main(pace: Pace) -> None:
@@ -59,11 +68,11 @@ def main(pace: Pace) -> None:
     figures: list[Figure] = []
     for name in MODELS[:1] if pace.quick else MODELS:
         model = stored(name)
-        profile = measured_profile(model, 2 if pace.quick else 4)
+        profile = measured_profile(model, 2 if pace.quick else 8)
         with nursery(cpus) as place:
             cells = list(cells_of(place, cpus, model, profile, repeats))
         figures += figures_of(model, cells)
-        found += [cell for cell in cells if cell.blocks]
+        found += cells
         # What has been measured is kept, whatever becomes of the next model.
         packages = ("gnomon", "torch", "torchvision")
         write("shadow_prediction", [*over_all(found), *figures], repeats=repeats, packages=packages, folder=pace.results)
@@ -72,19 +81,20 @@ def main(pace: Pace) -> None:
 def over_all(cells: Sequence[Cell]) -> list[Figure]:
     """The goals, over every model measured so far."""
     errors = [100 * abs(cell.error) for cell in cells]
+    corrected = [100 * abs(cell.corrected_error) for cell in cells]
+    beside = "by what a Body alone took beside it, as served latencies correct it"
     return [
         measured("all models: mean error", errors, "%", at_most=ERROR_GOAL, detail=f"{len(cells)} cells"),
+        measured("all models: mean error, corrected", corrected, "%", at_most=ERROR_GOAL, detail=beside),
         counted("cells", len(cells), "", at_least=CELLS_GOAL, detail="model, b, block set, split"),
     ]
 
 
 def cells_of(place: Nursery, cpus: Cpus, model: StoredModel, profile: ModelProfile, repeats: int) -> Iterator[Cell]:
-    """Every cell of a model; first those of the Body alone, which has no blocks offloaded."""
-    body = body_of(place, model, (cpus.body,))
+    """Every cell of a model."""
+    alone, body = body_of(place, model, (cpus.body,)), body_of(place, model, (cpus.body,))
     batches = {batch: samples_of(model, batch) for batch in SPLITS}
-    expected = {batch: body.ask(x).rows for batch, x in batches.items()}
-    for batch, x in batches.items():
-        yield _cell(profile, Pair(1, (), ()), batch, _seconds(body, x, expected[batch], repeats))
+    expected = {batch: alone.ask(x).rows for batch, x in batches.items()}
     sets = list(dict.fromkeys(first_share(model.layers, share) for share in SHARES))
     pairs = [Pair(1, blocks, split) for blocks in sets for split in splits()]
     task = patient(task_of(model, profile, pairs[0]))
@@ -94,10 +104,12 @@ def cells_of(place: Nursery, cpus: Cpus, model: StoredModel, profile: ModelProfi
         change(body.child, shadow, task, new)
         task = new
         for batch, x in batches.items():
-            if pair.shadow_samples(batch):
-                yield _cell(profile, pair, batch, _seconds(body, x, expected[batch], repeats))
+            if there := pair.shadow_samples(batch):
+                alone_s, pair_s = _turns(alone, body, x, expected[batch], repeats)
+                drift = alone_s / predicted_s(profile, (), batch, 0)
+                yield Cell(pair.blocks, batch, there, predicted_s(profile, pair.blocks, batch, there), pair_s, drift)
     step(f"{model.entry.name}: {len(sets)} block sets measured")
-    let_go(body.child, shadow)
+    let_go(shadow, alone.child, body.child)
 
 
 def splits() -> list[tuple[int, ...]]:
@@ -113,32 +125,29 @@ def _one_of(wanted: Sequence[int], number: int) -> int:
     return wanted[number] if number < len(wanted) else 0
 
 
-def _cell(profile: ModelProfile, pair: Pair, batch: int, seconds: Sequence[float]) -> Cell:
-    there = pair.shadow_samples(batch)
-    return Cell(pair.blocks, batch, there, predicted_s(profile, pair.blocks, batch, there), statistics.median(seconds))
-
-
-def _seconds(body: Body, x: Tensor, expected: Tensor, repeats: int) -> list[float]:
-    """Batches whose Shadow's rows, where it has some, came in time."""
-    answers = [body.ask(x) for _ in range(WARM_UPS + repeats)]
-    for answer in answers:
-        check(answer, expected)
-    in_time = [answer.seconds for answer in answers[WARM_UPS:] if answer.shared or not answer.hand_overs]
-    if not in_time:
+def _turns(alone: Body, body: Body, x: Tensor, expected: Tensor, repeats: int) -> tuple[float, float]:
+    """Median seconds of the Body alone and of the pair, in turns; of batches whose Shadow's rows came in time."""
+    seconds: dict[int, list[float]] = {id(alone): [], id(body): []}
+    for turn in range(WARM_UPS + repeats):
+        for one in (alone, body)[:: -1 if turn % 2 else 1]:
+            answer = one.ask(x)
+            check(answer, expected)
+            if turn >= WARM_UPS and (one is alone or answer.shared):
+                seconds[id(one)].append(answer.seconds)
+    if not all(seconds.values()):
         raise RuntimeError("the Shadow was late in every batch")
-    return in_time
+    return statistics.median(seconds[id(alone)]), statistics.median(seconds[id(body)])
 
 
-def figures_of(model: StoredModel, cells: Sequence[Cell]) -> list[Figure]:
-    """A model's errors, those of its Body alone beside them, and every cell in the details."""
+def figures_of(model: StoredModel, pairs: Sequence[Cell]) -> list[Figure]:
+    """A model's errors, how far its Body alone was from its profile beside them, and every cell in the details."""
     name = model.entry.name
-    alone = [cell for cell in cells if not cell.blocks]
-    pairs = [cell for cell in cells if cell.blocks]
-    detail = "; ".join(f"b = {cell.batch}: {100 * cell.error:+.1f} %" for cell in alone)
+    drifts = [100 * (cell.drift - 1) for cell in pairs]
     found = [
         measured(f"{name}: mean error", [100 * abs(cell.error) for cell in pairs], "%", detail=f"{len(pairs)} cells"),
+        measured(f"{name}: mean error, corrected", [100 * abs(cell.corrected_error) for cell in pairs], "%"),
         measured(f"{name}: mean signed error", [100 * cell.error for cell in pairs], "%", detail="negative: foretold too quick"),
-        measured(f"{name}: mean error of the Body alone", [100 * abs(cell.error) for cell in alone], "%", detail=detail),
+        measured(f"{name}: a Body alone against its profile", drifts, "%", detail="negative: quicker than profiled"),
     ]
     for blocks in dict.fromkeys(cell.blocks for cell in pairs):
         some = [cell for cell in pairs if cell.blocks == blocks]
