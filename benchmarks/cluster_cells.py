@@ -53,6 +53,8 @@ READINGS: Mapping[str, Options] = {
     "η by gain and objective": Options(gain=True, objective=True),
     "m_Φ of the weights alone": Options(overhead_counts=False),
     "fewer cores for Shadows": Options(fewer_shadow_cores=True),
+    "up to two Shadows a Body": Options(max_shadows=2),
+    "up to two, of fewer cores": Options(max_shadows=2, fewer_shadow_cores=True),
     "loading counts": Options(load_counts=True),
     "R_max with Shadows": Options(shadows_count=True),
     "γ = 0.6": Options(gamma=0.6),

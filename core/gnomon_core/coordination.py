@@ -19,9 +19,10 @@ Coordinator to instance; `shadow` and `body` are instance ids, `blocks` block nu
                                         says "paired" when the Shadow has agreed, "unpaired" with the reason when it cannot be had
     {"do": "join", "shadow", "body", "blocks", "split"}
         with [data, to, from]           the mirror image to the Shadow, which reads the buffer `to` and writes `from`
-    {"do": "change", "shadow", "blocks", "split"} and "cores", "cpus" to a Shadow, "shadow_cores", "expected_ms" to a Body. A Shadow
-                                        is told the union of old and new blocks first, its Body is told next, and then the Shadow
-                                        is told the new ones alone: no batch meets a Shadow without its blocks
+    {"do": "change", "shadow", "blocks", "split"}
+        and "cores", "cpus" to a Shadow, "shadow_cores", "expected_ms" to a Body. A Shadow is told the union of old and new blocks
+                                        first, its Body is told next, and then the Shadow is told the new ones alone: no batch
+                                        meets a Shadow without its blocks
     {"do": "unpair", "shadow"}          to the Body: without this Shadow from the next batch on
     {"do": "stop"}                      to the Shadow: exit
 

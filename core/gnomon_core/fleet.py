@@ -41,8 +41,8 @@ class Instance:
     """One running copy of a function.
 
     `function` is `name.namespace`; `version` changes when the deployment does so that old and new instances can be told apart.
-    `busy` is whether a batch is executing, `in_flight` its requests. `partner` is a Shadow's Body, or a Body's first Shadow once it
-    is registered, and `others` are a Body's further ones; `pair` is what they do together, None for a Body that works alone.
+    `busy` is whether a batch is executing, `in_flight` its requests. `partner` is a Shadow's Body, or a Body's first Shadow once
+    it is registered, and `others` are a Body's further ones; `pair` is what they do together, None for a Body that works alone.
     """
 
     id: str

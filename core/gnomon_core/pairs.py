@@ -31,8 +31,8 @@ class Pair:
     """What a Shadow does for its Body. `split[b − 1]` is b_S for a batch of b; beyond its end the last share is kept.
 
     `node` is where the Shadow is, when that is not where its Body is; then hand-overs cost what the network does.
-    Of a Body with several Shadows it is what the first does, and `others` is what the further ones do, in the order of their rows:
-    whoever asks how long a batch takes has one value for whatever helps the Body.
+    Of a Body with several Shadows it is what the first does, and `others` is what the further ones do, in the order of their
+    rows: whoever asks how long a batch takes has one value for whatever helps the Body.
     """
 
     shadow_cores: int

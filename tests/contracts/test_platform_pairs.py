@@ -8,7 +8,8 @@ import json
 import os
 import signal
 from collections.abc import AsyncIterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from pathlib import Path
 
 import pytest
 import pytest_asyncio
@@ -30,6 +31,7 @@ pytestmark = [pytest.mark.torch, pytest.mark.asyncio(loop_scope="module")]
 
 BATCH = 4
 SPLIT = (0, 1, 1, 2)
+OTHER_SPLIT = (0, 0, 1, 1)
 NUMBERS = itertools.count(1)
 
 
@@ -43,10 +45,10 @@ class Couple:
     body: Instance
     batches: int = field(default=0)
 
-    async def shadow(self, blocks: tuple[int, ...] = (0,)) -> Instance:
+    async def shadow(self, blocks: tuple[int, ...] = (0,), split: tuple[int, ...] = SPLIT) -> Instance:
         """A Shadow that its Body works with."""
-        shadow = await self.platform.create_shadow(self.body.id, Pair(1, blocks, SPLIT))
-        await self.told.until(lambda: any(body.partner == shadow.id for body in self.pairs))
+        shadow = await self.platform.create_shadow(self.body.id, Pair(1, blocks, split))
+        await self.told.until(lambda: any(shadow.id in body.shadows for body in self.pairs))
         return shadow
 
     async def ask(self) -> tuple[list[float], list[str]]:
@@ -65,11 +67,11 @@ class Couple:
         numbers = torch.frombuffer(bytearray(b"".join(body for _, body in answers(frame))), dtype=torch.float32)
         return numbers.tolist(), [hand_over["outcome"] for hand_over in frame.head_json().get("pair", [])]
 
-    async def share(self) -> tuple[list[float], list[str]]:
-        """The same, asked again while this machine is so busy that the Shadow comes too late."""
+    async def share(self, shadows: int = 1) -> tuple[list[float], list[str]]:
+        """The same, asked again while this machine is so busy that a Shadow comes too late; three times in a row end a pair."""
         for _ in range(50):
             numbers, outcomes = await self.ask()
-            if outcomes != ["late"]:
+            if outcomes == ["answered"] * shadows:
                 break
         return numbers, outcomes
 
@@ -87,7 +89,7 @@ class Couple:
 
 
 class PairContract:
-    """Needs the fixture `couple`: a started platform with room for a Shadow, whose model has at least two layer blocks.
+    """Needs the fixture `couple`: a started platform with room for two Shadows, whose model has at least two layer blocks.
 
     Whoever stops that platform calls `stop_ends_both`.
     """
@@ -109,13 +111,18 @@ class PairContract:
         assert together == near(alone)
         assert shadow.id not in couple.told.channels, "it takes no batches"
 
-    async def test_a_body_has_one_shadow_and_nobody_has_none(self, couple: Couple) -> None:
-        await couple.shadow()
-        for body in (couple.body.id, "nobody"):
-            with pytest.raises(GnomonError) as refused:
-                await couple.platform.create_shadow(body, Pair(1, (0,), SPLIT))
-            assert (refused.value.status, refused.value.code) == (409, "no_such_body")
-        assert len(couple.seen()) == 2
+    async def test_a_body_may_have_several_shadows_and_nobody_has_none(self, couple: Couple) -> None:
+        alone, _ = await couple.ask()
+        first = await couple.shadow((0, 1))
+        second = await couple.shadow((0, 1), OTHER_SPLIT)
+        told = couple.pairs[-1]
+        assert told.shadows == {first.id: Pair(1, (0, 1), SPLIT), second.id: Pair(1, (0, 1), OTHER_SPLIT)}
+        assert couple.seen()[couple.body.id] == told
+        assert await couple.share(2) == (near(alone), ["answered"] * 2)
+        with pytest.raises(GnomonError) as refused:
+            await couple.platform.create_shadow("nobody", Pair(1, (0,), SPLIT))
+        assert (refused.value.status, refused.value.code) == (409, "no_such_body")
+        assert len(couple.seen()) == 3
 
     async def test_a_shadow_on_a_node_that_is_not_there_is_refused(self, couple: Couple) -> None:
         before = couple.platform.nodes()
@@ -123,6 +130,27 @@ class PairContract:
             await couple.platform.create_shadow(couple.body.id, Pair(1, (0,), SPLIT, "nowhere"))
         assert (refused.value.status, refused.value.code) == (404, "no_such_node")
         assert couple.platform.nodes() == before
+
+    async def test_one_of_two_can_change_and_go_while_the_other_goes_on(self, couple: Couple) -> None:
+        alone, _ = await couple.ask()
+        first, second = await couple.shadow(), await couple.shadow((0,), OTHER_SPLIT)
+        other = Pair(1, (0,), (0, 0, 1, 1))
+        await couple.platform.change_shadow(first.id, other)
+        await couple.told.until(lambda: couple.pairs[-1].shadows.get(first.id) == other)
+        assert couple.pairs[-1].shadows[second.id] == Pair(1, (0,), OTHER_SPLIT)
+        assert await couple.share(2) == (near(alone), ["answered"] * 2)
+        await couple.platform.destroy(first.id)
+        await couple.told.reason(first.id)
+        assert couple.pairs[-1].shadows == {second.id: Pair(1, (0,), OTHER_SPLIT)}
+        assert couple.told.times_gone.get(second.id, 0) == 0
+        assert await couple.share() == (near(alone), ["answered"])
+
+    async def test_a_body_takes_all_of_its_shadows_along(self, couple: Couple) -> None:
+        shadows = [await couple.shadow(), await couple.shadow()]
+        await couple.platform.destroy(couple.body.id)
+        for gone in (couple.body, *shadows):
+            await couple.told.reason(gone.id)
+        assert couple.seen() == {}
 
     async def test_a_shadow_that_does_not_fit_is_refused_and_takes_nothing(self, couple: Couple) -> None:
         before = couple.platform.nodes()
@@ -173,6 +201,70 @@ class PairContract:
         assert list(couple.seen()) == [couple.body.id]
         assert couple.seen()[couple.body.id].partner is None
 
+    async def test_a_promoted_shadow_goes_on_until_it_is_a_body_like_any_other(self, couple: Couple) -> None:
+        alone, _ = await couple.ask()
+        shadow = await couple.shadow()
+        free = couple.platform.nodes()[0]
+        rising = await couple.platform.promote_shadow(shadow.id)
+        assert (rising.id, rising.kind, rising.state) == (shadow.id, InstanceKind.BODY, InstanceState.STARTING)
+        assert (rising.partner, rising.pair, rising.cores) == (None, None, shadow.cores)
+        assert rising.memory_bytes == couple.body.memory_bytes
+        taken = couple.platform.nodes()[0]
+        assert taken.free_cores == free.free_cores
+        assert taken.free_memory_bytes == free.free_memory_bytes - rising.memory_bytes + shadow.memory_bytes
+        assert couple.seen()[shadow.id] == rising
+        # While it loads the pair is asked all the time: no batch is lost, and each has the same answer.
+        while shadow.id not in couple.told.ready:
+            assert (await couple.ask())[0] == near(alone)
+            assert shadow.id not in couple.told.gone, couple.told.gone[shadow.id]
+        risen = couple.told.ready[shadow.id]
+        assert risen == replace(rising, state=InstanceState.READY) == couple.seen()[shadow.id]
+        assert couple.seen()[couple.body.id].partner is None
+        assert couple.pairs[-1].pair is None
+        assert couple.order(couple.body.id)[-1] == ("alone", couple.body.id)
+        other = replace(couple, body=risen)
+        assert await other.ask() == (near(alone), [])
+        assert await couple.ask() == (near(alone), [])
+        its_own = await other.shadow()
+        assert await other.share() == (near(alone), ["answered"])
+        await couple.platform.destroy(risen.id)
+        await couple.told.reason(risen.id)
+        await couple.told.reason(its_own.id)
+        assert couple.told.times_gone[risen.id] == 1
+        assert couple.platform.nodes()[0].free_cores == free.free_cores + shadow.cores
+        assert list(couple.seen()) == [couple.body.id]
+
+    async def test_only_a_shadow_that_works_becomes_a_body_and_only_once(self, couple: Couple) -> None:
+        shadow = await couple.shadow()
+        await couple.platform.promote_shadow(shadow.id)
+        for name in (shadow.id, couple.body.id, "nobody"):
+            with pytest.raises(GnomonError) as refused:
+                await couple.platform.promote_shadow(name)
+            assert (refused.value.status, refused.value.code) == (409, "no_such_shadow")
+        await couple.told.channel(shadow.id)
+
+    async def test_one_that_is_ended_on_its_way_leaves_its_body_first_and_gives_all_back(self, couple: Couple) -> None:
+        before = couple.platform.nodes()
+        shadow = await couple.shadow()
+        await couple.platform.promote_shadow(shadow.id)
+        await couple.platform.destroy(shadow.id)
+        await couple.told.reason(shadow.id)
+        assert couple.order(couple.body.id, shadow.id)[-2:] == [("alone", couple.body.id), ("gone", shadow.id)]
+        assert couple.told.times_gone[shadow.id] == 1
+        assert shadow.id not in couple.told.ready
+        assert couple.platform.nodes() == before
+        _, hand_overs = await couple.ask()
+        assert hand_overs == []
+
+    async def test_a_body_that_ends_does_not_take_along_what_becomes_one(self, couple: Couple) -> None:
+        alone, _ = await couple.ask()
+        shadow = await couple.shadow()
+        await couple.platform.promote_shadow(shadow.id)
+        await couple.platform.destroy(couple.body.id)
+        await couple.told.reason(couple.body.id)
+        await couple.told.channel(shadow.id)
+        assert await replace(couple, body=couple.told.ready[shadow.id]).ask() == (near(alone), [])
+
     async def test_unknown_shadows_are_ignored(self, couple: Couple) -> None:
         await couple.platform.change_shadow("nobody", Pair(1, (0,), SPLIT))
         await couple.platform.destroy("nobody")
@@ -194,6 +286,22 @@ def files() -> Mapping[str, bytes]:
     captured = capture(module.eval(), (torch.zeros(2, 3, 16, 16),), Description("small", "1"))
     assert len(json.loads(captured["layers.json"])["blocks"]) >= 2
     return captured
+
+
+def coordinator() -> int:
+    """The process that looks after the pairs of the platform which this process has."""
+    [found] = [int(entry.name) for entry in Path("/proc").iterdir() if entry.name.isdigit() and is_ours(entry.name)]
+    return found
+
+
+def is_ours(name: str) -> bool:
+    try:
+        stat = Path("/proc", name, "stat").read_text(encoding="utf-8")
+        supervisor = stat.rpartition(")")[2].split()[1]
+        owner = Path("/proc", supervisor, "stat").read_text(encoding="utf-8").rpartition(")")[2].split()[1]
+    except OSError:
+        return False
+    return "(gnomon coord" in stat and owner == str(os.getpid())
 
 
 async def stop_ends_both(couple: Couple) -> None:
@@ -248,3 +356,52 @@ class TestLocalPlatform(PairContract):
         assert couple.order(couple.body.id, shadow.id)[-2:] == [("alone", couple.body.id), ("gone", shadow.id)]
         assert couple.told.times_gone[shadow.id] == 1
         assert (await couple.ask())[0] == near(alone)
+
+    async def test_a_shadow_stays_one_where_the_whole_model_does_not_fit(self, couple: Couple) -> None:
+        shadow = await couple.shadow()
+        assert isinstance(couple.platform, LocalPlatform)
+        node = couple.platform._node
+        node.claim("others", 0.0, node.value().free_memory_bytes, 1)
+        try:
+            before = couple.platform.nodes()
+            with pytest.raises(GnomonError) as refused:
+                await couple.platform.promote_shadow(shadow.id)
+            assert (refused.value.status, refused.value.code) == (503, "no_capacity")
+            assert couple.platform.nodes() == before
+            assert couple.seen()[shadow.id].kind is InstanceKind.SHADOW
+            assert (await couple.share())[1] == ["answered"]
+        finally:
+            node.release("others")
+
+    @pytest.mark.parametrize("wait_s", [0.0, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1])
+    @pytest.mark.parametrize("whom", ["shadow", "body", "coordinator"])
+    async def test_whoever_is_killed_during_a_promotion_all_are_sane_afterwards(
+        self, couple: Couple, whom: str, wait_s: float
+    ) -> None:
+        """The Shadow is a Body, or has gone; a Body that lives answers right, alone or not; nothing is told twice."""
+        alone, _ = await couple.ask()
+        before = couple.platform.nodes()[0].free_cores
+        shadow = await couple.shadow()
+        assert isinstance(couple.platform, LocalPlatform)
+        pairs, lives = couple.platform._pairs, couple.platform._lives
+        pids = {"shadow": pairs.lives[shadow.id].pid, "body": lives[couple.body.id].pid, "coordinator": coordinator()}
+        await couple.platform.promote_shadow(shadow.id)
+        asked = asyncio.create_task(couple.ask()) if whom != "body" else None
+        await asyncio.sleep(wait_s)
+        os.kill(pids[whom] or 0, signal.SIGKILL)
+        if asked is not None:
+            assert (await asked)[0] == near(alone)
+        told = couple.told
+        dead = {"shadow": shadow.id, "body": couple.body.id}.get(whom)
+        if dead is not None:
+            await told.reason(dead)
+            assert told.times_gone[dead] == 1
+        if whom != "shadow":
+            await told.until(lambda: shadow.id in told.ready or shadow.id in told.gone)
+        if shadow.id in told.ready and shadow.id not in told.gone:
+            assert (await replace(couple, body=told.ready[shadow.id]).ask())[0] == near(alone)
+        if couple.body.id not in told.gone:
+            assert (await couple.ask())[0] == near(alone)
+        alive = [name for name in (couple.body.id, shadow.id) if name not in told.gone]
+        assert [*couple.seen()] == alive
+        assert couple.platform.nodes()[0].free_cores == before + 1 - len(alive)

@@ -55,7 +55,8 @@ def print_instances(found: Mapping[str, Any]) -> None:
 
 
 def _body_row(body: Mapping[str, Any]) -> tuple[object, ...]:
-    return (*_columns(body), body.get("max_batch") or "-", body["in_flight"], body.get("shadow") or "-")
+    shadows = body.get("shadows") or [body.get("shadow") or "-"]
+    return (*_columns(body), body.get("max_batch") or "-", body["in_flight"], ", ".join(map(str, shadows)))
 
 
 def _shadow_row(shadow: Mapping[str, Any]) -> tuple[object, ...]:

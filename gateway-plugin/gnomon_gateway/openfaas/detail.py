@@ -70,11 +70,13 @@ def _instance(one: Instance) -> dict[str, Any]:
 
 
 def _body(one: Instance, found: FunctionDetail) -> dict[str, Any]:
+    """`shadows` are all that it works with, `shadow` the first of them."""
     return _instance(one) | {
         "busy": one.busy,
         "in_flight": one.in_flight,
         "max_batch": found.largest.get(one.id),
         "shadow": one.partner,
+        "shadows": list(one.shadows),
     }
 
 

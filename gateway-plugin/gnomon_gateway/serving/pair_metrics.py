@@ -50,17 +50,19 @@ class PairMetrics:
     def done(self, batch: Batch, result: Frame, now_s: float) -> None:
         """A batch of a pair has its result."""
         self.batches += 1
-        offloaded = 0
+        offloaded: dict[str, int] = {}
+        """By Shadow: of its hand-overs in this batch, one for each run, the largest."""
         for one in _hand_overs(result):
             outcome, samples, waited_ms = str(one.get("outcome")), one.get("samples"), one.get("waited_ms")
             if outcome not in self.hand_overs or type(samples) is not int:
                 continue
             self.hand_overs[outcome] += 1
             if outcome == ANSWERED:
-                offloaded = max(offloaded, min(samples, batch.size))
+                shadow = str(one.get("shadow"))
+                offloaded[shadow] = max(offloaded.get(shadow, 0), samples)
             if isinstance(waited_ms, int | float) and 0 <= waited_ms < _LONGEST_MS:
                 self.waited_s += waited_ms / 1e3
-        self.offloaded += offloaded
+        self.offloaded += max(0, min(sum(offloaded.values()), batch.size))
         predicted_s, measured_s = batch.expected_end_s - batch.sent_s, now_s - batch.sent_s
         if predicted_s > 0:
             self.predicted_s += predicted_s

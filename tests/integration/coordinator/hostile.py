@@ -187,8 +187,8 @@ class Attack:
         self.coordinator.ping(patience_s=5.0)
         self.worst_s = max(self.worst_s, time.monotonic() - began_s)
         table = self.coordinator.table()
-        assert table["honest-body"] == ["body", "honest-shadow", [1, 2], "paired"], table["honest-body"]
-        assert table["honest-shadow"] == ["shadow", "honest-body", [1, 2], "paired"], table["honest-shadow"]
+        assert table["honest-body"] == ["body", ["honest-shadow"], [1, 2], "paired"], table["honest-body"]
+        assert table["honest-shadow"] == ["shadow", ["honest-body"], [1, 2], "paired"], table["honest-shadow"]
         assert len(table) <= 2 + HOSTILE
         self._honest_hear_nothing()
         self.coordinator.supervisor.take()

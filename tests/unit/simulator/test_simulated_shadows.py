@@ -11,7 +11,7 @@ import pytest
 from gnomon_autoscaler import BUILT_IN, Offer
 from gnomon_autoscaler.testing import BlockPlan, made_up_profile
 from gnomon_core.errors import GnomonError
-from gnomon_core.pairs import Pair
+from gnomon_core.pairs import MAX_SHADOWS, Pair
 from gnomon_core.profiles import Loading
 from gnomon_core.scaling import Action, ChangeShadow, CreateBody, CreateShadow, Decision, DestroyShadow, Observation, PolicyState
 from gnomon_core.settings import ScaleSettings, Settings
@@ -104,13 +104,29 @@ def test_a_shadow_ends_with_its_body() -> None:
     assert list(result.requests.status) == [200]
 
 
-def test_a_shadow_needs_a_body_that_serves_alone_and_room_on_its_node() -> None:
-    twice = run({0.5: (CreateShadow("f-1", BOTH),), 1.0: (CreateShadow("f-1", BOTH),)}, [2.0])
-    assert any("no_such_body" in record.error for record in twice.decisions)
+def test_a_shadow_needs_a_body_that_serves_and_room_on_its_node() -> None:
+    many = run({0.5: (CreateShadow("f-1", BOTH),) * (MAX_SHADOWS + 1)}, [2.0], cores=10)
+    assert any("no_such_body" in record.error for record in many.decisions)
     nobody = run({0.5: (CreateShadow("f-9", BOTH),)}, [2.0])
     assert any("no_such_body" in record.error for record in nobody.decisions)
     full = run(created(), [2.0], cores=1)
     assert any("no_capacity" in record.error for record in full.decisions)
+
+
+def test_two_shadows_share_a_batch_with_their_body() -> None:
+    """Three samples, one each, in 0.5 s: what one sample takes. With one Shadow it would be 2 + 1 in 1 s."""
+    one = Pair(1, (0, 1), (0, 1, 1, 2))
+    two = {0.5: (CreateShadow("f-1", one), CreateShadow("f-1", replace(one, split=(0, 0, 1, 1))))}
+    batches = [2.0, 2.1, 2.1, 2.1]
+    result = run(two, batches)
+    assert result.requests.finished_s[3] - result.requests.dispatched_s[3] == pytest.approx(0.5)
+    assert result.cost.shadow_busy_core_s == pytest.approx(1.0), "half a second each"
+    alone = run(two | {1.5: (DestroyShadow("f-3"),)}, batches)
+    assert alone.requests.finished_s[3] - alone.requests.dispatched_s[3] == pytest.approx(1.0)
+    crashed = run(two, batches, shadow_crashes_s=[1.5])
+    # The first has gone; the second has its one sample of three, and the Body two.
+    assert crashed.requests.finished_s[3] - crashed.requests.dispatched_s[3] == pytest.approx(1.0)
+    assert list(crashed.requests.status) == [200] * 4
 
 
 def test_a_shadow_that_waits_is_idle() -> None:

@@ -55,6 +55,7 @@ class Options:
     load_counts: bool = False
     gain: bool = False
     other_nodes: bool = True
+    max_shadows: int = 1
 
 
 def asyfunc_options(settings: Settings) -> Options:
@@ -65,6 +66,7 @@ def asyfunc_options(settings: Settings) -> Options:
         gamma=settings.gamma,
         kappa=settings.kappa,
         weight_mode=settings.weight_mode,
+        max_shadows=settings.max_shadows,
     )
 
 

@@ -16,7 +16,7 @@ from gnomon_autoscaler.policies.asyfunc.efficiency import Efficiency
 from gnomon_autoscaler.policies.asyfunc.options import Options
 from gnomon_autoscaler.policies.asyfunc.sustained import Rates, Sustained, sustained
 from gnomon_core.blocks import Run
-from gnomon_core.pairs import Pair, shadow_seconds
+from gnomon_core.pairs import Pair, shadow_seconds, together
 
 GAIN = 1e-9
 """Relative: what two sums of the same times may differ by."""
@@ -64,19 +64,24 @@ class Pairings:
             return self._profile.shadow_load_s(self._options.weight_mode, parameter_bytes)
         return self._profile.shadow_start_s
 
-    def efficiency(self, body_cores: int, pair: Pair) -> float:
-        """The best η that a Shadow reaches with its Body in a timely batch; 0 where it reaches none."""
+    def efficiency(self, body_cores: int, pair: Pair, number: int = 0) -> float:
+        """The best η that a Shadow reaches in a timely batch, that of this number among its Body's; 0 where it reaches none."""
+        return max([efficiency for _, _, efficiency in self.judged(body_cores, pair, number)], default=0.0)
+
+    def judged(self, body_cores: int, pair: Pair, number: int = 0) -> list[tuple[int, float, float]]:
+        """Every timely batch in which this Shadow has a share: the batch, what it takes, and the Shadow's η in it."""
         found = self._rates.pair(body_cores, pair)
         if found is None:
-            return 0.0
-        parameter_bytes = self._profile.layers.parameter_bytes(pair.blocks)
-        gain_rps = found.rate_rps - self._rates.rate_rps(body_cores)
-        timely = [
-            self._judge(there, seconds, gain_rps, pair.shadow_cores, parameter_bytes)
+            return []
+        each = pair.each
+        one, left = each[number], together((*each[:number], *each[number + 1 :]))
+        parameter_bytes = self._profile.layers.parameter_bytes(one.blocks)
+        gain_rps = found.rate_rps - self._rates.rate_rps(body_cores, left)
+        return [
+            (batch, seconds, self._judge(there, seconds, gain_rps, one.shadow_cores, parameter_bytes))
             for batch, seconds in enumerate(found.latency_s, start=1)
-            if 0.0 < seconds <= self._rates.slo_s and (there := min(pair.shadow_samples(batch), batch - 1)) > 0
+            if 0.0 < seconds <= self._rates.slo_s and (there := pair.shares(batch)[number]) > 0
         ]
-        return max(timely, default=0.0)
 
     def _work_out(self, body_cores: int, shadow_cores: int) -> list[Pairing]:
         alone = self._rates.body(body_cores)

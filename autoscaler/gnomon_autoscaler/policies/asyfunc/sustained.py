@@ -11,9 +11,9 @@ serves one by one, late as that is.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from gnomon_core.pairs import Pair, pair_seconds
+from gnomon_core.pairs import Pair, best_splits, pair_seconds
 from gnomon_core.profiles import ModelProfile
 
 KEPT_PAIRS = 4096
@@ -47,6 +47,7 @@ class Rates:
         self.max_batch = max_batch
         self._pairs: dict[tuple[int, Pair], Sustained] = {}
         self._bodies: dict[int, Sustained | None] = {}
+        self._splits: dict[tuple[int, tuple[int, ...], tuple[int, ...], tuple[int, ...]], tuple[tuple[int, ...], ...]] = {}
         self.out_of_reach = False
         """Whether no number of cores meets the objective."""
         self.cores = tuple(cores for cores in range(1, max_cores + 1) if self._measured(cores) is not None)
@@ -76,6 +77,19 @@ class Rates:
             self._pairs.clear()
         found = self._pairs[body_cores, pair] = self._sustained(latency_s)
         return found
+
+    def dealt(self, body_cores: int, pair: Pair) -> Pair:
+        """The same Shadows, with the shares that make each batch quickest."""
+        key = (body_cores, pair.cores, pair.blocks, pair.elsewhere)
+        splits = self._splits.get(key)
+        if splits is None:
+            if len(self._splits) >= KEPT_PAIRS:
+                self._splits.clear()
+            cores = (body_cores, *pair.cores)
+            splits = best_splits(self.profile, cores, pair.blocks, self.max_batch, elsewhere=pair.elsewhere)
+            self._splits[key] = splits
+        first, *others = (replace(one, split=split) for one, split in zip(pair.each, splits, strict=True))
+        return replace(first, others=tuple(others))
 
     def rate_rps(self, body_cores: int, pair: Pair | None = None) -> float:
         """R_max of one Body; 0 where nothing is known of it."""

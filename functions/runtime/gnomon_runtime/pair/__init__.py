@@ -3,7 +3,8 @@
 orders       what the coordinator says, and the answers to it
 headers      the small messages that Body and Shadow send each other
 buffers      the shared memory that their tensors go through
-patience     how long a Body waits for its Shadow
+patience     how long a Body waits for a Shadow
+partner      one Shadow as its Body sees it
 link         the Body's end of all this, split_model what it does with a batch, body_side when it begins and ends
 shadow_model the blocks that a Shadow holds, shadow_side its life from an empty container on
 """
