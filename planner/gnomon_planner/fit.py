@@ -4,11 +4,13 @@
     fit(of_counts(counts, 1.0))     from counts: rate and I(w); counts say nothing about gaps
 
 Candidates with 1, 2, 4 and 8 phases come from closed forms and are compared with the sample. A candidate's misfit is how far
-its statistics are off, in units of the sample's own deviations: the root mean square over SCV and skewness, that over ρ at all
-lags, that over I(w) at all windows, and the root mean square of these three. 1 is what chance alone leaves.
+its statistics are off, in units of the sample's own deviations, or of 2.5 % of the value where the sample knows it better: the
+root mean square over SCV and skewness, that over ρ at all lags, that over I(w) at all windows, and the root mean square of these
+three. 1 is what chance alone leaves.
 
-The fewest phases win whose misfit is at most 2, or at most 1.25 times the best of all where none is that good. Among equal
-numbers of phases the smallest misfit wins. Whatever the sample, the rate is the sample's exactly.
+The rate is the sample's exactly. The fewest phases win whose misfit is at most 2 and whose SCV and ρ1 are the sample's within 5 %
+(or two deviations, where the sample itself does not know better). Where there are none such, the fewest phases whose misfit is
+at most 1.25 times the best. Among equal numbers of phases, the smallest misfit.
 """
 
 from __future__ import annotations
@@ -28,6 +30,10 @@ from gnomon_planner.two_phases import Shape, decay_for, map2
 FEWEST_GAPS = 30
 GOOD = 2.0
 NEARLY = 1.25
+SLIGHT = 0.025
+NEAR = 0.05
+# A correlation of so many deviations is not 0.
+CERTAIN = 3.0
 POISSON = "Poisson"
 
 
@@ -112,11 +118,30 @@ def fit(sample: Sample) -> Fit:
     else:
         candidates = [_judged(family, process.rescaled(sample.rate_rps), sample) for family, process in _candidates(sample)]
     candidates.sort(key=lambda each: each.misfit.total)
-    bar = max(GOOD, NEARLY * candidates[0].misfit.total)
-    # Sorting is stable: among the fewest phases the smallest misfit comes first.
-    chosen = min((each for each in candidates if each.misfit.total <= bar), key=lambda each: each.process.order)
+    chosen = _simplest([each for each in candidates if _faithful(each, sample)], GOOD)
+    if chosen is None:
+        chosen = _simplest(candidates, max(GOOD, NEARLY * candidates[0].misfit.total))
+    assert chosen is not None
     notes += _notes(sample, chosen)
     return Fit(chosen, sample, tuple(candidates), tuple(notes))
+
+
+def _simplest(candidates: list[Candidate], bar: float) -> Candidate | None:
+    """The fewest phases below the bar; sorting was stable, so that among equals the smallest misfit comes first."""
+    return min((each for each in candidates if each.misfit.total <= bar), key=lambda each: each.process.order, default=None)
+
+
+def _faithful(candidate: Candidate, sample: Sample) -> bool:
+    """Whether SCV and ρ1 are the sample's, as nearly as was promised; ρ1 only where it is not 0 by chance."""
+    if sample.gaps is None or candidate.model.gaps is None:
+        return True
+    scv, found = sample.gaps.scv, candidate.model.gaps.scv.value
+    if abs(found - scv.value) > max(NEAR * scv.value, 2.0 * scv.deviation):
+        return False
+    for mine, theirs in zip(sample.gaps.correlations[:1], candidate.model.gaps.correlations, strict=False):
+        by_chance = 2.0 * mine.deviation if abs(mine.value) < CERTAIN * mine.deviation else 0.0
+        return abs(theirs.value - mine.value) <= max(NEAR * abs(mine.value), by_chance)
+    return True
 
 
 def _candidates(sample: Sample) -> Iterator[tuple[str, Map]]:
@@ -170,7 +195,8 @@ def _judged(family: str, process: Map, sample: Sample) -> Candidate:
 
 
 def _off(sample: tuple[Estimate, ...], model: tuple[Estimate, ...]) -> float | None:
-    return _rms([(theirs.value - mine.value) / max(mine.deviation, 1e-9) for mine, theirs in zip(sample, model, strict=True)])
+    pairs = zip(sample, model, strict=True)
+    return _rms([(theirs.value - mine.value) / max(mine.deviation, SLIGHT * abs(mine.value), 1e-9) for mine, theirs in pairs])
 
 
 def _rms(values: list[float]) -> float | None:

@@ -8,7 +8,7 @@ are those of counts in windows of whole bins.
     excess K(w)     = κ3 − 3·κ2 + 2·κ1        of N(w): the third cumulant of the modulated rate's integral over a window
 
 Every statistic comes with its standard deviation, so that a fit can say whether it is off by more than chance: of the gaps by the
-jackknife over 20 blocks of the trace, of I(w) as I·√(2w/duration), what independent windows would have.
+jackknife over 20 blocks of the trace, of I(w) likewise, but at least I·√(2w/duration), as independent windows would have.
 """
 
 from __future__ import annotations
@@ -135,10 +135,22 @@ def _windows(counts: Vector, bin_s: float) -> tuple[tuple[float, ...], tuple[Est
         third = float(np.mean(apart**3))
         window_s, dispersion = width * bin_s, second / mean
         windows.append(window_s)
-        dispersions.append(Estimate(dispersion, dispersion * math.sqrt(2.0 * width / len(counts))))
+        independent = dispersion * math.sqrt(2.0 * width / len(counts))
+        dispersions.append(Estimate(dispersion, max(independent, _block_deviation(held) / (1.0 - width / len(counts)))))
         excesses.append(third - 3.0 * second + 2.0 * mean)
         width *= 2
     return tuple(windows), tuple(dispersions), tuple(excesses)
+
+
+def _block_deviation(held: Vector) -> float:
+    """The jackknife's deviation of the variance over the mean, by blocks of neighbouring windows."""
+    edges = np.linspace(0, len(held), BLOCKS + 1).astype(np.int64)[:-1]
+    if len(held) < BLOCKS:
+        return 0.0
+    sums = np.array([np.add.reduceat(column, edges) for column in (np.ones(len(held)), held, held**2)])
+    size, first, second = sums.sum(axis=1, keepdims=True) - sums
+    ratios = (second - first**2 / size) / np.maximum(first, np.finfo(float).tiny)
+    return math.sqrt((BLOCKS - 1) / BLOCKS * float(((ratios - ratios.mean()) ** 2).sum()))
 
 
 def _gap_statistics(gaps: Vector) -> GapStatistics:
