@@ -188,7 +188,7 @@ def test_runs_that_were_ended_go_on_with_the_same_command(
     status, said = end_after_a_cell(signal.SIGKILL)
     assert (status, "goes on from there" in said) == (-signal.SIGKILL, False)
     status, said = end_after_a_cell(signal.SIGINT)
-    assert re.search("[1-3] of 7 cells are measured already", said)
+    assert re.search("[1-3] of 8 cells are measured already", said)
     assert (status, "goes on from there" in said) == (130, True)
     store = ProfileStore(folder)
     assert list(store.list()) == []
