@@ -58,6 +58,7 @@ def any_options(draw: st.DrawFn) -> Options:
         fewer_shadow_cores=draw(st.booleans()),
         load_counts=draw(st.booleans()),
         gain=draw(st.booleans()),
+        backlog=draw(st.booleans()),
     )
 
 
@@ -143,6 +144,23 @@ def test_bodies_stay_within_the_bounds(seen: Observation, options: Options) -> N
     assert lowest <= len(seen.live) + made - ended <= scale.max
     assert decision.desired == len(seen.live) + made - ended
     assert not (made and ended)
+
+
+@given(observations(), st.lists(st.floats(0, 60), min_size=30, max_size=30))
+@settings(deadline=None, max_examples=150)
+def test_no_shadow_is_released_that_what_waits_needs(seen: Observation, there: list[float]) -> None:
+    """Those that stay sustain what it takes to answer within the objective all that is in the system."""
+    seen = replace(seen, history=replace(seen.history, concurrency=tuple(there)))
+    decision, _ = AsyFunc("asyfunc", Options()).decide(seen, PolicyState())
+    ended = {action.id for action in decision.actions if isinstance(action, DestroyBody | DestroyShadow)}
+    serving = {body.id: body for body in seen.ready if body.id not in ended}
+    if not any(shadow.id in ended and shadow.partner in serving for shadow in seen.shadows):
+        return
+    assert seen.profile is not None
+    rates = Knowledge(seen.profile, seen.settings, Options()).rates
+    pairs = {shadow.partner: shadow.pair for shadow in seen.shadows if shadow.id not in ended}
+    left_rps = sum(rates.rate_rps(body.cores, pairs.get(body.id)) for body in serving.values())
+    assert left_rps * (1 + 1e-6) >= there[-1] / seen.settings.slo_s
 
 
 @given(observations(), any_options(), st.lists(st.floats(0, 400), min_size=1, max_size=25))

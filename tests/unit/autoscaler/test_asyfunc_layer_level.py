@@ -222,6 +222,25 @@ def test_where_no_set_raises_r_max_there_is_no_shadow() -> None:
     assert scaled(observed([99.0], body("a")), profile=far).created == ()
 
 
+def holding(seen: Observation, *requests: float) -> Observation:
+    """The same with so many requests in the system in the last half seconds, oldest first."""
+    return replace(seen, history=replace(seen.history, concurrency=requests))
+
+
+def test_what_waits_is_a_burst_where_it_cannot_end_in_time() -> None:
+    """14 requests that all have to end within a second take 14 rps, and the Body sustains 10."""
+    seen = observed([9.0], body("a"))
+    found = scaled(holding(seen, 14))
+    assert [made.body for made in found.created] == ["a"]
+    assert found.reason.startswith("burst of 14.00 rps, for 14 requests to end in 1000 ms, R_max 10.00: above γ = 1; a (1 core)")
+    assert scaled(holding(seen, 14), options=Options(backlog=False)) == LayerLevel()
+
+
+def test_what_waits_and_ends_in_time_is_no_burst() -> None:
+    """By Little's law 9 rps that stay a whole second, as long as they may, are nine in the system."""
+    assert scaled(holding(observed([9.0], body("a")), 9)) == LayerLevel()
+
+
 # Release
 
 PAIR = Pair(1, (0, 1), (0, 1, 1, 2, 2, 3, 3, 4))
@@ -240,6 +259,18 @@ def test_a_rate_that_the_pair_carries_and_the_body_does_not_keeps_the_shadow() -
     """Read literally it goes as soon as R_burst ≤ R_max with it, 15 ≤ 20, and comes back at once, 15 > 10."""
     there = (body("a", partner="s-a", pair=PAIR), shadow("a", PAIR))
     assert scaled(observed([15.0] * 20, *there)) == LayerLevel()
+
+
+def test_a_shadow_stays_while_what_waits_needs_it() -> None:
+    """The burst is over, 9 rps arrive; its queue of 15 falls to 12, 9 and 5, and four ticks later the Body is enough."""
+    there = (body("a", partner="s-a", pair=PAIR), shadow("a", PAIR))
+    calm = observed([9.0] * 8, *there)
+    assert scaled(holding(calm, 15, 12)) == LayerLevel()
+    assert scaled(holding(calm, 15, 12, 9, 5)) == LayerLevel()
+    assert scaled(holding(calm, 12, 9, 5, 5)) == LayerLevel()
+    assert [gone.id for gone in scaled(holding(calm, 12, 9, 5, 5, 5)).released] == ["s-a"]
+    literal = scaled(holding(calm, 15, 12), options=Options(backlog=False))
+    assert [gone.id for gone in literal.released] == ["s-a"]
 
 
 def test_the_shadow_of_least_eta_goes_first_and_only_so_many_as_may() -> None:

@@ -7,6 +7,7 @@
 | sustained | R_max, Eq. 1 |
 | model_level | Algorithm 1 |
 | bodies | its number, as a count policy |
+| demand | R_burst |
 | block_sets | the candidates of Algorithm 2 |
 | pairings | lines 7 to 23 of Algorithm 2, worked out once |
 | places | on which node a Body's Shadow may be |

@@ -1,4 +1,4 @@
-"""Layer-level scaling, Algorithm 2: Shadows for a burst. At every tick, for the rate R_burst of the last half second.
+"""Layer-level scaling, Algorithm 2: Shadows for a burst. At every tick, for the rate R_burst (`demand`).
 
     while R_burst > γ·R_max    the next Body that serves alone, the largest first, gets the Shadow of best η on its node
     R_burst ≤ γ·R_max without it, for N ticks    the Shadow of least η is released
@@ -14,6 +14,7 @@ import math
 from dataclasses import dataclass
 
 from gnomon_autoscaler.counting import ROUNDING
+from gnomon_autoscaler.policies.asyfunc.demand import burst_rps, told
 from gnomon_autoscaler.policies.asyfunc.knowledge import Knowledge
 from gnomon_autoscaler.policies.asyfunc.model_level import many
 from gnomon_autoscaler.policies.asyfunc.options import Options
@@ -31,11 +32,6 @@ class LayerLevel:
     created: tuple[CreateShadow, ...] = ()
     released: tuple[DestroyShadow, ...] = ()
     reason: str = ""
-
-
-def burst_rps(seen: Observation, options: Options, ticks_ago: int = 0) -> float:
-    """R_burst at one of the last ticks."""
-    return seen.history.rate_rps(seen.history.arrivals, options.burst_window_s, until_s=ticks_ago * options.tick_s)
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,8 +73,7 @@ class Tick:
             rate_max_rps += chosen.rate_rps - self.known.rates.rate_rps(body.cores)
             created.append(CreateShadow(body.id, chosen.pair))
             said.append(_told(self.known, body, chosen))
-        window_ms = self.options.burst_window_s * 1e3
-        need = f"burst of {rate_rps:.2f} rps in {window_ms:g} ms, R_max {before_rps:.2f}: above γ = {self.options.gamma:g}"
+        need = f"{told(self.seen, self.options)}, R_max {before_rps:.2f}: above γ = {self.options.gamma:g}"
         if not created:
             why = "no room for a Shadow that would help" if alone else "every Body has its Shadow"
             return LayerLevel(reason=f"{need}, but {why}")

@@ -16,7 +16,7 @@ PERIOD_S = 10.0
 TICK_S = 0.5
 """Between two looks for a burst. One bin of the history, so that each look sees one that the last had not seen."""
 BURST_WINDOW_S = 0.5
-"""R_burst is the rate of this window."""
+"""R_burst counts the arrivals of this window."""
 RELEASE_TICKS = 4
 """For so many looks a Shadow must have been superfluous before it is released."""
 
@@ -33,7 +33,8 @@ class Options:
     Shadows of fewer than min(free cores, C_max) cores. `load_counts` wants
     a batch that waits for the Shadow to load to be timely as well, as line 13 does. `gain` lets η of a Shadow count by how much
     it raises R_max, in place of the throughput b_S / t_l of its samples. `other_nodes` allows a Shadow elsewhere when its Body's
-    node has no room for one that helps, if the profile has a price for the way.
+    node has no room for one that helps, if the profile has a price for the way. `backlog` lets R_burst know what already
+    waits; without it R_burst is the rate of arrivals alone.
     """
 
     alpha: float = 0.8
@@ -54,6 +55,7 @@ class Options:
     fewer_shadow_cores: bool = False
     load_counts: bool = False
     gain: bool = False
+    backlog: bool = True
     other_nodes: bool = True
     max_shadows: int = 1
 
