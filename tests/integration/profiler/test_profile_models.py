@@ -194,7 +194,7 @@ def test_runs_that_were_ended_go_on_with_the_same_command(
     assert list(store.list()) == []
 
     last = subprocess.run([*command, "--json"], capture_output=True, text=True, check=True, timeout=90)
-    assert re.search("[2-6] of 7 cells are measured already", last.stderr)
+    assert re.search("[2-7] of 8 cells are measured already", last.stderr)
     measured = ModelProfile.from_json(json.loads(last.stdout))
     assert {batch for row in measured.whole.seconds.values() for batch in row} == {1, 2}
     assert measured.provenance["starts"].startswith("the local platform, 9 starts of each; a Shadow of ")
