@@ -61,6 +61,8 @@ READINGS: Mapping[str, Options] = {
     "γ = 0.8": Options(gamma=0.8),
     "γ = 1.2": Options(gamma=1.2),
     "released after 5 s": Options(release_ticks=10),
+    "larger Bodies, no Shadows": Options(burst_cores="resize"),
+    "Shadows or larger Bodies": Options(burst_cores="either"),
 }
 
 

@@ -31,6 +31,7 @@ from gnomon_core.scaling import (
     FunctionLoad,
     Observation,
     PolicyState,
+    PromoteShadow,
 )
 from gnomon_core.seams import ScalingPolicy
 from gnomon_core.settings import Settings
@@ -163,7 +164,7 @@ class Runner:
 
     def carried_out(self, decision: Decision) -> None:
         """The decision has been carried out: what it made is there at the next look, or has failed."""
-        self._starts.expect(sum(isinstance(action, CreateBody) for action in decision.actions))
+        self._starts.expect(sum(isinstance(action, CreateBody | PromoteShadow) for action in decision.actions))
         self._shadow_starts.expect(sum(isinstance(action, CreateShadow) for action in decision.actions))
 
     def refused(self, now_s: float) -> None:
@@ -216,13 +217,13 @@ class Runner:
     def _restrained(self, now_s: float, decision: Decision) -> Decision:
         """The decision without what would start a broken instance again too soon."""
         self.held_back = ""
-        for starts, creation in ((self._starts, CreateBody), (self._shadow_starts, CreateShadow)):
+        for starts, creation in ((self._starts, CreateBody | PromoteShadow), (self._shadow_starts, CreateShadow)):
             kept = tuple(action for action in decision.actions if not isinstance(action, creation))
             if now_s < starts.wait_until_s and len(kept) < len(decision.actions):
                 self.held_back = starts.row
                 decision = replace(decision, actions=kept)
         self._starts.dismiss(action.id for action in decision.actions if isinstance(action, DestroyBody))
-        self._shadow_starts.dismiss(action.id for action in decision.actions if isinstance(action, DestroyShadow))
+        self._shadow_starts.dismiss(action.id for action in decision.actions if isinstance(action, DestroyShadow | PromoteShadow))
         return decision
 
 

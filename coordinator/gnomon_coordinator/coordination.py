@@ -12,6 +12,7 @@ from gnomon_coordinator.ledger import Ledger
 from gnomon_coordinator.messages import BadMessageError, Change, Said, Task
 from gnomon_coordinator.pairing import Pairing
 from gnomon_coordinator.pool import Pool
+from gnomon_coordinator.promotions import Promotions
 from gnomon_coordinator.shadows import Shadows
 from gnomon_coordinator.table import Kind, Record, RegistrationTable, Status
 from gnomon_coordinator.work import ENDING, Step, Work
@@ -31,7 +32,8 @@ class Coordination:
         self._effects: list[Effect] = []
         self._ledger = Ledger(self.table, self._effects)
         self._endings = Endings(self._ledger)
-        self._pairing = Pairing(self._ledger, self._endings)
+        self._promotions = Promotions(self._ledger)
+        self._pairing = Pairing(self._ledger, self._endings, self._promotions)
         self._shadows = Shadows(self._ledger, self._endings, self._pairing, self.pool, epoch)
         self._forking: set[str] = set()
         """Containers for the pool that have been asked for and are not there yet."""
@@ -39,6 +41,9 @@ class Coordination:
 
     def _work(self, shadow_id: str | None) -> Work | None:
         return None if shadow_id is None else self._ledger.works.get(shadow_id)
+
+    def _works_of(self, body: Record) -> list[Work]:
+        return [self._ledger.works[shadow] for shadow in body.partners if shadow in self._ledger.works]
 
     def take(self) -> list[Effect]:
         effects = list(self._effects)
@@ -63,6 +68,10 @@ class Coordination:
             self.table.insert(instance_id, kind)
         self._effects.append(Send(instance_id, {"do": "hello"}))
 
+    def promoted(self, instance_id: str) -> None:
+        """A Shadow has become a Body."""
+        self._promotions.promoted(instance_id)
+
     def gone(self, instance_id: str, now_s: float) -> None:
         """An instance has ended, or could not be made."""
         if instance_id in self._forking:
@@ -77,7 +86,9 @@ class Coordination:
             self._endings.gone(work)
         elif row is not None:
             if row.kind is Kind.BODY:
-                self._endings.body_gone(row, now_s)
+                for partner in self._works_of(row):
+                    self._promotions.parted(partner, "its Body has gone", now_s)
+                self._endings.body_gone(self.table.get(instance_id) or row, now_s)
             elif row.status is Status.SILENT:
                 self.pool.failed(now_s)
             self.table.remove(instance_id)
@@ -126,9 +137,12 @@ class Coordination:
             self._pairing.shadow_changed(work, said, now_s)
         elif said.say == "paired":
             work.joined = True
+        elif said.say == "complete":
+            self._promotions.complete(work, said, now_s)
         elif said.say == "failed":
             self._endings.end(work, said.reason or "it failed", now_s)
-        elif said.say == "body":
+        elif said.say == "body" and work.step not in (Step.SPEAK, Step.SERVE):
+            # Then it has just become one, which is the supervisor's to say.
             raise BadMessageError("a Shadow says that it is a Body")
 
     def _body_said(self, row: Record, said: Said, now_s: float) -> None:
@@ -147,12 +161,16 @@ class Coordination:
             self._pairing.body_paired(work, now_s)
         elif said.say == "changed":
             self._pairing.body_changed(work, said, now_s)
-        elif said.say == "unpaired" and work.step is Step.PART:
-            self._pairing.body_parted(work, now_s)
         elif said.say == "unpaired":
-            self._endings.body_let_go(work, said.reason, now_s)
+            self._body_unpaired(work, said.reason, now_s)
         elif said.say == "failed":
             self._endings.end(work, said.reason or "its Body could not use it", now_s)
+
+    def _body_unpaired(self, work: Work, reason: str, now_s: float) -> None:
+        if work.step is Step.PART:
+            self._pairing.body_parted(work, now_s)
+        elif not self._promotions.parted(work, reason, now_s):
+            self._endings.body_let_go(work, reason, now_s)
 
     def broken(self, instance_id: str, reason: str, now_s: float) -> None:
         """An instance does not keep to the protocol, or does not listen. A Body serves on without Shadows; the others end."""
@@ -166,8 +184,9 @@ class Coordination:
             self._endings.kill(work, now_s)
         elif row is not None and row.kind is Kind.BODY:
             self.table.set_status(instance_id, Status.BARRED)
-            for partner in [self._ledger.works[shadow] for shadow in row.partners if shadow in self._ledger.works]:
-                self._endings.end(partner, body_reason, now_s)
+            for partner in self._works_of(row):
+                if not self._promotions.parted(partner, body_reason, now_s):
+                    self._endings.end(partner, body_reason, now_s)
         elif row is not None:
             self._end_container(row, now_s)
 
@@ -198,6 +217,14 @@ class Coordination:
         work = self._work(shadow_id)
         if work is not None and work.task is not None and work.step not in ENDING:
             self._shadows.change(work, change.applied_to(work.task), now_s)
+
+    def promote(self, shadow_id: str, papers: Papers, now_s: float) -> None:
+        """Let a Shadow become a Body. The papers are taken over. Unknown ones are ignored: they have ended."""
+        work = self._work(shadow_id)
+        if work is None:
+            papers.close()
+        else:
+            self._promotions.ask(work, papers, now_s)
 
     def destroy(self, shadow_id: str, now_s: float) -> None:
         """End a Shadow, its Body first. That there is none is told as well."""

@@ -25,6 +25,7 @@ class Endings:
         if work.step in ENDING:
             return
         work.drop_papers()
+        work.drop_rising()
         if work.step is Step.WAIT:
             ledger.forget(work)
             ledger.tell("failed", work, reason=reason)
@@ -43,6 +44,7 @@ class Endings:
         """End a Shadow's process at once."""
         if work.step is not Step.KILL:
             work.drop_papers()
+            work.drop_rising()
             self._ledger.apart(work, "it is ended")
             self._ledger.enter(work, Step.KILL, now_s)
             self._ledger.effects.append(Kill(work.shadow))

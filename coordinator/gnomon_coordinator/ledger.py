@@ -72,6 +72,7 @@ class Ledger:
     def forget(self, work: Work) -> None:
         """There is no such Shadow any more."""
         work.drop_papers()
+        work.drop_rising()
         self.awaited = {container: other for container, other in self.awaited.items() if other is not work}
         self.assigned = {container: other for container, other in self.assigned.items() if other is not work}
         self.works.pop(work.shadow, None)

@@ -147,6 +147,16 @@ def _about_shadow(message: Mapping[str, Any], say: str, epoch: int) -> Said:
     return Said(say, epoch, shadow=shadow, reason=words)
 
 
+def _complete(message: Mapping[str, Any], say: str, epoch: int) -> Said:
+    return Said(
+        say,
+        epoch,
+        shadow=read_id(message, "shadow"),
+        resident_bytes=whole_of(message, "resident_bytes", 0, MAX_BYTES),
+        load_ms=_number(message, "load_ms"),
+    )
+
+
 def _changed(message: Mapping[str, Any], say: str, epoch: int) -> Said:
     # A Shadow need not name itself.
     shadow = read_id(message, "shadow") if message.get("shadow") else None
@@ -162,6 +172,7 @@ _READERS: Mapping[str, Callable[[Mapping[str, Any], str, int], Said]] = {
     "unpaired": _about_shadow,
     "failed": _about_shadow,
     "changed": _changed,
+    "complete": _complete,
 }
 
 

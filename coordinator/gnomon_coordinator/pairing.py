@@ -13,6 +13,7 @@ from gnomon_coordinator.effects import Connect, Send
 from gnomon_coordinator.endings import Endings
 from gnomon_coordinator.ledger import Ledger
 from gnomon_coordinator.messages import Said
+from gnomon_coordinator.promotions import Promotions
 from gnomon_coordinator.table import Record, Status
 from gnomon_coordinator.work import Step, Work, capacity
 
@@ -20,9 +21,10 @@ from gnomon_coordinator.work import Step, Work, capacity
 class Pairing:
     """Takes the next step of each Shadow that has registered."""
 
-    def __init__(self, ledger: Ledger, endings: Endings) -> None:
+    def __init__(self, ledger: Ledger, endings: Endings, promotions: Promotions) -> None:
         self._ledger = ledger
         self._endings = endings
+        self._promotions = promotions
 
     def settle(self, work: Work, now_s: float) -> None:
         """Take the next step, if one can be taken now."""
@@ -33,6 +35,8 @@ class Pairing:
             self._meet(work, body, now_s)
         elif work.step is Step.REST and work.doing != work.task:
             self._widen(work, now_s)
+        else:
+            self._promotions.settle(work, now_s)
 
     def _meet(self, work: Work, body: Record, now_s: float) -> None:
         """Bring a Shadow together with its Body, or find them together."""

@@ -25,7 +25,7 @@ from gnomon_coordinator.table import Kind
 
 MAX_ZYGOTE = 200
 PAPERS = 2
-"""An order and a log."""
+"""An order, and a log or the channel of the Body that a Shadow is to become."""
 _TURNS = 32
 """Messages that are read from one of ours before the others get their turn."""
 
@@ -95,6 +95,8 @@ class Server(Doing):
             self._coordination.gone(instance_id, self._now_s())
             self._carry_out()
             self._forget(instance_id)
+        elif event == "promoted":
+            self._coordination.promoted(messages.read_id(message, "id"))
         elif event == "adopted":
             self._adopting = False
             self._board.watch(self._platform)
@@ -138,6 +140,9 @@ class Server(Doing):
             self._zygote = _zygote_of(message)
             layers = self._layers.read(task.layers)
             self._coordination.create(task, layers, papers if papers.descriptors else None, now_s)
+            return
+        if do == "promote" and len(papers.descriptors) == PAPERS:
+            self._coordination.promote(messages.read_id(message, "shadow"), papers, now_s)
             return
         papers.close()
         if do == "change":

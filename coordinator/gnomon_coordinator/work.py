@@ -3,6 +3,8 @@
     WAIT ─ a container ▶ LOAD ─ registered ▶ BODY ─ it has spoken ▶ CONNECT ─ paired ▶ REST ⇄ WIDEN ▶ SWITCH ▶ NARROW
     found after a restart: SPEAK ─ registered ▶ CLAIM ─ wished for ▶ BODY             └▶ UNPAIR ▶ STOP ▶ KILL ▶ gone
 
+REST ─ to be a Body ▶ RISE ─ complete ▶ YIELD ─ unpaired ▶ SERVE ─ the supervisor calls it a Body ▶ forgotten (`promotions`)
+
 Where a pair needs larger buffers, PART comes before CONNECT: the Body lets go of the old ones first. It would take the end of
 their socket, when the Shadow moves to the new ones, for the end of the Shadow.
 
@@ -35,6 +37,9 @@ class Step(Enum):
     PART = ("its Body to give back its buffers", 60.0, Status.PAIRED)
     SWITCH = ("its Body to change", 60.0, Status.PAIRED)
     NARROW = ("its old blocks to go", 30.0, Status.PAIRED)
+    RISE = ("the rest of its weights", 60.0, Status.PAIRED)
+    YIELD = ("its Body to go on alone", 60.0, Status.PAIRED)
+    SERVE = ("its first words as a Body", 60.0, Status.READY)
     UNPAIR = ("its Body to let go", 5.0, Status.ENDING)
     STOP = ("its end", 2.0, Status.ENDING)
     KILL = ("its death", None, Status.ENDING)
@@ -46,8 +51,10 @@ class Step(Enum):
 
 
 ENDING = (Step.UNPAIR, Step.STOP, Step.KILL)
-WITH_BODY = (Step.CONNECT, Step.REST, Step.WIDEN, Step.PART, Step.SWITCH, Step.NARROW)
+WITH_BODY = (Step.CONNECT, Step.REST, Step.WIDEN, Step.PART, Step.SWITCH, Step.NARROW, Step.RISE, Step.YIELD)
 """The Body has been told of its Shadow."""
+RISING = (Step.RISE, Step.YIELD, Step.SERVE)
+"""It becomes a Body, whatever becomes of the one that it works for."""
 
 
 @dataclass(slots=True)
@@ -69,6 +76,8 @@ class Work:
     """The blocks that it has loaded."""
     capacity: tuple[int, int] = (0, 0)
     """What its pair's buffers hold, there and back."""
+    rising: Papers | None = None
+    """The order and the channel of the Body that it is to become."""
     joined: bool = False
     """It says that it has a partner's buffers."""
     connected: bool = False
@@ -81,6 +90,12 @@ class Work:
         if self.papers is not None:
             self.papers.close()
             self.papers = None
+
+    def drop_rising(self) -> None:
+        """Let go of what it would need as a Body."""
+        if self.rising is not None:
+            self.rising.close()
+            self.rising = None
 
 
 def capacity(layers: Layers, max_batch: int) -> tuple[int, int]:

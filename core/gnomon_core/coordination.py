@@ -24,6 +24,10 @@ Coordinator to instance; `shadow` and `body` are instance ids, `blocks` block nu
                                         first, its Body is told next, and then the Shadow is told the new ones alone: no batch
                                         meets a Shadow without its blocks
     {"do": "unpair", "shadow"}          to the Body: without this Shadow from the next batch on
+    {"do": "promote", "shadow"}
+        with [order, channel]           to the Shadow: load the rest of the model beside its work for the pair, in order to become
+                                        the Body of this order, which gets its batches over this channel
+    {"do": "serve", "shadow"}           to a complete Shadow whose Body works without it: become that Body
     {"do": "stop"}                      to the Shadow: exit
 
 `expected_ms[r][s - 1]` is what the Shadow is predicted to take for s samples of run r (`Layers.runs(blocks)`), the hand-over
@@ -40,6 +44,8 @@ Instance to coordinator:
     {"say": "changed", "blocks"}        both; a Body says which "shadow"
     {"say": "unpaired", "shadow", "reason"}
                                         the Body works without this Shadow, told to or not
+    {"say": "complete", "shadow", "resident_bytes", "load_ms"}
+                                        a Shadow that holds the whole model
     {"say": "failed", "shadow", "reason"}
                                         a load, join or change that did not succeed
     {"say": "stale", "epoch"}

@@ -108,8 +108,8 @@ class ModelProfile:
     `loading` is by weight mode, "shared" or "private"; `body_start_s` and `shadow_start_s` lie between a decision and an instance
     that has loaded nothing yet. `overhead_bytes` is what an instance holds besides its weights. `spread` is the relative
     interquartile range of the whole model's cells, by "cores/batch". `provenance` says machine, versions, date and commit.
-    `block_load_s` is, by weight mode, what loading each block by itself took; empty where that was not measured. `network` is what
-    a hand-over to another node takes; None where nobody has measured or declared it, and then no Shadow is made elsewhere.
+    `block_load_s` is, by weight mode, what loading each block by itself took; empty where that was not measured. `network` is
+    what a hand-over to another node takes; None where nobody has measured or declared it, and then no Shadow is made elsewhere.
     """
 
     model: str
@@ -165,7 +165,7 @@ class ModelProfile:
         return min(cores * seconds / batch for batch, seconds in self.whole.seconds[cores].items()) / gmacs
 
     def promotion_s(self, weight_mode: str, held_bytes: int) -> float:
-        """From the decision to a Body that serves and was a Shadow with so many bytes of weights: the rest, and the first batch."""
+        """From the decision to a Body that was a Shadow with so many bytes of weights: the rest of them, and the first batch."""
         rest_bytes = max(0, self.layers.parameter_bytes() - held_bytes)
         return max(0.0, self.body_start_s - self.shadow_start_s) + self.loading[weight_mode].seconds_per_byte * rest_bytes
 

@@ -160,6 +160,13 @@ class DestroyShadow:
 
 
 @dataclass(frozen=True, slots=True)
+class PromoteShadow:
+    """Let a Shadow load the rest of the model beside its work and become a Body; from now on it counts as one that starts."""
+
+    id: str
+
+
+@dataclass(frozen=True, slots=True)
 class Resize:
     """Give an instance another number of cores in place."""
 
@@ -175,7 +182,9 @@ class SetBufferPlan:
     max_wait_s: float
 
 
-Action: TypeAlias = CreateBody | DestroyBody | CreateShadow | ChangeShadow | DestroyShadow | Resize | SetBufferPlan
+Action: TypeAlias = (
+    CreateBody | DestroyBody | CreateShadow | ChangeShadow | DestroyShadow | PromoteShadow | Resize | SetBufferPlan
+)
 """What a decision may ask for. A platform says by its capabilities what it can do."""
 
 

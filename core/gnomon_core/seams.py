@@ -184,7 +184,21 @@ class Platform(Protocol):
         """Begin a Shadow for a ready Body and return it STARTING; `pair_changed` follows when both know of each other.
 
         Raises:
-            GnomonError: 503 `no_capacity` where no node has room; 409 `no_such_body` where the Body has gone or has a Shadow.
+            GnomonError: 503 `no_capacity` where its node, the Body's unless the pair names another, has no room; 404
+                `no_such_node` where there is none of that name; 409 `no_such_body` where the Body has gone or has
+                `gnomon_core.pairs.MAX_SHADOWS`.
+
+        """
+        ...
+
+    async def promote_shadow(self, shadow_id: str) -> Instance:
+        """Let a Shadow load the rest of the model and become a Body; it is returned as that, STARTING, and told of as one.
+
+        It goes on working for its Body until it holds all; `pair_changed` and `instance_ready` follow.
+
+        Raises:
+            GnomonError: 503 `no_capacity` where the node has no room for a whole model, 409 `no_such_shadow` where it has gone,
+                works for nobody yet, or becomes a Body already; nothing has changed then.
 
         """
         ...

@@ -82,6 +82,11 @@ class Profile:
         model = self._modelled
         return model.shadow_load_s(self.weight_mode, model.layers.parameter_bytes(pair.blocks))
 
+    def promotion_s(self, pair: Pair) -> float:
+        """From the decision to a Body that was this Shadow."""
+        model = self._modelled
+        return model.promotion_s(self.weight_mode, model.layers.parameter_bytes(pair.blocks))
+
     def shadow_memory_bytes(self, pair: Pair) -> int:
         """What a Shadow takes on its node; of shared weights nothing where its Body is, which holds them already."""
         model = self._modelled

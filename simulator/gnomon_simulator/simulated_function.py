@@ -27,6 +27,7 @@ from gnomon_core.scaling import (
     DestroyBody,
     DestroyShadow,
     FunctionLoad,
+    PromoteShadow,
     Resize,
     SetBufferPlan,
 )
@@ -180,6 +181,7 @@ class SimulatedFunction:
         self._poke()
 
     def _end_shadow(self, shadow_id: str) -> None:
+        """End an instance; where it worked for a Body, that goes on without it."""
         body = self._platform.destroy(shadow_id)
         if body is not None:
             self._carry_out(self._dispatcher.pair_changed(body.id, body.pair, self._events.now_s))
@@ -218,7 +220,7 @@ class SimulatedFunction:
             elif isinstance(effect, Answer):
                 self._record(effect)
             elif isinstance(effect, Drained):
-                self._platform.destroy(effect.instance_id)
+                self._end_shadow(effect.instance_id)
                 self._carry_out(self._dispatcher.instance_gone(effect.instance_id, events.now_s))
                 self._poke()
         wake_s = self._dispatcher.wake_s
@@ -275,9 +277,13 @@ class SimulatedFunction:
             self._platform.change_shadow(action.id, action.pair, self._pair_changed)
         elif isinstance(action, DestroyShadow):
             self._end_shadow(action.id)
+        elif isinstance(action, PromoteShadow):
+            self._platform.promote_shadow(action.id, self._pair_changed, self._ready)
+            self._count_starting()
         elif isinstance(action, Resize):
             self._platform.resize(action.id, action.cores)
-            self._carry_out(self._dispatcher.instance_ready(action.id, action.cores, self._settings.max_batch, now_s))
+            if action.id in self._dispatcher.workers.by_id:
+                self._carry_out(self._dispatcher.instance_ready(action.id, action.cores, self._settings.max_batch, now_s))
         elif isinstance(action, SetBufferPlan):
             self._settings = replace(self._settings, max_batch=action.max_batch, max_wait_s=action.max_wait_s)
             policy = scheduling_policy(self._scheduler, self._settings)

@@ -21,7 +21,7 @@ from gnomon_simulator.events import Events
 from gnomon_simulator.profiles import Factor, Profile
 
 _STARTING = InstanceState.STARTING
-CAPABILITIES = Capabilities(place=True, size=True, victim=True, resize=True, pair=True)
+CAPABILITIES = Capabilities(place=True, size=True, victim=True, resize=True, pair=True, promote=True)
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +37,8 @@ class NodePlan:
 class Lifetime:
     """An instance from its creation to its end; what it costs adds up in `core_s` as its cores change.
 
-    `busy_s` is how long a Shadow computed; a Body's dispatcher knows that of Bodies.
+    `busy_s` is how long a Shadow computed; a Body's dispatcher knows that of Bodies. A Shadow that becomes a Body begins a second
+    one, of the same id.
     """
 
     instance: Instance
@@ -47,6 +48,8 @@ class Lifetime:
     core_s: float = 0.0
     busy_s: float = 0.0
     gone_s: float | None = None
+    was_of: str | None = None
+    """The Body that it works for until it is one itself."""
 
     def account(self, now_s: float) -> None:
         """Add what it has cost since it last changed."""
@@ -130,6 +133,38 @@ class SimulatedPlatform:
         if shadow.state is InstanceState.READY and shadow.partner in self._live:
             changed(self._work_with(shadow.partner, shadow_id, pair))
 
+    def promote_shadow(
+        self, shadow_id: str, changed: Callable[[Instance], None], ready: Callable[[Instance], None]
+    ) -> Instance:
+        """Let a Shadow become a Body, STARTING; `changed` is called with its Body when it is alone, then `ready`.
+
+        Raises:
+            GnomonError: 503 `no_capacity` where the rest of the model does not fit; 409 `no_such_shadow` where it works for
+            nobody.
+
+        """
+        life = self._live.get(shadow_id)
+        shadow = life.instance if life is not None else None
+        serves = shadow is not None and shadow.kind is InstanceKind.SHADOW and shadow.state is InstanceState.READY
+        if life is None or shadow is None or not serves or shadow.partner not in self._live or shadow.pair is None:
+            raise GnomonError(409, "no_such_shadow", f"{shadow_id} works for nobody.", "Decide again.")
+        more_bytes = life.profile.memory_bytes - shadow.memory_bytes
+        if more_bytes > self._free[shadow.node][1]:
+            raise _no_capacity(0, more_bytes)
+        now_s = self._events.now_s
+        life.account(now_s)
+        life.gone_s = now_s
+        self._take(shadow.node, 0, more_bytes)
+        body = replace(
+            shadow, kind=InstanceKind.BODY, state=_STARTING, memory_bytes=life.profile.memory_bytes, started_s=now_s,
+            partner=None, pair=None,
+        )  # fmt: skip
+        risen = Lifetime(body, life.profile, life.factor, now_s, was_of=shadow.partner)
+        self.lifetimes.append(risen)
+        self._live[shadow_id] = risen
+        self._events.at(now_s + life.profile.promotion_s(shadow.pair), self._promoted, shadow_id, changed, ready)
+        return body
+
     def drain(self, instance_id: str) -> None:
         """The instance gets no more batches."""
         self._change(instance_id, state=InstanceState.DRAINING)
@@ -143,6 +178,8 @@ class SimulatedPlatform:
         life.account(self._events.now_s)
         life.gone_s = self._events.now_s
         self._take(instance.node, -instance.cores, -instance.memory_bytes)
+        if life.was_of is not None:
+            return self._work_with(life.was_of, instance_id, None) if life.was_of in self._live else None
         if instance.kind is InstanceKind.SHADOW:
             return self._work_with(instance.partner, instance_id, None) if instance.partner in self._live else None
         for shadow in self._shadows_of(instance_id):
@@ -187,6 +224,15 @@ class SimulatedPlatform:
     def _loaded(self, instance_id: str, ready: Callable[[Instance], None]) -> None:
         if instance_id in self._live and self._live[instance_id].instance.state is InstanceState.STARTING:
             ready(self._change(instance_id, state=InstanceState.READY))
+
+    def _promoted(self, body_id: str, changed: Callable[[Instance], None], ready: Callable[[Instance], None]) -> None:
+        life = self._live.get(body_id)
+        if life is None or life.instance.state is not InstanceState.STARTING:
+            return
+        before, life.was_of = life.was_of, None
+        if before in self._live:
+            changed(self._work_with(before, body_id, None))
+        self._loaded(body_id, ready)
 
     def _registered(self, shadow_id: str, changed: Callable[[Instance], None]) -> None:
         life = self._live.get(shadow_id)

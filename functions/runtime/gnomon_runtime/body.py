@@ -35,7 +35,7 @@ from gnomon_core.signature import TensorSpec
 from gnomon_core.wire import Frame, Kind, Member
 from gnomon_runtime.answers import JSON
 from gnomon_runtime.application import Beside
-from gnomon_runtime.engine import load_program
+from gnomon_runtime.engine import LoadedProgram, load_program
 from gnomon_runtime.engine.allocator import keep_freed_memory
 from gnomon_runtime.events import Event
 from gnomon_runtime.pair.body_side import BodySide, left_s
@@ -50,15 +50,15 @@ Outputs: TypeAlias = tuple[Tensor, ...]
 
 
 class ModelApplication:
-    """An instance that holds a whole model."""
+    """An instance that holds a whole model: `loaded`, or what is loaded now."""
 
-    def __init__(self, launch: Launch) -> None:
+    def __init__(self, launch: Launch, loaded: LoadedProgram | None = None) -> None:
         options = launch.options
         keep_freed_memory()
         torch.set_num_threads(launch.cores)
         program = Path(options["program"])
         sha256 = _check_hash(program, options.get("sha256", {}).get("program.json"))
-        self._model = load_program(program, Path(options["weights"]), options.get("weight_mode", "shared"))
+        self._model = loaded or load_program(program, Path(options["weights"]), options.get("weight_mode", "shared"))
         self._signature = self._model.signature
         self._output_head = head_of(self._signature.outputs)
         details = self._signature.details
@@ -86,7 +86,11 @@ class ModelApplication:
 
     def collaborate(self, coordination: socket.socket) -> Beside:
         """Take a coordinator's orders from this socket, between batches and while idle."""
-        self._pairing.listen(Coordination(coordination))
+        return self.listen(Coordination(coordination))
+
+    def listen(self, coordination: Coordination) -> Beside:
+        """The same over a socket on which orders have been taken before."""
+        self._pairing.listen(coordination)
         return self._pairing
 
     def run(self, batch: Frame) -> Frame | Iterator[Frame]:

@@ -7,6 +7,7 @@ in it is higher with every coordinator that any of them can meet.
 
     to the coordinator     {"event": "epoch", "epoch"}      {"event": "instance", "id", "kind", "pid"} + [socket]
                            {"event": "gone", "id"}          {"event": "adopted"}: these were all
+                           {"event": "promoted", "id"}: this Shadow has become a Body
     from the coordinator   {"do": "fork", "id", "zygote"} + [order, channel, log]
                            {"do": "assign", "id", "as", "join"}     {"do": "kill", "id"}
 
@@ -104,6 +105,13 @@ class Keeper:
         del self._kept[container]
         self._kept[shadow] = Kept(shadow, "shadow", kept.socket, kept.pid)
         return kept.pid
+
+    def promoted(self, shadow: str) -> None:
+        """A Shadow is a Body from now on, for this coordinator and all who follow. Nothing happens to what is none."""
+        kept = self._kept.get(shadow)
+        if kept is not None and kept.kind == "shadow":
+            kept.kind = "body"
+            self._tell({"event": "promoted", "id": shadow})
 
     # The coordinator's process
 

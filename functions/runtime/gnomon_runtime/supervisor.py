@@ -9,6 +9,7 @@ inherits (`python -m gnomon_runtime.supervisor FD`), in JSON messages (gnomon_co
           {"do": "kill", "id", "signal"}   {"do": "retire", "id"}
           {"do": "coordinator", "command", "environment"}    + its end of the owner's socket
           {"do": "replace_coordinator", "epoch"}
+          {"do": "promoted", "id"}                           a Shadow that has become a Body
     out   {"event": "hello", "isolation"}   {"event": "warm", "zygote", …}   {"event": "zygote_gone", "zygote", "reason"}
           {"event": "born", "id", "pid"}    {"event": "gone", "id", "status", "cpu_s", "reason"}
           {"event": "coordinator", "epoch", "pid"}           {"event": "coordinator_gone", "epoch", "status"}
@@ -85,6 +86,8 @@ class Supervisor:
                 self._zygotes.retire(message["id"])
             elif message["do"] == "coordinator":
                 self._keeper.begin(message, descriptors)
+            elif message["do"] == "promoted":
+                self._keeper.promoted(str(message["id"]))
             elif message["do"] == "replace_coordinator":
                 self._keeper.replace(int(message["epoch"]))
         finally:

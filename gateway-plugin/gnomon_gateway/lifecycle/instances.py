@@ -28,6 +28,7 @@ from gnomon_core.scaling import (
     DestroyBody,
     DestroyShadow,
     FunctionLoad,
+    PromoteShadow,
     Resize,
     SetBufferPlan,
 )
@@ -105,12 +106,8 @@ class Instances:
                     await self.create(deployed, cores, node)
                 case DestroyBody(instance_id):
                     self.stop(deployed, instance_id)
-                case CreateShadow(body_id, pair):
-                    await self._create_shadow(deployed, body_id, pair)
-                case ChangeShadow(shadow_id, pair):
-                    await self._platform.change_shadow(shadow_id, pair)
-                case DestroyShadow(shadow_id):
-                    self._begin(self._shadows.end(deployed, shadow_id))
+                case CreateShadow() | ChangeShadow() | PromoteShadow() | DestroyShadow():
+                    await self._apply_to_shadow(deployed, action)
                 case Resize(instance_id, cores):
                     await self._platform.resize(instance_id, cores)
                     deployed.runtime.instance_resized(instance_id, cores)
@@ -137,6 +134,20 @@ class Instances:
             self._owners[shadow.id] = deployed
             if self._deployed.get(deployed.name) is not deployed:
                 self._begin(self._platform.destroy(shadow.id))
+
+    async def _apply_to_shadow(
+        self, deployed: Deployed, action: CreateShadow | ChangeShadow | PromoteShadow | DestroyShadow
+    ) -> None:
+        match action:
+            case CreateShadow(body_id, pair):
+                await self._create_shadow(deployed, body_id, pair)
+            case ChangeShadow(shadow_id, pair):
+                await self._platform.change_shadow(shadow_id, pair)
+            case PromoteShadow(shadow_id):
+                if await self._shadows.promote(deployed, shadow_id):
+                    self._tell_starting(deployed)
+            case DestroyShadow(shadow_id):
+                self._begin(self._shadows.end(deployed, shadow_id))
 
     async def replace(self, deployed: Deployed) -> None:
         """Begin an instance for each old one that serves.

@@ -1,7 +1,8 @@
 """The Shadows of functions: made, changed and ended as decided, and what their Bodies' dispatcher is told of them.
 
     CreateShadow ─▶ platform … pair_changed(Body) ─▶ dispatcher: larger batches from the next one on
-    DestroyShadow ─▶ platform … pair_changed(Body alone) ─▶ dispatcher … instance_gone(Shadow)
+    PromoteShadow ─▶ platform … pair_changed(Body alone) ─▶ dispatcher … instance_ready(a Body)
+    DestroyShadow ─▶ platform … pair_changed(Body without it) ─▶ dispatcher … instance_gone(Shadow)
 
 A Shadow has no batches of its own, so nothing is drained: it is the Body that stops asking. One that ends by itself costs its
 Body nothing but speed, and says nothing about whether the function starts. A Body that ends takes its Shadows along.
@@ -21,6 +22,7 @@ from gnomon_gateway.lifecycle.deployed import Deployed
 
 _LOG = logging.getLogger("gnomon.functions")
 _NO_BODY = "no_such_body"
+_NO_SHADOW = "no_such_shadow"
 
 
 class Shadows:
@@ -52,6 +54,25 @@ class Shadows:
             return None  # it has ended while it was being begun
         deployed.shadows[shadow.id] = body_id
         return shadow
+
+    async def promote(self, deployed: Deployed, shadow_id: str) -> bool:
+        """Let one become a Body; False where it has gone since that was decided. Its Body does not take it along any more.
+
+        Raises:
+            GnomonError: 503 `no_capacity`.
+
+        """
+        if shadow_id not in deployed.shadows or shadow_id in deployed.draining:
+            return False
+        try:
+            await self._platform.promote_shadow(shadow_id)
+        except GnomonError as refused:
+            if refused.code != _NO_SHADOW:
+                raise
+            _LOG.info("%s: %s", deployed.name, refused)
+            return False
+        deployed.shadows.pop(shadow_id, None)
+        return True
 
     async def end(self, deployed: Deployed, shadow_id: str) -> None:
         """End a pair: the Body goes on alone."""

@@ -74,6 +74,10 @@ class UnixChannel:
         """Whether the batch that was lost had certainly not been received."""
         self._loop.add_reader(self._fd, self._readable)
 
+    def report_to(self, on_lost: Callable[[str], None]) -> None:
+        """Tell somebody else why the channel has ended: its instance has another owner now."""
+        self._on_lost = on_lost
+
     @property
     def busy(self) -> bool:
         """Whether a batch is in flight."""

@@ -59,6 +59,19 @@ class Surroundings:
     """Called once, with the CPU seconds that it has used, before the listener hears of it."""
 
 
+@dataclass(frozen=True, slots=True)
+class Risen:
+    """What a Shadow leaves to the Body that it has become."""
+
+    instance: Instance
+    key: FunctionKey
+    environment: str
+    gone: asyncio.Future[None]
+    pid: int | None
+    channel: UnixChannel
+    log: LogPipe | None
+
+
 class Life:
     """One instance. `instance` is what the platform reports of it now."""
 
@@ -74,6 +87,14 @@ class Life:
         self._timer: asyncio.TimerHandle | None = None
         self._why = ""
         self._stopping = False
+
+    @classmethod
+    def risen(cls, shadow: Risen, surroundings: Surroundings) -> Life:
+        """The life of a Shadow that has become a Body, from its first word on. It goes on with what the Shadow had."""
+        life = cls(replace(shadow.instance, state=InstanceState.READY), shadow.key, shadow.environment, surroundings)
+        life.gone, life.pid, life.channel, life._log = shadow.gone, shadow.pid, shadow.channel, shadow.log
+        shadow.channel.report_to(life._channel_lost)
+        return life
 
     @property
     def cpu_s(self) -> float:

@@ -24,7 +24,7 @@ from gnomon_core.profiles import ModelProfile
 from gnomon_core.seam_values import InstanceRequest
 from gnomon_platforms.local.coordinator_client import CoordinatorClient
 from gnomon_platforms.local.lives import Life, Surroundings
-from gnomon_platforms.local.nodes import LocalNode
+from gnomon_platforms.local.nodes import LocalNode, claimed_cores
 from gnomon_platforms.local.profiles import LayerFiles
 from gnomon_platforms.local.recipes import MODEL_OVERHEAD_BYTES, Recipe, Recipes, shadow_order
 from gnomon_platforms.local.shadow_lives import ShadowLife
@@ -54,6 +54,8 @@ class Household:
     bodies: Mapping[str, Life]
     origins: Mapping[str, Origin]
     start_timeout_s: float
+    risen: Callable[[Life, Origin], None]
+    """Takes a Shadow that has become a Body."""
 
 
 class Pairs:
@@ -159,13 +161,41 @@ class Pairs:
             GnomonError: 503 `no_capacity`; the Shadow keeps what it has.
 
         """
-        origin = self._home.origins.get(life.instance.partner or "")
+        origin = None if life.rises else self._home.origins.get(life.body_id)
         layers = None if origin is None else self._blocks_of(origin.recipe)
         if layers is None or origin is None or not pair.blocks or max(pair.blocks) >= len(layers.blocks):
             return
         memory_bytes = shadow_bytes(layers, pair, origin.profile)
         claim = self._home.node.claim(life.instance.id, pair.shadow_cores, memory_bytes, pair.shadow_cores, from_reserve=True)
         life.change(pair, claim.cpus, memory_bytes, predicted_ms(origin.profile, pair))
+
+    def promote(self, shadow_id: str) -> Instance:
+        """Let a Shadow that works with its Body become one itself, and return it as that.
+
+        Raises:
+            GnomonError: 503 `no_capacity`; it stays the Shadow that it is. 409 `no_such_shadow` for one that is none, or no more.
+
+        """
+        home, life = self._home, self.lives.get(shadow_id)
+        body = None if life is None else home.bodies.get(life.body_id)
+        origin = None if life is None else home.origins.get(life.body_id)
+        if life is None or body is None or origin is None or life.rises or life.instance.state is not InstanceState.READY:
+            raise _no_such_shadow(shadow_id)
+        cores = life.instance.cores
+        request = replace(origin.request, cores=cores)
+        memory_bytes = origin.recipe.memory_bytes
+        claim = home.node.claim(shadow_id, claimed_cores(request.spec, cores), memory_bytes, cores)
+        # Its control group bounds it as it does every instance of the function.
+        order = home.recipes.order(origin.recipe, request, shadow_id, claim.cpus, limited=True)
+        whole = replace(origin, request=request)
+        life.promote(order, memory_bytes, home.start_timeout_s, lambda: self._risen(life, whole))
+        return life.instance
+
+    def _risen(self, life: ShadowLife, origin: Origin) -> None:
+        """It has said its first word as a Body."""
+        self._tell_body(life, None)
+        del self.lives[life.instance.id]
+        self._home.risen(Life.risen(life.leave(), self._home.surroundings), origin)
 
     def _may_have_shadow(self, body: Life) -> bool:
         has = sum(life.instance.partner == body.instance.id for life in self.lives.values())
@@ -177,7 +207,7 @@ class Pairs:
     def body_gone(self, body_id: str) -> None:
         """Its Shadows go along. The coordinator does the same, if there is one just now."""
         for life in list(self.lives.values()):
-            if life.instance.partner == body_id:
+            if life.body_id == body_id and not life.rises:
                 life.kill("its Body has gone")
 
     # What the coordinator tells
@@ -210,7 +240,7 @@ class Pairs:
         self._tell_body(life, None)
 
     def _tell_body(self, life: ShadowLife, pair: Pair | None) -> None:
-        body = self._home.bodies.get(life.instance.partner or "")
+        body = self._home.bodies.get(life.body_id)
         if body is None or body.gone.done():
             return
         shadows = body.instance.shadows
@@ -260,6 +290,15 @@ def _wish(instance: Instance, options: Mapping[str, Any], cpus: tuple[int, ...],
         "max_batch": max(origin.request.spec.settings.max_batch, len(pair.split)),
         "expected_ms": predicted_ms(origin.profile, pair),
     }
+
+
+def _no_such_shadow(shadow_id: str) -> GnomonError:
+    return GnomonError(
+        409,
+        "no_such_shadow",
+        f"{shadow_id} cannot become a Body: it is no Shadow that works with one, or becomes a Body already.",
+        "Decide again from the present instances.",
+    )
 
 
 def _no_such_body(why: str) -> GnomonError:

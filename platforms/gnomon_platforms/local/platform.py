@@ -53,7 +53,7 @@ class LocalPlatform:
     """
 
     name = "local"
-    capabilities = Capabilities(place=True, size=True, victim=True, resize=True, pair=True)
+    capabilities = Capabilities(place=True, size=True, victim=True, resize=True, pair=True, promote=True)
 
     def __init__(
         self,
@@ -96,7 +96,14 @@ class LocalPlatform:
         send = self._supervisor.send
         self._surroundings = Surroundings(send, listener, self._clock.now_s, self._ended)
         home = Household(
-            self._node, self._recipes, self._surroundings, self._join, self._lives, self._origins, self._start_timeout_s
+            self._node,
+            self._recipes,
+            self._surroundings,
+            self._join,
+            self._lives,
+            self._origins,
+            self._start_timeout_s,
+            self._risen,
         )
         self._shadows = Pairs(send, home, self._pool)
         await self._supervisor.start(Ears(self._heard, self._shadows.begin, self._shadows.warm, self._lost))
@@ -238,6 +245,19 @@ class LocalPlatform:
         life = self._pairs.lives.get(shadow_id)
         if life is not None:
             self._pairs.change(life, pair)
+
+    async def promote_shadow(self, shadow_id: str) -> Instance:
+        """Let a Shadow become a Body. See `gnomon_core.seams.Platform`."""
+        return self._pairs.promote(shadow_id)
+
+    def _risen(self, life: Life, origin: Origin) -> None:
+        """A Shadow has become a Body."""
+        instance = life.instance
+        self._lives[instance.id], self._origins[instance.id] = life, origin
+        self._supervisor.send({"do": "promoted", "id": instance.id})
+        assert self._surroundings is not None
+        assert life.channel is not None
+        self._surroundings.listener.instance_ready(instance, life.channel)
 
     def profile(self, spec: FunctionSpec) -> ModelProfile | None:
         """The measured profile of the function's model; None without one."""

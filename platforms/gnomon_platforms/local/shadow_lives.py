@@ -1,9 +1,11 @@
 """One Shadow from the wish for it to its end, as the platform knows it.
 
     create ▶ the coordinator is told ▶ born: a pid ▶ registered: ready ▶ paired … ▶ destroy: unpaired, stopped ▶ gone
+                                                          promote ▶ complete, unpaired ▶ HELLO: a Body, in `lives`
 
 What the coordinator has been asked for it can be asked for again, by whichever one is there: the wish, and the papers (the order
-and the pipe of its log) until the Shadow has registered.
+and the pipe of its log) until the Shadow has registered; those of its promotion until it is a Body. From the promotion on it is
+told of as the Body that it will be.
 """
 
 from __future__ import annotations
@@ -15,11 +17,14 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
-from gnomon_core.fleet import Instance, InstanceState
+from gnomon_core import packets
+from gnomon_core.fleet import Instance, InstanceKind, InstanceState
 from gnomon_core.functions import FunctionKey
+from gnomon_core.launch import Order
 from gnomon_core.pairs import Pair
 from gnomon_platforms.local import usage
-from gnomon_platforms.local.lives import Surroundings
+from gnomon_platforms.local.channel import UnixChannel, channel_pair
+from gnomon_platforms.local.lives import Risen, Surroundings
 from gnomon_platforms.local.logs import LogPipe
 
 STOP_S = 9.0
@@ -45,6 +50,10 @@ class ShadowLife:
         self.wish: dict[str, Any] = {}
         self._surroundings = surroundings
         self._ask = ask
+        self.body_id = instance.partner or ""
+        self._channel: UnixChannel | None = None
+        """Of the Body that it becomes."""
+        self._rising: tuple[int, ...] = ()
         self._papers: tuple[int, ...] = ()
         self._log: LogPipe | None = None
         self._timer: asyncio.TimerHandle | None = None
@@ -74,6 +83,8 @@ class ShadowLife:
             self._ask({"do": "destroy", "shadow": self.instance.id})
         elif self.wish:
             self._ask(self.wish, self._papers)
+            if self._rising:
+                self._ask({"do": "promote", "shadow": self.instance.id}, self._rising)
 
     def born(self, pid: int) -> None:
         """A container has become this Shadow."""
@@ -81,8 +92,8 @@ class ShadowLife:
 
     def registered(self) -> None:
         """It has its blocks."""
-        self._drop_papers()
-        if self._stopping or self.instance.state is not InstanceState.STARTING:
+        self._drop_order()
+        if self._stopping or self.rises or self.instance.state is not InstanceState.STARTING:
             return
         self._cancel_timer()
         self.instance = replace(self.instance, state=InstanceState.READY)
@@ -102,7 +113,42 @@ class ShadowLife:
 
     def works(self, pair: Pair | None) -> None:
         """What it does with its Body from now on."""
-        self.instance = replace(self.instance, pair=pair)
+        if not self.rises:
+            self.instance = replace(self.instance, pair=pair)
+
+    @property
+    def rises(self) -> bool:
+        """Whether it becomes a Body."""
+        return self._channel is not None
+
+    def promote(self, order: Order, memory_bytes: int, timeout_s: float, risen: Callable[[], None]) -> None:
+        """Let it become the Body of this order; `risen` is called with its first word as one."""
+        ours, theirs = channel_pair()
+        self._channel = UnixChannel(ours, lambda _: None if self._stopping else risen(), self._channel_lost)
+        self._rising = (packets.sealed_file("order", order.to_json().encode()), theirs.detach())
+        self.instance = replace(
+            self.instance,
+            kind=InstanceKind.BODY,
+            state=InstanceState.STARTING,
+            cores=order.launch.cores,
+            memory_bytes=memory_bytes,
+            started_s=self._surroundings.now_s(),
+            partner=None,
+            pair=None,
+        )
+        self._ask({"do": "promote", "shadow": self.instance.id}, self._rising)
+        self._after(timeout_s, lambda: self.kill(f"not a Body after {timeout_s:g} s"))
+
+    def leave(self) -> Risen:
+        """It is a Body. What it had is that Body's now."""
+        assert self._channel is not None
+        self._cancel_timer()
+        self._drop_papers()
+        return Risen(self.instance, self.key, self.environment, self.gone, self.pid, self._channel, self._log)
+
+    def _channel_lost(self, reason: str) -> None:
+        if not self._stopping and not self.gone.done():
+            self.kill(reason)
 
     def stop(self) -> None:
         """End it: its Body lets go of it first. May be called again."""
@@ -141,6 +187,8 @@ class ShadowLife:
             return
         self._cancel_timer()
         self._drop_papers()
+        if self._channel is not None:
+            self._channel.close()
         words = ""
         if self._log is not None:
             self._log.close()
@@ -163,8 +211,14 @@ class ShadowLife:
     def _kill_now(self) -> None:
         self._surroundings.send({"do": "kill", "id": self.instance.id, "signal": int(signal.SIGKILL)})
 
-    def _drop_papers(self) -> None:
+    def _drop_order(self) -> None:
         papers, self._papers = self._papers, ()
+        for descriptor in papers:
+            os.close(descriptor)
+
+    def _drop_papers(self) -> None:
+        self._drop_order()
+        papers, self._rising = self._rising, ()
         for descriptor in papers:
             os.close(descriptor)
 

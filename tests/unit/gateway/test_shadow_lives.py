@@ -14,7 +14,15 @@ from gnomon_core.fleet import Instance, InstanceKind, InstanceState, Node
 from gnomon_core.functions import FunctionKey, FunctionSpec, read_deployment
 from gnomon_core.pairs import Pair
 from gnomon_core.profiles import ModelProfile
-from gnomon_core.scaling import ChangeShadow, CreateBody, CreateShadow, DestroyBody, DestroyShadow, SetBufferPlan
+from gnomon_core.scaling import (
+    ChangeShadow,
+    CreateBody,
+    CreateShadow,
+    DestroyBody,
+    DestroyShadow,
+    PromoteShadow,
+    SetBufferPlan,
+)
 from gnomon_core.seam_values import Capabilities, InstanceRequest, Usage
 from gnomon_core.seams import BatchChannel, PlatformListener
 from gnomon_core.settings import Settings
@@ -101,6 +109,14 @@ class Scripted:
             self.there[name] = shadow
         await asyncio.sleep(0)
         return shadow
+
+    async def promote_shadow(self, shadow_id: str) -> Instance:
+        if self.refuses is not None:
+            raise self.refuses
+        shadow = self.there[shadow_id]
+        risen = replace(shadow, kind=InstanceKind.BODY, state=InstanceState.STARTING, partner=None, pair=None)
+        self.there[shadow_id] = risen
+        return risen
 
     async def change_shadow(self, shadow_id: str, pair: Pair) -> None:
         self.changed.append((shadow_id, pair))
@@ -306,3 +322,51 @@ async def test_another_buffer_plan_leaves_pairs_alone(stage: Stage) -> None:
     await stage.instances.apply(NAME, [SetBufferPlan(4, 0.01)])
     assert stage.known == PAIR
     assert stage.deployed.runtime.largest_batches() == {"b1": 4}
+
+
+async def test_a_shadow_that_becomes_a_body_counts_as_one_that_starts_and_takes_batches_when_it_is_ready(stage: Stage) -> None:
+    await stage.shadow()
+    stage.paired(PAIR)
+    await stage.instances.apply(NAME, [PromoteShadow("s-of-b1")])
+    runtime = stage.deployed.runtime
+    assert (runtime.ready, runtime.dispatcher.workers.starting) == (1, 1)
+    assert stage.known == PAIR, "it goes on working for its Body"
+    assert len(stage.deployed.live(stage.platform.instances(NAME))) == 2
+    stage.paired(None)
+    body = stage.platform.there["s-of-b1"] = replace(stage.platform.there["s-of-b1"], state=InstanceState.READY)
+    stage.instances.instance_ready(body, Silent())
+    assert (runtime.ready, runtime.dispatcher.workers.starting) == (2, 0)
+    stage.gone("b1")
+    await stage.settle()
+    assert stage.platform.destroyed == [], "it is nobody's Shadow any more"
+    runtime.close()
+
+
+async def test_one_that_dies_on_the_way_is_a_failed_body_and_one_that_is_gone_no_error(stage: Stage) -> None:
+    await stage.shadow()
+    stage.paired(PAIR)
+    await stage.instances.apply(NAME, [PromoteShadow("s-of-b1"), PromoteShadow("s-of-b1"), PromoteShadow("nobody")])
+    stage.paired(None)
+    stage.gone("s-of-b1")
+    assert stage.deployed.runtime.dispatcher.workers.starting == 0
+    assert stage.log == ["gnomon: instance s-of-b1 has ended: it was killed"]
+    await stage.shadow()
+    stage.paired(PAIR)
+    for code, told in (("no_such_shadow", False), ("no_capacity", True)):
+        stage.platform.refuses = GnomonError(409 if not told else 503, code, "No.", "")
+        if told:
+            with pytest.raises(GnomonError, match="No"):
+                await stage.instances.apply(NAME, [PromoteShadow("s-of-b1")])
+        else:
+            await stage.instances.apply(NAME, [PromoteShadow("s-of-b1")])
+        assert stage.deployed.shadows == {"s-of-b1": "b1"}, "it stays the Shadow that it is"
+
+
+async def test_one_of_two_shadows_dies_and_the_other_is_counted_on(stage: Stage) -> None:
+    await stage.shadow()
+    stage.deployed.shadows["s2"] = "b1"
+    body = stage.platform.there["b1"] = stage.platform.there["b1"].working_with({"s-of-b1": PAIR, "s2": OTHER})
+    stage.instances.pair_changed(body)
+    assert stage.known == replace(PAIR, others=(OTHER,))
+    stage.gone("s-of-b1")
+    assert stage.known == OTHER

@@ -12,8 +12,20 @@ from gnomon_autoscaler import BUILT_IN, Offer
 from gnomon_autoscaler.testing import BlockPlan, made_up_profile
 from gnomon_core.errors import GnomonError
 from gnomon_core.pairs import MAX_SHADOWS, Pair
-from gnomon_core.profiles import Loading
-from gnomon_core.scaling import Action, ChangeShadow, CreateBody, CreateShadow, Decision, DestroyShadow, Observation, PolicyState
+from gnomon_core.profiles import LatencyTable, Loading
+from gnomon_core.scaling import (
+    Action,
+    ChangeShadow,
+    CreateBody,
+    CreateShadow,
+    Decision,
+    DestroyBody,
+    DestroyShadow,
+    Observation,
+    PolicyState,
+    PromoteShadow,
+    Resize,
+)
 from gnomon_core.settings import ScaleSettings, Settings
 from gnomon_simulator.arrivals import constant
 from gnomon_simulator.opt import with_opt, without_loading
@@ -147,6 +159,99 @@ def test_memory_is_what_each_holds_and_shared_weights_count_once_a_node() -> Non
     two = run(created(FIRST) | {1.0: (CreateBody(1),)}, [1.0, 5.0])
     both_s = two.duration_s + (two.duration_s - 1.0) + (two.duration_s - 0.5)
     assert two.cost.memory_byte_s == pytest.approx(100 * MB * both_s + 100 * MB * two.duration_s)
+
+
+def test_a_larger_body_is_quicker_from_its_next_batch_on_and_costs_its_cores() -> None:
+    # Two cores take half. The batch that is under way at 1.5 ends as it began, in 1 s. For 2.5 s there is a core more.
+    actions: dict[float, Sequence[Action]] = {1.5: (Resize("f-1", 2), Resize("f-9", 2)), 4.0: (Resize("f-1", 1),)}
+    result = run(actions, [0.4, 0.5, 0.5, 2.5, 2.6, 2.6, 5.0, 5.1, 5.1])
+    took_s = [result.requests.finished_s[row] - result.requests.dispatched_s[row] for row in (2, 5, 8)]
+    assert took_s == pytest.approx([1.0, 0.5, 1.0])
+    assert result.cost.body_core_s == pytest.approx(result.duration_s + 2.5)
+    full = run({1.5: (Resize("f-1", 2),)}, [2.0], cores=1)
+    assert any("no_capacity" in record.error for record in full.decisions)
+    assert full.cost.body_core_s == pytest.approx(full.duration_s)
+
+
+def test_a_promoted_shadow_works_on_until_the_rest_is_loaded_and_is_a_body_then() -> None:
+    # Private: 80 MB more take 0.8 s, binding and the first batch 0.9 s: decided at 2.0, a Body from 3.7 on.
+    actions = created(FIRST) | {2.0: (PromoteShadow("f-2"),)}
+    result = run(actions, [2.5, 2.6, 2.6, 4.5, 4.5], mode="private")
+    took_s = [result.requests.finished_s[row] - result.requests.dispatched_s[row] for row in range(5)]
+    assert took_s == pytest.approx([0.5, 0.75, 0.75, 0.5, 0.5])
+    assert result.requests.instance[3] != result.requests.instance[4]
+    # A Shadow of 120 MB for 1.5 s, then a Body of 200 MB.
+    assert (result.cost.shadow_s, result.cost.shadows) == (pytest.approx(1.5), 1)
+    assert result.cost.instance_s == pytest.approx(result.duration_s + result.duration_s - 2.0)
+    both_s = 2 * result.duration_s - 2.0
+    assert result.cost.memory_byte_s == pytest.approx(200 * MB * both_s + 120 * MB * 1.5)
+    assert result.most_instances == 2
+
+
+def test_what_cannot_be_promoted_stays_what_it_is() -> None:
+    for actions in (
+        {0.5: (PromoteShadow("f-9"),)},
+        created() | {0.51: (PromoteShadow("f-2"),)},
+        created() | {1.0: (PromoteShadow("f-2"),), 1.5: (PromoteShadow("f-2"),)},
+        {0.5: (PromoteShadow("f-1"),)},
+    ):
+        result = run(actions, [3.0])
+        assert [record.error[:15] for record in result.decisions if "PromoteShadow" in str(record.to_json())][-1:] in (
+            ["no_such_shadow:"],
+            [],
+        )
+    planned = FunctionPlan(
+        "f",
+        Settings(autoscaler="script", max_batch=4, scale=ScaleSettings(min=1, max=4)),
+        modelled(MODEL, "private"),
+        [3.0],
+        "given",
+        warm=1,
+        policies={**BUILT_IN, "script": Offer(lambda _: Script(created(FIRST) | {1.5: (PromoteShadow("f-2"),)}), "As written.")},
+    )
+    # 200 MB for the Body and 120 for the Shadow leave 79 of the 80 that it would need.
+    tight = simulate([planned], [NodePlan("n1", 4, 399 * MB)])["f"]
+    assert any("no_capacity" in record.error for record in tight.decisions)
+    assert (tight.cost.shadows, tight.most_instances) == (1, 1)
+
+
+def test_one_that_ends_on_its_way_leaves_its_body_alone_and_a_body_that_ends_leaves_it() -> None:
+    way = created(FIRST) | {2.0: (PromoteShadow("f-2"),)}
+    ended = run(way | {2.5: (DestroyBody("f-2"),)}, [3.0, 3.1, 3.1], mode="private")
+    assert ended.requests.finished_s[2] - ended.requests.dispatched_s[2] == pytest.approx(1.0)
+    left = run(way, [5.0], mode="private", crashes_s=[2.5])
+    assert list(left.requests.status) == [200]
+
+
+def test_asyfunc_promotes_as_it_does_live() -> None:
+    settings = Settings(
+        autoscaler="asyfunc", slo_s=4.0, deadline_s=20.0, max_batch=4, max_cores=1, promotion=True, scale=ScaleSettings(max=4)
+    )
+    arrivals = [*constant(1.0, 20.0), *(20.0 + at_s for at_s in constant(3.0, 30.0))]
+    result = simulate([FunctionPlan("f", settings, modelled(MODEL), arrivals, warm=1)], [NodePlan("n1", 2)])["f"]
+    told = [action["action"] for record in result.decisions for action in record.to_json()["actions"]]  # type: ignore[index, union-attr, call-overload]
+    assert told == ["CreateShadow", "PromoteShadow"]
+    assert result.most_instances == 2
+    assert list(result.requests.status) == [200] * len(arrivals)
+
+
+def test_asyfunc_grows_a_body_as_it_does_live() -> None:
+    settings = Settings(
+        autoscaler="asyfunc", slo_s=4.0, deadline_s=20.0, max_batch=4, max_cores=2, kappa=100.0, burst_cores="resize",
+        scale=ScaleSettings(max=4),
+    )  # fmt: skip
+    model = replace(MODEL, whole=LatencyTable({cores: {1: 0.5 / cores**0.8} for cores in (1, 2)}))
+    arrivals = [
+        *constant(1.0, 20.0),
+        *(20.0 + at_s for at_s in constant(4.0, 1.5)),
+        *(21.5 + at_s for at_s in constant(1.0, 18.0)),
+    ]
+    result = simulate([FunctionPlan("f", settings, modelled(model), arrivals, warm=1)], [NodePlan("n1", 2)])["f"]
+    told = [action["action"] for record in result.decisions for action in record.to_json()["actions"]]  # type: ignore[index, union-attr, call-overload]
+    assert told == ["Resize", "Resize"]
+    assert list(result.requests.status) == [200] * len(arrivals)
+    assert result.cost.shadows == 0
+    assert result.duration_s + 2.0 < result.cost.body_core_s < result.duration_s + 6.0
 
 
 def test_asyfunc_runs_as_it_does_live() -> None:

@@ -12,6 +12,9 @@
 | pairings | lines 7 to 23 of Algorithm 2, worked out once |
 | places | on which node a Body's Shadow may be |
 | layer_level | Algorithm 2 and the release of Shadows |
+| several | more than one Shadow per Body |
+| growth | Bodies that grow for a burst, in place of Shadows |
+| promotion | Bodies out of Shadows |
 | knowledge | what follows from the profile alone |
 | policy | both levels at each tick |
 """

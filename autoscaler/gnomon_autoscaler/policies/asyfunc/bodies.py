@@ -14,11 +14,14 @@ from dataclasses import dataclass
 
 from gnomon_autoscaler.counting import ROUNDING, Memory, Wish, count_in, moment
 from gnomon_autoscaler.policies.asyfunc.knowledge import Knowledge, Known
-from gnomon_autoscaler.policies.asyfunc.model_level import configurations, from_nothing, scale_in, scale_out
+from gnomon_autoscaler.policies.asyfunc.model_level import configurations, from_nothing, many, scale_in, scale_out
 from gnomon_autoscaler.policies.asyfunc.options import Options
+from gnomon_autoscaler.policies.asyfunc.promotion import promotable
+from gnomon_autoscaler.policies.asyfunc.several import shadows_of
 from gnomon_autoscaler.policies.rates import Rate
 from gnomon_autoscaler.room import Room
 from gnomon_core.fleet import Instance
+from gnomon_core.pairs import together
 from gnomon_core.scaling import Observation
 
 TOLERANCE_S = 1e-6
@@ -73,6 +76,11 @@ class Bodies:
         said = f"{rate_rps:.2f} rps in {options.period_s:g} s, R_max {rate_max_rps:.2f}{slow}"
         if rate_rps > options.alpha * rate_max_rps * (1 + ROUNDING):
             memory_bytes = body_memory_bytes(seen)
+            promoted = 0
+            for shadow in promotable(known, options, seen, rate_rps, memory_bytes):
+                if rate_rps > options.alpha * rate_max_rps * (1 + ROUNDING):
+                    rate_max_rps += known.rates.rate_rps(shadow.cores)
+                    promoted += 1
             made = scale_out(
                 known,
                 options,
@@ -82,8 +90,10 @@ class Bodies:
                 memory_bytes=memory_bytes,
             )
             best = configurations(known, rate_rps)[0]
-            full = "" if made else ", but no node has room"
-            return max(1, live + len(made)), f"{said}: above α = {options.alpha:g}, {len(made)} more of {best}{full}"
+            full = "" if made or promoted else ", but no node has room"
+            shadows = f"{many(promoted, 'Shadow')} as Body, " if promoted else ""
+            more = f"{said}: above α = {options.alpha:g}, {shadows}{len(made)} more of {best}{full}"
+            return max(1, live + promoted + len(made)), more
         if rate_rps < options.beta * rate_max_rps:
             ended = scale_in(known, options, seen.live, rates_rps, rate_rps)
             needed = "" if ended else ", but each is needed"
@@ -106,7 +116,8 @@ def mean_rps(seen: Observation, options: Options) -> float:
 
 def sustained_rps(known: Knowledge, seen: Observation, bodies: Sequence[Instance], *, shadows_count: bool) -> dict[str, float]:
     """R_max of each of these Bodies by its id; with the Shadow that it has or is about to have, where Shadows count."""
-    pairs = {shadow.partner: shadow.pair for shadow in seen.shadows} if shadows_count else {}
+    helped = shadows_of(seen.shadows) if shadows_count else {}
+    pairs = {name: together([one.pair for one in shadows if one.pair is not None]) for name, shadows in helped.items()}
     return {body.id: known.rates.rate_rps(body.cores, pairs.get(body.id)) for body in bodies}
 
 

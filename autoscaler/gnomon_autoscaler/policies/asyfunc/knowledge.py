@@ -6,7 +6,7 @@ here is a pure function of the profile: dropping it changes nothing but the time
 
 from __future__ import annotations
 
-from gnomon_autoscaler.policies.asyfunc.efficiency import Efficiency
+from gnomon_autoscaler.policies.asyfunc.efficiency import Efficiency, calibrated
 from gnomon_autoscaler.policies.asyfunc.options import Options
 from gnomon_autoscaler.policies.asyfunc.pairings import Pairings
 from gnomon_autoscaler.policies.asyfunc.sustained import Rates
@@ -21,9 +21,8 @@ class Knowledge:
     def __init__(self, profile: ModelProfile, settings: Settings, options: Options) -> None:
         self.profile = profile
         self.rates = Rates(profile, settings.slo_s, settings.max_batch, settings.max_cores)
-        self.efficiency = Efficiency.of(
-            profile, options.kappa, overhead_counts=options.overhead_counts, objective=options.objective
-        )
+        self.kappa = calibrated(profile, settings.slo_s) if options.kappa is None else options.kappa
+        self.efficiency = Efficiency.of(profile, self.kappa, overhead_counts=options.overhead_counts, objective=options.objective)
         self.pairings = Pairings(self.rates, self.efficiency, options)
         distant = profile.over_network()
         self.pairings_elsewhere = None if distant is None else self._pairings(distant, settings, options)

@@ -1,8 +1,9 @@
 """What AsyFunc's policies can be told: the paper's parameters, its ablations, and readings of it that give other results.
 
 A function's owner sets `alpha`, `beta`, `gamma`, `kappa`, the bounds C_max (`gnomon/max-cores`) and B_max (`gnomon/max-batch`),
-and what `asyfunc-` does without. The other fields are for comparisons: each default is what docs/decisions/0011-mls.md and
-0012-lls.md settle, each other value is the paper as printed or an alternative to it.
+what free cores do for a burst (`burst_cores`), `promotion`, and what `asyfunc-` does without. The other fields are for
+comparisons: each default is what docs/decisions/0011-mls.md and 0012-lls.md settle, each other value is the paper as printed or
+an alternative to it.
 """
 
 from __future__ import annotations
@@ -34,13 +35,15 @@ class Options:
     a batch that waits for the Shadow to load to be timely as well, as line 13 does. `gain` lets η of a Shadow count by how much
     it raises R_max, in place of the throughput b_S / t_l of its samples. `other_nodes` allows a Shadow elsewhere when its Body's
     node has no room for one that helps, if the profile has a price for the way. `backlog` lets R_burst know what already
-    waits; without it R_burst is the rate of arrivals alone.
+    waits; without it R_burst is the rate of arrivals alone. `burst_cores` says what free cores do for a burst: "shadow",
+    "resize", or "either" (see `growth`). `promotion` lets a Shadow become a Body where another Body is needed.
+    `max_shadows` lets a Body have several (see `several`).
     """
 
     alpha: float = 0.8
     beta: float = 0.6
     gamma: float = 1.0
-    kappa: float = 1.0
+    kappa: float | None = 1.0
     period_s: float = PERIOD_S
     tick_s: float = TICK_S
     burst_window_s: float = BURST_WINDOW_S
@@ -55,8 +58,10 @@ class Options:
     fewer_shadow_cores: bool = False
     load_counts: bool = False
     gain: bool = False
-    backlog: bool = True
     other_nodes: bool = True
+    backlog: bool = True
+    burst_cores: str = "shadow"
+    promotion: bool = False
     max_shadows: int = 1
 
 
@@ -68,6 +73,8 @@ def asyfunc_options(settings: Settings) -> Options:
         gamma=settings.gamma,
         kappa=settings.kappa,
         weight_mode=settings.weight_mode,
+        burst_cores=settings.burst_cores,
+        promotion=settings.promotion,
         max_shadows=settings.max_shadows,
     )
 

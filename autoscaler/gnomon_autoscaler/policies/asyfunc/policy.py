@@ -10,22 +10,24 @@ from __future__ import annotations
 from gnomon_autoscaler.by_count import towards
 from gnomon_autoscaler.counting import Memory, inner, moment
 from gnomon_autoscaler.policies.asyfunc.bodies import TOLERANCE_S, Bodies, body_memory_bytes, mean_rps, sustained_rps
+from gnomon_autoscaler.policies.asyfunc.growth import Grown, as_they_were, given_back, grown_after, grown_in
 from gnomon_autoscaler.policies.asyfunc.knowledge import Knowledge, Known
 from gnomon_autoscaler.policies.asyfunc.layer_level import LayerLevel, Tick
 from gnomon_autoscaler.policies.asyfunc.model_level import configurations, least_efficient_first, scale_in, so_many_more
 from gnomon_autoscaler.policies.asyfunc.options import Options, ablated_options, asyfunc_options
+from gnomon_autoscaler.policies.asyfunc.promotion import as_bodies, promotable
 from gnomon_autoscaler.room import Room
 from gnomon_autoscaler.wrappers import standard
 from gnomon_core.errors import bad_request
 from gnomon_core.fleet import InstanceState
 from gnomon_core.scaling import (
     Action,
-    CreateBody,
     Decision,
     DestroyBody,
     DestroyShadow,
     Observation,
     PolicyState,
+    PromoteShadow,
     SetBufferPlan,
     StateValue,
 )
@@ -43,7 +45,7 @@ class AsyFunc:
         self.period_s = options.tick_s
         self.default_scheduler = "adaptive" if options.adaptive else "fixed"
         self.needs_profile = True
-        self.needs = frozenset({"pair", "place", "size"} if options.layers else {"place", "size"})
+        self.needs = frozenset({"place", "size"}) | _needs_of_bursts(options)
         self._known = Known(options)
         self._bodies = standard(Bodies(name, options, self._known))
 
@@ -51,19 +53,23 @@ class AsyFunc:
         """Bodies, Shadows and, without adaptive scheduling, the buffer plan."""
         ours = (state.policy, state.version) == (self.name, VERSION)
         memory: Memory = state.values if ours else {}
-        wish = self._bodies.wish(seen, inner(memory))
+        grown = grown_in(memory, seen)
+        steady = seen if self.options.shadows_count else as_they_were(seen, grown)
+        wish = self._bodies.wish(steady, inner(memory))
         known = self._known.of(seen)
         remembered: dict[str, StateValue] = {"inner": wish.memory}
         if known is None:
-            left = tuple(DestroyShadow(shadow.id) for shadow in seen.shadows)
-            decision = Decision(left + towards(wish.count, seen), wish.reason, wish.count)
+            ends: tuple[Action, ...] = (*(DestroyShadow(shadow.id) for shadow in seen.shadows), *given_back(grown))
+            decision = Decision(ends + towards(wish.count, seen), wish.reason, wish.count)
             return decision, PolicyState(self.name, VERSION, remembered)
         room = Room(seen.nodes)
-        bodies = self._towards(wish.count, seen, known, room)
+        bodies = self._towards(wish.count, steady, known, room)
         ending = {action.id for action in bodies if isinstance(action, DestroyBody)}
-        layers = self._layers(seen, known, ending, room)
+        after = as_bodies(seen, [action.id for action in bodies if isinstance(action, PromoteShadow)])
+        layers = self._layers(after, known, ending, room, grown)
+        remembered |= {"grown": left} if (left := grown_after(grown, layers.resized, seen.live, ending)) else {}
         plan = self._plan(seen, known, memory, remembered)
-        actions = (*_orphans(seen, ending), *layers.released, *layers.created, *bodies, *plan)
+        actions = (*_orphans(after, ending), *layers.released, *layers.resized, *layers.created, *layers.changed, *bodies, *plan)
         reason = f"{wish.reason}; {layers.reason}" if layers.reason else wish.reason
         return Decision(actions, reason, wish.count), PolicyState(self.name, VERSION, remembered)
 
@@ -71,22 +77,28 @@ class AsyFunc:
         """What makes the number of Bodies `count`, of the sizes and in the order of model-level scaling."""
         rate_rps, surplus = mean_rps(seen, self.options), len(seen.live) - count
         if surplus <= 0:
+            if not surplus:
+                return ()
             memory_bytes = body_memory_bytes(seen)
-            made: list[CreateBody] = []
-            if surplus:
-                made = so_many_more(known, room, rate_rps=rate_rps, count=-surplus, memory_bytes=memory_bytes)
-            return tuple(made)
+            risen = promotable(known, self.options, seen, rate_rps, memory_bytes)[:-surplus]
+            for shadow in risen:
+                room.take(shadow.node, 0, max(0, memory_bytes - shadow.memory_bytes))
+            missing = -surplus - len(risen)
+            made = so_many_more(known, room, rate_rps=rate_rps, count=missing, memory_bytes=memory_bytes)
+            return (*(PromoteShadow(shadow.id) for shadow in risen), *made)
         rates_rps = sustained_rps(known, seen, seen.live, shadows_count=self.options.shadows_count)
         victims = scale_in(known, self.options, seen.live, rates_rps, rate_rps)
         others = [body for body in least_efficient_first(known, seen.live, rate_rps) if body not in victims]
         return tuple(DestroyBody(victim.id) for victim in (*victims, *others)[:surplus])
 
-    def _layers(self, seen: Observation, known: Knowledge, ending: set[str], room: Room) -> LayerLevel:
+    def _layers(self, seen: Observation, known: Knowledge, ending: set[str], room: Room, grown: Grown) -> LayerLevel:
+        kept = {name: before for name, before in grown.items() if name not in ending}
         if not self.options.layers:
             mine = {body.id for body in seen.live} - ending
-            return LayerLevel(released=tuple(DestroyShadow(shadow.id) for shadow in seen.shadows if shadow.partner in mine))
+            shadows = tuple(DestroyShadow(shadow.id) for shadow in seen.shadows if shadow.partner in mine)
+            return LayerLevel(released=shadows, resized=given_back(kept))
         serving = [body for body in seen.live if body.state is InstanceState.READY and body.id not in ending]
-        return Tick(known, self.options, seen, tuple(serving)).scale(room)
+        return Tick(known, self.options, seen, tuple(serving), kept).scale(room)
 
     def _plan(
         self, seen: Observation, known: Knowledge, memory: Memory, remembered: dict[str, StateValue]
@@ -102,6 +114,13 @@ class AsyFunc:
         wait_s = max(0.0, known.rates.slo_s - best.latency_s)
         remembered |= {"planned_at_s": seen.now_s, "plan": (best.batch, wait_s)}
         return () if last == (best.batch, wait_s) else (SetBufferPlan(best.batch, wait_s),)
+
+
+def _needs_of_bursts(options: Options) -> frozenset[str]:
+    """What a platform must be able to do for layer-level scaling."""
+    needs = {"shadow": {"pair"}, "resize": {"resize"}, "either": {"pair", "resize"}}
+    promotes = {"promote"} if options.promotion else set()
+    return frozenset(needs[options.burst_cores] | promotes) if options.layers else frozenset()
 
 
 def _orphans(seen: Observation, ending: set[str]) -> tuple[DestroyShadow, ...]:

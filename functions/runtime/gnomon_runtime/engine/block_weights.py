@@ -13,7 +13,8 @@ import json
 import mmap
 import os
 import warnings
-from collections.abc import Iterable, Mapping, Sequence
+from collections import deque
+from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -26,6 +27,8 @@ from gnomon_runtime.engine.weights import ALIGNMENT_BYTES, WeightMode, checked
 
 MAX_HEADER_BYTES = 100 << 20
 HUGE_BYTES = 2 << 20
+WHOLE_BYTES = 1 << 62
+"""A piece that is larger than any file."""
 _LENGTH_BYTES = 8
 _POPULATE_READ = 22
 """MADV_POPULATE_READ, since Linux 5.14."""
@@ -56,10 +59,10 @@ class BlockWeights:
 
     def __init__(self, path: Path, expected: Mapping[str, Weight], mode: WeightMode = "shared") -> None:
         self._expected = expected
-        self._mode = mode
+        self.mode = mode
         self._held: dict[str, Tensor] = {}
         with path.open("rb") as file:
-            size = os.fstat(file.fileno()).st_size
+            self.file_bytes = size = os.fstat(file.fileno()).st_size
             self._places = _places(file.fileno(), size)
             self._file = os.dup(file.fileno()) if mode == "private" else -1
             self._map = mmap.mmap(file.fileno(), size, mmap.MAP_SHARED, mmap.PROT_READ) if mode == "shared" else None
@@ -83,9 +86,16 @@ class BlockWeights:
             GnomonError: 422 `invalid_program`: the file lacks one, or has another form of it than the program.
 
         """
+        deque(self.holding(names), maxlen=0)
+
+    def holding(self, names: Iterable[str], piece_bytes: int = WHOLE_BYTES) -> Iterator[int]:
+        """The same in steps: each makes at most so many bytes resident and says how many. The tensors are held after the last.
+
+        Whoever has something else to do between two steps does it there: nothing of what is held changes until the end.
+        """
         new = [name for name in dict.fromkeys(names) if name not in self._held]
         places = {name: self._place(name) for name in new}
-        loaded = self._mapped(places) if self._map is not None else self._read(places)
+        loaded = yield from self._mapped(places, piece_bytes) if self._map is not None else self._read(places, piece_bytes)
         self._held |= {name: checked(name, loaded[name], self._expected[name]) for name in new}
 
     def keep_only(self, names: Iterable[str]) -> None:
@@ -112,15 +122,17 @@ class BlockWeights:
         except KeyError:
             raise invalid_program(f"The weight file has no {name!r}.") from None
 
-    def _mapped(self, places: Mapping[str, Place]) -> dict[str, Tensor]:
+    def _mapped(self, places: Mapping[str, Place], piece_bytes: int) -> Generator[int, None, dict[str, Tensor]]:
         assert self._map is not None
         for begin, end in self._ranges(places):
-            _populate(self._map, begin, end)
+            for first, last in _pieces(begin, end, piece_bytes):
+                _populate(self._map, first, last)
+                yield last - first
         raw = _bytes_of(self._map)
         return {name: _view(raw, place, place.begin) for name, place in places.items()}
 
-    def _read(self, places: Mapping[str, Place]) -> dict[str, Tensor]:
-        """One anonymous mapping for all of them, filled by one read for each stretch of the file that they fill."""
+    def _read(self, places: Mapping[str, Place], piece_bytes: int) -> Generator[int, None, dict[str, Tensor]]:
+        """One anonymous mapping for all of them, filled by one read for each piece of the stretches of file that they fill."""
         if not any(place.end > place.begin for place in places.values()):
             return {name: torch.empty(place.shape, dtype=place.dtype) for name, place in places.items()}
         stretches = _merged([(place.begin, place.end) for place in places.values() if place.end > place.begin], ALIGNMENT_BYTES)
@@ -129,8 +141,10 @@ class BlockWeights:
             memory.madvise(mmap.MADV_HUGEPAGE)
         at, moved = 0, dict[str, int]()
         for begin, end in stretches:
-            with memoryview(memory) as view:
-                _read_fully(self._file, view[at : at + end - begin], begin)
+            for first, last in _pieces(begin, end, piece_bytes):
+                with memoryview(memory) as view:
+                    _read_fully(self._file, view[at + first - begin : at + last - begin], first)
+                yield last - first
             moved |= {name: at + place.begin - begin for name, place in places.items() if begin <= place.begin < end}
             at += _up(end - begin)
         raw = _bytes_of(memory)
@@ -207,6 +221,12 @@ def _merged(ranges: Sequence[tuple[int, int]], gap: int) -> list[tuple[int, int]
         else:
             found.append((begin, end))
     return found
+
+
+def _pieces(begin: int, end: int, piece_bytes: int) -> Iterator[tuple[int, int]]:
+    """A range in parts of at most so many bytes, whole pages where the piece is."""
+    for first in range(begin, end, piece_bytes):
+        yield first, min(first + piece_bytes, end)
 
 
 def _up(size: int) -> int:

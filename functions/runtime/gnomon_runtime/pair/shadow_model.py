@@ -10,16 +10,17 @@ from __future__ import annotations
 import hashlib
 import json
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import torch
 
 from gnomon_core.blocks import Layers
 from gnomon_core.program_reader import parse_program
+from gnomon_runtime.engine import Executor, LoadedProgram
 from gnomon_runtime.engine.block_weights import BlockWeights
 from gnomon_runtime.engine.segments import Flow, Segment
-from gnomon_runtime.engine.weights import WeightMode
+from gnomon_runtime.engine.weights import LoadedWeights, WeightMode
 from gnomon_runtime.pair.buffers import SharedBuffer
 from gnomon_runtime.pair.headers import Kind, Message
 
@@ -100,6 +101,21 @@ class HeldBlocks:
         for run in self.layers.runs(wanted):
             self.segment(run.begin, run.end)
         self._let_go(wanted)
+
+    def rest(self, piece_bytes: int) -> Iterator[int]:
+        """Make the rest of the model resident, a piece with each step. What is held for a Body goes on being held as it is."""
+        return self._weights.holding(self._program.weights, piece_bytes)
+
+    def whole(self, load_s: float = 0.0) -> LoadedProgram:
+        """The model as a Body has it, once the rest of it is resident.
+
+        Raises:
+            GnomonError: 422 `invalid_program`: it may not run.
+
+        """
+        weights = self._weights
+        loaded = LoadedWeights(dict(weights.held), weights.mode, weights.file_bytes, load_s)
+        return LoadedProgram(self._program.signature, Executor(self._program, loaded.tensors), loaded, self._program)
 
     def segment(self, begin: int, end: int) -> Segment | None:
         """The segment of these operations; None where they are not whole blocks that are held."""

@@ -1,6 +1,7 @@
 """A pool container's life: empty, then the Shadow of one Body, then over.
 
-    hello ─▶ "empty"      load ─▶ sandbox, weights, segments ─▶ "registered"      join ─▶ batches      stop, or nobody left ─▶ end
+    hello ─▶ "empty"     load ─▶ sandbox, weights, segments ─▶ "registered"     join ─▶ batches     stop, or nobody left ─▶ end
+                         promote ─▶ the other weights ─▶ "complete"             serve ─▶ a Body (`promotion`)
 
 It belongs to nobody and has seen nobody's data until a load makes it a function's: then it enters that function's sandbox, under
 the function's user, and cannot leave it. It never runs a user's code, and is never used again.
@@ -26,11 +27,12 @@ from gnomon_core import packets
 from gnomon_core.launch import Order as Birth
 from gnomon_runtime.engine.allocator import keep_freed_memory
 from gnomon_runtime.instance import pin
-from gnomon_runtime.pair.headers import Kind, Message, NonsenseError
+from gnomon_runtime.pair.headers import Kind, NonsenseError
 from gnomon_runtime.pair.link import Link
-from gnomon_runtime.pair.orders import Coordination, Duties
+from gnomon_runtime.pair.orders import REFUSALS, Coordination, Duties
+from gnomon_runtime.pair.promotion import Promotion
 from gnomon_runtime.pair.rehearsal import rehearse
-from gnomon_runtime.pair.shadow_model import HeldBlocks
+from gnomon_runtime.pair.shadow_model import HeldBlocks, computed
 
 LOAD_FAILED = 1
 
@@ -48,7 +50,10 @@ class ShadowSide:
         self._status: int | None = None
         self._poll = select.poll()
         self._poll.register(coordination.fileno(), select.POLLIN)
+        self._promotion: Promotion | None = None
+        self._rises = False
         carry_out = {"hello": self._hello, "load": self._load, "join": self._join, "change": self._change, "stop": self._stop}
+        carry_out |= {"promote": self._promote, "serve": self._rise}
         self._duties: Duties | None = Duties(coordination, carry_out, self._refused)
 
     def serve(self) -> int:
@@ -56,38 +61,32 @@ class ShadowSide:
         while self._status is None:
             if self._duties is None and self._link is None:
                 return 0
-            ready = {descriptor for descriptor, _ in self._poll.poll()}
+            loads = self._promotion is not None and not self._promotion.complete
+            ready = {descriptor for descriptor, _ in self._poll.poll(0 if loads else None)}
             if self._link is not None and self._link.fileno() in ready:
                 self._attend(self._link)
             if self._duties is not None and self._duties.fileno() in ready:
                 self._obey(self._duties)
+            if self._promotion is not None:
+                self._load_more(self._promotion)
         self._part()
         return self._status
+
+    @property
+    def risen(self) -> Promotion | None:
+        """What it is to be from now on, where it did not end as a Shadow."""
+        return self._promotion if self._rises else None
 
     def _attend(self, link: Link) -> None:
         """Compute the newest of the waiting hand-overs."""
         try:
             asked = [message for message in link.pending() if message.kind is Kind.COMPUTE]
             if asked:
-                link.send(self._answer(link, asked[-1]))
+                link.send(computed(self._held, asked[-1], link.to, link.back))
         except packets.PeerGoneError:
             self._leave("the Body has gone")
         except NonsenseError as error:
             self._leave(f"the Body sends nonsense: {error}")
-
-    def _answer(self, link: Link, asked: Message) -> Message:
-        began_s = time.monotonic()
-        kind, rows = Kind.REFUSED, None
-        try:
-            segment = None if self._held is None else self._held.segment(asked.begin, asked.end)
-            if segment is not None and len(segment.border.reads) == len(asked.rows):
-                with torch.inference_mode():
-                    rows = link.back.write(segment.run(asked.samples, link.to.read(asked.rows)))
-                kind = Kind.FAILED if rows is None else Kind.DONE
-        except Exception:  # noqa: BLE001 - a kernel may raise anything; the Body computes the samples and learns what
-            kind = Kind.FAILED
-        seconds = time.monotonic() - began_s
-        return Message(kind, asked.sequence, asked.begin, asked.end, asked.samples, rows or (), seconds)
 
     def _obey(self, duties: Duties) -> None:
         while self._status is None and duties.next():
@@ -149,11 +148,42 @@ class ShadowSide:
     def _change(self, message: dict[str, Any], _descriptors: list[int]) -> None:
         if self._held is None:
             raise ValueError("it has loaded nothing")
+        if self._promotion is not None:
+            raise ValueError("it becomes a Body")
         self._held.hold(int(block) for block in message["blocks"])
         if "cores" in message:
             pin(tuple(int(cpu) for cpu in message.get("cpus", ())))
             torch.set_num_threads(int(message["cores"]))
         self._say("changed", blocks=list(self._held.blocks))
+
+    def _promote(self, _message: dict[str, Any], descriptors: list[int]) -> None:
+        if self._held is None:
+            raise ValueError("it has loaded nothing")
+        if self._promotion is None:
+            self._promotion = Promotion(self._held, descriptors)
+        else:
+            self._promotion.take(descriptors)
+            if self._promotion.complete:
+                self._complete(self._promotion)
+
+    def _load_more(self, promotion: Promotion) -> None:
+        try:
+            if promotion.step():
+                self._complete(promotion)
+        except REFUSALS as error:
+            self._say("failed", shadow=self._shadow, reason=f"{type(error).__name__}: {error}")
+            promotion.close()
+            self._promotion = None
+
+    def _complete(self, promotion: Promotion) -> None:
+        assert self._held is not None
+        self._say("complete", shadow=self._shadow, resident_bytes=self._held.resident_bytes, load_ms=promotion.loading_ms)
+
+    def _rise(self, _message: dict[str, Any], _descriptors: list[int]) -> None:
+        if self._promotion is None or not self._promotion.complete:
+            raise ValueError("it does not hold the whole model")
+        self._rises = True
+        self._status = 0
 
     def _stop(self, _message: dict[str, Any], _descriptors: list[int]) -> None:
         self._status = 0
@@ -178,4 +208,7 @@ def serve(connection: socket.socket, become: Callable[[Birth], None]) -> int:
     keep_freed_memory()
     torch.set_num_threads(1)
     rehearse()
-    return ShadowSide(Coordination(connection), become).serve()
+    coordination = Coordination(connection)
+    shadow = ShadowSide(coordination, become)
+    status = shadow.serve()
+    return status if shadow.risen is None else shadow.risen.live(coordination)

@@ -1,0 +1,95 @@
+"""A Body that grows: free cores of its node go to itself for a burst, in place of a Shadow, and are given back afterwards.
+
+    shadow    cores for a burst make a Shadow (AsyFunc)
+    resize    … make the Body larger: no loading and no hand-over, but only as much quicker as the model is parallel
+    either    … whichever has the higher η
+
+The two are compared as wholes, by line 7 of Algorithm 1: Body and Shadow hold c_B + c_S cores and m + m_Φ, the larger Body has
+c cores and m. Line 15 judges a Shadow by itself; cores without memory would have an infinite η there.
+
+Which Bodies have grown, and from how many cores, is all that is remembered. Model-level scaling sees them as they were, as it
+sees pairs without their Shadows: else a long burst never gets a Body. docs/decisions/0015-promotion-and-resizing.md has examples.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+
+from gnomon_autoscaler.counting import Memory
+from gnomon_autoscaler.policies.asyfunc.knowledge import Knowledge
+from gnomon_autoscaler.policies.asyfunc.model_level import Configuration, best_batch
+from gnomon_autoscaler.policies.asyfunc.options import Options
+from gnomon_autoscaler.policies.asyfunc.pairings import GAIN, Pairing
+from gnomon_autoscaler.room import Room
+from gnomon_core.fleet import Instance
+from gnomon_core.pairs import Pair
+from gnomon_core.scaling import Observation, Resize, StateValue
+
+Grown = Mapping[str, int]
+"""How many cores each Body had before it grew, by its id."""
+
+
+def best_growth(known: Knowledge, options: Options, body: Instance, rate_rps: float, room: Room) -> Configuration | None:
+    """What the Body could be on its node now: best η, in time at this rate, and sustaining more than it does; None if nothing.
+
+    Like a Shadow it takes min(free, C_max) cores, or as many of them as are best where `fewer_shadow_cores` says so.
+    """
+    most = body.cores + room.cores(body.node)
+    larger = [cores for cores in known.rates.cores if body.cores < cores <= most]
+    found = [best_batch(known, cores, rate_rps) for cores in (larger if options.fewer_shadow_cores else larger[-1:])]
+    enough_rps = known.rates.rate_rps(body.cores) * (1 + GAIN)
+    helpful = [each for each in found if each is not None and each.rate_rps > enough_rps]
+    return max(helpful, key=lambda each: (each.efficiency, -each.cores), default=None)
+
+
+def pair_efficiency(known: Knowledge, body: Instance, chosen: Pairing) -> float:
+    """η of a Body together with the Shadow that it would have, in the batch that the Shadow was chosen for."""
+    cores = body.cores + chosen.pair.shadow_cores
+    return known.efficiency.of_rate(chosen.batch / chosen.latency_s, cores, known.parameter_bytes, chosen.parameter_bytes)
+
+
+def whole_efficiency(known: Knowledge, body: Instance, pair: Pair | None) -> float:
+    """η of a Body, with its Shadow if it has one, at the rate that it sustains."""
+    rate_rps = known.rates.rate_rps(body.cores, pair)
+    if pair is None:
+        return known.efficiency.of_rate(rate_rps, body.cores, known.parameter_bytes)
+    held = [known.profile.layers.parameter_bytes(one.blocks) for one in pair.each]
+    return known.efficiency.of_rate(rate_rps, body.cores + sum(pair.cores), known.parameter_bytes, *held)
+
+
+def grown_in(memory: Memory, seen: Observation) -> dict[str, int]:
+    """The Bodies that have grown, as the last decision remembered them: those that live and are larger than they were.
+
+    What an operator has made smaller since, or a platform refused, is not grown.
+    """
+    pairs = memory.get("grown")
+    remembered = (
+        {str(pair[0]): int(str(pair[1])) for pair in pairs if isinstance(pair, tuple)} if isinstance(pairs, tuple) else {}
+    )
+    cores = {body.id: body.cores for body in seen.live}
+    return {name: before for name, before in remembered.items() if cores.get(name, 0) > before}
+
+
+def grown_after(grown: Grown, resized: Iterable[Resize], bodies: Iterable[Instance], ending: set[str]) -> StateValue:
+    """What to remember once these actions have been carried out."""
+    cores = {body.id: body.cores for body in bodies}
+    after = dict(grown)
+    for action in resized:
+        before = after.setdefault(action.id, cores[action.id])
+        if action.cores <= before:
+            del after[action.id]
+    return tuple((name, before) for name, before in sorted(after.items()) if name not in ending)
+
+
+def as_they_were(seen: Observation, grown: Grown) -> Observation:
+    """The same with every Body as large as it was before it grew."""
+    if not grown:
+        return seen
+    instances = tuple(replace(one, cores=grown.get(one.id, one.cores)) for one in seen.instances)
+    return replace(seen, instances=instances)
+
+
+def given_back(grown: Grown) -> tuple[Resize, ...]:
+    """Every Body as large as it was."""
+    return tuple(Resize(name, before) for name, before in sorted(grown.items()))

@@ -1,0 +1,270 @@
+"""Bodies that grow for a burst and are given back; each number is one of docs/decisions/0015-promotion-and-resizing.md."""
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from gnomon_autoscaler.policies.asyfunc import AsyFunc, Options, asyfunc
+from gnomon_autoscaler.policies.asyfunc.growth import best_growth, grown_after, grown_in, pair_efficiency, whole_efficiency
+from gnomon_autoscaler.policies.asyfunc.knowledge import Knowledge
+from gnomon_autoscaler.policies.asyfunc.layer_level import LayerLevel, Tick
+from gnomon_autoscaler.room import Room
+from gnomon_autoscaler.testing import BlockPlan, Timeline, made_up_profile
+from gnomon_core.errors import GnomonError
+from gnomon_core.fleet import Instance, InstanceKind, InstanceState, Node
+from gnomon_core.pairs import Pair
+from gnomon_core.profiles import ModelProfile
+from gnomon_core.scaling import CreateShadow, DestroyShadow, History, Observation, Resize
+from gnomon_core.settings import ScaleSettings, Settings, read_settings
+
+MB = 10**6
+MODEL = (BlockPlan(0.5, 20 * MB), BlockPlan(0.5, 80 * MB))
+LATENCY_S = tuple(0.1 * size for size in range(1, 9))
+
+
+def profile(serial: float, cores: int = 2) -> ModelProfile:
+    return made_up_profile(
+        MODEL, LATENCY_S, cores=range(1, cores + 1), serial_fraction=serial, gmacs=4.0, overhead_bytes=100 * MB
+    )
+
+
+# 10 rps on one core, 20 on two; and 13.3 on two where half of it is serial.
+PARALLEL, SERIAL = profile(0.0), profile(0.5)
+RESIZE, EITHER = Options(burst_cores="resize"), Options(burst_cores="either")
+BOTH = Pair(1, (0, 1), (0, 1, 1, 2, 2, 3, 3, 4))
+
+
+def body(name: str, cores: int = 1, **fields: Any) -> Instance:
+    return replace(Instance(name, "f.ns", 1, "n1", cores, 100, InstanceState.READY, 0.0), **fields)
+
+
+def observed(rates_rps: list[float], *instances: Instance, max_batch: int = 4) -> Observation:
+    settings = Settings(autoscaler="asyfunc", slo_s=1.0, max_batch=max_batch)
+    history = History(0.5, 10.0, tuple(rate_rps / 2 for rate_rps in rates_rps))
+    return Observation(10.0, "f.ns", settings, instances, (), 0, 0, 0.0, 0.0, history)
+
+
+def scaled(
+    seen: Observation, options: Options, model: ModelProfile = PARALLEL, *, free: float = 1, grown: dict[str, int] | None = None
+) -> LayerLevel:
+    known = Knowledge(model, seen.settings, options)
+    return Tick(known, options, seen, seen.ready, grown or {}).scale(Room([Node("n1", 8, 10**12, free, 10**12)]))
+
+
+def test_a_body_grows_where_that_is_what_free_cores_are_for() -> None:
+    found = scaled(observed([2.0, 15.0], body("a")), RESIZE)
+    assert (found.created, found.resized) == ((), (Resize("a", 2),))
+    assert found.reason == (
+        "burst of 15.00 rps in 500 ms, R_max 10.00: above γ = 1; a grows from 1 core to 2 cores (b = 1 in 50 ms, η 12.5); "
+        "R_max 20.00 then"
+    )
+    assert scaled(observed([2.0, 15.0], body("a")), Options()).resized == ()
+
+
+def test_a_pair_and_a_larger_body_are_compared_as_wholes() -> None:
+    """A batch of four takes either 0.2 s on two cores: 4/0.2·(1/2 + 1/8) = 12.5 against 4/0.2·(1/2 + 1/16) = 11.25.
+
+    Where half of the work is serial the Body takes 0.3 s: 4/0.3·(1/2 + 1/8) = 8.33.
+    """
+    seen = observed([15.0], body("a"))
+    assert scaled(seen, EITHER).resized == (Resize("a", 2),)
+    found = scaled(seen, EITHER, SERIAL)
+    assert (found.resized, [made.body for made in found.created]) == ((), ["a"])
+    for model, larger_eta in ((PARALLEL, 12.5), (SERIAL, 25 / 3)):
+        known = Knowledge(model, seen.settings, EITHER)
+        larger = best_growth(known, EITHER, body("a"), 15.0, Room([Node("n1", 8, 10**12, 1, 10**12)]))
+        assert larger is not None
+        assert larger.efficiency == pytest.approx(larger_eta)
+        chosen = next(one for one in known.pairings.ranked(1, 1) if one.pair.blocks == (0, 1) and one.batch == 4)
+        assert pair_efficiency(known, body("a"), chosen) == pytest.approx(11.25)
+        assert whole_efficiency(known, body("a"), chosen.pair) == pytest.approx(11.25)
+
+
+def test_it_takes_what_is_free_up_to_c_max_and_no_more() -> None:
+    four = profile(0.0, 4)
+    seen = observed([99.0], body("a"), body("b"))
+    assert scaled(seen, RESIZE, four, free=9).resized == (Resize("a", 4), Resize("b", 4))
+    assert scaled(seen, RESIZE, four, free=2).resized == (Resize("a", 3),)
+    assert scaled(seen, RESIZE, four, free=0.9).resized == ()
+    assert "no room for anything that would help" in scaled(seen, RESIZE, four, free=0.9).reason
+    assert scaled(observed([25.0], body("a"), body("b")), RESIZE, four, free=9).resized == (Resize("a", 4),)  # 50 rps
+
+
+def test_no_cores_where_they_do_not_help() -> None:
+    assert scaled(observed([99.0], body("a")), RESIZE, profile(1.0)).resized == ()
+
+
+def test_one_that_has_grown_may_grow_more_and_gets_no_shadow() -> None:
+    four = profile(0.9, 4)
+    assert scaled(observed([99.0], body("a", 2)), EITHER, four, free=2, grown={"a": 1}).created == ()
+    assert scaled(observed([99.0], body("a", 2)), EITHER, four, free=2).created
+    assert scaled(observed([99.0], body("a", 2)), RESIZE, four, free=1, grown={"a": 1}).resized == (Resize("a", 3),)
+
+
+def test_a_body_with_a_shadow_does_not_grow() -> None:
+    shadow = body("s-a", kind=InstanceKind.SHADOW, partner="a", pair=BOTH)
+    for state in (InstanceState.STARTING, InstanceState.READY, InstanceState.DRAINING):
+        paired = observed([99.0], body("a"), replace(shadow, state=state))
+        assert scaled(paired, RESIZE).resized == ()
+
+
+def test_cores_are_given_back_when_the_body_as_it_was_has_been_enough_for_n_ticks() -> None:
+    larger = body("a", 2)
+    assert scaled(observed([15.0, 9.0, 9.0, 9.0], larger), RESIZE, grown={"a": 1}).resized == ()
+    found = scaled(observed([15.0, 9.0, 9.0, 9.0, 9.0], larger), RESIZE, grown={"a": 1})
+    assert found.resized == (Resize("a", 1),)
+    assert "at most 9.00 rps for 2 s, R_max 10.00 without 1 larger Body" in found.reason
+    # 15 rps are within 20 with the cores and above 10 without: neither more nor fewer.
+    assert scaled(observed([15.0] * 8, larger), RESIZE, grown={"a": 1}) == LayerLevel()
+
+
+def test_the_weakest_help_ends_first() -> None:
+    """η of the pair 20·(1/2 + 1/16) = 11.25, of the larger Body 13.3·(1/2 + 1/8) = 8.33: 33.3 rps, 30 without what it grew by."""
+    there = (
+        body("a", partner="s-a", pair=BOTH),
+        body("s-a", kind=InstanceKind.SHADOW, partner="a", pair=BOTH),
+        body("b", 2),
+    )
+    one = scaled(observed([25.0] * 4, *there, max_batch=8), EITHER, SERIAL, grown={"b": 1})
+    assert (one.resized, one.released) == ((Resize("b", 1),), ())
+    both = scaled(observed([20.0] * 4, *there, max_batch=8), EITHER, SERIAL, grown={"b": 1})
+    assert (both.resized, both.released) == ((Resize("b", 1),), (DestroyShadow("s-a"),))
+    assert "without 1 Shadow and 1 larger Body" in both.reason
+
+
+def test_what_is_remembered_is_what_is_there() -> None:
+    seen = observed([1.0], body("a", 2), body("b", 1), body("c", 4))
+    memory = {"grown": (("a", 1), ("b", 1), ("c", 2), ("gone", 1))}
+    grown = grown_in(memory, seen)
+    assert grown == {"a": 1, "c": 2}  # b's cores were refused, or taken by somebody else
+    assert grown_in({}, seen) == {}
+    actions = (Resize("a", 1), Resize("b", 3), Resize("c", 6))
+    assert grown_after(grown, actions, seen.live, set()) == (("b", 1), ("c", 2))
+    assert grown_after(grown, actions, seen.live, {"c"}) == (("b", 1),)
+
+
+# Timelines. κ = 100 makes one core the best size; two sustain 18.2 rps.
+
+SETTINGS = Settings(
+    autoscaler="asyfunc",
+    slo_s=1.0,
+    max_batch=8,
+    max_cores=2,
+    kappa=100.0,
+    burst_cores="resize",
+    scale=ScaleSettings(min=1, max=6),
+)
+
+
+def timeline(settings: Settings = SETTINGS, cores: int = 8) -> Timeline:
+    line = Timeline(settings, nodes=(("n1", cores),), start_s=0.5, profile=profile(0.1))
+    line.rps = 6.0
+    line.play(20)
+    return line
+
+
+def done(line: Timeline) -> list[str]:
+    return [type(action).__name__ for _, decision in line.decisions for action in decision.actions]
+
+
+def cores_of(line: Timeline) -> list[int]:
+    return [instance.cores for instance in line.instances.values()]
+
+
+def test_a_burst_is_carried_by_more_cores_and_leaves_nothing() -> None:
+    line = timeline()
+    line.rps = 16.0
+    line.play(1)
+    assert cores_of(line) == [2]
+    line.rps = 6.0
+    line.play(30)
+    assert cores_of(line) == [1]
+    assert done(line) == ["CreateBody", "Resize", "Resize"]
+
+
+def test_a_long_burst_gets_a_body_all_the_same() -> None:
+    """Model-level scaling sees the Body as it was, with 10 rps: with 18.2 it would leave 14 rps to the burst's cores for ever."""
+    line = timeline()
+    line.rps = 14.0
+    line.play(40)
+    assert cores_of(line) == [1, 1]
+    assert done(line) == ["CreateBody", "Resize", "CreateBody", "Resize"]
+    as_printed = timeline()
+    options = replace(asyfunc(SETTINGS).options, shadows_count=True)
+    as_printed.runner._policy = AsyFunc("asyfunc", options)
+    as_printed.rps = 14.0
+    as_printed.play(40)
+    assert cores_of(as_printed) == [2]
+
+
+def test_a_body_that_has_grown_and_ends_is_forgotten() -> None:
+    line = timeline()
+    line.rps = 16.0
+    line.play(1)
+    line.instances.clear()
+    line.play(1)
+    assert cores_of(line) in ([1], [2])
+    line.rps = 6.0
+    line.play(30)
+    assert cores_of(line) == [1]
+    assert line.runner.state.values.get("grown") is None
+
+
+def test_cores_that_the_platform_refuses_are_not_counted_on() -> None:
+    line = timeline()
+    refused = [0]
+
+    def carry_out(function: str, actions: Any) -> None:
+        if any(isinstance(action, Resize) for action in actions):
+            refused[0] += 1
+            raise GnomonError(503, "no_capacity", "They have gone to another function.", "Wait.")
+
+    line.fleet.carry_out = carry_out  # type: ignore[method-assign]
+    line.rps = 16.0
+    line.play(3)
+    assert refused[0] > 1
+    assert cores_of(line) == [1]
+
+
+def test_without_the_option_what_has_grown_is_given_back_and_shadows_are_made_again() -> None:
+    line = timeline()
+    line.rps = 16.0
+    line.play(1)
+    line.settings = replace(SETTINGS, burst_cores="shadow")
+    line.rps = 6.0
+    line.play(30)
+    assert cores_of(line) == [1]
+    line.rps = 16.0
+    line.play(1)
+    assert done(line)[-1] == "CreateShadow"
+    lost = timeline()
+    lost.rps = 16.0
+    lost.play(1)
+    lost.profile = None
+    lost.play(0.5)
+    assert cores_of(lost)[0] == 1
+
+
+def test_asyfunc_minus_gives_back_what_asyfunc_took() -> None:
+    line = timeline()
+    line.rps = 16.0
+    line.play(1)
+    policy = AsyFunc("asyfunc", replace(asyfunc(SETTINGS).options, layers=False))
+    line.runner._policy = policy
+    line.play(0.5)
+    assert cores_of(line) == [1]
+    assert policy.needs == {"place", "size"}
+
+
+def test_the_annotation_says_what_is_allowed_and_the_platform_must_be_able_to() -> None:
+    with pytest.raises(GnomonError, match="gnomon/burst-cores is 'bigger'") as refused:
+        read_settings({}, {"gnomon/burst-cores": "bigger"})
+    assert (refused.value.status, refused.value.hint) == (400, "It must be shadow, resize or either.")
+    for text, needs in (("shadow", {"pair"}), ("resize", {"resize"}), ("either", {"pair", "resize"})):
+        settings = read_settings({}, {"gnomon/autoscaler": "asyfunc", "gnomon/burst-cores": text})
+        assert asyfunc(settings).needs == needs | {"place", "size"}
+
+
+def test_a_shadow_is_chosen_as_before_where_bodies_may_not_grow() -> None:
+    assert [type(one) for one in scaled(observed([15.0], body("a")), Options()).created] == [CreateShadow]

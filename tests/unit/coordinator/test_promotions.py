@@ -1,0 +1,216 @@
+"""A Shadow's way to a Body, and whoever fails on it."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from gnomon_coordinator.effects import Papers, Send
+from gnomon_coordinator.messages import BadMessageError, PairSaid, Task, read_said
+from gnomon_coordinator.table import Kind, Status
+
+MakeTask = Callable[..., Task]
+Node = Any
+"""The class PlayedNode of conftest.py, which pytest does not let us import."""
+
+
+class Held(Papers):
+    """Papers that say whether they were let go."""
+
+    def __init__(self) -> None:
+        super().__init__(())
+        self.open = True
+
+    def close(self) -> None:
+        self.open = False
+
+
+def promote(node: Node, shadow: str = "s1") -> Held:
+    papers = Held()
+    node.coordination.promote(shadow, papers, node.now_s)
+    node._carry_out()
+    return papers
+
+
+def complete(node: Node, shadow: str = "s1") -> None:
+    node.say(shadow, say="complete", shadow=shadow, resident_bytes=100, load_ms=2.0)
+
+
+def status(node: Node, instance_id: str) -> Status | None:
+    row = node.coordination.table.get(instance_id)
+    return None if row is None else row.status
+
+
+def promoted(node: Node, shadow: str = "s1") -> None:
+    """The supervisor says so."""
+    node.coordination.promoted(shadow)
+    node._carry_out()
+
+
+def test_it_loads_beside_the_pair_then_its_body_lets_go_and_then_it_serves(node: Node) -> None:
+    node.paired()
+    papers = promote(node)
+    assert node.last_sent("s1") == {"do": "promote", "shadow": "s1"}
+    assert [one.papers for one in node.done if isinstance(one, Send) and one.message["do"] == "promote"] == [papers]
+    assert (status(node, "b1"), status(node, "s1"), papers.open) == (Status.PAIRED, Status.PAIRED, True)
+    assert "unpair" not in node.sent("b1"), "the Body has not noticed anything"
+    complete(node)
+    assert node.last_told("complete") == {"event": "complete", "shadow": "s1", "resident_bytes": 100, "load_ms": 2.0}
+    assert node.last_sent("b1") == {"do": "unpair", "shadow": "s1"}
+    assert node.sent("s1")[-1] == "promote", "it serves its Body until that has let go"
+    node.say("b1", say="unpaired", shadow="s1", reason="told to")
+    assert node.sent("s1")[-1] == "serve"
+    assert node.last_told("unpaired")["body"] == "b1"
+    assert (status(node, "b1"), papers.open) == (Status.READY, False)
+    promoted(node)
+    row = node.coordination.table.get("s1")
+    assert (row.kind, row.partners) == (Kind.BODY, ())
+    assert node.sent("s1")[-1] == "hello"
+    node.say("s1", say="body")
+    assert status(node, "s1") is Status.READY
+    assert "ending" not in node.told()
+
+
+def test_what_was_a_shadow_may_have_one(node: Node, task: MakeTask) -> None:
+    node.paired()
+    promote(node)
+    complete(node)
+    node.say("b1", say="unpaired", shadow="s1", reason="told to")
+    promoted(node)
+    node.say("s1", say="body")
+    node.paired(task("s2", "s1"))
+    assert node.last_told("paired")["body"] == "s1"
+    node.gone("s1")
+    assert node.killed() == ["s2"]
+
+
+def test_one_that_is_changing_is_promoted_when_it_has_changed(node: Node) -> None:
+    node.paired()
+    from gnomon_coordinator.messages import Change  # noqa: PLC0415 - of this test alone
+
+    node.coordination.change("s1", Change(1, (0,), (2, 3), (0, 1)), node.now_s)
+    node._carry_out()
+    promote(node)
+    assert node.sent("s1")[-1] == "change"
+    node.say("s1", say="changed", blocks=(1, 2, 3))
+    node.say("b1", say="changed", shadow="s1", blocks=(2, 3))
+    node.say("s1", say="changed", blocks=(2, 3))
+    assert node.sent("s1")[-1] == "promote"
+
+
+@pytest.mark.parametrize("when", ["loading", "yielding"])
+def test_a_body_that_ends_or_gives_it_up_does_not_take_it_along(node: Node, when: str) -> None:
+    for how in ("gone", "unpaired", "broken"):
+        played = type(node)()
+        played.paired()
+        promote(played)
+        if when == "yielding":
+            complete(played)
+        if how == "gone":
+            played.gone("b1")
+        elif how == "unpaired":
+            played.say("b1", say="unpaired", shadow="s1", reason="three misses in a row")
+        else:
+            played.coordination.broken("b1", "nonsense", played.now_s)
+            played._carry_out()
+        if when == "loading":
+            assert played.sent("s1")[-1] == "promote"
+            complete(played)
+        assert played.sent("s1")[-1] == "serve"
+        assert played.killed() == []
+        assert "ending" not in played.told()
+
+
+def test_it_ends_when_it_is_told_to_or_fails_or_takes_too_long(node: Node) -> None:
+    for step, ends in (("loading", "unpair"), ("yielding", "unpair"), ("serving", "stop")):
+        for how in ("destroy", "fail", "wait"):
+            played = type(node)()
+            played.paired()
+            papers = promote(played)
+            if step != "loading":
+                complete(played)
+            if step == "serving":
+                played.say("b1", say="unpaired", shadow="s1", reason="told to")
+            if how == "destroy":
+                played.destroy()
+            elif how == "fail":
+                played.say("s1", say="failed", shadow="s1", reason="OSError: no space")
+            else:
+                played.wait(60.1)
+            assert "ending" in played.told()
+            assert not papers.open
+            if ends == "unpair":
+                assert played.sent("b1")[-1] == "unpair"
+                played.say("b1", say="unpaired", shadow="s1", reason="told to")
+            assert played.sent("s1")[-1] == "stop"
+            played.gone("s1")
+            assert list(played.coordination.table.of_kind(Kind.SHADOW)) == []
+            assert status(played, "b1") is Status.READY
+
+
+def test_one_that_dies_on_its_way_leaves_its_body_alone(node: Node) -> None:
+    node.paired()
+    papers = promote(node)
+    node.gone("s1")
+    assert node.sent("b1")[-1] == "unpair"
+    assert node.last_told("unpaired")["shadow"] == "s1"
+    assert not papers.open
+    assert "s1" not in node.coordination.table
+
+
+def test_the_next_coordinator_finds_the_pair_and_begins_anew(next_node: Node) -> None:
+    next_node.found("b1", Kind.BODY)
+    next_node.found("s1", Kind.SHADOW)
+    next_node.say("b1", say="body", pairs=(PairSaid("s1", (1, 2), (0, 1)),))
+    next_node.registered(paired=True)
+    next_node.create(papers=False)
+    promote(next_node)
+    assert next_node.sent("s1") == ["hello", "promote"]
+    complete(next_node)
+    assert next_node.sent("b1")[-1] == "unpair"
+
+
+def test_the_next_coordinator_finds_a_body_that_has_let_go_and_pairs_them_first(next_node: Node) -> None:
+    next_node.body("b1")
+    next_node.found("s1", Kind.SHADOW)
+    next_node.registered()
+    next_node.create(papers=False)
+    promote(next_node)
+    assert next_node.connected()
+    next_node.say("b1", say="paired", shadow="s1")
+    assert next_node.sent("s1")[-1] == "promote"
+
+
+def test_the_next_coordinator_waits_for_the_supervisors_word_of_one_that_serves_already(next_node: Node) -> None:
+    next_node.body("b1")
+    next_node.found("s1", Kind.SHADOW)
+    next_node.say("s1", say="body")
+    next_node.create(papers=False)
+    papers = promote(next_node)
+    assert next_node.killed() == []
+    promoted(next_node)
+    assert next_node.coordination.table.get("s1").kind is Kind.BODY
+    assert not papers.open
+    assert next_node.coordination.due_s() is None or "s1" not in next_node.coordination._ledger.works
+
+
+def test_nobody_becomes_a_body_by_saying_so(node: Node) -> None:
+    node.paired()
+    with pytest.raises(BadMessageError, match="says that it is a Body"):
+        node.say("s1", say="body")
+    complete(node)
+    assert "unpair" not in node.sent("b1"), "nobody has asked it to be complete"
+    for name in ("b1", "nobody"):
+        promoted(node, name)
+    assert node.coordination.table.get("b1").kind is Kind.BODY
+    assert not promote(node, "nobody").open
+
+
+@pytest.mark.parametrize(
+    "wrong", [{"shadow": None}, {"shadow": "s 1"}, {"resident_bytes": -1}, {"load_ms": float("nan")}, {"resident_bytes": True}]
+)
+def test_what_says_that_it_is_complete_says_it_right(wrong: dict[str, Any]) -> None:
+    right = {"say": "complete", "epoch": 1, "shadow": "s1", "resident_bytes": 1, "load_ms": 0.5}
+    assert read_said(right).resident_bytes == 1
+    with pytest.raises(BadMessageError):
+        read_said(right | wrong)
