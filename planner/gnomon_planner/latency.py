@@ -145,35 +145,37 @@ class Mixture:
 
 
 class ExactLatency(Mixture):
-    """The latency behind a buffer whose batches find an instance at once.
+    """The latency behind a buffer whose batches find an instance at once, or after one of several waits (seconds, probability).
 
     Raises:
         GnomonError: 400 `bad_service_times`: not one for each batch size.
 
     """
 
-    def __init__(self, process: Map, plan: BufferPlan, service: ServiceTimes) -> None:
-        self.buffer = Buffer(process, plan)
-        rows = service.upto(plan.batch).seconds
-        mean_size = self.buffer.mean_size
-        timeout_s = self.buffer.timeout_s
+    def __init__(
+        self, process: Map, plan: BufferPlan, service: ServiceTimes, instance_waits: Sequence[tuple[float, float]] = ((0.0, 1.0),)
+    ) -> None:
+        self.buffer = buffer = Buffer(process, plan)
+        batch, timeout_s, mean_size = plan.batch, buffer.timeout_s, buffer.mean_size
+        rows = [
+            [(seconds + wait_s, share / len(row)) for seconds in row for wait_s, share in instance_waits]
+            for row in service.upto(batch).seconds
+        ]
         atoms: dict[float, float] = {}
         for size, row in enumerate(rows, start=1):
-            members = self.buffer.sizes[size - 1] / mean_size
-            wait_s = timeout_s if size < plan.batch else 0.0
-            for seconds in row:
-                place = seconds + wait_s
-                atoms[place] = atoms.get(place, 0.0) + (1.0 if plan.batch == 1 else members) / len(row)
+            members = 1.0 if batch == 1 else float(buffer.sizes[size - 1]) / mean_size
+            for seconds, share in row:
+                place = seconds + (timeout_s if size < batch else 0.0)
+                atoms[place] = atoms.get(place, 0.0) + members * share
         curves = None
-        if plan.batch > 1 and timeout_s > 0.0:
-            shortest_s = 1.0 / self.buffer.rate
-            curves = interpolated(lambda waits: self.buffer.members(waits) / mean_size, timeout_s, shortest_s)
+        if batch > 1 and timeout_s > 0.0:
+            curves = interpolated(lambda waits: buffer.members(waits) / mean_size, timeout_s, 1.0 / buffer.rate)
         super().__init__(
             atoms,
             curves,
-            shifts=np.array([seconds for row in rows for seconds in row]),
+            shifts=np.array([seconds for row in rows for seconds, _ in row]),
             functions=np.array([number for number, row in enumerate(rows) for _ in row]),
-            weights=np.array([1.0 / len(row) for row in rows for _ in row]),
+            weights=np.array([share for row in rows for _, share in row]),
         )
 
 

@@ -72,7 +72,7 @@ def predict(
     Instances are unlimited, as on Lambda: a batch that leaves the buffer is served at once.
     """
     try:
-        latency = _latency(_process(rate, map_file), batch, timeout_ms, service_ms, method)
+        latency = _latency(process_of(rate, map_file), batch, timeout_ms, service_ms, method)
         found = {f"{percent:.15g}": latency.percentile(percent) * MS_PER_S for percent in percentiles}
     except GnomonError as error:
         raise WrongCommand(error.message, error.hint) from None
@@ -96,7 +96,14 @@ def _latency(process: Map, batch: int, timeout_ms: float, service_ms: tuple[floa
     return PaperLatency(process, plan, service) if method == "paper" else ExactLatency(process, plan, service)
 
 
-def _process(rate: float | None, map_file: Path | None) -> Map:
+def process_of(rate: float | None, map_file: Path | None) -> Map:
+    """How requests arrive, of --rate or --map.
+
+    Raises:
+        GnomonError: 400 `bad_map`.
+        WrongCommand: neither or both are given, or the rate is none.
+
+    """
     from gnomon_planner.maps import Map  # noqa: PLC0415
 
     if (rate is None) == (map_file is None):

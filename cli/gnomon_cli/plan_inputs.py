@@ -1,0 +1,132 @@
+"""What `gnomon plan` chooses from: how requests arrive, which sizes of instances there are, and what they cost."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from gnomon_cli.errors import WrongCommand
+
+if TYPE_CHECKING:  # numpy takes longer to import than help may take
+    from gnomon_planner.plans import Size
+
+MB = 1024.0 * 1024.0
+MB_PER_VCPU = 1769.0  # of AWS Lambda
+LARGEST_LAMBDA_MB = 10_240.0
+MS_PER_S = 1000.0
+MOST_TIMEOUTS = 1000
+FORMS = (
+    'Sizes are {"sizes": [{"memory_mb", "cores", "service_ms": [S1, S2, …]}, …]}, '
+    'or {"measured": [{"memory_mb", "batch", "ms"}, …]}.'
+)
+
+
+def sizes_of_file(file: Path, max_batch: int) -> tuple[Size, ...]:
+    """Sizes with their service times, or such as a model of measured cells says: every 64 MB between the measured memories.
+
+    Raises:
+        GnomonError: 400 for measurements that make no model.
+        WrongCommand: the file holds no sizes.
+
+    """
+    from gnomon_planner.plans import Size  # noqa: PLC0415
+
+    document = _read(file)
+    try:
+        if "measured" in document:
+            return _modelled(document["measured"], max_batch)
+        return tuple(
+            Size(
+                _name(float(one["memory_mb"]), one.get("cores")),
+                float(one["memory_mb"]),
+                float(one.get("cores", float(one["memory_mb"]) / MB_PER_VCPU)),
+                tuple(float(value) / MS_PER_S for value in one["service_ms"])[:max_batch],
+            )
+            for one in document["sizes"]
+        )
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise WrongCommand(f"{file}: {type(error).__name__}: {error}.", FORMS) from None
+
+
+def sizes_of_profile(file: Path, max_batch: int, *, on_lambda: bool) -> tuple[Size, ...]:
+    """The measured numbers of cores of a model's profile; on Lambda the memory that gives so many cores.
+
+    Raises:
+        WrongCommand: the file is no profile, or Lambda has no such instances.
+
+    """
+    from gnomon_core.profiles import ModelProfile  # noqa: PLC0415
+    from gnomon_planner.plans import Size  # noqa: PLC0415
+
+    try:
+        profile = ModelProfile.from_json(_read(file))
+    except ValueError as error:
+        raise WrongCommand(f"{file}: {error}.", "`gnomon models profile` writes profiles.") from None
+    held_mb = profile.memory_bytes(profile.layers.parameter_bytes()) / MB
+    found = []
+    for cores, row in sorted(profile.whole.seconds.items()):
+        memory_mb = cores * MB_PER_VCPU if on_lambda else held_mb
+        if on_lambda and not held_mb <= memory_mb <= LARGEST_LAMBDA_MB:
+            continue
+        seconds = (profile.whole.at(cores, batch) for batch in range(1, min(max_batch, max(row)) + 1))
+        found.append(Size(_name(memory_mb, cores), memory_mb, cores, tuple(one for one in seconds if one is not None)))
+    if not found:
+        raise WrongCommand(f"{file}: no measured number of cores fits into an instance of Lambda.")
+    return tuple(found)
+
+
+def single_size(service_ms: tuple[float, ...], max_batch: int, memory_mb: float, cores: float) -> tuple[Size, ...]:
+    """One size; a single time holds for all batches."""
+    from gnomon_planner.plans import Size  # noqa: PLC0415
+
+    times = service_ms * max_batch if len(service_ms) == 1 else service_ms
+    return (Size(_name(memory_mb, cores), memory_mb, cores, tuple(one / MS_PER_S for one in times)[:max_batch]),)
+
+
+def timeouts_of(text: str) -> tuple[float, ...]:
+    """Seconds, of `first:last:step` or a list of milliseconds.
+
+    Raises:
+        WrongCommand: it is neither.
+
+    """
+    try:
+        if ":" in text:
+            first, last, step = (float(part) for part in text.split(":"))
+            count = math.floor((last - first) / step + 1e-9) + 1 if step > 0.0 else 0
+            found = [first + number * step for number in range(min(count, MOST_TIMEOUTS + 1))]
+        else:
+            found = sorted({float(part) for part in text.split(",")})
+    except (ValueError, OverflowError):
+        raise WrongCommand(f"{text!r} names no timeouts.", "Write 10:500:10 or 5,10,20, in milliseconds.") from None
+    if not 0 < len(found) <= MOST_TIMEOUTS:
+        raise WrongCommand(f"{text!r} names no timeouts, or more than {MOST_TIMEOUTS}.")
+    return tuple(one / MS_PER_S for one in found)
+
+
+def _modelled(cells: Any, max_batch: int) -> tuple[Size, ...]:
+    from gnomon_planner.plans import Size  # noqa: PLC0415
+    from gnomon_planner.service_time import Measured, fitted  # noqa: PLC0415
+
+    model = fitted([Measured(float(one["memory_mb"]), int(one["batch"]), float(one["ms"]) / MS_PER_S) for one in cells])
+    batches = min(max_batch, model.batches[1])
+    first, last = model.sizes
+    memories = [first + 64.0 * number for number in range(int((last - first) // 64.0) + 1)]
+    return tuple(Size(_name(one, None), one, one / MB_PER_VCPU, model.row(one, batches)) for one in memories)
+
+
+def _name(memory_mb: float, cores: object) -> str:
+    return f"{memory_mb:.0f} MB" if cores is None else f"{cores:g} core{'' if cores == 1 else 's'}, {memory_mb:.0f} MB"
+
+
+def _read(file: Path) -> Mapping[str, Any]:
+    try:
+        document = json.loads(file.read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError) as error:
+        raise WrongCommand(f"{file} is no JSON: {error}.") from None
+    if not isinstance(document, Mapping):
+        raise WrongCommand(f"{file} holds no JSON object.", FORMS)
+    return document

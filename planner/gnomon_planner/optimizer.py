@@ -1,0 +1,169 @@
+"""The cheapest plan that meets a percentile, the quickest within a budget, and all that no other plan beats in both.
+
+A plan is a size of instance (memory on Lambda, cores elsewhere), a largest batch B and a timeout T. A `Landscape` has the
+percentile and the cost per request of every combination (BATCH, Eqs. 1–3): nothing is left out, so that the best is the best. A
+combination whose batches an instance cannot serve has infinite latency and cost.
+
+Where instances are held, their number costs more time than all the rest, so that the landscape has an estimate of it. The best
+candidates by that are settled with their exact number and the wait for an instance in their latency. Whatever is chosen is
+predicted once more by the exact latency, and passed over if it does not hold what the landscape promised.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from itertools import islice
+
+import numpy as np
+import numpy.typing as npt
+
+from gnomon_core.errors import bad_request
+from gnomon_planner.billing import Billing
+from gnomon_planner.buffer import BufferPlan
+from gnomon_planner.counting import Array
+from gnomon_planner.latency import quantile
+from gnomon_planner.maps import Map
+from gnomon_planner.plans import Choice, Plan, Space
+from gnomon_planner.sweep import Waits
+
+PER_MILLION = 1e6
+DIRECTIONS = (("smaller instance", "larger instance"), ("smaller batch", "larger batch"), ("shorter wait", "longer wait"))
+
+Place = tuple[int, int, int]
+
+
+class Landscape:
+    """Every combination's percentile (seconds) and cost (dollars per request), both (sizes, batches, timeouts)."""
+
+    def __init__(self, process: Map, space: Space, billing: Billing, percent: float) -> None:
+        quantile(percent)
+        self.process, self.space, self.billing, self.percent = process, space, billing, percent
+        shape = (len(space.sizes), len(space.batches), len(space.timeouts_s))
+        self.latency_s, self.usd_per_request = np.full(shape, math.inf), np.full(shape, math.inf)
+        waits = Waits(process, space.batches, space.timeouts_s)
+        for number, batch in enumerate(space.batches):
+            able = [row for row, size in enumerate(space.sizes) if len(size.service_s) >= batch]
+            if able:
+                sizes = [space.sizes[row] for row in able]
+                service_s = np.array([size.service_s[:batch] for size in sizes])
+                self.latency_s[able, number] = waits[batch].percentiles(service_s, percent)
+                self.usd_per_request[able, number] = billing.costs(process, sizes, service_s, waits[batch])
+        if not np.isfinite(self.latency_s).any():
+            raise bad_request("no_plan", "No size of instance can serve any of these batches.", "Give service times for them.")
+
+    def cheapest(self, slo_s: float) -> Choice:
+        """Eq. 2: the least cost whose percentile is at most the SLO; where there is none, the least percentile.
+
+        Raises:
+            GnomonError: 400 `bad_slo`.
+
+        """
+        if not slo_s > 0.0:
+            raise bad_request("bad_slo", f"An SLO of {slo_s:g} s.", "An SLO is a positive time.")
+        order_by = (self.usd_per_request, self.latency_s)
+        best = self._best(self.latency_s <= slo_s, order_by, _cost, lambda plan: plan.latency_s <= slo_s)
+        if best is not None:
+            return Choice(best)
+        nearest = self._nearest(self.latency_s, _percentile)
+        promised = f"the least that can be had is {nearest.latency_s * 1e3:.1f} ms"
+        return Choice(nearest, f"No plan has its P{self.percent:g} within {slo_s * 1e3:g} ms; {promised}.")
+
+    def quickest(self, budget_usd: float) -> Choice:
+        """Eq. 3: the least percentile that costs at most the budget per request; where there is none, the least cost.
+
+        Raises:
+            GnomonError: 400 `bad_budget`.
+
+        """
+        if not budget_usd > 0.0:
+            raise bad_request("bad_budget", f"A budget of {budget_usd:g} dollars.", "A budget is a positive price per request.")
+        # Where costs are estimates, those somewhat above the budget may still be within it.
+        slack = 1.0 if self.billing.candidates == 1 else 1.5
+        best = self._best(
+            self.usd_per_request <= budget_usd * slack,
+            (self.latency_s, self.usd_per_request),
+            _percentile,
+            lambda plan: plan.usd_per_request <= budget_usd,
+        )
+        if best is not None:
+            return Choice(best)
+        nearest = self._nearest(self.usd_per_request, _cost)
+        asked, least = budget_usd * PER_MILLION, nearest.usd_per_request * PER_MILLION
+        return Choice(nearest, f"No plan costs at most ${asked:.4g} per million requests; the least is ${least:.4g}.")
+
+    def front(self) -> list[Plan]:
+        """The plans that no other one beats in both percentile and cost, as the landscape has them; quickest first."""
+        seconds, dollars = self.latency_s.ravel(), self.usd_per_request.ravel()
+        found, least = [], math.inf
+        for index in np.lexsort((dollars, seconds)):
+            if dollars[index] < least:
+                least = float(dollars[index])
+                found.append(self.estimate(self._place(int(index))))
+        return found
+
+    def estimate(self, place: Place) -> Plan:
+        """The plan at a place of the landscape, with what the landscape says of it."""
+        size, batch, timeout = place
+        buffer = BufferPlan(self.space.batches[batch], self.space.timeouts_s[timeout])
+        return Plan(self.space.sizes[size], buffer, float(self.latency_s[place]), float(self.usd_per_request[place]))
+
+    def exactly(self, plan: Plan) -> Plan:
+        """The same with its exact percentile and cost; where instances are held, with their number and the wait for one."""
+        settled = self.billing.settled(self.process, plan)
+        return replace(settled, latency_s=settled.latency(self.process).percentile(self.percent))
+
+    def neighbours(self, plan: Plan) -> Iterator[tuple[str, Plan]]:
+        """The plans one step away in each direction, exactly, and in which direction."""
+        space = self.space
+        place = (
+            space.sizes.index(plan.size),
+            space.batches.index(plan.buffer.batch),
+            space.timeouts_s.index(plan.buffer.timeout_s),
+        )
+        for axis, words in enumerate(DIRECTIONS):
+            for step, word in zip((-1, 1), words, strict=True):
+                other = list(place)
+                other[axis] += step
+                if not 0 <= other[axis] < self.latency_s.shape[axis]:
+                    continue
+                found = self.estimate((other[0], other[1], other[2]))
+                if math.isfinite(found.latency_s):
+                    yield word, self.exactly(found)
+
+    def _best(
+        self,
+        within: npt.NDArray[np.bool_],
+        order_by: tuple[Array, Array],
+        goal: Callable[[Plan], float],
+        meets: Callable[[Plan], bool],
+    ) -> Plan | None:
+        """The best of those `within` that meets the constraint exactly."""
+        indices = np.flatnonzero(within)
+        first, second = (values.ravel()[indices] for values in order_by)
+        plans = self._exact(indices[np.lexsort((second, first))])
+        found = [plan for plan in islice(plans, self.billing.candidates) if meets(plan)]
+        # The rest is in order of an estimate: the first of them that meets the constraint is as good as any.
+        return min(found, key=goal) if found else next((plan for plan in plans if meets(plan)), None)
+
+    def _nearest(self, values: Array, goal: Callable[[Plan], float]) -> Plan:
+        order = np.argsort(values, axis=None, kind="stable")
+        return min(self._exact(order[: self.billing.candidates]), key=goal)
+
+    def _exact(self, order: npt.NDArray[np.intp]) -> Iterator[Plan]:
+        return (
+            self.exactly(self.estimate(self._place(int(index)))) for index in order if np.isfinite(self.latency_s.flat[index])
+        )
+
+    def _place(self, index: int) -> Place:
+        size, batch, timeout = np.unravel_index(index, self.latency_s.shape)
+        return int(size), int(batch), int(timeout)
+
+
+def _cost(plan: Plan) -> float:
+    return plan.usd_per_request
+
+
+def _percentile(plan: Plan) -> float:
+    return plan.latency_s
