@@ -20,6 +20,7 @@ An alarm says since when, which is where g last left 0: the counts from there on
 
 from __future__ import annotations
 
+import functools
 import math
 from collections import deque
 from collections.abc import Iterable
@@ -63,20 +64,25 @@ class Reference:
 
     def threshold(self, rule: ChangeRule) -> float:
         """h: each direction raises a false alarm every 2·false_alarm_s."""
-        wanted = rule.false_alarm_s * self.spread_per_s(rule)
-        low, high = 0.0, 1.0
-        while math.expm1(high) - high < wanted:
-            low, high = high, 2.0 * high
-        for _ in range(60):
-            middle = (low + high) / 2.0
-            low, high = (middle, high) if math.expm1(middle) - middle < wanted else (low, middle)
-        return high
+        return _height(rule.false_alarm_s * self.spread_per_s(rule))
 
     def delay_s(self, rule: ChangeRule, change: float) -> float:
         """How long a change to rate·(1 + change) goes unnoticed on average; infinite for less than about half the margin."""
         step = math.log1p(math.copysign(rule.margin, change))
         drift = (self.rate_rps * ((1.0 + change) * step - math.copysign(rule.margin, change))) / self.dispersion
         return self.threshold(rule) / drift if drift > 0.0 else math.inf
+
+
+@functools.lru_cache(maxsize=64)
+def _height(wanted: float) -> float:
+    """The h with e^h − h − 1 = wanted; asked for once a bin, and the same for as long as a fit holds."""
+    low, high = 0.0, 1.0
+    while math.expm1(high) - high < wanted:
+        low, high = high, 2.0 * high
+    for _ in range(60):
+        middle = (low + high) / 2.0
+        low, high = (middle, high) if math.expm1(middle) - middle < wanted else (low, middle)
+    return high
 
 
 @dataclass(frozen=True, slots=True)

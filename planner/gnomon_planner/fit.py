@@ -24,7 +24,7 @@ from gnomon_planner.composed import DECAYS, composed, regular
 from gnomon_planner.maps import Map
 from gnomon_planner.modulated import MOST_CHAINS, modulated
 from gnomon_planner.samples import Estimate, GapStatistics, Sample, of_map
-from gnomon_planner.two_phases import Shape, decay_for, map2
+from gnomon_planner.two_phases import Shape, decay_for, map2, mmpp2
 
 # Fewer gaps than this say how quickly requests arrive, and no more.
 FEWEST_GAPS = 30
@@ -165,9 +165,11 @@ def _of_gaps(mean_s: float, gaps: GapStatistics, sample: Sample) -> Iterator[tup
         slow = max(sample.dispersions[-1].value - scv, 0.0) / max(scv - 1.0, 1e-9)
         decays["I(w)"] = slow / (1.0 + slow)
     for by, decay in decays.items():
-        process, _ = map2(mean_s, Shape(scv, skewness, decay))
+        # Where an MMPP(2) has the same law as the MAP(2), its rates are the ones that people can read.
+        modulated_two = scv > 1.0 and decay > 0.0
+        process, _ = (mmpp2 if modulated_two else map2)(mean_s, Shape(scv, skewness, decay))
         if process.order > 1:
-            yield f"MAP(2) by {by}", process
+            yield f"{'MMPP' if modulated_two else 'MAP'}(2) by {by}", process
     for factors in (2, 3):
         product = composed(mean_s, gaps, factors)
         if product is not None:

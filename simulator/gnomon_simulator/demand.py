@@ -37,7 +37,7 @@ def read_demand(path: Path, function: str | None = None) -> Trace | list[float]:
                 return read_trace(path, function)
             if function is not None:
                 raise bad_request("unknown_trace_function", f"{path.name} has no columns.", "Only a trace with t_seconds has.")
-            if first.startswith("{") and first.rstrip().endswith("}") and next(lines, "").startswith("{"):
+            if _is_record(first):
                 return recorded(path)
         with open_text(path) as lines:
             return _of_json(path, lines.read()) if first[:1] in ("{", "[") else _stamps(path, list(lines))
@@ -50,6 +50,15 @@ def stretch(demand: Trace | list[float], start_s: float = 0.0, duration_s: float
     if isinstance(demand, Trace):
         return demand.slice(start_s, duration_s)
     return demand if start_s == 0.0 and duration_s is None else selected(demand, start_s, duration_s)
+
+
+def _is_record(line: str) -> bool:
+    """Whether a file's first line is a whole document of a recorded run, and not the only one of a file of demand."""
+    try:
+        document = json.loads(line)
+    except ValueError:
+        return False
+    return isinstance(document, dict) and not {"counts", "times_s"} & document.keys()
 
 
 def _stamps(path: Path, lines: list[str]) -> list[float]:

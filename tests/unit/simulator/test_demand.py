@@ -23,6 +23,7 @@ from gnomon_simulator.traces import Trace
         ('{"times_s": [0.5, 1.5]}', [0.5, 1.5]),
         ('{\n "bin_s": 60,\n "counts": [3, 4]\n}', Trace(60.0, (3.0, 4.0))),
         ('{"id": 1, "sent_s": 2.0}\n{"id": 2, "sent_s": 1.0}\n', [1.0, 2.0]),
+        ('{"id": 1, "sent_s": 2.0}\n', [2.0]),
         ("", []),
     ],
 )
@@ -48,6 +49,7 @@ def test_a_column_is_chosen_by_its_name(tmp_path: Path) -> None:
         ("1.0\nsoon\n", "line 2"),
         ("[1, 2", "line 1 is not JSON"),
         ('{"counts": [1]}', "bin_s"),
+        ('{"id": 1}\n{"sent_s": "x"}\n', "line 2"),
         ('["soon"]', "times_s"),
         ("t_seconds,count\n0,x\n", "line 2"),
         ("\x00\xff", "neither"),
