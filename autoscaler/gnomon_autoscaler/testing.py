@@ -19,7 +19,7 @@ from gnomon_autoscaler.windows import BIN_S
 from gnomon_core.blocks import Block, Layers
 from gnomon_core.errors import GnomonError
 from gnomon_core.fleet import Instance, InstanceKind, InstanceState, Node
-from gnomon_core.pairs import Pair
+from gnomon_core.pairs import MAX_SHADOWS, Pair
 from gnomon_core.profiles import LatencyTable, Loading, ModelProfile, Network
 from gnomon_core.scaling import (
     Action,
@@ -31,6 +31,7 @@ from gnomon_core.scaling import (
     DestroyShadow,
     FunctionLoad,
     LoadCounters,
+    PromoteShadow,
     Resize,
 )
 from gnomon_core.settings import Settings
@@ -95,7 +96,7 @@ class MemoryFleet:
                 known.instances[instance.id] = replace(instance, state=InstanceState.READY)
                 body = known.instances.get(instance.partner or "")
                 if body is not None:
-                    known.instances[body.id] = replace(body, partner=instance.id, pair=instance.pair)
+                    known.instances[body.id] = _working(body, instance.id, instance.pair)
         requested, known.requested = known.requested, None
         arrivals, concurrency_s, busy_s = known.totals
         # Steady rates make fractions of requests; the gateway counts whole ones.
@@ -127,8 +128,15 @@ class MemoryFleet:
                     self._create_shadow(function, known, body, pair)
                 case ChangeShadow(id_, pair):
                     shadow = known.instances[id_]
-                    for each in (id_, shadow.partner or ""):
-                        known.instances[each] = replace(known.instances[each], pair=pair)
+                    known.instances[id_] = replace(shadow, pair=pair)
+                    if shadow.state is InstanceState.READY and shadow.partner in known.instances:
+                        known.instances[shadow.partner] = _working(known.instances[shadow.partner], id_, pair)
+                case PromoteShadow(id_):
+                    shadow = known.instances[id_]
+                    starting = replace(shadow, kind=InstanceKind.BODY, state=InstanceState.STARTING, partner=None, pair=None)
+                    known.instances[id_] = replace(starting, memory_bytes=MEMORY_BYTES, started_s=self._now_s())
+                    if shadow.partner in known.instances:
+                        known.instances[shadow.partner] = _working(known.instances[shadow.partner], id_, None)
                 case Resize(id_, cores):
                     known.instances[id_] = replace(known.instances[id_], cores=cores)
                 case _:
@@ -146,8 +154,9 @@ class MemoryFleet:
 
     def _create_shadow(self, function: str, known: MemoryFunction, body_id: str, pair: Pair) -> None:
         body = known.instances.get(body_id)
-        if body is None or body.partner is not None or any(one.partner == body_id for one in known.instances.values()):
-            raise GnomonError(409, "no_such_body", f"{body_id} has gone or has a Shadow.", "Look again.")
+        shadows = [one for one in known.instances.values() if one.kind is InstanceKind.SHADOW and one.partner == body_id]
+        if body is None or len(shadows) >= MAX_SHADOWS:
+            raise GnomonError(409, "no_such_body", f"{body_id} has gone or has {MAX_SHADOWS} Shadows.", "Look again.")
         place = pair.node or body.node
         if not any(node.name == place and node.free_cores >= pair.shadow_cores for node in self._seen_nodes()):
             raise GnomonError(503, "no_capacity", f"{place} has no {pair.shadow_cores} cores free.", "Add a node.")
@@ -159,15 +168,15 @@ class MemoryFleet:
         known.instances[made.id] = made
 
     def _end(self, known: MemoryFunction, id_: str) -> None:
-        """A Body takes its Shadow along; a Shadow leaves its Body alone."""
+        """A Body takes its Shadows along; a Shadow leaves its Body without it."""
         ended = known.instances.pop(id_, None)
         if ended is None:
             return
         for other in list(known.instances.values()):
             if other.partner == id_ and other.kind is InstanceKind.SHADOW:
                 del known.instances[other.id]
-            elif other.partner == id_:
-                known.instances[other.id] = replace(other, partner=None, pair=None)
+            elif id_ in other.shadows:
+                known.instances[other.id] = _working(other, id_, None)
 
     def _seen_nodes(self) -> tuple[Node, ...]:
         used = {name: 0 for name, _ in self._nodes}
@@ -301,3 +310,9 @@ def made_up_profile(
         transfer_seconds_per_byte=transfer_seconds_per_byte,
         network=network,
     )
+
+
+def _working(body: Instance, shadow: str, pair: Pair | None) -> Instance:
+    """The Body as it does this with one of its Shadows, or nothing any more."""
+    shadows = {**body.shadows, shadow: pair}
+    return body.working_with({name: doing for name, doing in shadows.items() if doing is not None})

@@ -10,12 +10,13 @@ from hypothesis import strategies as st
 from gnomon_autoscaler.policies.asyfunc import AsyFunc, Options
 from gnomon_autoscaler.policies.asyfunc.knowledge import Knowledge
 from gnomon_autoscaler.policies.asyfunc.sustained import sustained
+from gnomon_autoscaler.registry import BUILT_IN, Offer
 from gnomon_autoscaler.states import state_from_json, state_to_json
 from gnomon_autoscaler.testing import BlockPlan, Timeline, made_up_profile
 from gnomon_core.fleet import Instance, InstanceKind, InstanceState, Node
 from gnomon_core.pairs import Pair, best_split, pair_seconds
 from gnomon_core.profiles import ModelProfile, Network
-from gnomon_core.scaling import CreateBody, CreateShadow, DestroyBody, DestroyShadow, History, Observation, PolicyState
+from gnomon_core.scaling import CreateBody, CreateShadow, DestroyBody, DestroyShadow, History, Observation, PolicyState, Resize
 from gnomon_core.settings import ScaleSettings, Settings
 
 BLOCKS = st.lists(
@@ -61,6 +62,7 @@ def any_options(draw: st.DrawFn) -> Options:
         gain=draw(st.booleans()),
         other_nodes=draw(st.booleans()),
         backlog=draw(st.booleans()),
+        burst_cores=draw(st.sampled_from(["shadow", "resize", "either"])),
     )
 
 
@@ -130,9 +132,19 @@ def test_no_decision_asks_for_what_is_not_there(seen: Observation, options: Opti
                 assert action.pair.node != body.node
                 assert seen.profile is not None
                 assert seen.profile.network is not None
+            assert options.burst_cores != "resize"
             blocks = seen.profile.layers.blocks if seen.profile else ()
             assert all(blocks[number].splittable for number in action.pair.blocks)
             assert all(0 <= there < size for size, there in enumerate(action.pair.split, start=1))
+        if isinstance(action, Resize):
+            body = by_id[action.id]
+            assert (body.kind, body.state) == (InstanceKind.BODY, InstanceState.READY)
+            assert body.id not in paired | ending
+            assert body.cores < action.cores <= seen.settings.max_cores
+            paired.add(body.id)  # it grows once, and no Shadow is made for it as well
+            free[body.node] -= action.cores - body.cores
+            assert options.layers
+            assert options.burst_cores != "shadow"
     assert min(free.values()) >= -1e-9
     # A Body that ends takes its Shadow along; a Shadow without a Body does not stay.
     live = {body.id for body in seen.live} - ending
@@ -211,3 +223,23 @@ def test_a_constant_load_settles(profile: ModelProfile, pairs_rps: int, slo_s: f
     line.play(120)
     assert [action for _, decision in line.decisions for action in decision.actions] == before
     assert not line.errors
+
+
+@given(profiles(), any_options(), st.lists(st.integers(0, 150), min_size=1, max_size=12), st.integers(1, 4))
+@settings(deadline=None, max_examples=40)
+def test_what_bursts_take_is_given_back(profile: ModelProfile, options: Options, bursts: list[int], most: int) -> None:
+    options = replace(options, layers=True)
+    policies = {**BUILT_IN, "asyfunc": Offer(lambda _: AsyFunc("asyfunc", options), "Any reading.")}
+    chosen = Settings(autoscaler="asyfunc", slo_s=1.0, max_batch=8, max_cores=4, scale=ScaleSettings(min=1, max=most))
+    line = Timeline(chosen, nodes=(("n1", 12), ("n2", 9)), start_s=0.5, profile=profile, policies=policies)
+    born = {body.id: body.cores for body in line.instances.values()}
+    for rate_rps in [*bursts, 0]:
+        line.rps = float(rate_rps)
+        for _ in range(6 if rate_rps else 60):
+            line.play(0.5)
+            for body in line.instances.values():
+                assert body.cores >= born.setdefault(body.id, body.cores)
+        assert line.live <= most
+    assert line.shadows == []
+    assert {body.id: body.cores for body in line.instances.values()} == {name: born[name] for name in line.instances}
+    assert "grown" not in line.runner.state.values
