@@ -20,9 +20,7 @@ from gnomon_gateway.serving.pair_metrics import PairMetrics
 ONE, TWO = Pair(1, (0, 1), (0, 1, 1, 1)), Pair(2, (0, 1), (0, 0, 1, 2))
 BOTH = together((ONE, TWO))
 # 0.1 s a sample on one core, half of that on two.
-PROFILE = made_up_profile(
-    (BlockPlan(0.5, 1000), BlockPlan(0.5, 1000)), (0.1, 0.2, 0.3, 0.4), cores=(1, 2)
-)
+PROFILE = made_up_profile((BlockPlan(0.5, 1000), BlockPlan(0.5, 1000)), (0.1, 0.2, 0.3, 0.4), cores=(1, 2))
 
 
 def test_a_body_names_its_shadows_in_their_order() -> None:

@@ -53,9 +53,7 @@ def sharing(known: Knowledge, options: Options, body: Instance, shadows: Sequenc
     return known.rates.dealt(body.cores, pair) if pair is not None and options.max_shadows > 1 else pair
 
 
-def another(
-    known: Knowledge, options: Options, body: Instance, pair: Pair, *, room: Room, rate_rps: float
-) -> Another | None:
+def another(known: Knowledge, options: Options, body: Instance, pair: Pair, *, room: Room, rate_rps: float) -> Another | None:
     """The Shadow of best η that a Body could have beside those that it has; None where none would help."""
     parameter_bytes = known.profile.layers.parameter_bytes(pair.blocks)
     memory_bytes = known.profile.memory_bytes(0 if options.weight_mode == "shared" else parameter_bytes)
