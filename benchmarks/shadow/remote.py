@@ -58,7 +58,7 @@ READY_S = 10.0
 
 def main(pace: Pace) -> None:
     cpus = two_cpus()
-    found = hand_overs(5 if pace.quick else 21, cpus)
+    found = hand_overs(2 if pace.quick else 21, cpus)
     network = network_of(found)
     step(f"one way: {1e6 * network.fixed_s:.0f} µs and {1e9 * network.seconds_per_byte:.2f} ms/MB")
     figures = [
@@ -66,7 +66,7 @@ def main(pace: Pace) -> None:
         for (way, size), values in sorted(found.items())
         if way != "back and merged"
     ]
-    turns = 6 if pace.quick else 30
+    turns = 4 if pace.quick else 30
     model = stored(MODEL)
     profile = replace(measured_profile(model, 2 if pace.quick else 3), network=network)
     for batch, seen in pairs(model, profile, cpus, turns).items():
