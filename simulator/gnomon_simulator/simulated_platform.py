@@ -133,9 +133,7 @@ class SimulatedPlatform:
         if shadow.state is InstanceState.READY and shadow.partner in self._live:
             changed(self._work_with(shadow.partner, shadow_id, pair))
 
-    def promote_shadow(
-        self, shadow_id: str, changed: Callable[[Instance], None], ready: Callable[[Instance], None]
-    ) -> Instance:
+    def promote_shadow(self, shadow_id: str, changed: Callable[[Instance], None], ready: Callable[[Instance], None]) -> Instance:
         """Let a Shadow become a Body, STARTING; `changed` is called with its Body when it is alone, then `ready`.
 
         Raises:
@@ -170,7 +168,7 @@ class SimulatedPlatform:
         self._change(instance_id, state=InstanceState.DRAINING)
 
     def destroy(self, instance_id: str) -> Instance | None:
-        """The instance ends now, a Body with its Shadows. A Shadow's Body goes on without it and is returned. Unknown ids are none."""
+        """The instance ends now, a Body with its Shadows. The Body of a Shadow goes on without it and is returned, else None."""
         life = self._live.pop(instance_id, None)
         if life is None:
             return None

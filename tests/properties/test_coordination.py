@@ -1,7 +1,8 @@
 """Whatever happens in whatever order, pairs end up as they are wished for, and everybody believes the same.
 
 A node in miniature: a supervisor, a platform and instances that keep to the protocol, each behind queues that are delivered in
-any order, beside the real coordination. Instances die, coordinators are replaced in the middle of anything, wishes come and go.
+any order, beside the real coordination. Instances die, coordinators are replaced in the middle of anything, wishes come and go,
+and some Shadows become Bodies.
 When it is quiet again, what the Bodies do, what the table says and what the platform believes is one and the same.
 """
 
@@ -61,6 +62,11 @@ class Process:
     """A Body's by Shadow, a Shadow's own by its name."""
     pairs: dict[str, PairSaid] = field(default_factory=dict)
     """What a Body does with each of its Shadows."""
+    loads: bool = False
+    whole: bool = False
+    """Of a Shadow: whether it loads the rest of the model, and whether it has it."""
+    called: Kind = Kind.EMPTY
+    """What the supervisor takes it for."""
 
     def obey(self, message: dict[str, Any], world: World) -> None:
         if message["epoch"] < self.epoch:
@@ -136,8 +142,26 @@ class Process:
             link.close(self, world)
         self.say(world, say="unpaired", shadow=shadow, reason="")
 
+    def _promote(self, _message: dict[str, Any], world: World) -> None:
+        self.loads = not self.whole
+        if self.whole:
+            self.say(world, say="complete", shadow=self.shadow)
+
+    def load_rest(self, world: World) -> None:
+        """The last piece of the model has come."""
+        self.loads, self.whole = False, True
+        self.say(world, say="complete", shadow=self.shadow)
+
+    def _serve(self, _message: dict[str, Any], world: World) -> None:
+        assert self.whole, "it is to serve what it does not hold"
+        for link in self.links.values():
+            link.close(self, world)
+        self.kind, self.shadow, self.body, self.links = Kind.BODY, None, None, {}
+        world.hellos.append(self)
+
     def _stop(self, _message: dict[str, Any], world: World) -> None:
-        world.die(self)
+        if self.kind is not Kind.BODY:
+            world.die(self)
 
 
 class World:
@@ -155,6 +179,9 @@ class World:
         self.told: deque[dict[str, Any]] = deque()
         self.wanted: dict[str, Task] = {}
         self.ended: set[str] = set()
+        self.rising: set[str] = set()
+        """Shadows that are to become Bodies."""
+        self.hellos: deque[Process] = deque()
         self.bereaved: set[str] = set()
         """Shadows that have died, or whose Bodies have."""
         self.slow = False
@@ -176,8 +203,7 @@ class World:
         self.to_supervisor.clear()
         self.from_supervisor.clear()
         for name, process in self.kept.items():
-            kind = Kind.BODY if process.kind is Kind.BODY else Kind.EMPTY if name.startswith("pool") else Kind.SHADOW
-            self.from_supervisor.append(("found", name, kind))
+            self.from_supervisor.append(("found", name, process.called))
         while self.from_supervisor:
             self._hear_supervisor()
         self.coordination.pool.resize(1, self.now_s)
@@ -194,6 +220,8 @@ class World:
     def _wish(self, shadow: str) -> None:
         if shadow in self.wanted:
             self.coordination.create(self.wanted[shadow], LAYERS, Papers(()), self.now_s)
+        if shadow in self.wanted and shadow in self.rising:
+            self.coordination.promote(shadow, Papers(()), self.now_s)
 
     def carry_out(self) -> None:
         while effects := self.coordination.take():
@@ -239,7 +267,7 @@ class World:
     # the supervisor
 
     def make(self, name: str, kind: Kind) -> Process:
-        process = self.kept[name] = Process(name, kind)
+        process = self.kept[name] = Process(name, kind, called=kind)
         self.from_supervisor.append(("found", name, kind))
         return process
 
@@ -263,7 +291,9 @@ class World:
 
     def _hear_supervisor(self) -> None:
         what, name, kind = self.from_supervisor.popleft()
-        if what == "found":
+        if what == "promoted":
+            self.coordination.promoted(name)
+        elif what == "found":
             if name in self.kept:
                 self.links[name] = self.kept[name]
             self.coordination.found(name, kind, self.now_s)
@@ -284,12 +314,12 @@ class World:
             case Assign(container, shadow, _):
                 if container in self.kept:
                     process = self.kept.pop(container)
-                    process.name = shadow
+                    process.name, process.called = shadow, Kind.SHADOW
                     self.kept[shadow] = process
                     self.to_coordinator.setdefault(shadow, deque()).extend(self.to_coordinator.pop(container, ()))
             case Kill(name):
                 if name in self.kept:
-                    assert self.kept[name].kind is not Kind.BODY, "a coordinator never ends a Body"
+                    assert self.kept[name].called is not Kind.BODY, "a coordinator never ends a Body"
                     self.die(self.kept[name])
 
     # the platform
@@ -310,6 +340,17 @@ class World:
             self.wanted.pop(shadow, None)
             self.ended.discard(shadow)
 
+    def _welcome(self) -> None:
+        """A Shadow has said its first word as a Body, on the channel that the platform gave it."""
+        process = self.hellos.popleft()
+        if not process.alive or process.name in self.ended:
+            return
+        self.wanted.pop(process.name, None)
+        for shadows in self.believed.values():
+            shadows.discard(process.name)
+        process.called = Kind.BODY
+        self.from_supervisor.append(("promoted", process.name, Kind.BODY))
+
     # what may happen next
 
     def quiet_steps(self) -> list[Callable[[], None]]:
@@ -322,9 +363,11 @@ class World:
             (self.from_supervisor, self._hear_supervisor),
             (self.wishes, self._grant),
             (self.told, self._listen),
+            (self.hellos, self._welcome),
         ):
             if queue:
                 steps.append(act)
+        steps += [lambda process=process: process.load_rest(self) for process in self.kept.values() if process.loads]
         return steps
 
     def _obey(self, process: Process) -> None:
@@ -344,7 +387,7 @@ class World:
         self.pass_time(0.0)
 
     def disturb(self) -> None:
-        what = self.chance.choice(["body", "create", "create", "destroy", "change", "kill", "restart", "time"])
+        what = self.chance.choice(["body", "create", "create", "destroy", "change", "promote", "kill", "restart", "time"])
         bodies = [name for name, process in self.kept.items() if process.kind is Kind.BODY]
         if what == "body" and len(bodies) < 3:
             self.names += 1
@@ -357,6 +400,10 @@ class World:
             self.wishes.append(lambda: self.coordination.destroy(shadow, self.now_s))
         elif what == "change" and self.wanted:
             self._alter(self.chance.choice(sorted(self.wanted)))
+        elif what == "promote" and self.wanted:
+            rising = self.chance.choice(sorted(self.wanted))
+            self.rising.add(rising)
+            self.wishes.append(lambda: self.coordination.promote(rising, Papers(()), self.now_s))
         elif what == "kill" and self.kept:
             self.die(self.kept[self.chance.choice(sorted(self.kept))])
         elif what == "restart" and self.chance.random() < 0.3:
@@ -380,6 +427,8 @@ class World:
         return tuple(sorted(self.chance.sample(range(4), self.chance.randint(1, 3))))
 
     def _alter(self, shadow: str) -> None:
+        if shadow in self.rising:
+            return
         task = self.wanted[shadow] = replace(self.wanted[shadow], blocks=self._blocks())
         change = Change(task.cores, task.cpus, task.blocks, task.split)
         self.wishes.append(lambda: self.coordination.change(shadow, change, self.now_s))
@@ -415,6 +464,7 @@ def test_when_it_is_quiet_everybody_believes_the_same_and_it_is_what_was_wished(
         else:
             world.disturb()
     world.calm_down()
+    assert not world.rising & set(world.wanted), "a Shadow that was to become a Body is none"
     bodies = {name: process for name, process in world.kept.items() if process.kind is Kind.BODY}
     for name, body in bodies.items():
         row = world.coordination.table.get(name)
