@@ -29,10 +29,12 @@ MOST_TURNS = 9
 def main(pace: Pace) -> None:
     figures: list[Figure] = []
     cpus = two_cpus()
-    with nursery(cpus) as place:
-        for name in ("efficientnet-lite0",) if pace.quick else CATALOG:
-            figures += points(place, cpus, stored(name), 1.0 if pace.quick else 5.0)
-    write("shadow_curve", figures, repeats=LEAST_TURNS, packages=("gnomon", "torch", "torchvision"), folder=pace.results)
+    for name in ("efficientnet-lite0",) if pace.quick else CATALOG:
+        model = stored(name)
+        with nursery(cpus) as place:
+            figures += points(place, cpus, model, 1.0 if pace.quick else 5.0)
+        # What has been measured is kept, whatever becomes of the next model.
+        write("shadow_curve", figures, repeats=LEAST_TURNS, packages=("gnomon", "torch", "torchvision"), folder=pace.results)
 
 
 def points(place: Nursery, cpus: Cpus, model: StoredModel, budget_s: float) -> list[Figure]:

@@ -26,6 +26,10 @@ CATALOG = {
     "vgg16": "torchvision:vgg16",
     "efficientnet-lite0": "efficientnet-lite0",
     "vit_b_16": "torchvision:vit_b_16",
+    "resnet101": "torchvision:resnet101",
+    "vgg19": "torchvision:vgg19",
+    "efficientnet_b5": "torchvision:efficientnet_b5",
+    "ssd300": "torchvision:ssd300_vgg16",
 }
 MEGABYTE = 1_000_000
 

@@ -183,9 +183,19 @@ def _shape_and_details(family: str, recipe: Any) -> tuple[tuple[int, ...], str, 
 
 
 def _seeded(build: Callable[[], torch.nn.Module]) -> torch.nn.Module:
+    """The module with random weights.
+
+    Weights that are zero before training, as those of a ViT's last layer, are drawn too: every answer would be zero, and any
+    two of them equal.
+    """
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(SEED)
-        return build()
+        module = build()
+        with torch.no_grad():
+            for weight in module.parameters():
+                if weight.dim() > 1 and not weight.any():
+                    weight.normal_(std=0.02)
+        return module
 
 
 def _load(module: torch.nn.Module, weights: Path) -> None:

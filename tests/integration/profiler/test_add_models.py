@@ -64,6 +64,12 @@ def layers_of(entry: ModelEntry) -> Layers:
     return Layers.from_json(json.loads(entry.layers.read_bytes()))
 
 
+def test_random_weights_tell_inputs_apart_also_where_training_begins_with_zeros() -> None:
+    made = load_model("torchvision:vit_b_16")
+    one, other = (torch.randn(1, 3, 224, 224, generator=torch.Generator().manual_seed(seed)) for seed in (0, 1))
+    assert (made.module(one) - made.module(other)).abs().max() > 0.01
+
+
 def test_a_module_in_two_lines(tmp_path: Path) -> None:
     entry = add_model(nn.Linear(4, 2), torch.zeros(1, 4), "linear", tmp_path / "models")
     assert DirectoryRepository(tmp_path / "models").get("linear") == entry
