@@ -17,7 +17,22 @@ from collections.abc import Sequence
 from benchmarks.__main__ import run
 from benchmarks.programs import ended_well
 
-NAMES = ("starts", "pairs", "hand_over", "overhead", "prediction", "curve", "remote", "memory", "kills", "fuzz", "fuzz_node", "fuzz_remote")
+NAMES = (
+    "starts",
+    "pairs",
+    "hand_over",
+    "overhead",
+    "prediction",
+    "curve",
+    "several",
+    "promotion",
+    "remote",
+    "memory",
+    "kills",
+    "fuzz",
+    "fuzz_node",
+    "fuzz_remote",
+)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
