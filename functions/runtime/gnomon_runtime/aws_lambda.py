@@ -20,6 +20,7 @@ import http.client
 import importlib
 import json
 import os
+import tempfile
 import time
 import urllib.error
 import urllib.request
@@ -37,7 +38,6 @@ from gnomon_runtime.application import Application
 from gnomon_runtime.applications import load
 
 MB_PER_CORE = 1769
-FILES = Path("/tmp/gnomon")  # noqa: S108 - a sandbox's only writable place, and its own
 TRANSFER_TIMEOUT_S = 60.0
 
 
@@ -124,10 +124,11 @@ def handler(event: object, context: Any) -> dict[str, Any]:
 
 def _fetch(name: str, place: Mapping[str, str]) -> Path:
     """An object of S3 as a file, whole and verified. The name's ending is kept: readers go by it."""
-    file = FILES / f"{place['sha256']}-{name}"
+    folder = Path(tempfile.gettempdir(), "gnomon")
+    file = folder / f"{place['sha256']}-{name}"
     if file.is_file():
         return file
-    FILES.mkdir(parents=True, exist_ok=True)
+    folder.mkdir(parents=True, exist_ok=True)
     incoming = file.with_suffix(".incoming")
     client = importlib.import_module("boto3").client("s3")
     client.download_file(place["bucket"], place["key"], str(incoming))

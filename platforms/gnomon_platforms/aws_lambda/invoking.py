@@ -88,7 +88,7 @@ class Invoker:
             return Outcome(Fate.REFUSED, reason=str(error), left=tuple(left))
         if call is None:
             return Outcome(Fate.TOO_LARGE, reason=f"a batch of {len(data)} bytes")
-        payload = json.dumps(call.to_json(), separators=(",", ":")).encode()
+        payload = call.payload()
         try:
             answer = self._clients.invoking(patience_s).invoke(
                 FunctionName=target.function, Qualifier=target.version, LogType="Tail", Payload=payload

@@ -29,9 +29,14 @@ PARTS = {
     "": (
         ["gnomon_core", "gnomon_cli", "gnomon_autoscaler", "gnomon_coordinator"],
         # What serves needs the gateway's extra and says so.
-        ["gnomon_cli.composition", "gnomon_cli.serve", "gnomon_cli.run", "gnomon_cli.scaling"],
+        ["gnomon_cli.composition", "gnomon_cli.serve", "gnomon_cli.run", "gnomon_cli.scaling", "gnomon_cli.lambda_profile"],
     ),
-    "gateway": (["gnomon_gateway", "gnomon_platforms", "gnomon_autoscaler", "gnomon_cli"], []),
+    "gateway": (
+        ["gnomon_gateway", "gnomon_platforms", "gnomon_autoscaler", "gnomon_cli"],
+        # AWS Lambda needs boto3, and says so.
+        ["gnomon_platforms.aws_lambda", "gnomon_cli.lambda_profile"],
+    ),
+    "lambda": (["gnomon_platforms.aws_lambda"], []),
     "replay": (["gnomon_simulator"], ["gnomon_simulator.buffer", "gnomon_simulator.markov"]),  # these need the planner's
     "planner": (["gnomon_planner"], []),
     "body": (["gnomon_runtime"], []),

@@ -18,6 +18,7 @@ import re
 import sys
 import threading
 import time
+import uuid
 import zipfile
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -210,6 +211,9 @@ class LambdaService:
             **self.environment,
             **configuration.get("Environment", {}).get("Variables", {}),
         }
+        own = self._folder / f"tmp-{uuid.uuid4().hex}"
+        own.mkdir(parents=True)
+        environment["TMPDIR"] = str(own)
         if zipped:
             environment["PYTHONPATH"] = str(self._runtime())
         python = getattr(sys, "_base_executable", sys.executable) if zipped else sys.executable
