@@ -27,6 +27,7 @@ from gnomon_core.profiles import FORMAT
 
 SERIAL = (0.02, 0.05, 0.10)
 USUAL = 0.05
+SWEPT = (0.1, 1.0, 10.0)
 OTHERS = ((1.0, "private"), (1.5, "shared"), (1.0, "shared"))
 HOUR_S, QUICK_S = 3600.0, 120.0
 SIDE_BY_SIDE = ("asyfunc", "asyfunc- without layers", "asyfunc- without adaptive", "od", "lv", "k-lv", "opt")
@@ -46,12 +47,13 @@ def cells_of(path: Path, *, quick: bool, readings: bool) -> list[Cell]:
     duration_s = QUICK_S if quick else HOUR_S
     whole = read_model(path, None).whole.measured(C_MAX)
     usual, others = (None, ()) if whole else (USUAL, tuple(serial for serial in SERIAL if serial != USUAL))
-    first = Cell(path, usual, 1.5, "private", 1.0, duration_s, readings)
+    first = Cell(path, usual, 1.5, "private", None, duration_s, readings)
     if quick:
         return [first]
     found = [first, *(replace(first, slo=slo, mode=mode, readings=False) for slo, mode in OTHERS)]
     found += [replace(first, serial=serial, slo=slo, readings=False) for serial in others for slo in (1.0, 1.5)]
-    return found + [replace(first, mode=mode, kappa=10.0, readings=False) for mode in ("private", "shared")]
+    found += [replace(first, kappa=kappa, readings=False) for kappa in SWEPT]
+    return [*found, replace(first, mode="shared", kappa=SWEPT[-1], readings=False)]
 
 
 def figures_of(outcome: Outcome) -> list[Figure]:
@@ -88,11 +90,11 @@ def figures_of(outcome: Outcome) -> list[Figure]:
 
 
 def conclusions(outcomes: Iterable[Outcome]) -> list[Figure]:
-    """Of each claim, in how many of the serial fractions it holds, with private weights and κ = 1."""
+    """Of each claim, in how many of the serial fractions it holds, with private weights and κ by the profile."""
     groups: dict[tuple[str, float], list[Outcome]] = {}
     for outcome in outcomes:
         cell = outcome.cell
-        if (cell.mode, cell.kappa) == ("private", 1.0):
+        if (cell.mode, cell.kappa) == ("private", None):
             groups.setdefault((outcome.model, cell.slo), []).append(outcome)
     found: list[Figure] = []
     for (model, slo), group in groups.items():

@@ -63,25 +63,30 @@ READINGS: Mapping[str, Options] = {
     "released after 5 s": Options(release_ticks=10),
     "larger Bodies, no Shadows": Options(burst_cores="resize"),
     "Shadows or larger Bodies": Options(burst_cores="either"),
+    "Shadows become Bodies": Options(promotion=True),
 }
 
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """What is simulated. `serial` None takes the profile as it was measured; `readings` adds other readings of the paper."""
+    """What is simulated.
+
+    `serial` None takes the profile as it was measured, `kappa` None follows from it; `readings` adds other readings of the paper.
+    """
 
     profile: Path
     serial: float | None
     slo: float
     mode: str
-    kappa: float
+    kappa: float | None
     duration_s: float
     readings: bool = False
 
     @property
     def name(self) -> str:
         serial = "measured" if self.serial is None else f"{self.serial:.0%} serial"
-        return f"{self.mode}, {serial}, {self.slo:g} × SLO, κ = {self.kappa:g}"
+        kappa = "κ by profile" if self.kappa is None else f"κ = {self.kappa:g}"
+        return f"{self.mode}, {serial}, {self.slo:g} × SLO, {kappa}"
 
 
 @dataclass(frozen=True, slots=True)

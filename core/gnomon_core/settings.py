@@ -71,7 +71,7 @@ class Settings:
     alpha: float = 0.8
     beta: float = 0.6
     gamma: float = 1.0
-    kappa: float | None = 1.0
+    kappa: float | None = None
     ablation: str = "layers"
     weight_mode: str = "shared"
     burst_cores: str = "shadow"

@@ -188,6 +188,7 @@ def _show(one: ModelProfile, serial_fractions: tuple[float, ...]) -> None:
         price = f"{1e6 * network.fixed_s:.0f} µs + {1e9 * network.seconds_per_byte:.3f} ms/MB, each way"
         click.echo(f"to another node: {price} ({network.source})")
     click.echo(f"memory besides weights: {one.overhead_bytes / 1e6:.1f} MB")
+    click.echo(f"a GMAC: {1000 * one.core_seconds_per_gmac():.1f} core-ms")
     for key, value in one.provenance.items():
         click.echo(f"{key}: {value}")
 

@@ -1,5 +1,7 @@
 """Algorithm 1 as docs/decisions/0011-mls.md settles it; each test is one of its worked examples."""
 
+from dataclasses import replace
+
 import pytest
 
 from gnomon_autoscaler.policies.asyfunc.knowledge import Knowledge
@@ -11,7 +13,7 @@ from gnomon_autoscaler.policies.asyfunc.model_level import (
     scale_out,
     so_many_more,
 )
-from gnomon_autoscaler.policies.asyfunc.options import Options
+from gnomon_autoscaler.policies.asyfunc.options import Options, asyfunc_options
 from gnomon_autoscaler.room import Room
 from gnomon_autoscaler.testing import BlockPlan, made_up_profile
 from gnomon_core.fleet import Instance, InstanceState, Node
@@ -64,6 +66,15 @@ def test_the_unit_of_rho_m_decides_the_cores(unit: float, cores: int) -> None:
     options = Options(kappa=unit)
     known = Knowledge(amdahl, Settings(slo_s=2.0), options)
     assert configurations(known, 1.0)[0].cores == cores
+
+
+def test_kappa_follows_from_the_profile_and_the_objective() -> None:
+    """Four samples of 2 GMACs in 0.5 s on one core: 0.0625 core-seconds per GMAC, an eighth of the SLO."""
+    assert PROFILE.core_seconds_per_gmac() == pytest.approx(0.0625)
+    settings = Settings(slo_s=0.5, max_batch=4)
+    assert Knowledge(PROFILE, settings, asyfunc_options(settings)).kappa == pytest.approx(0.125)
+    chosen = replace(settings, kappa=3.0)
+    assert Knowledge(PROFILE, chosen, asyfunc_options(chosen)).kappa == 3.0
 
 
 def test_the_sum_and_the_objective_move_in_opposite_directions() -> None:

@@ -22,7 +22,7 @@ PROFILE = made_up_profile(
     gmacs=4.0,
     overhead_bytes=100 * MB,
 )
-SETTINGS = Settings(autoscaler="asyfunc", slo_s=1.0, max_batch=8, max_cores=1, scale=ScaleSettings(min=1, max=6))
+SETTINGS = Settings(autoscaler="asyfunc", slo_s=1.0, max_batch=8, max_cores=1, kappa=1.0, scale=ScaleSettings(min=1, max=6))
 
 
 def timeline(settings: Settings = SETTINGS, *, cores: int = 8, start_s: float = 0.5) -> Timeline:

@@ -92,7 +92,7 @@ class Bodies:
             best = configurations(known, rate_rps)[0]
             full = "" if made or promoted else ", but no node has room"
             shadows = f"{many(promoted, 'Shadow')} as Body, " if promoted else ""
-            more = f"{said}: above α = {options.alpha:g}, {shadows}{len(made)} more of {best}{full}"
+            more = f"{said}: above α = {options.alpha:g}, {shadows}{len(made)} more of {best} at κ = {known.kappa:.3g}{full}"
             return max(1, live + promoted + len(made)), more
         if rate_rps < options.beta * rate_max_rps:
             ended = scale_in(known, options, seen.live, rates_rps, rate_rps)

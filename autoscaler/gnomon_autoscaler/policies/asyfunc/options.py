@@ -26,7 +26,8 @@ RELEASE_TICKS = 4
 class Options:
     """How the policy reads the paper.
 
-    `weight_mode` says which loading times hold.
+    `kappa` None follows from the profile and the objective, as it does for a function that does not name one; 1 is the number of
+    the worked examples. `weight_mode` says which loading times hold.
     `layers` and `adaptive` switch layer-level scaling and adaptive scheduling. `shadows_count` lets R_max of the model level
     include Shadows, as Eq. 1 prints it. `overhead_counts` adds what an instance holds besides its weights to m and m_Φ.
     `objective` ranks by Eq. 2 and Eq. 4, throughput per (c + ρ·m), in place of the sum of line 7 and line 15. `contiguous` lets a
