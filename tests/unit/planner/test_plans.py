@@ -1,0 +1,163 @@
+"""The best of all plans, what they cost, and how many instances they need."""
+
+from __future__ import annotations
+
+import itertools
+import math
+
+import numpy as np
+import pytest
+
+from gnomon_core.errors import GnomonError
+from gnomon_planner.billing import Held, PerCall
+from gnomon_planner.buffer import Buffer, BufferPlan
+from gnomon_planner.costs import EC2, HELD, LAMBDA
+from gnomon_planner.instances import fleet_for
+from gnomon_planner.latency import ExactLatency, ServiceTimes
+from gnomon_planner.maps import Map
+from gnomon_planner.optimizer import Landscape
+from gnomon_planner.plans import Size, Space
+from gnomon_planner.sweep import Waits
+from gnomon_simulator.buffer import buffered
+from gnomon_simulator.markov import markov_arrivals
+
+BURSTS = Map.mmpp2((10.0, 120.0), (0.5, 0.5))
+SIZES = tuple(
+    Size(f"{memory} MB", memory, memory / 1769, tuple((0.02 + 0.012 * batch) * 3008 / memory for batch in range(1, most + 1)))
+    for memory, most in ((1280, 4), (2048, 6), (3008, 6))
+)
+SPACE = Space(SIZES, (1, 2, 4, 6), (0.0, 0.02, 0.05, 0.2, math.inf))
+
+
+@pytest.fixture(scope="module")
+def landscape() -> Landscape:
+    return Landscape(BURSTS, SPACE, PerCall(LAMBDA["x86"]), 95.0)
+
+
+@pytest.mark.parametrize(
+    "process",
+    [
+        BURSTS,
+        Map.poisson(50.0),
+        Map.poisson(1e5),
+        Map.poisson(0.01),
+        Map(np.array([[-10.1, 0], [0, -202]]), np.array([[0.1, 10], [200, 2]])),
+    ],
+    ids=["bursts", "poisson", "quick", "slow", "alternating"],
+)
+def test_the_sweep_finds_what_the_exact_latency_says(process: Map) -> None:
+    waits = Waits(process, SPACE.batches, SPACE.timeouts_s)
+    for batch in SPACE.batches:
+        service_s = np.array([size.service_s[:batch] for size in SIZES if len(size.service_s) >= batch])
+        for percent in (50.0, 95.0):
+            found = waits[batch].percentiles(service_s, percent)
+            for (row, service), (column, timeout_s) in itertools.product(enumerate(service_s), enumerate(SPACE.timeouts_s)):
+                exact = ExactLatency(process, BufferPlan(batch, timeout_s), ServiceTimes.fixed(service)).percentile(percent)
+                assert found[row, column] == pytest.approx(exact, rel=5e-4)
+
+
+def test_nothing_cheaper_meets_the_slo(landscape: Landscape) -> None:
+    slo_s = 0.15
+    choice = landscape.cheapest(slo_s)
+    assert not choice.failed
+    assert choice.plan.latency_s <= slo_s
+    every = [
+        landscape.exactly(landscape.estimate(place))
+        for place in itertools.product(range(3), range(4), range(5))
+        if math.isfinite(landscape.latency_s[place])
+    ]
+    assert len(every) == 55
+    assert choice.plan.usd_per_request == min(plan.usd_per_request for plan in every if plan.latency_s <= slo_s)
+    budget = choice.plan.usd_per_request * 1.2
+    quickest = landscape.quickest(budget).plan
+    assert quickest.latency_s == pytest.approx(min(plan.latency_s for plan in every if plan.usd_per_request <= budget), rel=5e-4)
+
+
+def test_no_plan_of_the_front_is_beaten(landscape: Landscape) -> None:
+    front = landscape.front()
+    assert len(front) > 3
+    for one, other in itertools.pairwise(front):
+        assert one.latency_s <= other.latency_s
+        assert one.usd_per_request > other.usd_per_request
+    for latency_s, usd in zip(landscape.latency_s.ravel(), landscape.usd_per_request.ravel(), strict=True):
+        assert not any(latency_s < plan.latency_s and usd < plan.usd_per_request for plan in front)
+
+
+def test_what_cannot_be_met_names_itself_and_the_nearest_plan(landscape: Landscape) -> None:
+    choice = landscape.cheapest(0.01)
+    assert "P95 within 10 ms" in choice.failed
+    # The least: a batch of one on the largest instance, 20 + 12 ms.
+    assert choice.plan.latency_s == pytest.approx(0.032)
+    choice = landscape.quickest(1e-9)
+    assert "$0.001 per million" in choice.failed
+    assert choice.plan.usd_per_request == pytest.approx(landscape.usd_per_request.min())
+    for slo_s in (0.0, -1.0, math.nan):
+        with pytest.raises(GnomonError, match="SLO"):
+            landscape.cheapest(slo_s)
+    with pytest.raises(GnomonError, match="budget"):
+        landscape.quickest(0.0)
+    with pytest.raises(GnomonError, match="serve any of these batches"):
+        Landscape(BURSTS, Space(SIZES, (7,), (0.1,)), PerCall(LAMBDA["x86"]), 95.0)
+
+
+def test_lambda_bills_by_the_millisecond_and_once_did_by_a_hundred() -> None:
+    # 105.2 ms at 1,769 MB.
+    gb = 1769 / 1024
+    for name, billed_s in (("x86", 0.106), ("paper", 0.2)):
+        cost = LAMBDA[name].per_call(1769, np.array([0.1052, 0.3]))
+        assert cost == pytest.approx([gb * billed_s * 1.66667e-5 + 2e-7, gb * 0.3 * 1.66667e-5 + 2e-7])
+
+
+def test_a_request_pays_its_share_of_its_batch() -> None:
+    # Poisson, λT = 1, B = 2: e^-1 of the batches have one, the others two.
+    waits = Waits(Map.poisson(10.0), (2,), (0.1,))[2]
+    cost = PerCall(LAMBDA["x86"]).costs(Map.poisson(10.0), [SIZES[0]], np.array([[0.1, 0.2]]), waits)
+    alone = math.exp(-1.0)
+    one, two = LAMBDA["x86"].per_call(1280, np.array([0.1, 0.2]))
+    assert cost[0, 0] == pytest.approx((alone * one + (1.0 - alone) * two) / (2.0 - alone))
+
+
+def test_a_machine_costs_its_hours() -> None:
+    machine = EC2["c5.4xlarge"]
+    assert machine.cost(10.0) == pytest.approx(6.8)
+    assert machine.held().per_second(16, 1.0) * 3600 == pytest.approx(machine.usd_per_hour)
+
+
+def test_the_fleet_of_single_requests_is_the_quantile_of_a_poisson_number() -> None:
+    # 20/s for 0.3 s: Poisson(6) is at most 14 with 99.86 %, at most 15 with 99.95 %.
+    fleet = fleet_for(Buffer(Map.poisson(20.0), BufferPlan(1, 0.1)), 0.3)
+    assert fleet.instances == 15
+    assert sum(share for _, share in fleet.waits) == pytest.approx(1.0)
+
+
+@pytest.mark.parametrize(("process", "batch", "timeout_s"), [(Map.poisson(60.0), 4, 0.05), (BURSTS, 6, 0.1)])
+def test_the_fleet_is_what_a_run_needs(process: Map, batch: int, timeout_s: float) -> None:
+    service_s = 0.4
+    fleet = fleet_for(Buffer(process, BufferPlan(batch, timeout_s)), service_s)
+    times = markov_arrivals(process, 400_000, np.random.default_rng(3))
+    run = buffered(times, batch, timeout_s)
+    sent = np.sort(times[run.first] + run.wait_s[run.first])
+    moments = np.random.default_rng(4).uniform(sent[0] + service_s, sent[-1], 400_000)
+    busy = np.searchsorted(sent, moments, side="right") - np.searchsorted(sent, moments - service_s, side="right")
+    assert abs(fleet.instances - np.quantile(busy, 0.999)) <= 1
+    # First come, first served, by so many instances.
+    free, waited = np.zeros(fleet.instances), np.empty(len(sent))
+    for number, moment in enumerate(sent):
+        waited[number] = max(0.0, free[number % fleet.instances] - moment)
+        free[number % fleet.instances] = moment + waited[number] + service_s
+    assert sum(share for wait_s, share in fleet.waits if wait_s > 0.0) == pytest.approx((waited > 1e-9).mean(), abs=0.004)
+
+
+def test_held_instances_wait_and_pay_for_their_number() -> None:
+    sizes = tuple(
+        Size(f"{cores} cores", 1024.0, cores, tuple((0.05 + 0.05 * batch) / cores for batch in range(1, 7))) for cores in (1, 2)
+    )
+    landscape = Landscape(BURSTS, Space(sizes, (1, 2, 4, 6), (0.01, 0.05, 0.1)), Held(HELD), 95.0)
+    choice = landscape.cheapest(0.5)
+    plan = choice.plan
+    assert not choice.failed
+    assert plan.instances is not None
+    assert plan.usd_per_request == pytest.approx(plan.instances * HELD.per_second(plan.size.cores, 1024.0) / BURSTS.rate_rps)
+    assert plan.latency(BURSTS).percentile(95.0) == plan.latency_s <= 0.5
+    every = [landscape.exactly(landscape.estimate(place)) for place in itertools.product(range(2), range(4), range(3))]
+    assert plan.usd_per_request == min(one.usd_per_request for one in every if one.latency_s <= 0.5)
