@@ -7,6 +7,7 @@ import json
 import os
 import time
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -19,7 +20,7 @@ from tests.integration.hostile.conftest import MARKER, Attacked, check_error, re
 from tests.integration.serve.conftest import eventually
 
 IMAGE = "hostile/villain:1"
-DEADLINE_S = 2.0
+DEADLINE_S, HASTE_S = 2.0, 0.5
 ANNOTATIONS = {"gnomon/deadline-ms": "2000", "gnomon/autoscaler": "fixed"}
 MIB = 1 << 20
 needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can give functions users of their own")
@@ -67,16 +68,40 @@ def bystander(gateway: Attacked, image: str) -> Function:
     return function
 
 
-@pytest.fixture
-def villain(gateway: Attacked, bystander: Function, image: str) -> Iterator[Function]:
-    """A function of its own for each deed: one that crashes again and again is started ever more slowly."""
-    del bystander
+@contextmanager
+def deployed(gateway: Attacked, image: str, deadline_s: float = DEADLINE_S) -> Iterator[Function]:
+    """A function of the villain's image, for as long as it is needed."""
     name = f"villain-{next(_numbers)}"
-    gateway.deploy(name, image=image, annotations=ANNOTATIONS, limits={"memory": "192Mi"})
+    annotations = ANNOTATIONS | {"gnomon/deadline-ms": str(round(deadline_s * 1e3))}
+    gateway.deploy(name, image=image, annotations=annotations, limits={"memory": "192Mi"})
     function = Function(gateway, name)
     eventually(function.works, "the villain never began")
     yield function
     gateway.call("DELETE", "/system/functions", {"functionName": name})
+
+
+@pytest.fixture
+def villain(gateway: Attacked, bystander: Function, image: str) -> Iterator[Function]:
+    """A function of its own for each deed: one that crashes again and again is started ever more slowly."""
+    del bystander
+    with deployed(gateway, image) as function:
+        yield function
+
+
+@pytest.fixture
+def dawdler(gateway: Attacked, bystander: Function, image: str) -> Iterator[Function]:
+    """One that makes its callers wait, who have less patience, so that the tests need not have it."""
+    del bystander
+    with deployed(gateway, image, HASTE_S) as function:
+        yield function
+
+
+@pytest.fixture(scope="session")
+def survivor(gateway: Attacked, bystander: Function, image: str) -> Iterator[Function]:
+    """One for all the deeds that no instance ends by."""
+    del bystander
+    with deployed(gateway, image) as function:
+        yield function
 
 
 LOST, FAILED, WRONG, LATE = (502, "instance_lost"), (500, "handler_failed"), (500, "wrong_answer"), (504, "deadline_exceeded")
@@ -111,8 +136,9 @@ DEEDS: list[tuple[str, object, tuple[int, str]]] = [
     ("deed", "argument", "expected"), DEEDS, ids=[f"{deed} {argument}".strip() for deed, argument, _ in DEEDS]
 )
 def test_a_deed_costs_its_own_request_and_nothing_else(
-    villain: Function, bystander: Function, deed: str, argument: object, expected: tuple[int, str]
+    request: pytest.FixtureRequest, bystander: Function, deed: str, argument: object, expected: tuple[int, str]
 ) -> None:
+    villain: Function = request.getfixturevalue({LOST: "villain", LATE: "dawdler"}.get(expected, "survivor"))
     began_s = time.monotonic()
     answer = villain.call(deed, argument)
     took_s = time.monotonic() - began_s
@@ -222,9 +248,9 @@ def test_a_stream_that_nobody_reads_does_not_pile_up(villain: Function, bystande
 
 
 @needs_root
-def test_it_cannot_read_what_is_ours(villain: Function) -> None:
-    gateway = villain.gateway
-    seen = villain.shell(
+def test_it_cannot_read_what_is_ours(survivor: Function) -> None:
+    gateway = survivor.gateway
+    seen = survivor.shell(
         f"ls -laR {gateway.state} {gateway.state}/platform; cat {gateway.state}/functions.db {gateway.state}/payload-secret;"
         f"cat /proc/{gateway.pid}/environ /proc/{gateway.pid}/cmdline; ls /proc/{gateway.pid}/fd; env; set"
     )
@@ -281,8 +307,8 @@ def test_it_cannot_touch_the_processes_of_others(villain: Function, bystander: F
 
 
 @needs_root
-def test_it_can_write_to_its_own_tmp_only_and_bind_no_low_port(villain: Function) -> None:
-    ports = villain.python(
+def test_it_can_write_to_its_own_tmp_only_and_bind_no_low_port(survivor: Function) -> None:
+    ports = survivor.python(
         "import socket\n"
         "for port in (0, 80, 443):\n"
         "    with socket.socket() as s:\n"
@@ -290,7 +316,7 @@ def test_it_can_write_to_its_own_tmp_only_and_bind_no_low_port(villain: Function
         "        except OSError: out[str(port)] = False\n"
     )
     assert ports == {"0": True, "80": False, "443": False}
-    seen = villain.shell(
+    seen = survivor.shell(
         "for d in / /etc /usr /var /opt /home /root /bin; do touch $d/x 2>/dev/null && echo wrote $d; done; id -u; umask"
     )
     assert "wrote" not in seen

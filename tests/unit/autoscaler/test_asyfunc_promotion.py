@@ -25,7 +25,9 @@ PROFILE = made_up_profile(
     gmacs=4.0,
     overhead_bytes=100 * MB,
 )
-SETTINGS = Settings(autoscaler="asyfunc", slo_s=1.0, max_batch=8, max_cores=1, kappa=1.0, promotion=True, scale=ScaleSettings(min=1, max=6))
+SETTINGS = Settings(
+    autoscaler="asyfunc", slo_s=1.0, max_batch=8, max_cores=1, kappa=1.0, promotion=True, scale=ScaleSettings(min=1, max=6)
+)
 BOTH = Pair(1, (0, 1), (0, 1, 1, 2, 2, 3, 3, 4))
 
 
