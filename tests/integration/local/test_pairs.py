@@ -372,6 +372,36 @@ async def test_a_killed_supervisor_takes_pairs_along_and_they_can_be_made_again(
     await running.ask(again)
 
 
+@pytest.mark.parametrize("wait_s", [0.0, 0.03])
+async def test_a_killed_supervisor_takes_what_becomes_a_body_along(running: Running, wait_s: float) -> None:
+    body = await running.body()
+    shadow = await running.paired(body)
+    await running.platform.promote_shadow(shadow.id)
+    await asyncio.sleep(wait_s)
+    assert running.platform._supervisor is not None
+    os.kill(running.platform._supervisor.pid, signal.SIGKILL)
+    assert "supervisor" in await running.told.reason(shadow.id)
+    await running.told.reason(body.id)
+    assert (running.told.times_gone[body.id], running.told.times_gone[shadow.id]) == (1, 1)
+    again = await running.body()
+    promoted = await running.paired(again)
+    await running.platform.promote_shadow(promoted.id)
+    await running.told.channel(promoted.id)
+    await running.ask(again)
+    await running.ask(running.seen(promoted.id))
+
+
+async def test_a_promoted_shadow_leaves_no_shared_memory_behind(running: Running) -> None:
+    body = await running.body()
+    shadow = await running.paired(body)
+    pids = [running.pid(shadow), running.platform._lives[body.id].pid or 0]
+    assert shared_memory(pids)
+    await running.platform.promote_shadow(shadow.id)
+    await running.told.channel(shadow.id)
+    assert running.platform._lives[shadow.id].pid == pids[0], "it is the same process"
+    await until(lambda: not shared_memory(pids))
+
+
 async def test_stop_ends_pairs_as_well(running: Running) -> None:
     body = await running.body()
     shadow = await running.paired(body)
