@@ -170,6 +170,11 @@ def _of_gaps(mean_s: float, gaps: GapStatistics, sample: Sample) -> Iterator[tup
         process, _ = (mmpp2 if modulated_two else map2)(mean_s, Shape(scv, skewness, decay))
         if process.order > 1:
             yield f"{'MMPP' if modulated_two else 'MAP'}(2) by {by}", process
+        # A sample's ρ1 may by chance be more than its c² allows; then c² is moved as far as ρ1 = γ·(1 − 1/c²)/2 asks for.
+        share = 2.0 * gaps.correlations[0].value / decay if modulated_two and by != "ρ1" else 1.0
+        if 0.0 < share < 1.0 and abs(1.0 / (1.0 - share) - scv) <= NEAR * scv:
+            process, _ = mmpp2(mean_s, Shape(1.0 / (1.0 - share), skewness, decay))
+            yield f"MMPP(2) by ρ1 and {by}", process
     for factors in (2, 3):
         product = composed(mean_s, gaps, factors)
         if product is not None:

@@ -131,8 +131,9 @@ def _windows(counts: Vector, bin_s: float) -> tuple[tuple[float, ...], tuple[Est
         mean = float(held.mean())
         apart = held - mean
         # Places that overlap add precision but no freedom: the mean was taken from len/width independent windows.
-        second = float(np.mean(apart**2)) / (1.0 - width / len(counts))
-        third = float(np.mean(apart**3))
+        squares = apart * apart
+        second = float(squares.mean()) / (1.0 - width / len(counts))
+        third = float((squares * apart).mean())
         window_s, dispersion = width * bin_s, second / mean
         windows.append(window_s)
         independent = dispersion * math.sqrt(2.0 * width / len(counts))
@@ -147,7 +148,7 @@ def _block_deviation(held: Vector) -> float:
     edges = np.linspace(0, len(held), BLOCKS + 1).astype(np.int64)[:-1]
     if len(held) < BLOCKS:
         return 0.0
-    sums = np.array([np.add.reduceat(column, edges) for column in (np.ones(len(held)), held, held**2)])
+    sums = np.array([np.add.reduceat(column, edges) for column in (np.ones(len(held)), held, held * held)])
     size, first, second = sums.sum(axis=1, keepdims=True) - sums
     ratios = (second - first**2 / size) / np.maximum(first, np.finfo(float).tiny)
     return math.sqrt((BLOCKS - 1) / BLOCKS * float(((ratios - ratios.mean()) ** 2).sum()))
@@ -159,7 +160,8 @@ def _gap_statistics(gaps: Vector) -> GapStatistics:
     count = len(scaled)
     blocks = min(BLOCKS, count)
     edges = np.linspace(0, count, blocks + 1).astype(np.int64)[:-1]
-    columns = [np.ones(count), scaled, scaled**2, scaled**3]
+    squares = scaled * scaled
+    columns = [np.ones(count), scaled, squares, squares * scaled]
     for lag in lags:
         product = np.zeros(count)
         product[:-lag] = scaled[:-lag] * scaled[lag:]
