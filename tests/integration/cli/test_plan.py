@@ -1,0 +1,105 @@
+"""`gnomon plan`, as its user meets it."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from gnomon_planner.buffer import BufferPlan
+from gnomon_planner.latency import ExactLatency, ServiceTimes
+from gnomon_planner.maps import Map
+
+SERVICE = ("--service-ms", "40,52,64,76")
+
+
+def gnomon(*arguments: str | float | Path) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-c", "from gnomon_cli.main import main; main()", "plan", *map(str, arguments)]
+    return subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
+
+
+def test_a_plan_and_why_its_neighbours_lost() -> None:
+    done = gnomon("--rate", 50, *SERVICE, "--slo-ms", 200)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith("Plan: 1 core, 1769 MB, B = 4")
+    for word in ("P95", "per million requests", "P99.9", "NEIGHBOUR", "costs 14.0% more"):
+        assert word in done.stdout
+
+
+def test_json_from_counts_to_a_plan_that_holds_what_it_says(tmp_path: Path) -> None:
+    trace = tmp_path / "trace.csv"
+    counts = np.random.default_rng(3).poisson(50.0, 600)
+    trace.write_text("t_seconds,count\n" + "".join(f"{second},{count}\n" for second, count in enumerate(counts)))
+    done = gnomon("--trace", trace, *SERVICE, "--slo-ms", 150, "--percentile", 99, "--json", "--plot", tmp_path / "plan.png")
+    assert done.returncode == 0, done.stderr
+    document = json.loads(done.stdout)
+    plan = document["plan"]
+    buffer = BufferPlan(plan["batch"], plan["timeout_ms"] / 1e3)
+    service = ServiceTimes.fixed([0.040, 0.052, 0.064, 0.076][: buffer.batch])
+    latency = ExactLatency(Map.from_json(document["arrivals"]), buffer, service)
+    assert latency.percentile(99) * 1e3 == pytest.approx(plan["latency_ms"], rel=1e-6)
+    assert document["percentiles_ms"]["99"] == pytest.approx(plan["latency_ms"])
+    assert plan["latency_ms"] <= 150
+    assert document["front"][0]["latency_ms"] < document["front"][-1]["latency_ms"]
+    assert (tmp_path / "plan.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_a_profile_is_planned_with_held_instances(tmp_path: Path) -> None:
+    profile = Path(__file__).parents[3] / "profiles" / "resnet50.json"
+    done = gnomon("--rate", 20, "--profile", profile, "--slo-ms", 1500, "--json")
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["plan"]["instances"] >= 1
+
+
+def test_measured_cells_become_sizes(tmp_path: Path) -> None:
+    file = tmp_path / "cells.json"
+    cells = [
+        {"memory_mb": memory, "batch": batch, "ms": (10 + 20 * batch) * 1769 / memory}
+        for memory in (1024, 1536, 2048, 3008)
+        for batch in (1, 4, 8)
+    ]
+    file.write_text(json.dumps({"measured": cells}))
+    done = gnomon("--rate", 50, "--sizes", file, "--budget", 3, "--json")
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["plan"]["usd_per_million"] <= 3
+
+
+def test_what_cannot_be_met_shows_the_nearest_plan_and_ends_with_1() -> None:
+    done = gnomon("--rate", 50, *SERVICE, "--slo-ms", 20)
+    assert done.returncode == 1
+    assert done.stdout.startswith("Nearest plan: 1 core, 1769 MB, B = 1")
+    assert done.stderr == "Error: No plan has its P95 within 20 ms; the least that can be had is 40.0 ms.\n"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (("--rate", "5", *SERVICE), "either --slo-ms or --budget"),
+        ((*SERVICE, "--slo-ms", "5"), "one of --trace, --map and --rate"),
+        (("--rate", "5", "--slo-ms", "5"), "one of --profile, --sizes and --service-ms"),
+        (("--rate", "-5", *SERVICE, "--slo-ms", "5"), "positive number"),
+        (("--rate", "5", *SERVICE, "--slo-ms", "-5"), "positive time"),
+        (("--rate", "5", *SERVICE, "--slo-ms", "5", "--percentile", "0"), "above 0"),
+        (("--rate", "5", *SERVICE, "--slo-ms", "5", "--timeouts-ms", "9:1:1"), "no timeouts"),
+        (("--rate", "5", "--service-ms", "-1", "--slo-ms", "5"), "service time"),
+        (("--rate", "5", "--sizes", __file__, "--slo-ms", "5"), "no JSON"),
+    ],
+)
+def test_what_makes_no_sense_is_one_line_and_exit_code_2(arguments: tuple[str, ...], words: str) -> None:
+    done = gnomon(*arguments)
+    assert (done.returncode, len(done.stderr.splitlines())) == (2, 1), done.stderr
+    assert words in done.stderr
+
+
+def test_planning_imports_no_torch() -> None:
+    code = (
+        "import sys\nfrom gnomon_cli.main import gnomon\n"
+        "gnomon.main(['plan', '--rate', '50', '--service-ms', '40,52', '--slo-ms', '200'], standalone_mode=False)\n"
+        "assert 'torch' not in sys.modules"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, timeout=60)
+    assert done.returncode == 0, done.stderr
