@@ -209,12 +209,16 @@ class Node:
 
 
 @contextlib.asynccontextmanager
-async def started(*, cores: int, pool: int = 1, models: ModelRepository | None = None) -> AsyncIterator[Node]:
+async def started(
+    *, cores: int, pool: int = 1, reserved_cores: float = 0.0, models: ModelRepository | None = None
+) -> AsyncIterator[Node]:
     """A platform for the length of a block. More `cores` than CPUs share them."""
     torch.set_num_threads(1)
     with gnomon.temporary() as folder:
         told = Told()
-        platform = LocalPlatform(Path(folder), models or repository(), NothingBuilt(), cores=cores, pool=pool)
+        platform = LocalPlatform(
+            Path(folder), models or repository(), NothingBuilt(), cores=cores, pool=pool, reserved_cores=reserved_cores
+        )
         await platform.start(told)
         try:
             yield Node(platform, told)

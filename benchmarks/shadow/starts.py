@@ -4,10 +4,13 @@
 
 A platform as `gnomon serve` has it, a Body of ResNet50 that answers batch after batch on one CPU, and Shadows for it that begin
 on the other: with the blocks from the input on, up to 10, 20 and 34 MB of weights, and with larger blocks up to 40 MB, in turn.
-From the pool's container; from a fresh fork, the pool being empty; and in bursts, where several Bodies ask at once: the first
-finds the container, the others are forked. Decision is the call of `Platform.create_shadow`; registered is when the platform has
-heard that the blocks are resident. Beside it: where the time goes, the first batch with right rows of the Shadow in it, a Body's
-start, and both in the weight mode `private`.
+From the pool's container; from a fresh fork, the node having no pool; and in bursts, where several Bodies ask at once. Decision
+is the call of `Platform.create_shadow`; registered is when the platform has heard that the blocks are resident. Beside it: where
+the time goes, the first batch with right rows of the Shadow in it, a Body's start, and both in the weight mode `private`; and the
+reserved core of a full node, which a Shadow and a Body get in turn.
+
+A pool that has seen one burst keeps as many containers as it took, and bursts are counted from the second one on. Not among "all
+starts", and beside them: bursts on a node without a pool, where each is forked, as are all but one of a node's very first burst.
 """
 
 from __future__ import annotations
@@ -21,6 +24,7 @@ from dataclasses import dataclass
 from benchmarks.pace import Pace, asked, step
 from benchmarks.programs import ended_well
 from benchmarks.report import Figure, write
+from benchmarks.shadow import reclaim
 from benchmarks.shadow.models import MEGABYTE, StoredModel, first_blocks, largest_blocks, stored
 from benchmarks.shadow.node import Node, Serving, started
 from benchmarks.shadow.samples import at_quantile
@@ -36,6 +40,7 @@ MEDIAN_GOAL_MS, P99_GOAL_MS = 25.0, 50.0
 PAUSE_S = 0.25
 """Between starts: the pool's next container is forked and has rehearsed."""
 PER_BURST = 3
+FORKED_BURST = "burst without a pool"
 CORES = 16
 """That the platform gives away: more than there are CPUs, so that a burst finds room. One Body serves, the others wait."""
 
@@ -72,8 +77,11 @@ async def measure(model: StoredModel, pace: Pace) -> list[Figure]:
     async with started(cores=CORES, pool=0) as node:
         seen["fork"] = await one_by_one(node, model, some)
         step(f"{some} starts from fresh forks")
+        forked = await in_bursts(node, model, max(2, some // PER_BURST // 2))
     seen |= {f"burst, number {number}": starts for number, starts in bursts.items()}
-    return figures_of(seen, private, bodies_ms)
+    seen |= {f"{FORKED_BURST}, number {number}": starts for number, starts in forked.items()}
+    pair = Pair(1, blocks_of(model, SIZES_MB[0]), SPLIT)
+    return figures_of(seen, private, bodies_ms) + await reclaim.figures(model, pair, pace.starts)
 
 
 async def one_by_one(node: Node, model: StoredModel, count: int, weight_mode: str = "shared") -> list[Start]:
@@ -97,12 +105,14 @@ async def in_bursts(node: Node, model: StoredModel, count: int) -> dict[int, lis
     bodies = [await node.serving(spec, model, BATCH) for _ in range(PER_BURST)]
     bodies[0].begin()
     found: dict[int, list[Start]] = defaultdict(list)
-    for number in range(count):
+    for number in range(1 + count):
         size_mb = SIZES_MB[number % len(SIZES_MB)]
         await asyncio.sleep(PAUSE_S * PER_BURST)
         burst = await asyncio.gather(*(_start(node, body, model, size_mb, answered=False) for body in bodies))
-        for at, start in enumerate(burst, start=1):
-            found[at].append(start)
+        if number:
+            # Of the first one the pool learns how large bursts are.
+            for at, start in enumerate(burst, start=1):
+                found[at].append(start)
     await bodies[0].end()
     for body in bodies:
         await node.end(body.instance.id)
@@ -186,7 +196,7 @@ async def _first_shared(node: Node, body: Serving, since: int, shadow_id: str) -
 
 def figures_of(seen: dict[str, list[Start]], private: Sequence[Start], bodies_ms: dict[str, list[float]]) -> list[Figure]:
     """Each kind's median and 99th percentile, and where the time goes."""
-    every = [start for starts in seen.values() for start in starts]
+    every = [start for kind, starts in seen.items() for start in starts if not kind.startswith(FORKED_BURST)]
     figures = _goals("all starts", every)
     for kind, starts in seen.items():
         figures += _goals(kind, starts)

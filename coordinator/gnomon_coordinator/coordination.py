@@ -38,6 +38,7 @@ class Coordination:
         self._forking: set[str] = set()
         """Containers for the pool that have been asked for and are not there yet."""
         self._silent_until_s: dict[str, float] = {}
+        self._told_pool = 0
 
     def _work(self, shadow_id: str | None) -> Work | None:
         return None if shadow_id is None else self._ledger.works.get(shadow_id)
@@ -267,6 +268,9 @@ class Coordination:
         for row in spare[: max(0, -missing)]:
             self._effects.append(Kill(row.id))
             self.table.set_status(row.id, Status.ENDING)
+        if self.pool.wanted != self._told_pool:
+            self._told_pool = self.pool.wanted
+            self._effects.append(Tell({"event": "pool", "containers": self._told_pool}))
 
     def _reserve(self) -> int:
         return len(self._forking) + len(self.table.of_kind(Kind.EMPTY, Status.SILENT, Status.READY))

@@ -24,6 +24,7 @@ from gnomon_coordinator.messages import BadMessageError
 from gnomon_coordinator.table import Kind
 
 MAX_ZYGOTE = 200
+MAX_POOL = 1000
 PAPERS = 2
 """An order, and a log or the channel of the Body that a Shadow is to become."""
 _TURNS = 32
@@ -151,7 +152,9 @@ class Server(Doing):
             self._coordination.destroy(messages.read_id(message, "shadow"), now_s)
         elif do == "pool":
             self._zygote = _zygote_of(message)
-            self._coordination.pool.resize(messages.whole_of(message, "size", 0, 1000), now_s)
+            size = messages.whole_of(message, "size", 0, MAX_POOL)
+            most = messages.whole_of(message, "most", 0, MAX_POOL) if "most" in message else None
+            self._coordination.pool.resize(size, now_s, most)
         elif do == "table":
             self._coordination.report()
         elif do == "ping":

@@ -90,19 +90,23 @@ class Order:
     """One instance to be born: what it runs, in which sandbox, on which CPUs.
 
     `entered` says that the process it is forked from lives in this sandbox already; then only the limits remain to be set.
+    `groups` are files of control groups that it enters itself, by writing 0 into them, before the sandbox.
     """
 
     launch: Launch
     sandbox: Sandbox
     entered: bool = False
     cpus: tuple[int, ...] = ()
+    groups: tuple[str, ...] = ()
 
     def to_json(self) -> str:
         launch, sandbox = self.launch.to_json(), self.sandbox.to_json()
-        return json.dumps({"launch": launch, "sandbox": sandbox, "entered": self.entered, "cpus": self.cpus})
+        return json.dumps(
+            {"launch": launch, "sandbox": sandbox, "entered": self.entered, "cpus": self.cpus, "groups": self.groups}
+        )
 
     @staticmethod
     def from_json(text: str | bytes) -> Order:
         document = json.loads(text)
         launch, sandbox = Launch.from_json(document["launch"]), Sandbox.from_json(document["sandbox"])
-        return Order(launch, sandbox, bool(document["entered"]), tuple(document["cpus"]))
+        return Order(launch, sandbox, bool(document["entered"]), tuple(document["cpus"]), tuple(document.get("groups", ())))

@@ -326,6 +326,8 @@ class World:
 
     def _listen(self) -> None:
         event = self.told.popleft()
+        if event["event"] == "pool":
+            return
         shadow = event["shadow"]
         if event["event"] == "paired" and shadow in self.wanted:
             self.believed.setdefault(event["body"], set()).add(shadow)

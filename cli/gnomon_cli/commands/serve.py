@@ -35,13 +35,14 @@ def serve_options(function: Any) -> Any:
                 "--pool",
                 type=click.IntRange(0, MAX_POOL),
                 default=1,
-                help="Empty containers kept warm, from which Shadows are made; default 1.",
+                help="Empty containers kept warm, from which Shadows are made, more after bursts; default 1.",
             ),
             click.option(
                 "--reserved-cores",
                 type=click.FloatRange(min=0),
                 default=0.0,
-                help="Cores held back for Shadows while there is room elsewhere; default 0.",
+                help="Cores held back for Shadows: scaling policies do not see them as free, and a Body gets them only "
+                "where nothing else is free; default 0.",
             ),
             click.option(
                 "--images",

@@ -7,18 +7,20 @@ A pool container stays nobody's: it enters no sandbox until a load makes it the 
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import dataclasses
 import fcntl
 import importlib
 import os
 import random
+import select
 import signal
 import socket
 import sys
 import time
 import traceback
-from collections.abc import Sequence
+from collections.abc import Generator, Sequence
 from pathlib import Path
 from typing import NoReturn
 
@@ -33,13 +35,18 @@ OOM_SCORE = "500"
 """When memory runs out, the kernel ends an instance and not the gateway."""
 ADOPTION_S = 5.0
 START_FAILED = 1
+Steps = Generator[None, None, None]
+"""A rehearsal that is under way. To close it gives back what it holds."""
+_OVER = object()
 
 
-def await_order(control: socket.socket, supervisor: int) -> NoReturn:
+def await_order(control: socket.socket, supervisor: int, rehearsal: Steps) -> NoReturn:
     """Wait for an order, become its instance and never return. Without an order, end with the zygote.
 
-    With the order come its channel, its log and, for an instance that can be part of a pair, its coordination socket.
+    With the order come its channel, its log and, for an instance that can be part of a pair, its coordination socket. Until then
+    it rehearses, step by step.
     """
+    _rehearse(control, rehearsal)
     try:
         _, (order, channel, log, *coordination) = packets.receive(control)
     except packets.PeerGoneError:
@@ -48,7 +55,7 @@ def await_order(control: socket.socket, supervisor: int) -> NoReturn:
     try:
         text = packets.read_file(order)
         _take_descriptors(channel, log, coordination)
-        status = live(Order.from_json(text), supervisor, coordinated=bool(coordination))
+        status = live(Order.from_json(text), supervisor, rehearsal, coordinated=bool(coordination))
     except GnomonError as error:
         sys.stderr.write(f"{error}\n")
     except SystemExit as error:
@@ -59,7 +66,16 @@ def await_order(control: socket.socket, supervisor: int) -> NoReturn:
     os._exit(status)
 
 
-def live(order: Order, supervisor: int, *, coordinated: bool = False) -> int:
+def _rehearse(control: socket.socket, rehearsal: Steps) -> None:
+    """Until the order comes. A rehearsal that fails has only cost time: what it found out shows again where it matters."""
+    try:
+        while not select.select([control], [], [], 0)[0] and next(rehearsal, _OVER) is not _OVER:
+            pass
+    except Exception:  # noqa: BLE001 - kernels may raise anything, and we are still nobody
+        traceback.print_exc()
+
+
+def live(order: Order, supervisor: int, rehearsal: Steps, *, coordinated: bool = False) -> int:
     """Enter the sandbox, load the application, serve."""
     os.setsid()
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGCHLD, signal.SIGHUP):
@@ -70,7 +86,8 @@ def live(order: Order, supervisor: int, *, coordinated: bool = False) -> int:
     renew_seeds()
     coordination = socket.socket(fileno=DESCRIPTOR) if coordinated else None
     if order.launch.kind == EMPTY_KIND:
-        return _live_in_the_pool(coordination, supervisor)
+        return _live_in_the_pool(coordination, supervisor, rehearsal)
+    rehearsal.close()
     connection = socket.socket(fileno=CHANNEL)
     application = applications.load(order.launch)
     collaborate = getattr(application, "collaborate", None)
@@ -85,6 +102,9 @@ def live(order: Order, supervisor: int, *, coordinated: bool = False) -> int:
 def settle(order: Order, supervisor: int) -> bool:
     """Become who the order says, with its CPUs and environment; False when the supervisor has gone meanwhile."""
     linux.allow_inspection()
+    for file in order.groups:
+        with contextlib.suppress(OSError):
+            Path(file).write_text("0", encoding="ascii")
     Path("/proc/self/oom_score_adj").write_text(OOM_SCORE, encoding="ascii")
     launch = order.launch
     if launch.kind == EMPTY_KIND:
@@ -107,7 +127,7 @@ def settle(order: Order, supervisor: int) -> bool:
     return True
 
 
-def _live_in_the_pool(coordination: socket.socket | None, supervisor: int) -> int:
+def _live_in_the_pool(coordination: socket.socket | None, supervisor: int, rehearsal: Steps) -> int:
     """Wait to become somebody's Shadow."""
     if coordination is None:
         sys.stderr.write("A pool container without a coordination socket is of no use.\n")
@@ -119,7 +139,7 @@ def _live_in_the_pool(coordination: socket.socket | None, supervisor: int) -> in
         if not settle(order, supervisor):
             os._exit(START_FAILED)
 
-    return int(shadow_side.serve(coordination, become))
+    return int(shadow_side.serve(coordination, become, rehearsal))
 
 
 def enter(description: Sandbox) -> None:

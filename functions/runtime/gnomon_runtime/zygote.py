@@ -2,7 +2,7 @@
 
 It has one thread and never computes: a library that has started threads does not survive a fork. One child is always forked
 ahead and waits for its order, so that a start does not pay for the fork (about 20 ms with torch's page tables; the order itself
-takes well under one).
+takes well under one). Where a preloaded module of ours has a `rehearsal`, the child rehearses while it waits.
 
 A child is forked twice: the process between ends at once, and the supervisor, not the zygote, becomes its parent.
 """
@@ -17,16 +17,19 @@ import signal
 import socket
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from gnomon_core import packets
 from gnomon_runtime import birth, linux
+from gnomon_runtime.birth import Steps
 
-REFILL_AFTER_S = 0.03
-"""The next child is forked when no order has come for this long: the instance that just began needs the cores first."""
+REFILL_AFTER_S = 0.15
+"""The next child is forked when no order has come for this long: the instance that just began needs the cores first, and a Shadow
+has loaded by then."""
 PID_BYTES = 4
+Rehearsal = Callable[[], Steps]
 
 
 @dataclass(slots=True)
@@ -40,9 +43,10 @@ class Spare:
 class Zygote:
     """Takes orders from the supervisor and hands each to a child."""
 
-    def __init__(self, control: socket.socket, supervisor: int) -> None:
+    def __init__(self, control: socket.socket, supervisor: int, rehearsal: Rehearsal) -> None:
         self._control = control
         self._supervisor = supervisor
+        self._rehearsal = rehearsal
         self._spare: Spare | None = None
 
     def serve(self) -> None:
@@ -86,7 +90,7 @@ class Zygote:
             if child == 0:
                 os.close(pid_write)
                 os.close(gate_read)
-                birth.await_order(theirs, self._supervisor)
+                birth.await_order(theirs, self._supervisor, self._rehearsal())
             try:
                 os.write(pid_write, child.to_bytes(PID_BYTES, "little"))
                 os.read(gate_read, 1)
@@ -119,6 +123,18 @@ def preload(names: Sequence[str]) -> list[str]:
     return problems
 
 
+def rehearsal_of(names: Sequence[str]) -> Rehearsal:
+    """What forks of a zygote with these modules rehearse: all that ours have for that."""
+    ours = [sys.modules[name] for name in names if name.startswith("gnomon_runtime.") and name in sys.modules]
+    rehearsals: list[Rehearsal] = [module.rehearsal for module in ours if hasattr(module, "rehearsal")]
+
+    def all_of_them() -> Steps:
+        for rehearsal in rehearsals:
+            yield from rehearsal()
+
+    return all_of_them
+
+
 def main(connection: int, supervisor: int, names: Sequence[str]) -> None:
     """Warm up, say so, serve."""
     linux.die_with_parent(signal.SIGKILL)
@@ -136,4 +152,4 @@ def main(connection: int, supervisor: int, names: Sequence[str]) -> None:
     if threads > 1:
         sys.stderr.write(f"The zygote has {threads} threads after importing {', '.join(names)}; forks of it may hang.\n")
     packets.send(control, {"event": "warm", "seconds": time.monotonic() - began_s, "threads": threads, "problems": problems})
-    Zygote(control, supervisor).serve()
+    Zygote(control, supervisor, rehearsal_of(names)).serve()

@@ -5,11 +5,12 @@ and with which epoch; whoever had wishes under way says them again. One that doe
 is asked to replace it. Nothing here waits or decides.
 
     to it      {"do": "create", "zygote", …}   {"do": "change", …}         {"do": "destroy", "shadow"}
-               {"do": "pool", "size", "zygote"}            {"do": "ping", "number"}   {"do": "table"}
+               {"do": "pool", "size", "most", "zygote"}    {"do": "ping", "number"}   {"do": "table"}
     from it    {"event": "ready", "epoch"}   {"event": "registered", "shadow", "resident_bytes", "load_ms"}
                {"event": "paired", "shadow", "body", "blocks", "split"}   {"event": "unpaired", "shadow", "body", "reason"}
                {"event": "ending", "shadow", "reason"}: its process ends; the supervisor says when it has
                {"event": "failed", "shadow", "reason"}: it never had one
+               {"event": "pool", "containers"}: it keeps so many from now on
                {"event": "pong", "number"}                 {"event": "table", "epoch", "rows"}
 """
 

@@ -5,7 +5,8 @@ its size (a model, or `gnomon/cores`) claims its cores and any other a tenth of 
 An instance is pinned to whole CPUs, the least loaded ones, and those are shared when claims are fractions.
 
 Cores can be held in reserve for Shadows, so that a burst finds room for them. A Body that fits nowhere else gets them
-(AsyFunc, section 3.4); what it gives back is reserve again.
+(AsyFunc, section 3.4); what it gives back is reserve again. The memory of the pool's empty containers is counted in the same way:
+policies do not see it as free, and an instance that needs it gets it, because the pool then has to shrink.
 """
 
 from __future__ import annotations
@@ -57,6 +58,7 @@ class LocalNode:
         self._memory_bytes = memory_bytes
         self._reserved_cores = reserved_cores
         self._claims: dict[str, Claim] = {}
+        self._pool_bytes = 0
 
     @staticmethod
     def this_machine(cores: int | None = None, reserved_cores: float = 0.0) -> LocalNode:
@@ -79,14 +81,23 @@ class LocalNode:
         return max(0.0, min(self._reserved_cores - used, self.unclaimed_cores))
 
     def value(self) -> Node:
-        """What the node has and what is free now, without the reserve."""
+        """What the node has and what is free now, without the reserve and what the pool's containers hold."""
         return Node(
             name=self.name,
             cores=self._cores,
             memory_bytes=self._memory_bytes,
             free_cores=round(self.unclaimed_cores - self.reserve_cores, 6),
-            free_memory_bytes=self._memory_bytes - sum(claim.memory_bytes for claim in self._claims.values()),
+            free_memory_bytes=max(0, self.unclaimed_memory_bytes - self._pool_bytes),
         )
+
+    @property
+    def unclaimed_memory_bytes(self) -> int:
+        """What no instance has; the pool's containers have part of it."""
+        return self._memory_bytes - sum(claim.memory_bytes for claim in self._claims.values())
+
+    def hold_for_pool(self, memory_bytes: int) -> None:
+        """The pool's containers take so much now."""
+        self._pool_bytes = memory_bytes
 
     def claim(self, instance_id: str, cores: float, memory_bytes: int, width: int, *, from_reserve: bool = False) -> Claim:
         """Give an instance cores, memory, and `width` CPUs to run on. A Shadow's come from the reserve as far as that goes.
@@ -96,13 +107,18 @@ class LocalNode:
 
         """
         before = self._claims.pop(instance_id, None)
-        now = self.value()
-        if cores > self.unclaimed_cores or memory_bytes > now.free_memory_bytes:
+        if cores > self.unclaimed_cores or memory_bytes > self.unclaimed_memory_bytes:
+            now = self.value()
             if before is not None:
                 self._claims[instance_id] = before
             raise no_capacity(now, cores, memory_bytes)
         claim = self._claims[instance_id] = Claim(cores, memory_bytes, self._least_loaded(width), from_reserve)
         return claim
+
+    def check_name(self, name: str | None) -> None:
+        """Raise for the name of another node: GnomonError, 503 `no_capacity`."""
+        if name not in (None, self.name):
+            raise GnomonError(503, "no_capacity", f"There is no node {name!r} here, only {self.name!r}.", "Name it or none.")
 
     def claimed(self, instance_id: str) -> Claim:
         """What an instance has."""

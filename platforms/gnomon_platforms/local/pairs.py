@@ -22,11 +22,12 @@ from gnomon_core.fleet import Instance, InstanceKind, InstanceState
 from gnomon_core.pairs import MAX_SHADOWS, Pair, shadow_seconds
 from gnomon_core.profiles import ModelProfile
 from gnomon_core.seam_values import InstanceRequest
+from gnomon_platforms.local.container_pool import ContainerPool
 from gnomon_platforms.local.coordinator_client import CoordinatorClient
 from gnomon_platforms.local.lives import Life, Surroundings
 from gnomon_platforms.local.nodes import LocalNode, claimed_cores
 from gnomon_platforms.local.profiles import LayerFiles
-from gnomon_platforms.local.recipes import MODEL_OVERHEAD_BYTES, Recipe, Recipes, shadow_order
+from gnomon_platforms.local.recipes import MODEL_OVERHEAD_BYTES, Recipe, Recipes, joining, shadow_order
 from gnomon_platforms.local.shadow_lives import ShadowLife
 from gnomon_platforms.local.zygotes import TORCH
 
@@ -59,16 +60,15 @@ class Household:
 
 
 class Pairs:
-    """Every Shadow of this platform. `pool` empty containers are kept in reserve."""
+    """Every Shadow of this platform. `pool` empty containers are kept in reserve, more after bursts, as far as memory allows."""
 
     def __init__(self, send: Send, home: Household, pool: int) -> None:
         self._send = send
         self._home = home
-        self._pool = pool
         self._coordinator: CoordinatorClient | None = None
-        self._warm = False
         self._layers = LayerFiles()
         self.lives: dict[str, ShadowLife] = {}
+        self.pool = ContainerPool(self._ask, home.node, pool)
 
     # The coordinator
 
@@ -77,19 +77,9 @@ class Pairs:
         if self._coordinator is None:
             self._coordinator = CoordinatorClient(self._send, self._heard)
 
-    def warm(self) -> None:
-        """The zygote that containers are forked from is warm."""
-        self._warm = True
-        self._tell_pool()
-
-    def set_pool(self, size: int) -> None:
-        """Keep so many containers in reserve."""
-        self._pool = size
-        self._tell_pool()
-
     def lost(self) -> None:
         """The supervisor has ended, and with it the coordinator and every Shadow."""
-        self._warm = False
+        self.pool.lost()
         self.close()
         for life in list(self.lives.values()):
             life.end(life.cpu_s, "the supervisor has ended")
@@ -103,10 +93,6 @@ class Pairs:
     def _ask(self, message: Mapping[str, Any], descriptors: tuple[int, ...] = ()) -> None:
         if self._coordinator is not None:
             self._coordinator.send(message, descriptors)
-
-    def _tell_pool(self) -> None:
-        if self._warm:
-            self._ask({"do": "pool", "size": self._pool, "zygote": TORCH.id})
 
     # What is wished for
 
@@ -147,9 +133,10 @@ class Pairs:
             join = home.join(shadow_id, origin.request)
             request = replace(origin.request, cores=pair.shadow_cores)
             order = home.recipes.order(origin.recipe, request, shadow_id, claim.cpus, limited=bool(join))
-            order = shadow_order(order, body.instance.id)
+            order, join = joining(shadow_order(order, body.instance.id), join)
             wish = {**_wish(instance, order.launch.options, claim.cpus, origin), "join": join}
             life.order(wish, packets.sealed_file("order", order.to_json().encode()), home.start_timeout_s)
+            self.pool.fit()
         except OSError as error:
             life.end(0.0, f"could not be started: {error}")
         return life.instance
@@ -168,6 +155,7 @@ class Pairs:
         memory_bytes = shadow_bytes(layers, pair, origin.profile)
         claim = self._home.node.claim(life.instance.id, pair.shadow_cores, memory_bytes, pair.shadow_cores, from_reserve=True)
         life.change(pair, claim.cpus, memory_bytes, predicted_ms(origin.profile, pair))
+        self.pool.fit()
 
     def promote(self, shadow_id: str) -> Instance:
         """Let a Shadow that works with its Body become one itself, and return it as that.
@@ -189,6 +177,7 @@ class Pairs:
         order = home.recipes.order(origin.recipe, request, shadow_id, claim.cpus, limited=True)
         whole = replace(origin, request=request)
         life.promote(order, memory_bytes, home.start_timeout_s, lambda: self._risen(life, whole))
+        self.pool.fit()
         return life.instance
 
     def _risen(self, life: ShadowLife, origin: Origin) -> None:
@@ -214,8 +203,11 @@ class Pairs:
 
     def _heard(self, event: Mapping[str, Any]) -> None:
         kind = event["event"]
+        if kind == "pool":
+            self.pool.keeps(int(event["containers"]))
+            return
         if kind == "ready":
-            self._tell_pool()
+            self.pool.tell()
             for each in list(self.lives.values()):
                 each.ask_again()
             return

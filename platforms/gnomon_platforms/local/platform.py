@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from gnomon_core.clock import Clock, WallClock
-from gnomon_core.errors import GnomonError, bad_request
+from gnomon_core.errors import GnomonError
 from gnomon_core.fleet import Instance, InstanceState, Node
 from gnomon_core.functions import FunctionSpec
 from gnomon_core.pairs import Pair
@@ -30,8 +30,8 @@ from gnomon_platforms.local.images import BuiltImages, ImageTable
 from gnomon_platforms.local.lives import Life, Living, Surroundings, describe_exit
 from gnomon_platforms.local.nodes import LocalNode, claimed_cores
 from gnomon_platforms.local.pairs import Household, Origin, Pairs
-from gnomon_platforms.local.profiles import LayerFiles, ProfileFiles
-from gnomon_platforms.local.recipes import Recipe, Recipes, limit_bytes
+from gnomon_platforms.local.profiles import ProfileFiles
+from gnomon_platforms.local.recipes import Recipe, Recipes, joining, limit_bytes
 from gnomon_platforms.local.shadow_lives import ShadowLife
 from gnomon_platforms.local.supervision import Ears, Supervision
 from gnomon_platforms.local.usage import Accounts
@@ -75,7 +75,6 @@ class LocalPlatform:
         self._recipes = Recipes(state_dir, repository, built, ImageTable(images))
         self._node = LocalNode.this_machine(cores, reserved_cores)
         self._profiles = ProfileFiles(profiles, machine_id)
-        self._layers = LayerFiles()
         self._pool = pool
         self._clock = clock or WallClock()
         self._start_timeout_s = start_timeout_s
@@ -106,7 +105,7 @@ class LocalPlatform:
             self._risen,
         )
         self._shadows = Pairs(send, home, self._pool)
-        await self._supervisor.start(Ears(self._heard, self._shadows.begin, self._shadows.warm, self._lost))
+        await self._supervisor.start(Ears(self._heard, self._shadows.begin, self._shadows.pool.warm, self._lost))
         _LOG.info("memory is limited by %s", self._accounts.description)
 
     async def stop(self) -> None:
@@ -128,12 +127,8 @@ class LocalPlatform:
     def check(self, spec: FunctionSpec) -> None:
         """Raise if this function can never run here."""
         self._recipes.find(spec)
-        if spec.secrets and self._supervisor.no_isolation is not None:
-            raise bad_request(
-                "secrets_unavailable",
-                f"This machine does not let us mount secrets for one function alone ({self._supervisor.no_isolation}).",
-                "Start Gnomon as root, or allow unprivileged user namespaces, or deploy the function without secrets.",
-            )
+        if spec.secrets:
+            self._supervisor.check_isolation()
 
     def revision(self, spec: FunctionSpec) -> str:
         """A digest of what the image and the model name now."""
@@ -166,10 +161,7 @@ class LocalPlatform:
         assert self._surroundings is not None
         spec = request.spec
         recipe = self._recipes.find(spec)
-        if request.node not in (None, self._node.name):
-            raise GnomonError(
-                503, "no_capacity", f"There is no node {request.node!r} here, only {self._node.name!r}.", "Name it or none."
-            )
+        self._node.check_name(request.node)
         instance_id = f"{spec.key.name}-{next(self._numbers)}-{chance.token_hex(3)}"
         self._node.claim(instance_id, claimed_cores(spec, request.cores), recipe.memory_bytes, request.cores)
         environment = self._recipes.environment(recipe, spec, request.secrets)
@@ -185,6 +177,7 @@ class LocalPlatform:
         )
         life = self._lives[instance_id] = Life(instance, spec.key, environment.id, self._surroundings)
         self._origins[instance_id] = Origin(request, recipe, self._profile_of(recipe))
+        self._pairs.pool.fit()
         task = asyncio.get_running_loop().create_task(self._begin(life, recipe, request, environment))
         self._starting.add(task)
         task.add_done_callback(self._starting.discard)
@@ -197,7 +190,7 @@ class LocalPlatform:
                 return
             join = self._join(life.instance.id, request)
             cpus = self._node.claimed(life.instance.id).cpus
-            order = self._recipes.order(recipe, request, life.instance.id, cpus, limited=bool(join))
+            order, join = joining(self._recipes.order(recipe, request, life.instance.id, cpus, limited=bool(join)), join)
             life.order(order, join, self._start_timeout_s, coordinated="layers" in recipe.options)
         except (GnomonError, OSError) as error:
             life.end(0.0, f"could not be started: {error}")
@@ -264,10 +257,7 @@ class LocalPlatform:
         return self._profile_of(self._recipes.find(spec))
 
     def _profile_of(self, recipe: Recipe) -> ModelProfile | None:
-        if recipe.signature is None:
-            return None
-        model = f"{recipe.signature.model}@{recipe.signature.version}"
-        return self._profiles.find(model, recipe.options["sha256"].get("program.json", ""), self._layers.of(recipe.options))
+        return None if recipe.signature is None else self._profiles.of(recipe.signature, recipe.options)
 
     def usage(self, function: str) -> Usage:
         return Usage(0.0, 0) if self._accounts is None else self._accounts.of(function, self._living(function))
@@ -307,6 +297,7 @@ class LocalPlatform:
             del self._origins[instance.id]
             self._pairs.body_gone(instance.id)
         self._node.release(instance.id)
+        self._pairs.pool.fit()
         if self._accounts is not None:
             self._accounts.ended(instance, cpu_s)
         self._supervisor.zygotes.retire_unused({other.environment for other in self._lives.values()})

@@ -13,6 +13,7 @@ from typing import Any
 
 from gnomon_core.blocks import Layers
 from gnomon_core.profiles import ModelProfile
+from gnomon_core.signature import ModelSignature
 
 _LOG = logging.getLogger(__name__)
 _Stamp = tuple[int, int, int]
@@ -25,6 +26,12 @@ class ProfileFiles:
         self._folder = folder
         self._machine_id = machine_id
         self._read: dict[Path, tuple[_Stamp, ModelProfile | None]] = {}
+        self._layers = LayerFiles()
+
+    def of(self, signature: ModelSignature, options: Mapping[str, Any]) -> ModelProfile | None:
+        """The profile of the model that these options of a launch name."""
+        model = f"{signature.model}@{signature.version}"
+        return self.find(model, options["sha256"].get("program.json", ""), self._layers.of(options))
 
     def find(self, model: str, program_sha256: str, layers: Layers | None = None) -> ModelProfile | None:
         """The profile of NAME@VERSION on this machine, else its newest on any; None without one of this very program.

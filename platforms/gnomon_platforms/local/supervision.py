@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from gnomon_core.clock import Clock
-from gnomon_core.errors import GnomonError
+from gnomon_core.errors import GnomonError, bad_request
 from gnomon_platforms.local.supervisor_client import SupervisorClient
 from gnomon_platforms.local.zygotes import TORCH, Environment, Zygotes
 
@@ -64,6 +64,15 @@ class Supervision:
         """Tell the supervisor something. The descriptors are its to close."""
         assert self._client is not None, "the platform has not been started"
         self._client.send(message, descriptors or [])
+
+    def check_isolation(self) -> None:
+        """Raise where functions cannot be kept apart: GnomonError, 400 `secrets_unavailable`."""
+        if self.no_isolation is not None:
+            raise bad_request(
+                "secrets_unavailable",
+                f"This machine does not let us mount secrets for one function alone ({self.no_isolation}).",
+                "Start Gnomon as root, or allow unprivileged user namespaces, or deploy the function without secrets.",
+            )
 
     async def start(self, ears: Ears) -> None:
         """Return when there is a supervisor; its zygotes warm up behind this.

@@ -35,7 +35,11 @@ class Environment:
 
 
 BARE = Environment("bare", sys.executable, ("gnomon_runtime.process",))
-TORCH = Environment("torch", sys.executable, ("numpy", "torch", "gnomon_runtime.body", "gnomon_runtime.pair.shadow_side"))
+TORCH = Environment(
+    "torch",
+    sys.executable,
+    ("numpy", "torch", "gnomon_runtime.body", "gnomon_runtime.pair.shadow_side", "gnomon_runtime.pair.rehearsal"),
+)
 
 Send = Callable[..., None]
 

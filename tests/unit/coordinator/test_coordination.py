@@ -7,6 +7,7 @@ import pytest
 
 from gnomon_coordinator.effects import Papers
 from gnomon_coordinator.messages import BadMessageError, Change, PairSaid, Task
+from gnomon_coordinator.pool import REFILL_AFTER_S
 from gnomon_coordinator.table import Kind, Status
 from gnomon_core.pairs import MAX_SHADOWS
 
@@ -195,7 +196,7 @@ def test_the_pool_is_filled_and_filled_again(node: Node) -> None:
     node.create()
     node.wait(0)
     assert len(node.forks()) == 2
-    node.wait(0.1)
+    node.wait(REFILL_AFTER_S)
     assert len(node.forks()) == 3
 
 

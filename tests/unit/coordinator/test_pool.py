@@ -1,6 +1,6 @@
 """How many empty containers, and when the next."""
 
-from gnomon_coordinator.pool import LONGEST_PAUSE_S, REFILL_AFTER_S, Pool
+from gnomon_coordinator.pool import LONGEST_PAUSE_S, REFILL_AFTER_S, REMEMBERED_S, TOGETHER_S, Pool
 
 
 def test_it_is_filled_at_once_when_its_size_is_set() -> None:
@@ -45,3 +45,48 @@ def test_containers_that_cannot_be_made_are_tried_less_and_less_often() -> None:
     due_s = pool.due_s(0)
     assert due_s is not None
     assert round(due_s - now_s, 3) == 0.1
+
+
+def burst(pool: Pool, at_s: float, count: int) -> None:
+    for number in range(count):
+        pool.taken(at_s + 0.01 * number)
+
+
+def test_after_a_burst_as_many_containers_are_kept_as_it_could_have_used() -> None:
+    pool = Pool()
+    pool.resize(1, 0.0, most=4)
+    burst(pool, 10.0, 3)
+    assert pool.missing(0, 11.0) == 3
+    burst(pool, 20.0, 2)
+    assert pool.missing(0, 21.0) == 3
+    burst(pool, 30.0, 9)
+    assert pool.missing(0, 31.0) == 4
+    assert pool.due_s(4) == 30.08 + REMEMBERED_S
+
+
+def test_a_burst_is_forgotten_and_its_containers_are_given_back() -> None:
+    pool = Pool()
+    pool.resize(1, 0.0, most=4)
+    burst(pool, 10.0, 3)
+    due_s = pool.due_s(3)
+    assert due_s is not None
+    assert pool.missing(3, due_s - 1.0) == 0
+    assert pool.missing(3, due_s) == -2
+    assert pool.due_s(3) is None
+    assert pool.missing(0, due_s) == 1
+
+
+def test_shadows_that_begin_one_after_the_other_are_no_burst() -> None:
+    pool = Pool()
+    pool.resize(1, 0.0, most=4)
+    for number in range(10):
+        pool.taken(2 * TOGETHER_S * number)
+    assert pool.missing(0, 100.0) == 1
+
+
+def test_a_pool_of_none_and_one_without_leave_to_grow_stay_as_they_are() -> None:
+    for size in (0, 1):
+        pool = Pool()
+        pool.resize(size, 0.0)
+        burst(pool, 10.0, 5)
+        assert pool.missing(0, 11.0) == size

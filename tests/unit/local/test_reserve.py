@@ -48,3 +48,13 @@ def test_a_shadow_larger_than_the_reserve_takes_the_rest_from_what_is_free() -> 
 
 def test_nothing_is_reserved_unless_asked_for() -> None:
     assert LocalNode((0, 1), 2, GIB).value().free_cores == 2
+
+
+def test_the_memory_of_empty_containers_is_not_free_but_an_instance_gets_it() -> None:
+    held = node()
+    held.hold_for_pool(GIB // 4)
+    assert held.value().free_memory_bytes == GIB - GIB // 4
+    held.claim("body", 1.0, GIB - GIB // 8, 1)
+    assert (held.value().free_memory_bytes, held.unclaimed_memory_bytes) == (0, GIB // 8)
+    with pytest.raises(GnomonError, match="MiB"):
+        held.claim("another", 1.0, GIB // 4, 1)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 import torch
@@ -46,6 +47,31 @@ _CONSTANT_TYPES = {"ScalarType": "dtype", "MemoryFormat": "memory_format", "Layo
 
 
 @dataclass(frozen=True, slots=True)
+class Parameter:
+    """One argument that an operator takes: the type it states, how many times one number stands for all, and its default."""
+
+    name: str
+    kind: str
+    kwarg_only: bool
+    count: int | None
+    optional: bool
+    default: Argument
+
+
+@dataclass(frozen=True, slots=True)
+class Operator:
+    """What is looked at of an operator, read once: torch makes new objects of it each time it is asked."""
+
+    overload: Any
+    schema: str
+    positional: tuple[Parameter, ...]
+    by_name: Mapping[str, Parameter]
+    returns: int
+    listed: bool
+    """It returns a list of tensors."""
+
+
+@dataclass(frozen=True, slots=True)
 class CheckedOperation:
     """An operation whose operator and arguments are in order.
 
@@ -75,13 +101,13 @@ def check_program(program: Program, begin: int = 0, end: int | None = None) -> l
         raise invalid_program(
             f"Operators that may not run: {', '.join(refused)}.", "Only the operators of Gnomon's allow-list run."
         )
-    overloads = {name: _overload(name) for name in program.operators()}
-    if schema_sha256(str(schema_of(overload)) for overload in overloads.values()) != program.schema_sha256:
+    operators = {name: operator_of(name) for name in program.operators()}
+    if schema_sha256(operator.schema for operator in operators.values()) != program.schema_sha256:
         raise invalid_program(
             f"The program was captured with torch {program.torch_version}; the operators of torch {torch.__version__} differ."
         )
     return [
-        _check_operation(index, operation, overloads[operation.op])
+        _check_operation(index, operation, operators[operation.op])
         for index, operation in enumerate(program.operations[begin:end], begin)
     ]
 
@@ -99,18 +125,46 @@ def constant(argument: Constant) -> Any:
         raise invalid_program(f"{argument.kind} {argument.name!r} is not known.") from None
 
 
-def _overload(name: str) -> Any:
-    _, base, overload = name.split(".")
+@cache
+def operator_of(name: str) -> Operator:
+    """An operator of the allow-list.
+
+    Raises:
+        GnomonError: 422 `invalid_program`: this torch has none of that name.
+
+    """
+    _, base, overload_name = name.split(".")
     try:
-        return getattr(getattr(aten, base), overload)
+        overload = getattr(getattr(aten, base), overload_name)
     except AttributeError:
         raise invalid_program(f"torch {torch.__version__} has no operator {name}.") from None
-
-
-def _check_operation(index: int, operation: Operation, overload: Any) -> CheckedOperation:
     schema = schema_of(overload)
-    positional = [argument for argument in schema.arguments if not argument.kwarg_only]
-    by_name = {argument.name: argument for argument in schema.arguments}
+    parameters = [_parameter(argument) for argument in schema.arguments]
+    return Operator(
+        overload,
+        str(schema),
+        tuple(parameter for parameter in parameters if not parameter.kwarg_only),
+        {parameter.name: parameter for parameter in parameters},
+        len(schema.returns),
+        str(schema.returns[0].type) == "List[Tensor]",
+    )
+
+
+def _parameter(argument: Any) -> Parameter:
+    optional = bool(argument.has_default_value())
+    default = argument.default_value if optional else None
+    return Parameter(
+        argument.name,
+        str(argument.real_type),
+        bool(argument.kwarg_only),
+        argument.N,
+        optional,
+        tuple(default) if isinstance(default, list) else default,
+    )
+
+
+def _check_operation(index: int, operation: Operation, operator: Operator) -> CheckedOperation:
+    positional, by_name = operator.positional, operator.by_name
     where = f"Operation {index}, {operation.op},"
     if len(operation.args) > len(positional):
         raise invalid_program(f"{where} has {len(operation.args)} arguments; it takes {len(positional)}.")
@@ -120,29 +174,25 @@ def _check_operation(index: int, operation: Operation, overload: Any) -> Checked
             raise invalid_program(f"{where} has no argument {name!r}, or has it twice.")
         given[name] = value
     for name, value in given.items():
-        if not _fits(value, str(by_name[name].real_type)):
-            raise invalid_program(f"{where} needs {by_name[name].real_type} as {name}, not {str(value)[:100]}.")
+        if not _fits(value, by_name[name].kind):
+            raise invalid_program(f"{where} needs {by_name[name].kind} as {name}, not {str(value)[:100]}.")
         if by_name[name].kwarg_only and (any(values_in((value,))) or isinstance(value, BatchSize)):
             raise invalid_program(f"{where} has {name} that is not a constant.")
-    missing = [argument.name for argument in schema.arguments if argument.name not in given and not argument.has_default_value()]
+    missing = [parameter.name for parameter in by_name.values() if parameter.name not in given and not parameter.optional]
     if missing:
         raise invalid_program(f"{where} lacks {', '.join(missing)}.")
-    many = len(schema.returns) > 1 or str(schema.returns[0].type) == "List[Tensor]"
-    _check_results(where, operation, schema)
-    return CheckedOperation(operation, overload, _in_order(positional, given), _keywords(schema, given), many)
+    if not operator.listed and len(operation.results) != operator.returns:
+        raise invalid_program(f"{where} names {len(operation.results)} results; it makes {operator.returns}.")
+    many = operator.returns > 1 or operator.listed
+    keywords = {name: given[name] for name, parameter in by_name.items() if parameter.kwarg_only and name in given}
+    return CheckedOperation(operation, operator.overload, _in_order(positional, given), keywords, many)
 
 
-def _check_results(where: str, operation: Operation, schema: Any) -> None:
-    listed = str(schema.returns[0].type) == "List[Tensor]"
-    if not listed and len(operation.results) != len(schema.returns):
-        raise invalid_program(f"{where} names {len(operation.results)} results; it makes {len(schema.returns)}.")
-
-
-def _in_order(positional: Sequence[Any], given: Mapping[str, Argument]) -> tuple[Argument, ...]:
-    last = max((index for index, argument in enumerate(positional) if argument.name in given), default=-1)
+def _in_order(positional: Sequence[Parameter], given: Mapping[str, Argument]) -> tuple[Argument, ...]:
+    last = max((index for index, parameter in enumerate(positional) if parameter.name in given), default=-1)
     return tuple(
-        _spread(given[argument.name], argument.N) if argument.name in given else _default(argument)
-        for argument in positional[: last + 1]
+        _spread(given[parameter.name], parameter.count) if parameter.name in given else parameter.default
+        for parameter in positional[: last + 1]
     )
 
 
@@ -152,17 +202,6 @@ def _spread(value: Argument, count: int | None) -> Argument:
         return value
     items = value if isinstance(value, tuple) else (value,)
     return items * count if len(items) == 1 else items
-
-
-def _default(argument: Any) -> Argument:
-    value = argument.default_value
-    return tuple(value) if isinstance(value, list) else value
-
-
-def _keywords(schema: Any, given: Mapping[str, Argument]) -> dict[str, Argument]:
-    return {
-        argument.name: given[argument.name] for argument in schema.arguments if argument.kwarg_only and argument.name in given
-    }
 
 
 def _is_integer(argument: Argument) -> bool:

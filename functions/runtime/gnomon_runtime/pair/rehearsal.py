@@ -1,8 +1,12 @@
-"""A pool container's rehearsal: loads and runs a network of its own, so that the first real load finds everything warm.
+"""The rehearsal of a fork that waits: it loads and runs a network of its own, so that the first real load finds everything warm.
 
 A fork shares its parent's pages until it writes to them, and Python writes to every object that it looks at. The first load in a
-fresh fork therefore pays for some thousand page faults, and the first convolution for starting its library. While a container is
-empty it has time for both: the rehearsal takes the very way that a load takes, with files that exist only in its memory.
+fresh fork therefore pays for some thousand page faults, and the first convolution for starting its library. While a fork waits
+for its order, or a container for its load, there is time for both: the rehearsal takes the very way that a load takes, with files
+that exist only in its memory.
+
+It goes in steps of a few milliseconds. Whoever carries it out looks between them whether it is wanted, and goes on later, or
+never: what is left of it is paid by the load.
 """
 
 from __future__ import annotations
@@ -10,6 +14,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+from collections.abc import Generator
 from pathlib import Path
 
 import torch
@@ -19,7 +24,8 @@ from gnomon_core import packets
 from gnomon_core.blocks import Block, Layers
 from gnomon_core.program import Operation, Program, Value, Weight, dump_program, schema_sha256
 from gnomon_core.signature import ModelSignature, TensorSpec
-from gnomon_runtime.engine.torch_names import aten, schema_of
+from gnomon_runtime.engine.allocator import keep_freed_memory
+from gnomon_runtime.engine.allowlist import operator_of
 from gnomon_runtime.pair.shadow_model import HeldBlocks
 
 CHANNELS, SIZE, DEPTH = 16, 16, 12
@@ -27,25 +33,31 @@ _CONVOLUTION, _NORM = "aten.conv2d.default", "aten._native_batch_norm_legit_no_t
 _RELU, _ADD, _POOL = "aten.relu.default", "aten.add.Tensor", "aten.max_pool2d.default"
 
 
-def rehearse() -> None:
-    """Load a small residual network as a Shadow would, run it on one sample and forget it."""
+def rehearsal() -> Generator[None, None, None]:
+    """Load a small residual network as a Shadow would, run it on one sample and forget it, one step for each `next`."""
+    keep_freed_memory()
+    torch.set_num_threads(1)
     program, layers = _network()
     document = dump_program(program)
     layers = Layers(hashlib.sha256(document).hexdigest(), layers.outputs, layers.blocks, layers.value_bytes)
     weights = save({name: torch.ones(weight.shape) for name, weight in program.weights.items()})
+    yield
     files = [packets.sealed_file("rehearsal", content) for content in (document, weights, json.dumps(layers.to_json()).encode())]
     try:
         paths = [Path(f"/proc/self/fd/{file}") for file in files]
         held = HeldBlocks(paths[0], paths[1], paths[2], "shared")
-        held.hold(range(len(layers.blocks)))
-        for run in layers.runs(range(len(layers.blocks))):
-            segment = held.segment(run.begin, run.end)
-            if segment is not None:
-                for _ in range(2):
-                    segment.run(1, [torch.zeros(1, CHANNELS, SIZE, SIZE)])
     finally:
         for file in files:
             os.close(file)
+    yield
+    held.hold(range(len(layers.blocks)))
+    yield
+    [run] = layers.runs(range(len(layers.blocks)))
+    segment = held.segment(run.begin, run.end)
+    assert segment is not None
+    for _ in range(2):
+        segment.run(1, [torch.zeros(1, CHANNELS, SIZE, SIZE)])
+        yield
 
 
 def _network() -> tuple[Program, Layers]:
@@ -72,11 +84,6 @@ def _network() -> tuple[Program, Layers]:
     value_bytes = dict.fromkeys(("x", *(block.makes[0] for block in blocks)), 4 * CHANNELS * SIZE * SIZE)
     spec = (CHANNELS, SIZE, SIZE)
     signature = ModelSignature("rehearsal", "1", (TensorSpec("x", "FP32", spec),), (TensorSpec("y", "FP32", spec),))
-    schemas = schema_sha256(str(schema_of(_overload(name))) for name in (_CONVOLUTION, _NORM, _RELU, _ADD, _POOL))
+    schemas = schema_sha256(operator_of(name).schema for name in (_CONVOLUTION, _NORM, _RELU, _ADD, _POOL))
     program = Program(torch.__version__, schemas, signature, ("x",), (before,), weights, tuple(operations))
     return program, Layers("", (before,), tuple(blocks), value_bytes)
-
-
-def _overload(name: str) -> object:
-    _, base, overload = name.split(".")
-    return getattr(getattr(aten, base), overload)

@@ -73,6 +73,7 @@ class HeldBlocks:
         self._weights = BlockWeights(weights, self._program.weights, mode)
         self._blocks: frozenset[int] = frozenset()
         self._segments: dict[tuple[int, int], Segment] = {}
+        self._weight_names: dict[int, tuple[str, ...]] = {}
 
     @property
     def blocks(self) -> tuple[int, ...]:
@@ -135,5 +136,7 @@ class HeldBlocks:
         self._weights.keep_only(name for number in wanted for name in self._weights_of(number))
 
     def _weights_of(self, block: int) -> tuple[str, ...]:
-        found = self.layers.blocks[block]
-        return self._flow.border(found.begin, found.end).weights
+        if block not in self._weight_names:
+            found = self.layers.blocks[block]
+            self._weight_names[block] = self._flow.border(found.begin, found.end).weights
+        return self._weight_names[block]

@@ -12,11 +12,14 @@ coordinator says so, when a load fails, and when coordinator and Body have both 
 
 from __future__ import annotations
 
+import fcntl
 import os
 import select
 import socket
+import sys
+import termios
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Generator
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -31,10 +34,11 @@ from gnomon_runtime.pair.headers import Kind, NonsenseError
 from gnomon_runtime.pair.link import Link
 from gnomon_runtime.pair.orders import REFUSALS, Coordination, Duties
 from gnomon_runtime.pair.promotion import Promotion
-from gnomon_runtime.pair.rehearsal import rehearse
 from gnomon_runtime.pair.shadow_model import HeldBlocks, computed
 
 LOAD_FAILED = 1
+GREETINGS_BYTES = 128
+"""A few hellos. Where more waits, there is a load among it."""
 
 
 class ShadowSide:
@@ -203,11 +207,19 @@ class ShadowSide:
             self._duties.say(what, **details)
 
 
-def serve(connection: socket.socket, become: Callable[[Birth], None]) -> int:
+def _queued_bytes(connection: socket.socket) -> int:
+    """Of all messages that wait on the socket."""
+    return int.from_bytes(fcntl.ioctl(connection, termios.FIONREAD, bytes(4)), sys.byteorder)
+
+
+def serve(connection: socket.socket, become: Callable[[Birth], None], rehearsal: Generator[None, None, None]) -> int:
     """Be a pool container, and what the coordinator makes of it. Returns the exit status."""
     keep_freed_memory()
     torch.set_num_threads(1)
-    rehearse()
+    for _ in rehearsal:
+        if _queued_bytes(connection) > GREETINGS_BYTES:
+            break
+    rehearsal.close()
     coordination = Coordination(connection)
     shadow = ShadowSide(coordination, become)
     status = shadow.serve()

@@ -128,7 +128,7 @@ class Nursery:
                 stdin=subprocess.DEVNULL,
             )
         script = str(Path(PACKAGES["gnomon_runtime"], "bootstrap.py"))
-        preload = ["numpy", "torch", "gnomon_runtime.body", "gnomon_runtime.pair.shadow_side"]
+        preload = ["numpy", "torch", *(f"gnomon_runtime.{name}" for name in ("body", "pair.shadow_side", "pair.rehearsal"))]
         order = json.dumps({"packages": PACKAGES, "preload": preload})
         command = [sys.executable, "-I", "-u", script, order]
         self._send({"do": "zygote", "id": "torch", "command": command, "environment": ENVIRONMENT})
