@@ -54,8 +54,8 @@ def test_it_asks_before_it_spends_and_goes_on_where_it_stopped(aws: Account, mod
     path = models / "profiles" / "line@1" / "lambda" / "us-east-1.json"
     document = json.loads(path.read_text())
     assert document["format"] == "gnomon-service-times/1"
-    assert {memory: sorted(row) for memory, row in document["service_s"].items()} == {"1769": ["1", "4"], "3538": ["1", "4"]}
-    assert all(0 < seconds < 5 for row in document["service_s"].values() for seconds in row.values())
+    assert [(one["memory_mb"], one["batch"]) for one in document["measured"]] == [(1769, 1), (1769, 4), (3538, 1), (3538, 4)]
+    assert all(0 < one["ms"] < 5000 for one in document["measured"])
     assert all(len(cell["runs_s"]) == 3 for cell in document["cells"])
     assert document["cost"] > 14 * 2e-7
     assert document["cloudwatch"]["invocations"] == 0, "moto counts none"
