@@ -3,8 +3,9 @@
     python -m benchmarks.shadow.promotion [--quick]
 
 A Body of ResNet50 answers batch after batch on one CPU and has a Shadow on the other, with 33 % of the weights. Then, in turn,
-the Shadow is promoted, or another Body is created. From the decision until the platform hears the new Body's first word; in both
-weight modes. Beside it: the batches that were answered while the Shadow loaded, and those of the same pair before.
+the Shadow is promoted, or another Body is created, while the first one serves. From the decision until the platform hears the new
+Body's first word; in both weight modes. A promotion waits for the batch that the first Body is in. Beside it: the batches that
+were answered while the Shadow loaded, and those of the same pair before.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from benchmarks.report import Figure, write
 from benchmarks.shadow.models import StoredModel, first_share, stored
 from benchmarks.shadow.node import Node, Serving, started
 from benchmarks.shadow.samples import at_quantile, counted, quantile
+from gnomon_core.functions import FunctionSpec
 from gnomon_core.pairs import Pair
 
 MODEL = "resnet50"
@@ -64,12 +66,19 @@ async def measure(model: StoredModel, pace: Pace) -> dict[str, Runs]:
                 serving = await node.serving(spec, model, BATCH)
                 await _promote(node, serving, model, found[mode])
                 await asyncio.sleep(PAUSE_S)
-                instance, seconds = await node.body(spec)
-                found[mode].created_ms.append(1e3 * seconds)
-                await node.end(instance.id)
+                found[mode].created_ms.append(await _create(node, spec, serving))
                 await node.end(serving.instance.id)
             step(f"{count} promotions and cold starts with {mode} weights")
     return found
+
+
+async def _create(node: Node, spec: FunctionSpec, body: Serving) -> float:
+    """Milliseconds to another Body, beside one that serves as it does in a promotion."""
+    body.begin()
+    instance, seconds = await node.body(spec)
+    await body.end()
+    await node.end(instance.id)
+    return 1e3 * seconds
 
 
 async def _promote(node: Node, body: Serving, model: StoredModel, runs: Runs) -> None:
