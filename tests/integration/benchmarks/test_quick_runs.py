@@ -1,0 +1,77 @@
+"""Every benchmark of Body and Shadow runs to its end with --quick, and its figures are those that its document names.
+
+What takes more than ten seconds is left to `make test-slow`.
+"""
+
+import json
+import re
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from benchmarks.pace import QUICK_RESULTS, ROOT
+from benchmarks.shadow.__main__ import NAMES, module_of
+
+pytestmark = pytest.mark.torch
+LIMIT_S = 540
+SLOW = pytest.mark.slow
+QUICK = ("fuzz_node",)
+CLUSTER = "asyfunc_cluster"
+
+# For each benchmark, patterns of which every one is the key of some figure; one that is not here has figures at least.
+KEYS: dict[str, tuple[str, ...]] = {
+    "shadow_starts": (
+        "all starts: registered, median", "all starts: registered, p99", "pool: registered, p99", "fork: registered, p99",
+        "burst, number 2: .*",
+    ),
+    "shadow_pairs": (
+        ".*, b = 4: pair ÷ Body alone", ".*, b = 8: pair ÷ prediction", ".*: Body on two cores ÷ Body alone",
+        ".*: two Bodies, half each ÷ Body alone",
+    ),
+    "shadow_hand_over": ("there, +1 MB", "there, +64 MB", "back, +1 MB", "back, +64 MB"),
+    "shadow_overhead": (".*: with the machinery, slower by",),
+    "shadow_prediction": ("cells", ".*error.*"),
+    "shadow_curve": (".*%.*pair ÷ Body alone",),
+    "shadow_memory": (".*: weight mappings ÷ file", ".*: private memory of a Body, .*", ".*: private memory of a Body after .*"),
+    "shadow_kills": ("Shadows killed", "coordinators killed", "answers lost or wrong", "shared memory left after 5 s"),
+    "shadow_fuzz": ("hostile cases", "crashes, hangs and reads outside a buffer"),
+    "shadow_fuzz_node": ("hostile cases", "crashes and hangs"),
+    "asyfunc_cluster": (".*: SLO violations", ".*: memory", ".*: CPU utility", ".*: Bodies", ".*: fewer violations than od"),
+}  # fmt: skip
+
+
+def ran(module: str, arguments: Sequence[str] = ()) -> dict[str, str]:
+    """What each figure says of its goal, by its key, once the benchmark has run."""
+    result = QUICK_RESULTS / f"{module.replace('.', '_')}.json"
+    result.unlink(missing_ok=True)
+    command = [sys.executable, "-m", f"benchmarks.{module}", "--quick", *arguments]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=LIMIT_S, check=False)
+    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
+    document = json.loads(result.read_bytes())
+    assert {"name", "measured_at", "machine", "versions", "repeats", "figures"} <= set(document)
+    return {figure["key"]: figure["met"] for figure in document["figures"]}
+
+
+@pytest.mark.timeout(LIMIT_S + 30)
+@pytest.mark.parametrize("name", [pytest.param(name, marks=() if name in QUICK else SLOW) for name in NAMES if name != CLUSTER])
+def test_a_quick_run_has_the_figures_that_are_documented(name: str) -> None:
+    module = module_of(name)
+    figures = ran(module)
+    for pattern in KEYS.get(module.replace(".", "_"), (".*",)):
+        assert any(re.fullmatch(pattern, key) for key in figures), f"no {pattern!r} among {sorted(figures)}"
+    if "fuzz" in name or name == "kills":
+        assert "missed" not in figures.values(), figures
+
+
+@SLOW
+@pytest.mark.timeout(LIMIT_S + 30)
+def test_the_simulated_cluster_has_the_figures_that_are_documented(tmp_path: Path) -> None:
+    """One model: the hour of each is for those who publish it."""
+    profile = ROOT / "profiles" / "resnet50.json"
+    (tmp_path / profile.name).write_bytes(profile.read_bytes())
+    figures = ran(CLUSTER, ["--profiles", str(tmp_path), "--processes", "1"])
+    for pattern in KEYS[CLUSTER]:
+        assert any(re.fullmatch(pattern, key) for key in figures), f"no {pattern!r} among {sorted(figures)}"
