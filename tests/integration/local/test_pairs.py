@@ -246,10 +246,6 @@ async def test_what_cannot_have_a_shadow_is_refused(running: Running) -> None:
             await running.platform.create_shadow(unknown, pair)
         assert (refused.value.status, refused.value.code) == (409, "no_such_body")
     assert running.platform.nodes() == before
-    await running.paired(body)
-    with pytest.raises(GnomonError) as refused:
-        await running.platform.create_shadow(body.id, PAIR)
-    assert refused.value.status == 409
     await running.platform.change_shadow("nobody", PAIR)
 
 

@@ -36,6 +36,7 @@ def run(max_shadows: int) -> FunctionResult:
         deadline_s=1.0,
         max_batch=8,
         max_cores=1,
+        kappa=1.0,
         max_shadows=max_shadows,
         scale=ScaleSettings(min=1, max=1),
     )
