@@ -52,7 +52,7 @@ def scaled(
     profile: ModelProfile = PROFILE,
 ) -> LayerLevel:
     """What layer-level scaling does at these rates of the last half seconds, oldest first."""
-    settings, options = Settings(autoscaler="asyfunc", slo_s=1.0, max_batch=8), Options(max_shadows=most)
+    settings, options = Settings(autoscaler="asyfunc", slo_s=1.0, max_batch=8), Options(max_shadows=most, kappa=1.0)
     history = History(0.5, 10.0, tuple(rate_rps / 2 for rate_rps in rates_rps))
     seen = Observation(10.0, "f.ns", settings, instances, (), 0, 0, 0.0, 0.0, history)
     serving = tuple(each for each in seen.live if each.state is READY)
@@ -143,7 +143,7 @@ def test_a_small_shadow_goes_before_a_large_one() -> None:
     two_cores = made_up_profile(MODEL, LATENCY_S, cores=(1, 2), gmacs=4.0, overhead_bytes=100 * MB)
     large, small = best_splits(two_cores, (1, 2, 1), BOTH, 8)
     there = body("a", shadow("s1", Pair(2, BOTH, large)), shadow("s2", Pair(1, BOTH, small)))
-    known = Knowledge(two_cores, Settings(autoscaler="asyfunc", slo_s=1.0, max_batch=8), Options(max_shadows=2))
+    known = Knowledge(two_cores, Settings(autoscaler="asyfunc", slo_s=1.0, max_batch=8), Options(max_shadows=2, kappa=1.0))
     both = there[0].pair
     assert both is not None
     weaker = min((known.pairings.efficiency(1, both, number), name) for number, name in enumerate(("s1", "s2")))[1]
