@@ -84,7 +84,10 @@ def test_its_cores_are_those_of_its_node() -> None:
 
 
 def test_a_change_leaves_it_where_it_is() -> None:
-    moved: dict[float, Sequence[Action]] = {0.5: (CreateShadow("f-1", FAR),), 1.5: (ChangeShadow("f-2", replace(FAR, node=None)),)}
+    moved: dict[float, Sequence[Action]] = {
+        0.5: (CreateShadow("f-1", FAR),),
+        1.5: (ChangeShadow("f-2", replace(FAR, node=None)),),
+    }
     result = run(moved, [2.0, 2.1, 2.1])
     assert list(result.requests.finished_s) == pytest.approx([2.5, 3.12, 3.12])
 
