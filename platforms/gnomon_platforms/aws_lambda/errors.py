@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
+from boto3.exceptions import Boto3Error
 from botocore import exceptions
 
 from gnomon_core.errors import GnomonError
@@ -47,6 +48,13 @@ def told(doing: str) -> Iterator[None]:
         raise GnomonError(503, "aws_region", "No AWS region is named.", "Set AWS_REGION, such as eu-central-1.") from None
     except exceptions.ClientError as error:
         raise _refused(error, doing) from error
+    except exceptions.WaiterError as error:
+        response = error.last_response if isinstance(error.last_response, dict) else {}
+        state = response.get("Configuration", response)
+        reason = state.get("StateReason") or state.get("LastUpdateStatusReason") or str(error)
+        raise GnomonError(503, "aws_refused", f"AWS could not {doing}: {reason}", "Correct what it names.") from error
+    except Boto3Error as error:
+        raise GnomonError(503, "aws_refused", f"AWS refused to {doing}: {error}", "Correct what it names.") from error
     except exceptions.BotoCoreError as error:
         raise GnomonError(
             503,

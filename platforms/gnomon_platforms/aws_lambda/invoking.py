@@ -40,6 +40,7 @@ NEVER_STARTED = frozenset(
 )
 """Function errors by which a sandbox says that it could not load the handler."""
 _CLIENT_ERRORS = range(400, 500)
+PROBE_S = 4.0
 
 
 class Fate(StrEnum):
@@ -105,7 +106,7 @@ class Invoker:
     def reachable(self, target: Target) -> bool:
         """Whether Lambda would take an Invoke. It checks the function and the permission and runs nothing."""
         try:
-            self._clients.invoking(1.0).invoke(
+            self._clients.invoking(PROBE_S).invoke(
                 FunctionName=target.function, Qualifier=target.version, InvocationType="DryRun", Payload=b"{}"
             )
         except (exceptions.ClientError, exceptions.BotoCoreError) as error:

@@ -279,7 +279,7 @@ class LambdaPlatform:
                 on_lost=slot.end,
             )
             await slot.channel.hello(self._start_timeout_s)
-        except GnomonError as error:
+        except Exception as error:  # noqa: BLE001 - whatever it is, the slot must not be waited for
             slot.end(f"could not be started: {error}")
         else:
             slot.ready()

@@ -111,6 +111,14 @@ async def test_seven_megabytes_there_and_back_go_through_the_bucket_and_leave_no
     assert len(left) == 3
 
 
+async def test_a_bucket_that_has_gone_is_the_reason_and_nobody_waits(on_lambda: Start, repository: DirectoryRepository) -> None:
+    there = await on_lambda(repository=repository)
+    there.aws.client("s3").delete_bucket(Bucket=there.aws.bucket)
+    instance = await there.platform.create(InstanceRequest(model("net"), 1, 1, None, {}))
+    reason = await there.told.reason(instance.id)
+    assert "could not be started: AWS refused to write models to the bucket" in reason
+
+
 async def test_a_file_that_is_not_the_model_s_is_never_run(on_lambda: Start, repository: DirectoryRepository) -> None:
     there, spec = await on_lambda(repository=repository), model("net")
     entry = repository.get("net@1")
