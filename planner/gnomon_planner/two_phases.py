@@ -41,6 +41,8 @@ SLOWEST = 1.0 - 1e-6
 INSIDE = 1e-7
 # Above c² = 1 the bound of the third moment is a phase with an infinite rate: none is taken above 1000 per mean gap.
 QUICKEST = 1e-3
+# Nor is a phase taken that fewer gaps belong to than this part of them: no trace is that long, and no double that precise.
+RAREST = 1e-9
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,12 +123,14 @@ def nearest_marginal(shape: Shape) -> Shape:
 def skewness_bounds(scv: float) -> tuple[float, float]:
     """The skewness that two phases can have at this c² (Telek and Heindl, 2002), a little inside; 1/2 ≤ c².
 
-    Above 1 it is n3 > n2² that bounds from below and nothing from above; below 1 the third moment lies between
+    Above 1 it is n3 > n2² that bounds from below, and how rare a phase may be from above; below 1 the third moment lies between
     3·(3c² − 1 + √2·(1 − c²)^1.5) and 6·c², times m³.
     """
     half = (1.0 + scv) / 2.0
     if scv > 1.0:
-        return _skewness(scv, 6.0 * half * (half + QUICKEST * (half - 1.0))), math.inf
+        low = half * (half + QUICKEST * (half - 1.0))
+        high = half + (half - 1.0) * math.sqrt((half - 1.0) / RAREST)
+        return _skewness(scv, 6.0 * low), _skewness(scv, 6.0 * max(low, high))
     low = 3.0 * (3.0 * scv - 1.0 + math.sqrt(2.0) * (1.0 - scv) ** 1.5)
     high = 6.0 * scv
     margin = INSIDE * (high - low)

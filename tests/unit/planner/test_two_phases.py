@@ -66,6 +66,13 @@ def test_a_skewness_out_of_reach_is_moved_to_its_bound() -> None:
     assert map2(1.0, Shape(4.0, 0.0))[0].skewness == pytest.approx(low, rel=1e-6)
 
 
+def test_a_phase_rarer_than_any_trace_could_show_is_not_taken() -> None:
+    found, has = map2(1.0, Shape(1.0156, 4e5))
+    assert has.skewness < 4e5
+    assert found.skewness == pytest.approx(has.skewness, rel=1e-3)
+    assert found.scv == pytest.approx(1.0156, rel=1e-5)
+
+
 def test_a_correlation_out_of_reach_is_moved_to_its_bound() -> None:
     found, has = map2(1.0, Shape(3.0, 4.0, -0.9))
     assert -0.9 < has.decay < 0.0
