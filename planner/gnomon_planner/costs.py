@@ -3,7 +3,7 @@
 Lambda bills each call: memory × duration, rounded up to the billing step, and a fee (BATCH, Eq. 1: C = S·M·I·K1 + I·K2).
 Others bill for what is held, busy or not: EC2 by the hour (C = K·H), and cores and memory by the second, as on a cluster of
 one's own. A worked number: a batch of 8 in 105.2 ms at 1,769 MB costs 1,769/1,024 · 0.106 s · 1.66667e−5 + 2e−7 = $3.25e−6,
-or $0.41 per million requests; billed by 100 ms, as until December 2020, 0.2 s and $0.75.
+or $0.41 per million requests; billed by 100 ms, as until December 2020, 0.2 s and $0.74.
 """
 
 from __future__ import annotations

@@ -120,7 +120,7 @@ class Waits:
         within = counts[-len(self.timeouts_s) :]
         shape = (len(self.timeouts_s), len(fractions))
         late = np.ascontiguousarray(np.moveaxis(counts[: -len(self.timeouts_s)], 0, -1)).reshape(*counts.shape[1:], *shape)
-        self._tables = _Tables(late, self._step)
+        self._tables = _Tables(late, self._step, [batch for batch in self.batches if batch > 1])
         phases = first_phases_of(within, self._step, process.embedded)
         self._rows = {batch: self._row(batch, within, phases) for batch in self.batches}
 
@@ -150,18 +150,18 @@ class _Tables:
     T − w.
     """
 
-    def __init__(self, counts: Array, step: Array) -> None:
+    def __init__(self, counts: Array, step: Array, batches: Sequence[int]) -> None:
         self._early = np.ascontiguousarray(counts[..., ::-1])
         self._late = counts.sum(axis=2)
         self._at_least = 1.0 - np.concatenate([np.zeros_like(self._late[:1]), np.cumsum(self._late, axis=0)])
         self._incomplete = self._of_incomplete()
-        self._full = self._of_full(step)
+        self._full = self._of_full(step, batches)
 
     def members(self, batch: int, phases: Array, full_share: Array) -> Array:
         """members_k(w), shape (B, timeouts, nodes), for B > 1, phases α (timeouts, n) and p_B (timeouts)."""
         found = np.empty((batch, *self._incomplete.shape[2:]))
         found[:-1] = np.einsum("ta,katg->ktg", phases, self._incomplete[: batch - 1])
-        found[-1] = full_share[:, None] + np.einsum("ta,atg->tg", phases, self._full[batch - 1])
+        found[-1] = full_share[:, None] + np.einsum("ta,atg->tg", phases, self._full[batch])
         return found
 
     def _of_incomplete(self) -> Array:
@@ -173,21 +173,25 @@ class _Tables:
                 found[after:] += self._early[: levels - after, :, phase] * (after * self._late[after, phase])
         return found
 
-    def _of_full(self, step: Array) -> Array:
-        """What α is to be multiplied with for members_B(w) − p_B, at index B − 1; shape (levels + 1, n, timeouts, nodes)."""
+    def _of_full(self, step: Array, batches: Sequence[int]) -> dict[int, Array]:
+        """What α is to be multiplied with for members_B(w) − p_B, by B; shape (n, timeouts, nodes)."""
         levels, order = self._late.shape[:2]
-        found: Array = self._at_least.copy()
         reached = np.broadcast_to(np.eye(order)[:, :, None, None], self._early.shape[1:])
         arrived = np.empty_like(self._early)
         for number in range(levels):
             reached = np.clip(np.einsum("abtg,bc->actg", reached - self._early[number], step), 0.0, None)
             arrived[number] = reached
-        for after in range(1, levels + 1):
-            # (i − 1)·P_{B−1−i} + E_{B−2−i}, both at T − w: B − 1 = i has the first of them alone.
-            before = (after - 1.0) * self._early[: levels + 1 - after]
-            before[1:] += arrived[: levels - after]
-            for phase in range(order):
-                found[after:] += before[:, :, phase] * self._at_least[after, phase]
+        found = {}
+        for batch in batches:
+            total = self._at_least[batch - 1].copy()
+            for after in range(1, batch):
+                # (i − 1)·P_{B−1−i} + E_{B−2−i}, both at T − w: i = B − 1 has the first of them alone.
+                before = (after - 1.0) * self._early[batch - 1 - after]
+                if after < batch - 1:
+                    before += arrived[batch - 2 - after]
+                for phase in range(order):
+                    total += before[:, phase] * self._at_least[after, phase]
+            found[batch] = total
         return found
 
 
