@@ -36,6 +36,7 @@ from benchmarks.report import Figure, write
 from benchmarks.shadow.hostile import PATIENCE_S, descriptors_of, hostile
 from benchmarks.shadow.samples import counted
 from gnomon_core import packets
+from gnomon_platforms.local.nodes import LocalNode
 from gnomon_platforms.local.pairs import Household, Pairs
 
 SEED = 9
@@ -210,8 +211,13 @@ async def fuzz_platform(chance: random.Random, count: int, cases: Counter[str]) 
         del message
         handed.extend(descriptors)
 
-    # No Shadow lives here: of the surroundings nothing is used.
-    pairs = Pairs(to_supervisor, cast("Household", None), 0)
+    def unused(*_: object) -> Any:
+        raise AssertionError
+
+    # No Shadow lives here: of the household nothing but the node is used.
+    nobody = cast("Any", None)
+    home = Household(LocalNode((0,), 1, 1 << 30), nobody, nobody, unused, {}, {}, 1.0, unused)
+    pairs = Pairs(to_supervisor, home, 0)
     pairs.begin()
     with socket.socket(fileno=handed.pop()) as theirs:
         theirs.setblocking(False)  # noqa: FBT003 - the signature is socket's
