@@ -31,7 +31,8 @@ def promote(shadow: Child, model: Model, mode: str) -> None:
 
 def pair(nursery: Nursery, model: Model, blocks: Sequence[int], mode: str) -> tuple[Child, Child]:
     body, shadow = nursery.body(model, weight_mode=mode), nursery.empty()
-    task = Task(model, blocks, SPLIT, [])
+    # A Body that expects ten seconds waits for its Shadow on a busy machine too.
+    task = Task(model, blocks, SPLIT, [[10_000.0] * MAX_BATCH for _ in model.layers.runs(blocks)])
     assert load(shadow, task, mode=mode)["say"] == "registered"
     join(body, shadow, task)
     return body, shadow
