@@ -149,7 +149,15 @@ class Dispatching(RuleBasedStateMachine):
         timely=st.booleans(),
     )
     def arrive(
-        self, *, duration_s: float, budget_s: float, lane: LaneKey, size: int, body_bytes: int, others: list[LaneKey], timely: bool
+        self,
+        *,
+        duration_s: float,
+        budget_s: float,
+        lane: LaneKey,
+        size: int,
+        body_bytes: int,
+        others: list[LaneKey],
+        timely: bool,
     ) -> None:
         self.elapse(duration_s, timely=timely)
         together = [

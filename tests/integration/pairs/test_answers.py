@@ -167,7 +167,9 @@ def test_a_loaded_shadow_says_what_it_holds(models: Models, nursery: Nursery) ->
 def test_the_head_of_a_result_says_what_was_expected_and_what_was_measured(models: Models, start: Start) -> None:
     model = models("resnet18")
     body, shadow = start(Task(model, [0, 1], HALVES))
-    body.order("change", (), {"shadow": shadow.id, "blocks": [0, 1], "split": list(HALVES), "expected_ms": [[11.0, 22.0, 33.0, 44.0]]})
+    body.order(
+        "change", (), {"shadow": shadow.id, "blocks": [0, 1], "split": list(HALVES), "expected_ms": [[11.0, 22.0, 33.0, 44.0]]}
+    )
     assert body.say("changed", "failed")["say"] == "changed"
     _, [timing] = body.ask(images(model, 4))
     assert timing["expected_ms"] == 22.0

@@ -118,9 +118,7 @@ class Tick:
             return shadow or larger
         return larger if larger.efficiency >= pair_efficiency(self.known, body, shadow) else shadow
 
-    def _give_more(
-        self, rate_rps: float, rate_max_rps: float, room: Room, given: tuple[list[CreateShadow], list[str]]
-    ) -> float:
+    def _give_more(self, rate_rps: float, rate_max_rps: float, room: Room, given: tuple[list[CreateShadow], list[str]]) -> float:
         """Where no Body can get its first Shadow: further ones, at most one each, for those with the fewest first. R_max then."""
         helped, most = shadows_of(self.seen.shadows), self.options.max_shadows
         able = [body for body in self.bodies if body.id not in self.grown and 0 < len(helped.get(body.id, ())) < most]
