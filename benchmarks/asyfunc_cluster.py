@@ -1,23 +1,30 @@
 """AsyFunc's policies on a simulated cluster: an hour of Twitter for each model, beside od, lv, k-lv and opt (it sees the future).
 
-    python -m benchmarks.asyfunc_cluster [--quick] [--profiles FOLDER] [--models NAME …] [--processes N]
+    python -m benchmarks.asyfunc_cluster [--quick] [--afresh] [--profiles FOLDER] [--models NAME …] [--processes N]
 
 For each measured profile in `profiles/`: memory × time, CPU utility (cores × seconds in inference, a waiting Shadow being idle)
 and SLO violations, in both weight modes, for an SLO of t_l(16, 8) and 1.5 × it. Cores that were not measured are extrapolated
 with 2, 5 and 10 % serial work, and each figure says so; the conclusions say in how many of the three they hold. `cluster_cells`
-has what the paper leaves open and how it is settled here.
+has what the paper leaves open and how it is settled here. The first cell of a model and its counterpart with shared weights are
+an hour; the sweeps around them are its first quarter.
+
+It takes a quarter of an hour a model. What has been simulated is kept in .cache/benchmarks until the code changes: interrupted,
+the same command goes on from there.
 """
 
 from __future__ import annotations
 
 import argparse
+import hashlib
 import json
 import multiprocessing
 import os
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
+from typing import Any
 
 from benchmarks.cluster_cells import C_MAX, READINGS, Cell, Outcome, Row, measure, read_model
 from benchmarks.pace import ROOT, pace_of, pace_parser, step
@@ -28,8 +35,10 @@ from gnomon_core.profiles import FORMAT
 SERIAL = (0.02, 0.05, 0.10)
 USUAL = 0.05
 SWEPT = (0.1, 1.0, 10.0)
-OTHERS = ((1.0, "private"), (1.5, "shared"), (1.0, "shared"))
-HOUR_S, QUICK_S = 3600.0, 120.0
+OTHERS = ((1.0, "private"), (1.0, "shared"))
+HOUR_S, QUARTER_S, QUICK_S = 3600.0, 900.0, 120.0
+KEPT = ROOT / ".cache" / "benchmarks" / "asyfunc_cluster_cells.jsonl"
+SOURCES = ("core", "autoscaler", "simulator", "gateway-plugin", "benchmarks/cluster_cells.py")
 SIDE_BY_SIDE = ("asyfunc", "asyfunc- without layers", "asyfunc- without adaptive", "od", "lv", "k-lv", "opt")
 GB = 1e9
 
@@ -44,21 +53,22 @@ CLAIMS: tuple[tuple[str, Callable[[dict[str, Row]], bool]], ...] = (
 
 def cells_of(path: Path, *, quick: bool, readings: bool) -> list[Cell]:
     """What is simulated for one profile."""
-    duration_s = QUICK_S if quick else HOUR_S
     whole = read_model(path, None).whole.measured(C_MAX)
     usual, others = (None, ()) if whole else (USUAL, tuple(serial for serial in SERIAL if serial != USUAL))
-    first = Cell(path, usual, 1.5, "private", None, duration_s, readings)
+    first = Cell(path, usual, 1.5, "private", None, QUICK_S if quick else HOUR_S, readings and quick)
     if quick:
         return [first]
-    found = [first, *(replace(first, slo=slo, mode=mode, readings=False) for slo, mode in OTHERS)]
-    found += [replace(first, serial=serial, slo=slo, readings=False) for serial in others for slo in (1.0, 1.5)]
-    found += [replace(first, kappa=kappa, readings=False) for kappa in SWEPT]
-    return [*found, replace(first, mode="shared", kappa=SWEPT[-1], readings=False)]
+    brief = replace(first, duration_s=QUARTER_S)
+    found = [first, replace(first, mode="shared"), replace(brief, readings=readings)]
+    found += [replace(brief, slo=slo, mode=mode) for slo, mode in OTHERS]
+    found += [replace(brief, serial=serial, slo=slo) for serial in others for slo in (1.0, 1.5)]
+    found += [replace(brief, kappa=kappa) for kappa in SWEPT]
+    return [*found, replace(brief, mode="shared", kappa=SWEPT[-1])]
 
 
 def figures_of(outcome: Outcome) -> list[Figure]:
     """A cell's three figures are those of `asyfunc`; the other policies stand beside them."""
-    key, rows = f"{outcome.model}: {outcome.cell.name}", outcome.rows
+    key, rows = f"{outcome.model}: {outcome.cell.name}, {outcome.cell.duration_s / 60:g} min", outcome.rows
     said = f"{outcome.best} for {outcome.rate_rps:.1f} rps, {outcome.nodes} nodes, {outcome.extrapolated}"
     beside = SIDE_BY_SIDE[1:]
 
@@ -91,18 +101,23 @@ def figures_of(outcome: Outcome) -> list[Figure]:
 
 def conclusions(outcomes: Iterable[Outcome]) -> list[Figure]:
     """Of each claim, in how many of the serial fractions it holds, with private weights and κ by the profile."""
-    groups: dict[tuple[str, float], list[Outcome]] = {}
+    groups: dict[tuple[str, float, float], list[Outcome]] = {}
     for outcome in outcomes:
         cell = outcome.cell
         if (cell.mode, cell.kappa) == ("private", None):
-            groups.setdefault((outcome.model, cell.slo), []).append(outcome)
+            groups.setdefault((outcome.model, cell.slo, cell.duration_s / 60), []).append(outcome)
     found: list[Figure] = []
-    for (model, slo), group in groups.items():
+    for (model, slo, minutes), group in groups.items():
         for claim, holds in CLAIMS:
             held = [outcome for outcome in group if holds(dict(outcome.rows))]
             where = ", ".join("measured" if each.cell.serial is None else f"{each.cell.serial:.0%}" for each in held) or "none"
             found.append(
-                Figure(f"{model}: {slo:g} × SLO: {claim}", len(held), f"of {len(group)} profiles", detail=f"holds for {where}")
+                Figure(
+                    f"{model}: {slo:g} × SLO, {minutes:g} min: {claim}",
+                    len(held),
+                    f"of {len(group)} profiles",
+                    detail=f"holds for {where}",
+                )
             )
     return found
 
@@ -130,6 +145,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser = pace_parser(__doc__ or "")
     parser.add_argument("--profiles", type=Path, default=ROOT / "profiles", help="where the profiles are")
     parser.add_argument("--models", nargs="*", default=(), metavar="NAME", help="only these")
+    parser.add_argument("--afresh", action="store_true", help="simulate again what an interrupted run has kept")
     parser.add_argument("--processes", type=int, default=os.cpu_count() or 1, help="how many cells at once")
     asked = parser.parse_args(arguments)
     run(asked)
@@ -139,13 +155,43 @@ def run(asked: argparse.Namespace) -> None:
     pace = pace_of(asked)
     paths = profiles_in(asked.profiles, asked.models)
     cells = [cell for path in paths for cell in cells_of(path, quick=pace.quick, readings=True)]
-    outcomes: list[Outcome] = []
+    kept = {} if asked.afresh or pace.quick else read_kept()
+    outcomes = [Outcome.from_json(cell, kept[cell.key]) for cell in cells if cell.key in kept]
+    if outcomes:
+        step(f"{len(outcomes)} of {len(cells)} were simulated before")
     with ProcessPoolExecutor(asked.processes, mp_context=multiprocessing.get_context("spawn")) as pool:
-        for outcome in pool.map(measure, cells):
+        for outcome in pool.map(measure, [cell for cell in cells if cell.key not in kept]):
             outcomes.append(outcome)
+            if not pace.quick:
+                keep(outcome)
             step(f"{outcome.model}: {outcome.cell.name} ({len(outcomes)} of {len(cells)})\n{table(outcome)}")
     figures = [figure for outcome in outcomes for figure in figures_of(outcome)] + conclusions(outcomes)
     write("asyfunc_cluster", figures, repeats=1, packages=("gnomon",), folder=pace.results)
+
+
+def read_kept() -> dict[str, Any]:
+    """What earlier runs of the same code have simulated, by the key of the cell."""
+    code = source_digest()
+    lines = KEPT.read_text(encoding="utf-8").splitlines() if KEPT.exists() else []
+    documents = [json.loads(line) for line in lines if line.endswith("}")]  # the last may be half written
+    return {document["key"]: document["outcome"] for document in documents if document["code"] == code}
+
+
+def keep(outcome: Outcome) -> None:
+    """Write an outcome down at once."""
+    KEPT.parent.mkdir(parents=True, exist_ok=True)
+    with KEPT.open("a", encoding="utf-8") as file:
+        file.write(json.dumps({"code": source_digest(), "key": outcome.cell.key, "outcome": outcome.to_json()}) + "\n")
+
+
+@cache
+def source_digest() -> str:
+    """Tells one version of everything that decides an outcome from another."""
+    digest = hashlib.sha256()
+    for folder in SOURCES:
+        for path in sorted((ROOT / folder).rglob("*.py")) or [ROOT / folder]:
+            digest.update(path.read_bytes())
+    return digest.hexdigest()[:16]
 
 
 def table(outcome: Outcome) -> str:

@@ -1,7 +1,10 @@
 """One cell of the simulated cluster: a model, an objective, a weight mode, and every policy on the same hour.
 
-The paper does not say how many nodes it has, nor the cores and batch of its baselines. Here (docs/decisions/0011-mls.md):
+The paper does not say how many nodes it has, how its trace is scaled, nor the cores and batch of its baselines. Here
+(docs/decisions/0011-mls.md):
 
+- the trace is scaled so that its mean rate deserves `BODIES` Bodies as model-level scaling chooses them: as it is, one Body of 16
+  cores carries all of it, and no policy has anything to decide;
 - nodes of 26 cores and 96 GB, 1.5 × as many as `opt` needs at its peak;
 - the baselines have the cores and the largest batch that model-level scaling chooses for the hour's mean rate;
 - all begin with as many instances as the first ten seconds deserve;
@@ -10,11 +13,13 @@ The paper does not say how many nodes it has, nor the cores and batch of its bas
 
 from __future__ import annotations
 
+import hashlib
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 from gnomon_autoscaler.policies.asyfunc import AsyFunc, Options
 from gnomon_autoscaler.policies.asyfunc.knowledge import Knowledge
@@ -38,6 +43,7 @@ NODE_CORES, NODE_BYTES = 26, 96 * 10**9
 C_MAX, B_MAX = 16, 8
 SPARE = 1.5
 FIRST_S = 10.0
+BODIES = 8
 MANY = 10_000
 
 ABLATIONS: Mapping[str, Options] = {
@@ -83,6 +89,12 @@ class Cell:
     readings: bool = False
 
     @property
+    def key(self) -> str:
+        """Names the cell among those of a run that goes on: another profile in the same file is another cell."""
+        digest = hashlib.sha256(self.profile.read_bytes()).hexdigest()
+        return f"{digest[:16]} {self.name}, {self.duration_s:g} s{', readings' if self.readings else ''}"
+
+    @property
     def name(self) -> str:
         serial = "measured" if self.serial is None else f"{self.serial:.0%} serial"
         kappa = "κ by profile" if self.kappa is None else f"κ = {self.kappa:g}"
@@ -118,13 +130,23 @@ class Outcome:
     extrapolated: str
     rows: Mapping[str, Row] = field(default_factory=dict)
 
+    def to_json(self) -> dict[str, Any]:
+        """All of it but the cell, which has a key."""
+        return {name: value for name, value in asdict(self).items() if name != "cell"}
+
+    @staticmethod
+    def from_json(cell: Cell, document: Mapping[str, Any]) -> Outcome:
+        """The outcome of this cell as `to_json` told it."""
+        rows = {name: Row(**row) for name, row in document["rows"].items()}
+        return Outcome(cell, **{**document, "rows": rows})
+
 
 def measure(cell: Cell) -> Outcome:
     """Simulate every policy of a cell, `opt` first."""
     model = read_model(cell.profile, cell.serial)
-    arrivals = hour(cell.duration_s)
-    rate_rps = len(arrivals) / cell.duration_s
     settings = settings_of(cell, model)
+    rate_rps = deserved(model, settings)
+    arrivals = hour(cell.duration_s, rate_rps)
     best = chosen(model, settings, rate_rps)
     settings = replace(settings, cores=best.cores)
     warm = max(1, math.ceil(sum(time_s < FIRST_S for time_s in arrivals) / FIRST_S / settings.alpha / best.rate_rps))
@@ -159,9 +181,21 @@ def read_model(path: Path, serial: float | None) -> ModelProfile:
 
 
 @cache
-def hour(duration_s: float) -> list[float]:
-    """The arrivals, the same for every policy."""
-    return from_trace(read_trace(TRACE).slice(START_S, duration_s), stream(1, "arrivals"))
+def hour(duration_s: float, rate_rps: float) -> list[float]:
+    """The arrivals at this mean rate, the same for every policy."""
+    trace = read_trace(TRACE).slice(START_S, duration_s)
+    return from_trace(trace.scaled(rate_rps * trace.duration_s / trace.requests), stream(1, "arrivals"))
+
+
+def deserved(model: ModelProfile, settings: Settings) -> float:
+    """The mean rate at which `BODIES` Bodies of the best configuration are loaded to α.
+
+    That configuration depends on the rate, by the time in which its batch fills; two steps from a high one settle it.
+    """
+    rate_rps = 1e6
+    for _ in range(2):
+        rate_rps = BODIES * settings.alpha * chosen(model, settings, rate_rps).rate_rps
+    return rate_rps
 
 
 def settings_of(cell: Cell, model: ModelProfile) -> Settings:
