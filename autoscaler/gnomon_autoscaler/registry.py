@@ -51,10 +51,31 @@ def _hpa(_: Settings) -> CountPolicy:
     return DownDelay(RateLimit(hpa.Hpa(), up=hpa.MAX_UP_FACTOR, up_by=hpa.MAX_UP_BY), hpa.stabilization_s)
 
 
+def _batch(settings: Settings) -> ScalingPolicy:
+    return _planning("batch", settings)
+
+
+def _batch_plus(settings: Settings) -> ScalingPolicy:
+    return _planning("batch+", settings)
+
+
+def _planning(name: str, settings: Settings) -> ScalingPolicy:
+    """A policy of BATCH's kind. A gateway without one does not wait for numpy to be imported."""
+    try:
+        from gnomon_autoscaler.policies.batch.policy import Batch  # noqa: PLC0415 - it needs numpy
+    except ImportError as error:
+        raise bad_request(
+            "package_missing", f"scaling policy {name} plans with numpy: {error}.", "pip install 'gnomon[planner]'"
+        ) from None
+    return Batch(name, settings)
+
+
 BUILT_IN: Policies = MappingProxyType(
     {
         "asyfunc": Offer(asyfunc.asyfunc, "Bodies for the stable load, Shadows for bursts, by the model's profile (AsyFunc)."),
         "asyfunc-": Offer(asyfunc.ablated, "asyfunc without layer-level scaling, or without what gnomon/ablation names."),
+        "batch": Offer(_batch, "The cheapest buffer (B, T) that meets the SLO, planned from the last hour's arrivals (BATCH)."),
+        "batch+": Offer(_batch_plus, "batch's B and instances with adaptive scheduling instead of a timeout."),
         "fixed": counted(lambda _: Fixed(), "As many as com.openfaas.scale.min, or as an operator asked for."),
         "hpa": counted(_hpa, "CPU use against gnomon/target-cpu-percent, as Kubernetes does it."),
         "k-lv": counted(lambda _: rates.k_last_value(), "For 1.5 × the rate of the last 30 s (AsyFunc, section 2)."),

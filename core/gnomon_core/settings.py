@@ -19,8 +19,9 @@ from gnomon_core.units import parse_duration_s
 
 PREFIX = "gnomon/"
 MAX_NAME_LENGTH = 253
-ASYFUNC_MAX_BATCH = 8
-"""B_max of AsyFunc (section 7.1): its policies split batches, so that a largest batch of 1 would leave them nothing to do."""
+BATCHING = ("asyfunc", "batch")
+BATCHING_MAX_BATCH = 8
+"""B_max of AsyFunc (section 7.1), for the policies that split or plan batches: a largest one of 1 leaves them nothing to do."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -194,8 +195,8 @@ def read_settings(labels: Mapping[str, str] | None, annotations: Mapping[str, st
     values = _values(TABLE, annotations, kind="annotation")
     if "deadline_s" in values:
         values.setdefault("slo_s", values["deadline_s"])
-    if str(values.get("autoscaler", "")).startswith("asyfunc"):
-        values.setdefault("max_batch", ASYFUNC_MAX_BATCH)
+    if str(values.get("autoscaler", "")).startswith(BATCHING):
+        values.setdefault("max_batch", BATCHING_MAX_BATCH)
     settings = Settings(**values, scale=scale)
     if settings.beta >= settings.alpha:
         raise bad_request(

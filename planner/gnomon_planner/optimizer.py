@@ -53,8 +53,10 @@ class Landscape:
         if not np.isfinite(self.latency_s).any():
             raise bad_request("no_plan", "No size of instance can serve any of these batches.", "Give service times for them.")
 
-    def cheapest(self, slo_s: float) -> Choice:
+    def cheapest(self, slo_s: float, most: int | None = None) -> Choice:
         """Eq. 2: the least cost whose percentile is at most the SLO; where there is none, the least percentile.
+
+        Whoever has to answer in time looks at `most` of the plans exactly; if none of them holds, the nearest is taken.
 
         Raises:
             GnomonError: 400 `bad_slo`.
@@ -63,7 +65,7 @@ class Landscape:
         if not slo_s > 0.0:
             raise bad_request("bad_slo", f"An SLO of {slo_s:g} s.", "An SLO is a positive time.")
         order_by = (self.usd_per_request, self.latency_s)
-        best = self._best(self.latency_s <= slo_s, order_by, _cost, lambda plan: plan.latency_s <= slo_s)
+        best = self._best(self.latency_s <= slo_s, order_by, _cost, lambda plan: plan.latency_s <= slo_s, most)
         if best is not None:
             return Choice(best)
         nearest = self._nearest(self.latency_s, _percentile)
@@ -138,11 +140,12 @@ class Landscape:
         order_by: tuple[Array, Array],
         goal: Callable[[Plan], float],
         meets: Callable[[Plan], bool],
+        most: int | None = None,
     ) -> Plan | None:
-        """The best of those `within` that meets the constraint exactly."""
+        """The best of those `within` that meets the constraint exactly, among the first `most`."""
         indices = np.flatnonzero(within)
         first, second = (values.ravel()[indices] for values in order_by)
-        plans = self._exact(indices[np.lexsort((second, first))])
+        plans = self._exact(indices[np.lexsort((second, first))][:most])
         found = [plan for plan in islice(plans, self.billing.candidates) if meets(plan)]
         # The rest is in order of an estimate: the first of them that meets the constraint is as good as any.
         return min(found, key=goal) if found else next((plan for plan in plans if meets(plan)), None)

@@ -285,9 +285,14 @@ class SimulatedFunction:
             if action.id in self._dispatcher.workers.by_id:
                 self._carry_out(self._dispatcher.instance_ready(action.id, action.cores, self._settings.max_batch, now_s))
         elif isinstance(action, SetBufferPlan):
-            self._settings = replace(self._settings, max_batch=action.max_batch, max_wait_s=action.max_wait_s)
-            policy = scheduling_policy(self._scheduler, self._settings)
-            self._carry_out(self._dispatcher.set_policy(self._settings, policy, now_s))
+            self._buffer(action)
+
+    def _buffer(self, plan: SetBufferPlan) -> None:
+        self._settings = replace(self._settings, max_batch=plan.max_batch, max_wait_s=plan.max_wait_s)
+        policy, now_s = scheduling_policy(self._scheduler, self._settings), self._events.now_s
+        self._carry_out(self._dispatcher.set_policy(self._settings, policy, now_s))
+        for worker in list(self._dispatcher.workers.by_id.values()):
+            self._carry_out(self._dispatcher.instance_ready(worker.id, worker.cores, plan.max_batch, now_s))
 
     def _load(self) -> FunctionLoad:
         settings = self.plan.settings  # as live: a buffer plan changes what the dispatcher does, not what was deployed

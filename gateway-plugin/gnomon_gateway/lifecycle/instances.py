@@ -113,7 +113,7 @@ class Instances:
                     deployed.runtime.instance_resized(instance_id, cores)
                 case SetBufferPlan(max_batch, max_wait_s):
                     settings = replace(deployed.spec.settings, max_batch=max_batch, max_wait_s=max_wait_s)
-                    deployed.runtime.update(settings, self._policy(settings), deployed.runtime.signature, deployed.profile)
+                    deployed.runtime.plan_buffer(self._policy(settings), max_batch)
         self.retire_old(deployed)
 
     async def create(self, deployed: Deployed, cores: int, node: str | None = None) -> None:

@@ -58,6 +58,7 @@ class FunctionRuntime(Delivery):
         self.key = key
         self.latency = latency
         self._set_up(settings, signature, profile)
+        self._max_batch = settings.max_batch
         dispatcher = Dispatcher(settings, policy, latency, time.monotonic(), sized_by=self._foretold)
         super().__init__(self.name, dispatcher, epoch, on_frozen)
         self._on_demand = on_demand
@@ -103,13 +104,12 @@ class FunctionRuntime(Delivery):
         """Route batches to this instance from now on."""
         self._channels[instance.id] = channel
         self._health.start()
-        max_batch = self.settings.max_batch
-        self._carry_out(self.dispatcher.instance_ready(instance.id, instance.cores, max_batch, time.monotonic()))
+        self._carry_out(self.dispatcher.instance_ready(instance.id, instance.cores, self._max_batch, time.monotonic()))
 
     def instance_resized(self, instance_id: str, cores: int) -> None:
         """The instance has another number of cores."""
         if instance_id in self._channels:
-            self._carry_out(self.dispatcher.instance_ready(instance_id, cores, self.settings.max_batch, time.monotonic()))
+            self._carry_out(self.dispatcher.instance_ready(instance_id, cores, self._max_batch, time.monotonic()))
 
     def pair_changed(self, instance_id: str, pair: Pair | None) -> None:
         """From its next batch on this Body works with a Shadow, or alone."""
@@ -159,10 +159,21 @@ class FunctionRuntime(Delivery):
     ) -> None:
         """Serve by other settings and another policy from now on. What waits stays."""
         self._set_up(settings, signature, profile)
+        self._schedule_by(policy, settings.max_batch)
+
+    def plan_buffer(self, policy: SchedulingPolicy, max_batch: int) -> None:
+        """Make batches by this policy, of so many samples at most, until the function is deployed anew.
+
+        What was deployed stays what it is: how large a single request may be, and up to which batch latency is told.
+        """
+        self._schedule_by(policy, max_batch)
+
+    def _schedule_by(self, policy: SchedulingPolicy, max_batch: int) -> None:
+        self._max_batch = max_batch
         now_s = time.monotonic()
-        effects = self.dispatcher.set_policy(settings, policy, now_s, sized_by=self._foretold)
+        effects = self.dispatcher.set_policy(self.settings, policy, now_s, sized_by=self._foretold)
         for worker in list(self.dispatcher.workers.by_id.values()):
-            effects += self.dispatcher.instance_ready(worker.id, worker.cores, settings.max_batch, now_s)
+            effects += self.dispatcher.instance_ready(worker.id, worker.cores, max_batch, now_s)
         self._carry_out(effects)
 
     def set_starting(self, count: int) -> None:

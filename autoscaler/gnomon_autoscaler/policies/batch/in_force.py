@@ -1,0 +1,38 @@
+"""What a policy that plans remembers of its plan, and whether it still counts on the right service times."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields
+
+from gnomon_autoscaler.counting import Memory
+
+MOVED = 0.1
+
+
+@dataclass(frozen=True, slots=True)
+class InForce:
+    """What was planned, when, for which service times and how long it holds; with `batch` 0, why there is no plan."""
+
+    planned_at_s: float
+    holds_s: float
+    service_s: tuple[float, ...]
+    batch: int
+    timeout_s: float
+    instances: int
+    rate_rps: float
+    dispersion: float
+    said: str
+
+    @staticmethod
+    def of(memory: Memory) -> InForce | None:
+        """As it was remembered."""
+        kept = memory.get("plan")
+        if not isinstance(kept, Mapping) or any(each.name not in kept for each in fields(InForce)):
+            return None
+        return InForce(**{each.name: kept[each.name] for each in fields(InForce)})  # type: ignore[arg-type]
+
+    def moved(self, service_s: Sequence[float]) -> bool:
+        """Whether batches take other times than it counted on."""
+        pairs = zip(self.service_s[: self.batch], service_s, strict=False)
+        return any(abs(now_s - then_s) > MOVED * then_s for then_s, now_s in pairs)

@@ -1,0 +1,110 @@
+"""What `batch` and `batch+` ask the planner: a plan from counts, and whether the arrivals are still those of the plan.
+
+The only part of the policies that needs numpy, for which the registry imports the package when a function chooses one of them.
+
+A plan is looked for among all B up to the largest batch and 16 timeouts up to the SLO, closer together where they are short:
+SLO·(i/16)². It has to be found within the second that a decision may take, so that few of the plans that promise to be cheapest
+are settled exactly, and more than `MOST_BUSY` instances are not planned for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from gnomon_core.errors import GnomonError
+from gnomon_planner.billing import Held
+from gnomon_planner.changes import Change, ChangeRule, Evidence, Reference, watched
+from gnomon_planner.costs import HELD
+from gnomon_planner.fit import fit
+from gnomon_planner.optimizer import Landscape
+from gnomon_planner.plans import Choice, Size, Space
+from gnomon_planner.samples import of_counts
+
+TIMEOUTS = 16
+CANDIDATES = 3
+MOST_SETTLED = 6
+MOST_BATCH = 32
+MOST_BUSY = 200
+MB = 2**20
+PER_MILLION = 1e6
+RULE = ChangeRule()
+
+__all__ = ["Change", "Evidence", "Planned", "Task", "plan_for", "watch"]
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """What a plan is for: P`percent` within `slo_s`.
+
+    Instances of `cores` take `service_s` for batches of 1, 2, …; `longest_s` bounds the timeout; `most` is how many instances
+    there may be.
+    """
+
+    slo_s: float
+    percent: float
+    service_s: tuple[float, ...]
+    cores: int
+    memory_bytes: int
+    longest_s: float
+    most: int
+
+
+@dataclass(frozen=True, slots=True)
+class Planned:
+    """A buffer (B, T), how many instances it takes, and the arrivals that it was made for."""
+
+    batch: int
+    timeout_s: float
+    instances: int
+    rate_rps: float
+    dispersion: float
+    said: str
+
+
+def plan_for(counts: Sequence[float], bin_s: float, task: Task) -> Planned:
+    """The cheapest plan that meets the SLO, or the nearest to it, as `said` tells.
+
+    Raises:
+        GnomonError: 400 where there is no plan: nothing arrives, or so many that not even full batches fit `most` instances.
+
+    """
+    fitted = fit(of_counts(counts, bin_s))
+    process, service_s = fitted.process, task.service_s[:MOST_BATCH]
+    busy = process.rate_rps * min(seconds / batch for batch, seconds in enumerate(service_s, start=1))
+    most = min(task.most, MOST_BUSY)
+    if busy > most:
+        raise GnomonError(
+            400, "too_many_instances", f"{process.rate_rps:.2f} rps keep {busy:.1f} instances busy, of {most} at most."
+        )
+    timeouts_s = sorted({round(task.longest_s * (step / TIMEOUTS) ** 2, 4) for step in range(1, TIMEOUTS + 1)})
+    size = Size(f"{task.cores} core{'s' if task.cores > 1 else ''}", task.memory_bytes / MB, task.cores, service_s)
+    space = Space((size,), tuple(range(1, len(service_s) + 1)), tuple(timeouts_s))
+    choice = Landscape(process, space, Held(HELD, CANDIDATES), task.percent).cheapest(task.slo_s, MOST_SETTLED)
+    chosen, reference = choice.plan, Reference.of(process, RULE)
+    said = f"{process.rate_rps:.2f} rps in {len(counts) * bin_s:g} s, {fitted.chosen.family}: {_told(choice, task.percent)}"
+    return Planned(
+        chosen.buffer.batch, chosen.buffer.timeout_s, chosen.instances or 1, reference.rate_rps, reference.dispersion, said
+    )
+
+
+def watch(
+    evidence: Evidence, reference: tuple[float, float], counts: Sequence[float], *, bin_s: float, begin_s: float
+) -> tuple[Evidence, Change | None]:
+    """The evidence after these bins, the first of which began at `begin_s`, against a plan's rate and dispersion.
+
+    An alarm ends it: what came after its bin is not looked at.
+    """
+    expected = Reference(*reference)
+    for number, count in enumerate(counts, start=1):
+        evidence, change = watched(evidence, expected, RULE, count, bin_s=bin_s, now_s=begin_s + number * bin_s)
+        if change is not None:
+            return evidence, change
+    return evidence, None
+
+
+def _told(choice: Choice, percent: float) -> str:
+    chosen = choice.plan
+    price = f"${chosen.usd_per_request * PER_MILLION:.3g} per million requests"
+    told = f"{chosen}, P{percent:g} {chosen.latency_s * 1e3:.1f} ms, {price}"
+    return f"{choice.failed.rstrip('.')}; nearest: {told}" if choice.failed else told

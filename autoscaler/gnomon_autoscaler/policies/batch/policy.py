@@ -1,0 +1,164 @@
+"""`batch` and `batch+`: a buffer plan from the arrivals of the last hour, and the instances that it takes (BATCH, SC'20).
+
+Counts per second of the last hour are kept; from them the planner fits how requests arrive and finds the cheapest (B, T) whose
+percentile is within the SLO (`gnomon/slo-ms`, `gnomon/slo-percentile`), with service times as they are known now. The number of
+instances is the 99.9 % quantile of concurrent batches. `batch` has T served by `fixed` scheduling; `batch+` leaves the time to
+`adaptive` scheduling, so that only B and the number are the plan's.
+
+A plan holds for as long as the time it was made from, at most an hour: after 30 s there is one, after 60, 120, … a better one. It
+is made anew when the rate has changed (then from the counts since it did), when batches take a tenth more or less than it counted
+on, and when the settings change. The first plan needs 100 arrivals. Without a plan there is no wait for a batch and the number is
+`lv`'s; the reason says why. docs/decisions/0022-batch-policies.md has a worked example.
+"""
+
+from __future__ import annotations
+
+import zlib
+from dataclasses import asdict, dataclass
+
+from gnomon_autoscaler.by_count import towards
+from gnomon_autoscaler.counting import Memory, Wish, count_in, inner, moment
+from gnomon_autoscaler.policies.batch.counts import BIN_S, HOUR_S, Counts, counted
+from gnomon_autoscaler.policies.batch.in_force import InForce
+from gnomon_autoscaler.policies.batch.plans import Evidence, Task, plan_for, watch
+from gnomon_autoscaler.policies.rates import LAST_VALUE_PERIOD_S, Rate
+from gnomon_autoscaler.wrappers import standard
+from gnomon_core.errors import GnomonError
+from gnomon_core.scaling import Action, Decision, DestroyShadow, Observation, PolicyState, SetBufferPlan, StateValue
+from gnomon_core.settings import Settings
+
+VERSION = 1
+DEFAULT_SCHEDULERS = {"batch": "fixed", "batch+": "adaptive"}
+PERIOD_S = 1.0
+FEWEST_ARRIVALS = 100.0
+FIRST_S = 30.0
+AGAIN_S = 60.0
+"""A plan that failed, or whose service times moved, is not made again sooner."""
+AWAY_S = 10.0
+"""Whoever was not asked for so long was restarted: what the history shows of the time before is counted already."""
+
+
+class Batch:
+    """Counts, a plan for them, and the plan's instances within what every function's owner relies on."""
+
+    needs: frozenset[str] = frozenset()
+    period_s = PERIOD_S
+
+    def __init__(self, name: str, settings: Settings) -> None:
+        self.name = name
+        self.default_scheduler = DEFAULT_SCHEDULERS[name]
+        self._adaptive = (settings.scheduler or self.default_scheduler).startswith("adaptive")
+
+    def decide(self, seen: Observation, state: PolicyState) -> tuple[Decision, PolicyState]:
+        """The plan's instances and, where it is new or may have been forgotten, its buffer."""
+        memory: Memory = state.values if (state.policy, state.version) == (self.name, VERSION) else {}
+        decided_at_s = moment(memory, "decided_at_s")
+        away = decided_at_s is not None and not 0.0 <= seen.now_s - decided_at_s <= AWAY_S
+        basis = zlib.crc32(repr(seen.settings).encode())
+        version = max((one.version for one in seen.instances), default=count_in(memory, "version") or 0)
+        counts, plan = counted(memory, seen, away=away), InForce.of(memory)
+        if basis != memory.get("basis") and plan is not None:
+            plan = self._anew(plan, counts, seen)
+        counts, plan, evidence = self._followed(memory, counts, plan, seen)
+        wish = standard(_Given(self.name, _wish(counts, plan, seen))).wish(seen, inner(memory))
+        forgotten = away or (basis, version) != (memory.get("basis"), memory.get("version"))
+        bounds = (plan.batch, self._wait_s(plan, seen.settings)) if plan is not None and plan.batch else None
+        told = memory.get("told")
+        buffer: tuple[Action, ...] = ()
+        if bounds != told or (bounds is not None and forgotten):
+            buffer = (SetBufferPlan(*(bounds or (seen.settings.max_batch, self._wait_s(None, seen.settings)))),)
+        shadows = tuple(DestroyShadow(shadow.id) for shadow in seen.shadows)
+        remembered: dict[str, StateValue] = {
+            "inner": wish.memory, "decided_at_s": seen.now_s, "basis": basis, "version": version, "told": bounds,
+            "counts": counts.bins, "counted_at_s": counts.until_s, **evidence,
+        }  # fmt: skip
+        if plan is not None:
+            remembered["plan"] = asdict(plan)
+        decision = Decision((*shadows, *buffer, *towards(wish.count, seen)), wish.reason, wish.count)
+        return decision, PolicyState(self.name, VERSION, remembered)
+
+    def _followed(
+        self, memory: Memory, counts: Counts, plan: InForce | None, seen: Observation
+    ) -> tuple[Counts, InForce | None, dict[str, StateValue]]:
+        """Counts, plan and evidence after what has come since the last decision."""
+        if plan is not None and plan.batch and plan == InForce.of(memory):
+            begin_s, new = counts.until_s - counts.new * BIN_S, counts.latest
+            reference = (plan.rate_rps, plan.dispersion)
+            evidence, change = watch(_evidence(memory), reference, new, bin_s=BIN_S, begin_s=begin_s)
+            if change is not None:
+                since = counts.since(change.since_s)
+                return since, self._made(since, seen) if _can_plan(seen, since) else None, {}
+            kept: dict[str, StateValue] = {
+                "evidence": (evidence.more, evidence.less),
+                "evidence_since_at_s": (evidence.more_since_s, evidence.less_since_s),
+            }
+            late_s = seen.now_s - plan.planned_at_s
+            if late_s < plan.holds_s and not (late_s >= AGAIN_S and plan.moved(seen.latency_s)):
+                return counts, plan, kept
+            return counts, self._anew(plan, counts, seen), {}
+        if plan is None or not 0.0 <= seen.now_s - plan.planned_at_s < plan.holds_s:
+            plan = self._made(counts, seen) if _can_plan(seen, counts, FIRST_S) else None
+        return counts, plan, {}
+
+    def _anew(self, plan: InForce, counts: Counts, seen: Observation) -> InForce:
+        """Another plan; the same one where there is nothing to make it from."""
+        return self._made(counts, seen) if _can_plan(seen, counts) else plan
+
+    def _made(self, counts: Counts, seen: Observation) -> InForce:
+        """A plan, or why there is none."""
+        settings = seen.settings
+        longest_s = settings.slo_s if settings.max_wait_s is None or self._adaptive else min(settings.slo_s, settings.max_wait_s)
+        memory_bytes = max((one.memory_bytes for one in seen.instances), default=0)
+        task = Task(
+            settings.slo_s, settings.slo_percentile, seen.latency_s, settings.cores, memory_bytes, longest_s, settings.scale.max
+        )
+        try:
+            found = plan_for(counts.bins, BIN_S, task)
+        except GnomonError as error:
+            return InForce(seen.now_s, AGAIN_S, (), 0, 0.0, 0, 0.0, 1.0, error.message.rstrip("."))
+        holds_s = min(HOUR_S, max(FIRST_S, counts.seconds))
+        service_s = tuple(seen.latency_s[: found.batch])
+        said = f"{found.said}, {settings.slo_s * 1e3:g} ms asked for"
+        return InForce(
+            seen.now_s, holds_s, service_s, found.batch, found.timeout_s, found.instances, found.rate_rps, found.dispersion, said
+        )
+
+    def _wait_s(self, plan: InForce | None, settings: Settings) -> float:
+        """T: the plan's, or without one no wait; under adaptive scheduling none beyond the function's own."""
+        own_s = settings.max_wait_s
+        if self._adaptive:
+            return settings.slo_s if own_s is None else own_s
+        return plan.timeout_s if plan is not None else own_s or 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class _Given:
+    """A count policy whose wish is known."""
+
+    name: str
+    given: Wish
+    version: int = VERSION
+    period_s: float = PERIOD_S
+    default_scheduler: str = ""
+
+    def wish(self, seen: Observation, memory: Memory) -> Wish:  # noqa: ARG002 - it was given
+        return self.given
+
+
+def _wish(counts: Counts, plan: InForce | None, seen: Observation) -> Wish:
+    if plan is not None and plan.batch:
+        return Wish(plan.instances, plan.said)
+    last = Rate("lv", LAST_VALUE_PERIOD_S).wish(seen, {})
+    why = "service times are not known" if not seen.latency_s else f"{counts.arrivals:.0f} arrivals in {counts.seconds:g} s"
+    return Wish(last.count, f"no plan ({plan.said if plan is not None else why}); as lv: {last.reason}")
+
+
+def _can_plan(seen: Observation, counts: Counts, seconds: float = 0.0) -> bool:
+    return bool(seen.latency_s) and counts.arrivals >= FEWEST_ARRIVALS and counts.seconds >= seconds
+
+
+def _evidence(memory: Memory) -> Evidence:
+    """As it was remembered; none at first."""
+    sums, since_s = memory.get("evidence"), memory.get("evidence_since_at_s")
+    both = (*sums, *since_s) if isinstance(sums, tuple) and isinstance(since_s, tuple) else ()
+    return Evidence(*(float(one) for one in both if isinstance(one, int | float)))
