@@ -7,6 +7,7 @@ asked, as during a restart, nothing is counted: what came before is followed by 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import cast
 
 from gnomon_autoscaler.counting import Memory, moment
 from gnomon_core.scaling import Observation
@@ -55,6 +56,6 @@ def counted(memory: Memory, seen: Observation, *, away: bool) -> Counts:
     rest = there % each
     first, last = len(history.arrivals) - there, len(history.arrivals) - rest
     new = tuple(round(sum(history.arrivals[begin : begin + each]), 3) for begin in range(first, last, each))
-    old = tuple(float(one) for one in before if isinstance(one, int | float)) if isinstance(before, tuple) else ()
+    old = cast("tuple[float, ...]", before) if isinstance(before, tuple) else ()
     bins = (old + new)[-round(HOUR_S / BIN_S) :]
     return Counts(bins, history.end_s - rest * history.bin_s, len(new))

@@ -2,8 +2,8 @@
 
 The only part of the policies that needs numpy, for which the registry imports the package when a function chooses one of them.
 
-A plan is looked for among all B up to the largest batch and 16 timeouts up to the SLO, closer together where they are short:
-SLO·(i/16)². It has to be found within the second that a decision may take, so that few of the plans that promise to be cheapest
+A plan is looked for among the `BATCHES` up to the largest and 12 timeouts up to the SLO, closer together where they are short:
+SLO·(i/12)². It has to be found within the second that a decision may take, so that few of the plans that promise to be cheapest
 are settled exactly, and more than `MOST_BUSY` instances are not planned for.
 """
 
@@ -21,10 +21,12 @@ from gnomon_planner.optimizer import Landscape
 from gnomon_planner.plans import Choice, Size, Space
 from gnomon_planner.samples import of_counts
 
-TIMEOUTS = 16
-CANDIDATES = 3
-MOST_SETTLED = 6
-MOST_BATCH = 32
+TIMEOUTS = 12
+MOST_CANDIDATES = 12
+SETTLED_SAMPLES = 96
+SETTLED_BUSY = 400.0
+"""Settling a plan takes as long as its batch is large and its instances are many."""
+BATCHES = (*range(1, 9), 10, 12, 16, 20, 24, 32)
 MOST_BUSY = 200
 MB = 2**20
 PER_MILLION = 1e6
@@ -70,7 +72,7 @@ def plan_for(counts: Sequence[float], bin_s: float, task: Task) -> Planned:
 
     """
     fitted = fit(of_counts(counts, bin_s))
-    process, service_s = fitted.process, task.service_s[:MOST_BATCH]
+    process, service_s = fitted.process, task.service_s[: BATCHES[-1]]
     busy = process.rate_rps * min(seconds / batch for batch, seconds in enumerate(service_s, start=1))
     most = min(task.most, MOST_BUSY)
     if busy > most:
@@ -79,8 +81,9 @@ def plan_for(counts: Sequence[float], bin_s: float, task: Task) -> Planned:
         )
     timeouts_s = sorted({round(task.longest_s * (step / TIMEOUTS) ** 2, 4) for step in range(1, TIMEOUTS + 1)})
     size = Size(f"{task.cores} core{'s' if task.cores > 1 else ''}", task.memory_bytes / MB, task.cores, service_s)
-    space = Space((size,), tuple(range(1, len(service_s) + 1)), tuple(timeouts_s))
-    choice = Landscape(process, space, Held(HELD, CANDIDATES), task.percent).cheapest(task.slo_s, MOST_SETTLED)
+    space = Space((size,), tuple(batch for batch in BATCHES if batch <= len(service_s)), tuple(timeouts_s))
+    candidates = min(MOST_CANDIDATES, SETTLED_SAMPLES // len(service_s), int(SETTLED_BUSY / max(busy, 1.0)))
+    choice = Landscape(process, space, Held(HELD, candidates), task.percent).cheapest(task.slo_s, 2 * candidates)
     chosen, reference = choice.plan, Reference.of(process, RULE)
     said = f"{process.rate_rps:.2f} rps in {len(counts) * bin_s:g} s, {fitted.chosen.family}: {_told(choice, task.percent)}"
     return Planned(

@@ -118,7 +118,9 @@ class Batch:
             return InForce(seen.now_s, AGAIN_S, (), 0, 0.0, 0, 0.0, 1.0, error.message.rstrip("."))
         holds_s = min(HOUR_S, max(FIRST_S, counts.seconds))
         service_s = tuple(seen.latency_s[: found.batch])
-        said = f"{found.said}, {settings.slo_s * 1e3:g} ms asked for"
+        said = (
+            f"{found.said}, {settings.slo_s * 1e3:g} ms asked for{'; T is left to adaptive scheduling' if self._adaptive else ''}"
+        )
         return InForce(
             seen.now_s, holds_s, service_s, found.batch, found.timeout_s, found.instances, found.rate_rps, found.dispersion, said
         )

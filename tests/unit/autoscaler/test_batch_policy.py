@@ -1,0 +1,212 @@
+"""`batch` and `batch+` on timelines: when they plan, what they keep, and what they say."""
+
+import json
+import subprocess
+import sys
+import time
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from gnomon_autoscaler.loop import DECIDE_LIMIT_S
+from gnomon_autoscaler.policies.batch.plans import Task, plan_for
+from gnomon_autoscaler.registry import scaling_policy
+from gnomon_autoscaler.runner import Runner
+from gnomon_autoscaler.testing import FUNCTION, Timeline
+from gnomon_core.errors import GnomonError
+from gnomon_core.scaling import Decision, SetBufferPlan
+from gnomon_core.settings import ScaleSettings, Settings, read_settings
+
+LATENCY_S = (0.05, 0.07, 0.09, 0.11)
+
+
+def timeline(name: str = "batch", *, rps: float = 40.0, highest: int = 20, lowest: int = 1, **settings: Any) -> Timeline:
+    scale = ScaleSettings(min=lowest, max=highest, zero_duration_s=60.0)
+    line = Timeline(Settings(autoscaler=name, **{"slo_s": 0.4, "max_batch": 4, "scale": scale, **settings}))
+    line.rps, line.latency_s = rps, LATENCY_S
+    return line
+
+
+def buffers(decisions: list[Decision]) -> list[SetBufferPlan]:
+    return [action for decision in decisions for action in decision.actions if isinstance(action, SetBufferPlan)]
+
+
+def planned_at_s(line: Timeline) -> float | None:
+    plan = line.runner.state.values.get("plan")
+    return plan["planned_at_s"] if isinstance(plan, dict) else None  # type: ignore[return-value]
+
+
+def test_a_plan_comes_after_half_a_minute_and_says_all_it_knows() -> None:
+    line = timeline()
+    assert not buffers(line.play(29))
+    assert line.reason.startswith("no plan (1160 arrivals in 29 s); as lv: 40.00 rps")
+    (plan,) = buffers(line.play(1))
+    assert plan.max_batch > 1
+    assert 0.0 < plan.max_wait_s < 0.4
+    assert line.reason.startswith("40.00 rps in 30 s, Poisson: ")
+    for said in (f"B = {plan.max_batch}", f"T = {plan.max_wait_s * 1e3:g} ms", "P95", "per million requests", "400 ms asked for"):
+        assert said in line.reason
+    # 40 requests/s keep 40 · 0.11 / 4 = 1.1 instances busy at least, and 2 with batches of one.
+    assert 2 <= line.live <= 4
+
+
+def test_a_plan_holds_for_as_long_as_what_it_was_made_from() -> None:
+    line, made = timeline(), []
+    for _ in range(600):
+        line.play(1)
+        if planned_at_s(line) not in (None, *made):
+            made.append(planned_at_s(line))
+    assert made == [30.0, 60.0, 120.0, 240.0, 480.0]
+    changes = {(one.max_batch, one.max_wait_s) for one in buffers([decision for _, decision in line.decisions])}
+    assert len(buffers([decision for _, decision in line.decisions])) == len(changes), "told where it changed only"
+
+
+def test_in_the_end_it_plans_hourly_from_the_last_hour() -> None:
+    line = timeline(rps=8.0)
+    line.play(3841)
+    assert planned_at_s(line) == 3840.0, "30 s seven times doubled"
+    plan, counts = (line.runner.state.values[key] for key in ("plan", "counts"))
+    assert isinstance(plan, dict)
+    assert plan["holds_s"] == 3600.0
+    assert isinstance(counts, tuple)
+    assert len(counts) == 3600
+
+
+def test_another_rate_makes_another_plan_at_once_from_what_came_since() -> None:
+    line = timeline()
+    line.play(700)
+    before, live = planned_at_s(line), line.live
+    line.rps = 100.0
+    line.play(10)
+    assert 700.0 < (planned_at_s(line) or 0.0) <= 710.0
+    assert before is not None
+    assert line.reason.startswith("100.00 rps in ")
+    assert line.live > live
+    line.rps = 20.0
+    line.play(30)
+    assert line.reason.startswith("20.00 rps in ")
+    assert line.live <= live
+
+
+def test_nothing_arrives_any_more() -> None:
+    line = timeline(lowest=0)
+    line.play(200)
+    assert line.live >= 2
+    line.rps = 0.0
+    line.play(45)
+    assert "as lv: 0.00 rps" in line.reason
+    assert buffers([line.decisions[-1][1], *[decision for _, decision in line.decisions]])[-1] == SetBufferPlan(4, 0.0)
+    line.play(60)
+    assert line.live == 0
+
+
+@pytest.mark.parametrize(("lowest", "highest"), [(1, 2), (7, 20)])
+def test_the_bounds_hold(lowest: int, highest: int) -> None:
+    line = timeline(rps=60.0, lowest=lowest, highest=highest)
+    line.play(100)
+    assert line.live == (2 if highest == 2 else 7)
+    assert ("at most 2" if highest == 2 else "at least 7") in line.reason
+
+
+def test_more_than_there_may_be_instances_for_is_said() -> None:
+    line = timeline(rps=200.0, highest=3)
+    line.play(40)
+    assert "no plan (200.00 rps keep 5.5 instances busy, of 3 at most); as lv" in line.reason
+    assert line.live == 3
+
+
+def test_an_objective_that_nothing_meets_gets_the_nearest_plan_and_the_reason_says_so() -> None:
+    line = timeline(slo_s=0.03)
+    plan = buffers(line.play(30))[-1]
+    assert plan.max_batch == 1
+    assert "No plan has its P95 within 30 ms; the least that can be had is 50.0 ms; nearest: " in line.reason
+
+
+def test_unknown_service_times_are_waited_for() -> None:
+    line = timeline()
+    line.latency_s = ()
+    line.play(100)
+    assert line.reason.startswith("no plan (service times are not known); as lv")
+    line.latency_s = LATENCY_S
+    assert buffers(line.play(1)), "the counts were kept meanwhile"
+
+
+def test_other_service_times_make_another_plan() -> None:
+    line = timeline()
+    line.play(600)
+    line.latency_s = tuple(1.05 * seconds for seconds in LATENCY_S)
+    line.play(200)
+    assert planned_at_s(line) == 480.0, "a twentieth is no reason"
+    line.latency_s = tuple(1.5 * seconds for seconds in LATENCY_S)
+    line.play(1)
+    assert planned_at_s(line) == 801.0
+
+
+def test_a_deployment_with_another_objective_is_planned_for_at_once_and_any_is_told_the_plan_again() -> None:
+    line = timeline()
+    line.play(100)
+    line.settings = replace(line.settings, slo_s=0.2)
+    plan = buffers(line.play(1))[-1]
+    assert "200 ms asked for" in line.reason
+    line.version += 1
+    for id_, instance in line.instances.items():
+        line.instances[id_] = replace(instance, version=line.version)
+    assert buffers(line.play(1)) == [plan]
+    assert not buffers(line.play(10))
+
+
+def test_a_restart_keeps_counts_and_plan_and_tells_it_again() -> None:
+    line = timeline()
+    line.play(200)
+    document = json.loads(json.dumps(line.runner.to_json()))
+    other = timeline()
+    other.runner = Runner(FUNCTION)
+    other.runner.restore(document, -140.0)
+    (plan,) = buffers(other.play(1)) or buffers([decision for _, decision in other.decisions])
+    assert plan.max_batch == buffers([decision for _, decision in line.decisions])[-1].max_batch
+    counts = other.runner.state.values["counts"]
+    assert isinstance(counts, tuple)
+    assert len(counts) == pytest.approx(200, abs=2), "nothing is counted twice"
+
+
+def test_under_adaptive_scheduling_the_time_is_not_the_plans() -> None:
+    policy = scaling_policy("batch+", Settings(autoscaler="batch+"))
+    assert policy.default_scheduler == "adaptive"
+    line = timeline("batch+")
+    (plan,) = buffers(line.play(31))
+    assert plan.max_wait_s == 0.4
+    assert "adaptive" in line.reason
+
+
+def test_a_longest_wait_of_the_functions_own_bounds_the_timeout() -> None:
+    line = timeline(max_wait_s=0.004)
+    assert all(plan.max_wait_s <= 0.004 for plan in buffers(line.play(31)))
+
+
+def test_batches_of_eight_are_the_default_as_there_would_be_nothing_to_plan() -> None:
+    assert read_settings({}, {"gnomon/autoscaler": "batch+"}).max_batch == 8
+    assert read_settings({}, {"gnomon/autoscaler": "batch", "gnomon/max-batch": "32"}).max_batch == 32
+
+
+def test_a_plan_takes_less_than_a_decision_may() -> None:
+    chance = np.random.default_rng(1)
+    counts = tuple(float(count) for count in chance.poisson(1500.0 * (1.0 + np.arange(3600) // 60 % 2)))
+    task = Task(0.5, 99.0, tuple(0.05 + 0.005 * size for size in range(32)), 1, 10**9, 0.5, 100)
+    begun_s = time.process_time()
+    assert plan_for(counts, 1.0, task).batch > 8
+    assert time.process_time() - begun_s < DECIDE_LIMIT_S
+
+
+def test_without_numpy_the_choice_is_refused_with_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "gnomon_autoscaler.policies.batch.policy", None)
+    with pytest.raises(GnomonError) as refused:
+        scaling_policy("batch", Settings(autoscaler="batch"))
+    assert (refused.value.status, refused.value.code) == (400, "package_missing")
+    assert "gnomon[planner]" in refused.value.hint
+
+
+def test_who_does_not_choose_it_does_not_wait_for_numpy() -> None:
+    program = "import sys, gnomon_autoscaler; assert 'numpy' not in sys.modules"
+    subprocess.run([sys.executable, "-c", program], check=True, env={"PYTHONPATH": ":".join(sys.path)})
