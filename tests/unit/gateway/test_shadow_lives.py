@@ -324,6 +324,24 @@ async def test_another_buffer_plan_leaves_pairs_alone(stage: Stage) -> None:
     assert stage.deployed.runtime.largest_batches() == {"b1": 4}
 
 
+async def test_a_buffer_plan_changes_batches_and_nothing_that_was_deployed(stage: Stage) -> None:
+    runtime, settings = stage.deployed.runtime, replace(stage.deployed.spec.settings, max_batch=8)
+    runtime.update(settings, Immediate())
+    for batch in range(1, 9):
+        runtime.latency.observe(runtime.variant, 1, batch, 0.1 * batch)
+    told = runtime.latency_s()
+    await stage.instances.apply(NAME, [SetBufferPlan(2, 0.01)])
+    assert runtime.settings == settings, "a request may be as large as before"
+    assert runtime.latency_s() == told
+    assert len(told) == 8, "a policy sees how long larger batches than the plan's take"
+    assert runtime.largest_batches() == {"b1": 2}
+    late = replace(stage.platform.there["b1"], id="b2")
+    runtime.instance_ready(late, Silent())
+    assert runtime.largest_batches() == {"b1": 2, "b2": 2}, "one that comes later as well"
+    runtime.update(settings, Immediate())
+    assert runtime.largest_batches() == {"b1": 8, "b2": 8}, "until the next deployment"
+
+
 async def test_a_shadow_that_becomes_a_body_counts_as_one_that_starts_and_takes_batches_when_it_is_ready(stage: Stage) -> None:
     await stage.shadow()
     stage.paired(PAIR)
