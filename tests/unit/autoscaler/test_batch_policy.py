@@ -5,6 +5,7 @@ import subprocess
 import sys
 import time
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -18,7 +19,9 @@ from gnomon_autoscaler.testing import FUNCTION, Timeline
 from gnomon_core.errors import GnomonError
 from gnomon_core.scaling import Decision, SetBufferPlan
 from gnomon_core.settings import ScaleSettings, Settings, read_settings
+from gnomon_simulator.traces import read_trace
 
+TRACE = Path(__file__).parents[3] / "benchmarks" / "traces" / "twitter_may25_1s.csv.gz"
 LATENCY_S = (0.05, 0.07, 0.09, 0.11)
 
 
@@ -188,6 +191,22 @@ def test_a_longest_wait_of_the_functions_own_bounds_the_timeout() -> None:
 def test_batches_of_eight_are_the_default_as_there_would_be_nothing_to_plan() -> None:
     assert read_settings({}, {"gnomon/autoscaler": "batch+"}).max_batch == 8
     assert read_settings({}, {"gnomon/autoscaler": "batch", "gnomon/max-batch": "32"}).max_batch == 32
+
+
+@pytest.mark.parametrize(
+    ("slo_s", "instances", "batch", "timeout_s", "said"),
+    [
+        (1.0, 6, 7, 0.0625, "P95 539.9 ms, $1.35 "),
+        (0.5, 7, 6, 0.0556, "P95 489.5 ms, $1.57 "),
+        (0.3, 13, 2, 0.0333, "P95 275.3 ms, $2.92 "),
+    ],
+)
+def test_the_worked_example(slo_s: float, instances: int, batch: int, timeout_s: float, said: str) -> None:
+    counts = read_trace(TRACE).slice(36_000.0, 3600.0).counts
+    task = Task(slo_s, 95.0, tuple(0.15 + 0.05 * size for size in range(1, 9)), 1, 5 * 10**8, slo_s, 40)
+    plan = plan_for(counts, 1.0, task)
+    assert (plan.instances, plan.batch, plan.timeout_s) == (instances, batch, timeout_s)
+    assert said in plan.said
 
 
 def test_a_plan_takes_less_than_a_decision_may() -> None:

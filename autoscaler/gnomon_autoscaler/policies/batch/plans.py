@@ -23,7 +23,7 @@ from gnomon_planner.samples import of_counts
 
 TIMEOUTS = 12
 MOST_CANDIDATES = 12
-SETTLED_SAMPLES = 96
+SETTLED_SAMPLES = 64
 SETTLED_BUSY = 400.0
 """Settling a plan takes as long as its batch is large and its instances are many."""
 BATCHES = (*range(1, 9), 10, 12, 16, 20, 24, 32)
