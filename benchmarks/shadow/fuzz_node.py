@@ -25,6 +25,7 @@ import random
 import socket
 import subprocess
 import sys
+import time
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
@@ -182,7 +183,7 @@ def fuzz_supervisor(chance: random.Random, lives: int, cases: Counter[str]) -> N
             raise RuntimeError(f"epoch {started['epoch']} after {life}")
         _event(owner, "coordinator_gone")
         cases["coordinator to supervisor"] += PER_ROUND
-        there = descriptors_of(process.pid)
+        there = _settled(process.pid, before + 2) if before else descriptors_of(process.pid)
         before = before or there
         if there > before + 2:
             raise RuntimeError(f"{before} descriptors before, {there} after")
@@ -192,6 +193,14 @@ def fuzz_supervisor(chance: random.Random, lives: int, cases: Counter[str]) -> N
     if process.wait(PATIENCE_S):
         raise RuntimeError(f"the supervisor has ended with status {process.returncode}")
     step(f"coordinator to supervisor: {lives} coordinators")
+
+
+def _settled(pid: int, most: int) -> int:
+    """How many descriptors a process has, once what it is busy with has ended."""
+    end_s = time.monotonic() + PATIENCE_S
+    while (there := descriptors_of(pid)) > most and time.monotonic() < end_s:
+        time.sleep(0.05)
+    return there
 
 
 async def fuzz_platform(chance: random.Random, count: int, cases: Counter[str]) -> None:

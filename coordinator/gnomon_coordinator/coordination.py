@@ -156,7 +156,9 @@ class Coordination:
             return
         work = self._work(said.shadow) if said.shadow in row.partners else None
         if work is None:
-            # About a Shadow that it had before, or that is another's.
+            # About a Shadow that it had before, or that is another's, or one that nobody has wished for yet: then it is news.
+            if said.say in ("unpaired", "failed") and said.shadow is not None:
+                self._ledger.body_words.get(row.id, {}).pop(said.shadow, None)
             return
         if said.say == "paired":
             self._pairing.body_paired(work, now_s)

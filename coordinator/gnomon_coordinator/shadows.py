@@ -88,10 +88,19 @@ class Shadows:
         """One that was found after a restart is loaded, where it was not, and then brought to its Body."""
         if work.step is Step.CLAIM and work.task is not None:
             if work.container is None:
-                self._ledger.enter(work, Step.BODY, now_s)
+                self._believe(work, work.task, now_s)
             else:
                 self._load_after_all(work, work.task, now_s)
-                return
+            return
+        self._pairing.settle(work, now_s)
+
+    def _believe(self, work: Work, task: Task, now_s: float) -> None:
+        """It is wanted, and by whom it says."""
+        if work.claims != task.body:
+            self._endings.end(work, f"it belongs to {work.claims}", now_s)
+            return
+        self._ledger.table.link(task.body, work.shadow, work.held, ())
+        self._ledger.enter(work, Step.BODY, now_s)
         self._pairing.settle(work, now_s)
 
     def _load_after_all(self, work: Work, task: Task, now_s: float) -> None:
@@ -205,9 +214,8 @@ class Shadows:
         if body is None or body.kind is not Kind.BODY or not _takes(body, work.shadow):
             self._endings.end(work, "its Body has gone", now_s)
             return
-        self._ledger.table.link(body.id, work.shadow, said.blocks, ())
         self._ledger.tell("registered", work, resident_bytes=said.resident_bytes, load_ms=said.load_ms)
-        work.held, work.joined = said.blocks, said.paired
+        work.claims, work.held, work.joined = body.id, said.blocks, said.paired
         self._ledger.enter(work, Step.CLAIM, now_s)
         self._go_on(work, now_s)
 

@@ -74,6 +74,9 @@ class Work:
     attempts: int = 0
     held: tuple[int, ...] = ()
     """The blocks that it has loaded."""
+    claims: str = ""
+    """Whose Shadow it says that it is, found after a restart. Until it is wished for, that is only its word: nobody's place is
+    taken by it."""
     capacity: tuple[int, int] = (0, 0)
     """What its pair's buffers hold, there and back."""
     rising: Papers | None = None

@@ -22,7 +22,7 @@ import pytest
 
 from gnomon_core.settings import ScaleSettings, Settings
 from gnomon_simulator.arrivals import constant
-from gnomon_simulator.parity import compare, read_recording
+from gnomon_simulator.parity import Parity, compare, read_recording
 from gnomon_simulator.profiles import constant as constant_profile
 from gnomon_simulator.replay import Plan, Target, replay
 from gnomon_simulator.replay_report import Report
@@ -154,26 +154,39 @@ def stretch(gateway: str, times_s: list[float]) -> tuple[Report, Any]:
     pytest.skip(f"this machine does not keep up: {'; '.join(said)}")
 
 
-def test_the_simulator_decides_as_the_live_system_did(gateway: str, home: Path) -> None:
-    subprocess.run(
-        [*GNOMON, "up", "-f", "stack.yml", "--gateway", gateway], cwd=home, check=True, timeout=60, capture_output=True
-    )
-    times_s = [begin_s + at_s for rate, begin_s, end_s in LEVELS for at_s in constant(rate, end_s - begin_s)]
-    report, decided = stretch(gateway, times_s)
+def compared(home: Path, report: Report, decided: Any) -> tuple[Parity, str]:
+    """A stretch beside its simulation, and what differs too much; nothing where it agrees."""
     report.write_record(home / "record.jsonl")
     assert set(report.samples.outcome) == {Outcome.ANSWERED}, report.table()
     assert set(report.samples.token) == {Token.RIGHT}
-
     recording = read_recording(home / "record.jsonl", decided)
     settings = Settings(autoscaler="od", scale=ScaleSettings(min=1, max=6))
     # A profile says what requests take on this machine, as it is: hardly any of them waits for another.
     plan = recording.plan("slow", settings, constant_profile("slow", median(report.latencies_s()), load_s=0.02))
     parity = compare(recording, simulate([plan], [NodePlan("node-1", 8)])["slow"])
+    agrees = (
+        [step.desired for step in parity.live] == [1, 2, 3, 2, 1]
+        and parity.same_decisions
+        and parity.largest_shift_s < 0.2
+        # Between 0.75 and 1.33: two cores serve the system, its load and whatever else runs here.
+        and all(0.75 < row.ratio < 1.33 for row in parity.percentiles[:3])
+    )
+    return parity, "" if agrees else f"{parity.table()}\n{parity.summary()['steps']}"
 
-    said = f"{parity.table()}\n{parity.summary()['steps']}"
-    assert [step.desired for step in parity.live] == [1, 2, 3, 2, 1], said
-    assert parity.same_decisions, said
-    assert parity.largest_shift_s < 0.2, said
-    assert parity.answered == (len(times_s), len(times_s))
-    # Between 0.75 and 1.33: two cores serve the system, its load and whatever else runs here.
-    assert all(0.75 < row.ratio < 1.33 for row in parity.percentiles[:3]), said
+
+@pytest.mark.timeout(400)
+def test_the_simulator_decides_as_the_live_system_did(gateway: str, home: Path) -> None:
+    """To the second. A machine that holds back one sample by a moment makes a decision a second late: one stretch of three has
+    to agree, and a simulator that decides otherwise agrees with none."""
+    subprocess.run(
+        [*GNOMON, "up", "-f", "stack.yml", "--gateway", gateway], cwd=home, check=True, timeout=60, capture_output=True
+    )
+    times_s = [begin_s + at_s for rate, begin_s, end_s in LEVELS for at_s in constant(rate, end_s - begin_s)]
+    differed: list[str] = []
+    while len(differed) < ATTEMPTS:
+        parity, differs = compared(home, *stretch(gateway, times_s))
+        assert parity.answered == (len(times_s), len(times_s))
+        if not differs:
+            return
+        differed.append(differs)
+    pytest.fail("\n\n".join(differed))

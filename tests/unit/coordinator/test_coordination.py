@@ -476,6 +476,44 @@ def test_a_pair_is_found_as_it_is_and_goes_on(next_node: Node, task: MakeTask) -
     del task
 
 
+def test_a_shadow_that_claims_anothers_body_takes_nobodys_place(next_node: Node) -> None:
+    node = next_node
+    node.found("s1", Kind.SHADOW)
+    node.body("b1", WITH_S1)
+    node.registered(paired=True)
+    node.create(papers=False)
+    node.found("s9", Kind.SHADOW)
+    node.say("s9", say="registered", shadow="s9", body="b1", blocks=(1, 2), paired=True)
+    body = node.coordination.table.get("b1")
+    assert body is not None
+    assert body.partners == ("s1",)
+    node.wait(11)
+    assert node.sent("s9")[-1] == "stop"
+    assert node.sent("b1") == ["hello"]
+
+
+def test_a_shadow_that_is_wanted_for_another_body_than_it_says_is_ended(next_node: Node, task: MakeTask) -> None:
+    node = next_node
+    node.body("b1")
+    node.body("b2")
+    node.found("s1", Kind.SHADOW)
+    node.say("s1", say="registered", shadow="s1", body="b2", blocks=(1, 2), paired=False)
+    node.create(task(), papers=False)
+    assert node.sent("s1")[-1] == "stop"
+    assert "b2" in node.last_told("ending")["reason"]
+    assert node.connected() == []
+
+
+def test_what_a_body_says_before_its_shadow_is_wished_for_is_news(next_node: Node) -> None:
+    node = next_node
+    node.body("b1", WITH_S1)
+    node.found("s1", Kind.SHADOW)
+    node.registered(paired=True)
+    node.say("b1", say="unpaired", shadow="s1", reason="late three times")
+    node.create(papers=False)
+    assert len(node.connected()) == 1, "it is given new buffers"
+
+
 def test_a_shadow_that_had_registered_is_paired_now(next_node: Node) -> None:
     node = next_node
     node.body()
