@@ -211,10 +211,14 @@ class FunctionRuntime(Delivery):
         return served
 
     def latency_s(self) -> tuple[float, ...]:
-        """Predicted latency of an instance with the function's cores for batches of 1, 2, … `max_batch`; empty if unknown."""
-        cores, variant = self.settings.cores, self.variant
-        known = [self.latency.seconds(variant, cores, batch) for batch in range(1, self.settings.max_batch + 1)]
-        return tuple([seconds for seconds in known if seconds is not None]) if None not in known else ()
+        """Predicted latency of an instance with the function's cores for batches of 1, 2, … `max_batch`; empty if unknown.
+
+        Events and tensors of a model take different times: where both are known, the longer one is told.
+        """
+        sizes = range(1, self.settings.max_batch + 1)
+        rows = [[self.latency.seconds(variant, self.settings.cores, size) for size in sizes] for variant in self.variants]
+        known = [[seconds for seconds in row if seconds is not None] for row in rows if None not in row]
+        return tuple([max(both) for both in zip(*known, strict=True)])
 
     def profile(self) -> ModelProfile | None:
         """Its model's profile, corrected by what was measured; None without one."""

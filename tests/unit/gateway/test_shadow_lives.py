@@ -342,6 +342,19 @@ async def test_a_buffer_plan_changes_batches_and_nothing_that_was_deployed(stage
     assert runtime.largest_batches() == {"b1": 8, "b2": 8}, "until the next deployment"
 
 
+async def test_a_model_that_is_only_sent_events_has_a_known_latency(stage: Stage) -> None:
+    runtime, settings = stage.deployed.runtime, replace(stage.deployed.spec.settings, max_batch=2)
+    runtime.update(settings, Immediate(), ModelSignature("m", "1", (), ()))
+    events, tensors = runtime.event_lane.variant, runtime.tensor_lane.variant
+    assert events != tensors
+    for batch in (1, 2):
+        runtime.latency.observe(events, 1, batch, 0.1 * batch)
+    assert runtime.latency_s() == pytest.approx((0.1, 0.2))
+    for batch in (1, 2):
+        runtime.latency.observe(tensors, 1, batch, 0.15)
+    assert runtime.latency_s() == pytest.approx((0.15, 0.2)), "the slower of both"
+
+
 async def test_a_shadow_that_becomes_a_body_counts_as_one_that_starts_and_takes_batches_when_it_is_ready(stage: Stage) -> None:
     await stage.shadow()
     stage.paired(PAIR)
