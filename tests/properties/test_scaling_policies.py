@@ -2,7 +2,9 @@
 
 import json
 import math
+from collections.abc import Sequence
 
+import hypothesis
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -37,10 +39,16 @@ def scales(draw: st.DrawFn) -> ScaleSettings:
     )
 
 
+PLANNING = ("batch", "batch+")
+"""Each of their plans takes a tenth of a second: a few examples of them, and many of the others."""
+QUICK = sorted(set(BUILT_IN) - set(PLANNING))
+FEW = hypothesis.settings(max_examples=10, deadline=None)
+
+
 @st.composite
-def all_settings(draw: st.DrawFn) -> Settings:
+def all_settings(draw: st.DrawFn, names: Sequence[str] = QUICK) -> Settings:
     return Settings(
-        autoscaler=draw(st.sampled_from(sorted(BUILT_IN))),
+        autoscaler=draw(st.sampled_from(names)),
         slo_s=draw(st.sampled_from([0.05, 0.5, 5.0])),
         max_batch=draw(st.sampled_from([1, 4])),
         target_concurrency=draw(st.floats(0.1, 50)),
@@ -52,10 +60,23 @@ def all_settings(draw: st.DrawFn) -> Settings:
 LATENCIES = st.sampled_from([(), (0.1,), (0.04, 0.06, 0.08, 0.1), (3.0,)])
 
 
-@given(all_settings(), LATENCIES, st.lists(st.tuples(LOADS, st.integers(1, 20)), min_size=1, max_size=6))
+TIMELINES = st.lists(st.tuples(LOADS, st.integers(1, 20)), min_size=1, max_size=6)
+
+
+@given(all_settings(), LATENCIES, TIMELINES)
 def test_live_instances_stay_within_the_bounds_on_any_timeline(
     settings: Settings, latency_s: tuple[float, ...], load: list[tuple[float, int]]
 ) -> None:
+    stay_within_bounds(settings, latency_s, load)
+
+
+@FEW
+@given(all_settings(PLANNING), LATENCIES, TIMELINES)
+def test_those_of_a_plan_do_so_too(settings: Settings, latency_s: tuple[float, ...], load: list[tuple[float, int]]) -> None:
+    stay_within_bounds(settings, latency_s, load)
+
+
+def stay_within_bounds(settings: Settings, latency_s: tuple[float, ...], load: list[tuple[float, int]]) -> None:
     line = Timeline(settings, nodes=(("n", 1000),))
     line.latency_s = latency_s
     may_be_zero = settings.scale.zero
@@ -75,6 +96,18 @@ def test_live_instances_stay_within_the_bounds_on_any_timeline(
 def test_a_state_that_went_through_json_decides_the_same(
     settings: Settings, latency_s: tuple[float, ...], loads: list[float], asked: int
 ) -> None:
+    decide_the_same(settings, latency_s, loads, asked)
+
+
+@FEW
+@given(all_settings(PLANNING), LATENCIES, st.lists(LOADS, min_size=1, max_size=4), st.integers(0, 40))
+def test_a_plan_that_went_through_json_is_the_same(
+    settings: Settings, latency_s: tuple[float, ...], loads: list[float], asked: int
+) -> None:
+    decide_the_same(settings, latency_s, loads, asked)
+
+
+def decide_the_same(settings: Settings, latency_s: tuple[float, ...], loads: list[float], asked: int) -> None:
     policy = scaling_policy(settings.autoscaler, settings)
     state = PolicyState()
     for step, load in enumerate(loads):
