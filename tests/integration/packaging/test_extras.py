@@ -25,11 +25,18 @@ for name in wanted:
 assert count > 3, count
 """
 PARTS = {
-    # What `pip install gnomon` brings is enough for the command line and for every policy.
+    # What `pip install gnomon` brings is enough for the command line and for every policy but those that plan, which say so.
     "": (
         ["gnomon_core", "gnomon_cli", "gnomon_autoscaler", "gnomon_coordinator"],
         # What serves needs the gateway's extra and says so.
-        ["gnomon_cli.composition", "gnomon_cli.serve", "gnomon_cli.run", "gnomon_cli.scaling", "gnomon_cli.lambda_profile"],
+        [
+            "gnomon_autoscaler.policies.batch",
+            "gnomon_cli.composition",
+            "gnomon_cli.serve",
+            "gnomon_cli.run",
+            "gnomon_cli.scaling",
+            "gnomon_cli.lambda_profile",
+        ],
     ),
     "gateway": (
         ["gnomon_gateway", "gnomon_platforms", "gnomon_autoscaler", "gnomon_cli"],
@@ -38,7 +45,7 @@ PARTS = {
     ),
     "lambda": (["gnomon_platforms.aws_lambda"], []),
     "replay": (["gnomon_simulator"], ["gnomon_simulator.buffer", "gnomon_simulator.markov"]),  # these need the planner's
-    "planner": (["gnomon_planner"], []),
+    "planner": (["gnomon_planner", "gnomon_autoscaler"], []),
     "body": (["gnomon_runtime"], []),
 }
 
