@@ -4,11 +4,16 @@ from __future__ import annotations
 
 import io
 import json
+import signal
 import tarfile
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+
+# A shell that runs the tests in the background has them ignore Ctrl-C, and the programs that they start would inherit that.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 ECHO = "def handle(event, context):\n    return event.body\n"
 

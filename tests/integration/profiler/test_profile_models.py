@@ -166,9 +166,7 @@ def test_runs_that_were_ended_go_on_with_the_same_command(
     entry = DirectoryRepository(models).get("funnel")
     files = {"program.json": entry.program, "weights.safetensors": entry.weights, "layers.json": entry.layers}
     DirectoryRepository(folder).put("funnel", "1", {name: path.read_bytes() for name, path in files.items() if path})
-    command = gnomon(
-        "models", "profile", "funnel", "--models", str(folder), "--cores", "1", "--batches", "1,2", "--repeats", "20"
-    )
+    command = gnomon("models", "profile", "funnel", "--models", str(folder), "--cores", "1", "--batches", "1,2", "--repeats", "3")
 
     def end_after_a_cell(number: signal.Signals) -> tuple[int, str]:
         process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
