@@ -35,6 +35,7 @@ import numpy as np
 from gnomon_core.errors import bad_request
 from gnomon_planner.counting import Array, Counting, convolved
 from gnomon_planner.maps import Map
+from gnomon_planner.matrices import stationary_of
 
 NEVER = 1e-14  # a probability that counts as none
 SAME = 1e-13  # a transition of the chain over batches below this is rounding
@@ -175,19 +176,4 @@ def _long_run(chain: Array, start: Array) -> Array:
     for members in np.unique(mutual[recurrent], axis=0):
         inside = np.ix_(members, members)
         found[members] = arriving[members].sum() * stationary_of(chain[inside])
-    return found
-
-
-def stationary_of(chains: Array) -> Array:
-    """The stationary distributions of irreducible chains, shape (…, n, n), by state reduction, which never subtracts."""
-    rates = chains.copy()
-    count = rates.shape[-1]
-    for state in range(count - 1, 0, -1):
-        rates[..., :state, state] /= rates[..., state, :state].sum(axis=-1)[..., None]
-        rates[..., :state, :state] += rates[..., :state, state, None] * rates[..., None, state, :state]
-    weights = np.zeros(rates.shape[:-1])
-    weights[..., 0] = 1.0
-    for state in range(1, count):
-        weights[..., state] = (weights[..., :state] * rates[..., :state, state]).sum(axis=-1)
-    found: Array = weights / weights.sum(axis=-1, keepdims=True)
     return found

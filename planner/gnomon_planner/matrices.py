@@ -40,24 +40,23 @@ def expm_generator(generator: Matrix, time_s: float) -> Matrix:
     return result
 
 
-def stationary_of(generator: Matrix) -> Vector:
-    """The stationary distribution of an irreducible generator: θ with θQ = 0, θe = 1.
+def stationary_of(rates: Matrix) -> Matrix:
+    """The stationary distributions of irreducible chains, shape (…, n) of (…, n, n): θ with θQ = 0, θe = 1.
 
-    Solved by state reduction (Grassmann, Taksar and Heyman), which never subtracts: rates that differ by many powers of ten, as
-    those of a slow burst beside a quick arrival, keep all their digits.
+    Of a generator or of a transition matrix, whose diagonals are not looked at. Solved by state reduction (Grassmann, Taksar and
+    Heyman), which never subtracts: rates that differ by many powers of ten, as those of a slow burst beside a quick arrival, keep
+    all their digits.
     """
-    rates = generator.copy()
-    np.fill_diagonal(rates, 0.0)
-    for state in range(len(rates) - 1, 0, -1):
-        leaving = rates[state, :state].sum()
-        rates[:state, state] /= leaving
-        rates[:state, :state] += np.outer(rates[:state, state], rates[state, :state])
-        np.fill_diagonal(rates[:state, :state], 0.0)
-    weights = np.zeros(len(rates))
-    weights[0] = 1.0
-    for state in range(1, len(rates)):
-        weights[state] = weights[:state] @ rates[:state, state]
-    found: Vector = weights / weights.sum()
+    rates = rates.copy()
+    count = rates.shape[-1]
+    for state in range(count - 1, 0, -1):
+        rates[..., :state, state] /= rates[..., state, :state].sum(axis=-1)[..., None]
+        rates[..., :state, :state] += rates[..., :state, state, None] * rates[..., None, state, :state]
+    weights = np.zeros(rates.shape[:-1])
+    weights[..., 0] = 1.0
+    for state in range(1, count):
+        weights[..., state] = (weights[..., :state] * rates[..., :state, state]).sum(axis=-1)
+    found: Matrix = weights / weights.sum(axis=-1, keepdims=True)
     return found
 
 
