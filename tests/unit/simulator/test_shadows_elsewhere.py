@@ -10,7 +10,7 @@ from gnomon_autoscaler import BUILT_IN, Offer
 from gnomon_autoscaler.testing import BlockPlan, made_up_profile
 from gnomon_core.pairs import Pair
 from gnomon_core.profiles import Network
-from gnomon_core.scaling import Action, ChangeShadow, CreateShadow, Decision, DestroyShadow, Observation, PolicyState
+from gnomon_core.scaling import Action, ChangeShadow, CreateShadow, DestroyShadow
 from gnomon_core.settings import ScaleSettings, Settings
 from gnomon_simulator.arrivals import constant
 from gnomon_simulator.profiles import modelled
@@ -18,6 +18,7 @@ from gnomon_simulator.results import FunctionResult
 from gnomon_simulator.simulated_function import FunctionPlan
 from gnomon_simulator.simulated_platform import NodePlan
 from gnomon_simulator.simulation import simulate
+from tests.unit.simulator.scripted import Script
 
 MB = 10**6
 # Two samples take 1 s alone and 0.5 s with one of them on a Shadow. Elsewhere 50 ms and 10 ms/MB each way: 0.5 + 0.12 s.
@@ -29,21 +30,6 @@ SPLIT = (0, 1, 1, 2)
 FAR = Pair(1, (0, 1), SPLIT, "n2")
 NODES = (NodePlan("n1", 5), NodePlan("n2", 4))
 """The Body is where most cores are free: on n1."""
-
-
-class Script:
-    """A policy that does at each second what it was told to."""
-
-    name = "script"
-    period_s = 0.5
-    default_scheduler = "immediate"
-    needs = frozenset({"pair"})
-
-    def __init__(self, actions: dict[float, Sequence[Action]]) -> None:
-        self._actions = actions
-
-    def decide(self, seen: Observation, state: PolicyState) -> tuple[Decision, PolicyState]:
-        return Decision(tuple(self._actions.get(seen.now_s, ())), "as written"), state
 
 
 def run(

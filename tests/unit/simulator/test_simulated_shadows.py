@@ -18,11 +18,8 @@ from gnomon_core.scaling import (
     ChangeShadow,
     CreateBody,
     CreateShadow,
-    Decision,
     DestroyBody,
     DestroyShadow,
-    Observation,
-    PolicyState,
     PromoteShadow,
     Resize,
 )
@@ -35,6 +32,7 @@ from gnomon_simulator.results import FunctionResult
 from gnomon_simulator.simulated_function import FunctionPlan
 from gnomon_simulator.simulated_platform import NodePlan
 from gnomon_simulator.simulation import simulate
+from tests.unit.simulator.scripted import Script
 
 MB = 10**6
 # Two samples take 1 s alone; with half of both blocks on the Shadow 0.5 s, and 0.25 s of that in each block.
@@ -46,21 +44,6 @@ MODEL = replace(
 )
 BOTH = Pair(1, (0, 1), (0, 1, 1, 2))
 FIRST = Pair(1, (0,), (0, 1, 1, 2))
-
-
-class Script:
-    """A policy that does at each second what it was told to."""
-
-    name = "script"
-    period_s = 0.5
-    default_scheduler = "immediate"
-    needs = frozenset({"pair"})
-
-    def __init__(self, actions: dict[float, Sequence[Action]]) -> None:
-        self._actions = actions
-
-    def decide(self, seen: Observation, state: PolicyState) -> tuple[Decision, PolicyState]:
-        return Decision(tuple(self._actions.get(seen.now_s, ())), "as written"), state
 
 
 def run(
