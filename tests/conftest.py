@@ -6,10 +6,14 @@ import io
 import json
 import signal
 import tarfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
+
+if TYPE_CHECKING:
+    from gnomon_platforms.aws_lambda.testing.account import Account
 
 # A shell that runs the tests in the background has them ignore Ctrl-C, and the programs that they start would inherit that.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
@@ -57,3 +61,23 @@ def build_archive_file(tmp_path: Path, build_archive: Callable[..., bytes]) -> C
         return path
 
     return make
+
+
+@pytest.fixture(scope="session")
+def moto_address() -> Iterator[str]:
+    """Where moto's server answers for AWS."""
+    from gnomon_platforms.aws_lambda.testing.account import backend  # noqa: PLC0415 - boto3 is only for those who ask
+
+    with backend() as address:
+        yield address
+
+
+@pytest.fixture
+def aws(moto_address: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Account]:
+    """An account of AWS that boto3's chain finds."""
+    from gnomon_platforms.aws_lambda.testing.account import account  # noqa: PLC0415 - as above
+
+    with account(tmp_path, moto_address) as made:
+        for name, value in made.variables.items():
+            monkeypatch.setenv(name, value)
+        yield made

@@ -16,7 +16,7 @@ from gnomon_core.seam_values import InstanceRequest
 from gnomon_core.seams import BatchChannel
 from gnomon_core.wire import Frame, Kind
 from gnomon_platforms.aws_lambda.platform import LambdaPlatform
-from gnomon_platforms.aws_lambda.testing.account import Account, account, backend
+from gnomon_platforms.aws_lambda.testing.account import Account
 from gnomon_platforms.aws_lambda.testing.built import BuiltFolder
 from gnomon_platforms.local.channel import UnixChannel, channel_pair
 from gnomon_platforms.testing import NoModels, Recorder, answers, request_frame, send
@@ -199,20 +199,7 @@ class TestUnixChannel(ProcessChannelContract):
         await answer
 
 
-@pytest.fixture(scope="module")
-def moto_address() -> Iterator[str]:
-    with backend() as address:
-        yield address
-
-
 class TestLambdaChannel(BatchChannelContract):
-    @pytest.fixture
-    def aws(self, moto_address: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Account]:
-        with account(tmp_path, moto_address) as made:
-            for name, value in made.variables.items():
-                monkeypatch.setenv(name, value)
-            yield made
-
     @pytest.fixture
     async def channel(self, aws: Account, tmp_path: Path) -> AsyncIterator[BatchChannel]:
         folder = tmp_path / "handler"

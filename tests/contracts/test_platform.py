@@ -1,7 +1,7 @@
 """What every platform promises its owner. A new implementation inherits `PlatformContract`."""
 
 import asyncio
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
@@ -12,7 +12,7 @@ from gnomon_core.functions import FunctionSpec, read_deployment
 from gnomon_core.seam_values import InstanceRequest
 from gnomon_core.seams import BatchChannel, Platform
 from gnomon_platforms.aws_lambda.platform import LambdaPlatform
-from gnomon_platforms.aws_lambda.testing.account import Account, account, backend
+from gnomon_platforms.aws_lambda.testing.account import Account
 from gnomon_platforms.local.platform import LocalPlatform
 from gnomon_platforms.testing import NoModels, NothingBuilt, Recorder, answers, request_frame, send
 
@@ -195,20 +195,7 @@ class TestLocalPlatform(PlatformContract):
         assert len(platform.instances("echo.openfaas-fn")) == 8
 
 
-@pytest.fixture(scope="module")
-def moto_address() -> Iterator[str]:
-    with backend() as address:
-        yield address
-
-
 class TestLambdaPlatform(PlatformContract):
-    @pytest.fixture
-    def aws(self, moto_address: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Account]:
-        with account(tmp_path, moto_address) as made:
-            for name, value in made.variables.items():
-                monkeypatch.setenv(name, value)
-            yield made
-
     @pytest.fixture
     async def started(self, aws: Account) -> AsyncIterator[Started]:
         platform, told = LambdaPlatform(aws.options(), NoModels(), NothingBuilt()), Recorder()

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import random
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack
-from pathlib import Path
 
 import pytest
 
@@ -15,7 +14,7 @@ from gnomon_core.seam_values import InstanceRequest
 from gnomon_core.seams import BatchChannel, ModelRepository
 from gnomon_platforms.aws_lambda.options import LambdaOptions
 from gnomon_platforms.aws_lambda.platform import LambdaPlatform
-from gnomon_platforms.aws_lambda.testing.account import Account, account, backend
+from gnomon_platforms.aws_lambda.testing.account import Account
 from gnomon_platforms.local.images import BuiltImages
 from gnomon_platforms.testing import NoModels, NothingBuilt, Recorder
 
@@ -35,20 +34,6 @@ class OnLambda:
 
 
 Start = Callable[..., Awaitable[OnLambda]]
-
-
-@pytest.fixture(scope="session")
-def moto_address() -> Iterator[str]:
-    with backend() as address:
-        yield address
-
-
-@pytest.fixture
-def aws(moto_address: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Account]:
-    with account(tmp_path, moto_address) as made:
-        for name, value in made.variables.items():
-            monkeypatch.setenv(name, value)
-        yield made
 
 
 @pytest.fixture
