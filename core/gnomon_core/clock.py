@@ -30,7 +30,11 @@ class WallClock:
         return time.monotonic()
 
     async def sleep(self, duration_s: float) -> None:
+        """Return after `duration_s` seconds, never before: an event loop's timer may round 1.4 ms to 1."""
+        end_s = self.now_s() + duration_s
         await asyncio.sleep(duration_s)
+        while (early_s := end_s - self.now_s()) > 0.0:  # noqa: ASYNC110 - it waits for nothing but the time
+            await asyncio.sleep(early_s)
 
 
 class VirtualClock:

@@ -54,7 +54,10 @@ class Dispatcher(Sending):
     # Events of requests
 
     def arrive(self, requests: Sequence[Request], now_s: float) -> Effects:
-        """These requests have been received together. Each is refused or waits; then the policy is asked about all of them."""
+        """These requests have been received together. Each is refused or waits; then the policy is asked about all of them.
+
+        Before one is refused because the queue is full, those before it may leave for an idle instance.
+        """
         counting = self._counting
         counting.advance(now_s)
         counting.arrivals += len(requests)
@@ -64,6 +67,10 @@ class Dispatcher(Sending):
         lanes: list[Lane] = []
         for request in requests:
             error = refusal(request, self.queue, self.workers, self.latency, now_s)
+            if error is not None and error.status == HTTPStatus.TOO_MANY_REQUESTS and lanes:
+                self._schedule_lanes(lanes, now_s, effects)
+                lanes, idle = [], self.workers.any_idle
+                error = refusal(request, self.queue, self.workers, self.latency, now_s)
             if error is not None:
                 request.state = ANSWERED
                 effects.append(Answer(request, error))
@@ -77,9 +84,7 @@ class Dispatcher(Sending):
             if idle and lane not in lanes:
                 lanes.append(lane)
         if lanes:
-            self._expire(now_s, effects)
-            for lane in lanes:
-                self._schedule(lane, now_s, effects)
+            self._schedule_lanes(lanes, now_s, effects)
         return effects
 
     def left(self, request: Request, now_s: float) -> Effects:

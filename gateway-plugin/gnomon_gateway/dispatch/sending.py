@@ -52,6 +52,12 @@ class Sending(Endings):
         self._counting.busy_cores = self.workers.busy_cores
         return effects
 
+    def _schedule_lanes(self, lanes: list[Lane], now_s: float, effects: Effects) -> None:
+        """Something new waits in these lanes: ask the policy about each."""
+        self._expire(now_s, effects)
+        for lane in lanes:
+            self._schedule(lane, now_s, effects)
+
     def _schedule(self, lane: Lane, now_s: float, effects: Effects) -> None:
         """Ask the policy about this lane until nothing more comes of it."""
         lane.wake_s = _NEVER

@@ -97,7 +97,9 @@ async def test_a_queue_is_full_by_count(faulty: Faulty, callers: Callers) -> Non
     [pid] = faulty.pids("full")
     freeze(pid)
     async with asyncio.TaskGroup() as group:
-        tasks = [group.create_task(callers.call("full")) for _ in range(20)]
+        tasks = [group.create_task(callers.call("full"))]
+        await until(lambda: faulty.in_flight("full") == 1, "not dispatched")
+        tasks += [group.create_task(callers.call("full")) for _ in range(19)]
         await until(lambda: len(callers.history.ends) == 14, "not refused")
         go_on(pid)
     assert callers.history.check() == {"200": 6, "429 queue_full": 14}

@@ -69,6 +69,15 @@ def test_one_of_those_that_arrive_together_is_refused_without_the_others() -> No
     assert sent(effects) == [[first, second]]
 
 
+def test_of_those_that_arrive_together_as_many_leave_and_wait_as_if_they_had_come_one_by_one() -> None:
+    dispatcher = make(instances=2)
+    together = [request() for _ in range(30)]
+    effects = dispatcher.arrive(together, 0.0)
+    assert [len(batch) for batch in sent(effects)] == [4, 4]
+    assert errors(effects) == ["queue_full"] * 12, "8 leave and 10 wait"
+    assert dispatcher.queue.requests == 10
+
+
 def test_kinds_are_not_mixed_and_the_kind_that_waited_longest_goes_first() -> None:
     dispatcher = make()
     dispatcher.arrive([request()], 0.0)
