@@ -6,7 +6,7 @@ BIN := .venv/bin
 TORCH_CPU_INDEX ?= https://download.pytorch.org/whl/cpu
 export TORCH TORCH_CPU_INDEX
 
-.PHONY: run test test-slow check format bench figures templates constraints clean venv bench-shadow demo-burst
+.PHONY: run test test-again test-slow check format bench figures templates constraints clean venv bench-shadow demo-burst
 
 run: venv  ## start Gnomon, deploy stack.yml, classify a photograph; ONCE=1 ends after the answer
 	@$(BIN)/gnomon run --port $(PORT) $(if $(ONCE),--once)
@@ -20,6 +20,9 @@ check: venv  ## format, lint, types, import contracts, unit and property tests
 
 test: venv  ## every test that one machine can run
 	@$(BIN)/python -m pytest -q tests
+
+test-again: venv  ## those that failed the last time
+	@$(BIN)/python -m pytest -q tests --last-failed --last-failed-no-failures all
 
 test-slow: venv  ## those that take more than ten seconds each: every benchmark of Body and Shadow, briefly
 	@$(BIN)/python -m pytest -q tests -m slow
