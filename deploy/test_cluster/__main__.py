@@ -1,0 +1,128 @@
+"""The commands: up, down, run, build, load, status.
+
+`run` ends with the command's status. Where no cluster can be had it says why and ends with 0, because then there is nothing to
+test here; `up` and `build` end with 3 instead.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import deploy.test_cluster
+from deploy.test_cluster import build, cluster, needs, teardown
+from deploy.test_cluster.phases import CannotBeHad, Phases, Trouble
+from deploy.test_cluster.settings import folders
+
+CANNOT_BE_HAD = 3
+
+
+def main() -> int:
+    """One command."""
+    parser = argparse.ArgumentParser(
+        prog="python -m deploy.test_cluster",
+        description=deploy.test_cluster.__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    commands = parser.add_subparsers(dest="command", required=True)
+    commands.add_parser("up", help="boot the cluster, compiling it first if need be")
+    commands.add_parser("down", help="end it and remove what it made")
+    commands.add_parser("build", help="compile only; needs no root")
+    commands.add_parser("status", help="say whether one runs, or what the machine lacks for one")
+    commands.add_parser("load", help="make images known to the running cluster").add_argument("archives", nargs="+", type=Path)
+    commands.add_parser("run", help="run a command with GNOMON_TEST_KUBECONFIG set").add_argument(
+        "words", nargs=argparse.REMAINDER
+    )
+    asked = parser.parse_args()
+    # Told to end, it ends what it began: the cluster, too.
+    signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
+    try:
+        return carry_out(asked)
+    except CannotBeHad as reason:
+        print(f"gnomon: no cluster can be had here: {reason}.", file=sys.stderr)
+        return 0 if asked.command == "run" else CANNOT_BE_HAD
+    except Trouble as trouble:
+        print(f"gnomon: {trouble}", file=sys.stderr)
+        return 1
+
+
+def carry_out(asked: argparse.Namespace) -> int:
+    """What was asked for."""
+    match asked.command:
+        case "up":
+            return up()
+        case "down":
+            return down()
+        case "build":
+            return compile_only()
+        case "load":
+            return load(asked.archives)
+        case "run":
+            return run(asked.words)
+    return status()
+
+
+def up() -> int:
+    """Boot, and say how to reach it."""
+    phases = Phases()
+    running = cluster.up(folders(), phases)
+    if phases.took_s:
+        phases.total("in all")
+    print(f"export KUBECONFIG={running.folders.kubeconfig}\nkubectl: {running.compiled.folder / 'kubectl'}")
+    return 0
+
+
+def down() -> int:
+    """End."""
+    teardown.end(folders(), Phases())
+    return 0
+
+
+def compile_only() -> int:
+    """The cluster's programs."""
+    print(build.programs(folders(), Phases()).folder)
+    return 0
+
+
+def load(archives: list[Path]) -> int:
+    """Images for the cluster that runs."""
+    running = cluster.runs(folders())
+    if not running:
+        raise Trouble("no cluster runs: make cluster")
+    for archive in archives:
+        running.node.import_image(archive.resolve())
+    return 0
+
+
+def status() -> int:
+    """What there is, or why nothing can be."""
+    running = cluster.runs(folders())
+    if not running:
+        needs.check_node(folders())
+        lacking = needs.packages()
+        print(f"none runs; {'everything is installed' if not lacking else f'to be installed: {chr(32).join(lacking)}'}")
+        return 1
+    print(running.kubectl("get", "pods", "--all-namespaces", "-o", "wide"), end="")
+    return 0
+
+
+def run(words: list[str]) -> int:
+    """A command against a cluster. SIGINT ends the command, and then the cluster."""
+    command = words[1:] if words[:1] == ["--"] else words
+    with cluster.borrowed(folders(), Phases()) as kubeconfig:
+        process = subprocess.Popen(command, env={**os.environ, "GNOMON_TEST_KUBECONFIG": str(kubeconfig)})
+        try:
+            return process.wait()
+        except BaseException:
+            # Ctrl-C has reached the command as well; a SIGTERM has not.
+            process.terminate()
+            process.wait()
+            raise
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,133 @@
+"""Compiles the cluster's programs from Go modules, once: about seven minutes of two cores, 1.5 GB of downloads.
+
+The result is kept in a folder named by the digest of everything that decides it, with the manifests that the same modules
+contain, so that a boot needs neither Go nor a network. A run that is ended halfway is continued by the next one: Go keeps what it
+has compiled. `nice` and GOFLAGS=-p=1 make it a quiet neighbour.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+import shutil
+import subprocess
+from dataclasses import dataclass
+from pathlib import Path
+
+from deploy.test_cluster import needs
+from deploy.test_cluster.phases import CannotBeHad, Phases, Trouble
+from deploy.test_cluster.settings import HERE, Folders
+
+SOURCES = HERE / "programs"
+KWOK_SOURCES = HERE / "kwok"
+DONE = "complete"
+
+# Module → its folders that hold manifests. Several of serving's are links to the other two, which a module cannot contain.
+MANIFESTS = {
+    "knative.dev/serving": "config/core",
+    "knative.dev/networking": "config",
+    "knative.dev/caching": "config",
+}
+KWOK_MANIFESTS = {"sigs.k8s.io/kwok": "kustomize/stage"}
+
+# How Go words that it could not get something, as opposed to that something does not compile.
+REFUSED = re.compile(
+    r"403 Forbidden|404 Not Found|dial tcp|i/o timeout|no such host|connection re(fused|set)|TLS handshake|proxyconnect"
+)
+
+
+@dataclass(frozen=True)
+class Programs:
+    """What was compiled: `folder` holds the programs, `manifests` the modules' manifests by the last part of their names."""
+
+    folder: Path
+
+    @property
+    def manifests(self) -> Path:
+        return self.folder / "manifests"
+
+
+def version(module: str) -> str:
+    """The one that go.mod pins."""
+    found = re.search(rf"^\s*(?:require )?{re.escape(module)} (v\S+)", (SOURCES / "go.mod").read_text(), re.MULTILINE)
+    if not found:
+        raise Trouble(f"{SOURCES}/go.mod does not name {module}.")
+    return found[1]
+
+
+def linker_flags() -> str:
+    """No symbols; and the version, without which Knative's check of Kubernetes' minimum fails."""
+    kubernetes = version("k8s.io/kubernetes")
+    major, minor = kubernetes.removeprefix("v").split(".")[:2]
+    short = {"gitVersion": kubernetes, "gitMajor": major, "gitMinor": minor}
+    more = {**short, "gitTreeState": "clean", "gitCommit": "unknown", "buildDate": "1970-01-01T00:00:00Z"}
+    names = [f"-X k8s.io/component-base/version.{name}={value}" for name, value in more.items()]
+    names += [f"-X k8s.io/client-go/pkg/version.{name}={value}" for name, value in short.items()]
+    return " ".join(["-s -w", *names])
+
+
+def digest(sources: Path) -> str:
+    """Of everything that decides what is compiled."""
+    parts = [linker_flags()]
+    for path in sorted(sources.rglob("*")):
+        if path.suffix == ".go" or path.name in ("go.mod", "go.sum"):
+            parts += [str(path.relative_to(sources)), path.read_text()]
+    return hashlib.sha256("\0".join(parts).encode()).hexdigest()[:12]
+
+
+def kept(folders: Folders, sources: Path = SOURCES) -> Programs | None:
+    """What was compiled before, if it still is what would be compiled now."""
+    folder = folders.cache / sources.name / digest(sources)
+    return Programs(folder) if (folder / DONE).exists() else None
+
+
+def programs(folders: Folders, phases: Phases) -> Programs:
+    """The cluster's programs, compiled if need be."""
+    return kept(folders) or _compile(folders, phases, SOURCES, MANIFESTS)
+
+
+def kwok(folders: Folders, phases: Phases) -> Programs:
+    """kwok, likewise."""
+    return kept(folders, KWOK_SOURCES) or _compile(folders, phases, KWOK_SOURCES, KWOK_MANIFESTS)
+
+
+def _compile(folders: Folders, phases: Phases, sources: Path, manifests: dict[str, str]) -> Programs:
+    needs.check_go()
+    needs.room(folders.cache, needs.BUILD_GB)
+    everything = folders.cache / sources.name
+    target = everything / digest(sources)
+    target.mkdir(parents=True, exist_ok=True)
+    phases.say(f"           compiling {sources.name} into {target}: once, about seven minutes of two cores from nothing")
+    with phases.phase(f"modules of {sources.name}"):
+        _go(sources, ["list", "-deps", "tool", "./..."])
+    with phases.phase(f"compiling {sources.name}"):
+        _go(sources, ["build", "-trimpath", "-buildvcs=false", "-ldflags", linker_flags(), "-o", f"{target}/", "tool", "./..."])
+    for module, folder in manifests.items():
+        place = Path(_go(sources, ["list", "-m", "-f", "{{.Dir}}", module]).strip())
+        copy = target / "manifests" / module.rpartition("/")[2]
+        shutil.rmtree(copy, ignore_errors=True)
+        shutil.copytree(place / folder, copy, copy_function=shutil.copyfile)
+        for path in [copy, *copy.rglob("*")]:  # modules are read-only, which would keep us from removing the copy
+            path.chmod(0o755 if path.is_dir() else 0o644)
+    (target / DONE).touch()
+    for other in everything.iterdir():
+        if other != target:
+            shutil.rmtree(other)
+    return Programs(target)
+
+
+def _go(sources: Path, arguments: list[str]) -> str:
+    """Go without C, so that programs run in empty images."""
+    done = subprocess.run(
+        ["env", "CGO_ENABLED=0", "go", *arguments],
+        cwd=sources,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    if done.returncode:
+        reason = "\n".join(done.stderr.strip().splitlines()[-5:])
+        if REFUSED.search(done.stderr):
+            raise CannotBeHad(f"the Go proxy does not give what is needed:\n{reason}")
+        raise Trouble(f"go {arguments[0]} failed in {sources}:\n{reason}")
+    return done.stdout

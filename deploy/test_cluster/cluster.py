@@ -1,0 +1,139 @@
+"""Boots the whole cluster, phase by phase, and ends it again."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from deploy.test_cluster import build, control_groups, control_plane, knative, machine, needs, teardown
+from deploy.test_cluster.client import Kubectl, documents
+from deploy.test_cluster.images import Image
+from deploy.test_cluster.node import Node
+from deploy.test_cluster.phases import Phases, Trouble
+from deploy.test_cluster.processes import Programs
+from deploy.test_cluster.settings import HERE, NODE, Folders, image
+
+NODE_LIMIT_S = 60.0
+NAMES_LIMIT_S = 120.0
+UP = "up"
+
+# Image → the program in it. Each is one static file in an otherwise empty image.
+IMAGES = {name: name for name in ("activator", "answer", "autoscaler", "controller", "coredns", "pause", "queue", "webhook")}
+
+
+@dataclass(frozen=True)
+class Running:
+    """A cluster that runs."""
+
+    folders: Folders
+    compiled: build.Programs
+
+    @property
+    def node(self) -> Node:
+        return Node(self.folders.state, self.compiled.folder, Programs(self.folders.state))
+
+    @property
+    def kubectl(self) -> Kubectl:
+        return Kubectl(self.compiled.folder / "kubectl", self.folders.kubeconfig)
+
+
+def runs(folders: Folders) -> Running | None:
+    """The cluster, if it runs; None also where something of one was left, say by a reboot."""
+    compiled = build.kept(folders)
+    processes = Programs(folders.state).all()
+    if compiled and (folders.state / UP).exists() and processes and all(process.runs() for process in processes):
+        return Running(folders, compiled)
+    return None
+
+
+def up(folders: Folders, phases: Phases) -> Running:
+    """Boot it. What was left of an earlier one is removed first; if the boot fails, so is what it made."""
+    if running := runs(folders):
+        return running
+    if folders.state.exists():
+        teardown.end(folders, phases)
+    needs.check_node(folders)
+    needs.install_packages(phases)
+    compiled = build.programs(folders, phases)
+    archives = write_images(compiled, phases)
+    folders.state.mkdir(mode=0o700, parents=True)
+    machine.save(machine.look(), folders.state / teardown.BEFORE)
+    machine.save({"sysctls": [f"{name}={value}" for name, value in machine.sysctls().items()]}, folders.state / teardown.SYSCTLS)
+    try:
+        _boot(Running(folders, compiled), archives, phases)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            shutil.rmtree(folders.cache / "last-logs", ignore_errors=True)
+            shutil.copytree(folders.logs, folders.cache / "last-logs")
+            phases.say(f"           the logs are kept in {folders.cache / 'last-logs'}")
+        teardown.end(folders, phases)
+        raise
+    (folders.state / UP).touch()
+    return Running(folders, compiled)
+
+
+def write_images(compiled: build.Programs, phases: Phases) -> list[Path]:
+    """The archives of our images, kept beside the programs that are in them."""
+    archives = {name: compiled.folder / "images" / f"{name}.tar" for name in IMAGES}
+    if not all(archive.exists() for archive in archives.values()):
+        with phases.phase("images"):
+            for name, archive in archives.items():
+                Image(image(name), {name: compiled.folder / IMAGES[name]}, [f"/{name}"]).write(archive)
+    return list(archives.values())
+
+
+def _boot(running: Running, archives: list[Path], phases: Phases) -> None:
+    """Each part as soon as what it needs is there."""
+    state, node = running.folders.state, running.node
+    plane = control_plane.whole(state, running.compiled.folder)
+    with phases.phase("control plane"):
+        control_groups.make()
+        node.make_interface()
+        server = plane.boot()
+        plane.start_controllers(server)
+    with phases.phase("containerd and its images"):
+        node.start_containerd()
+        for archive in archives:
+            node.import_image(archive)
+    with phases.phase("node"):
+        node.start_kubelet(plane.certificates, server)
+        node.start_proxy(plane.certificates, server)
+        _wait_for_node(running)
+    with phases.phase("names"):
+        running.kubectl.apply(documents(HERE / "manifests" / "coredns.yaml"))
+        running.kubectl.available("kube-system", ["coredns"], NAMES_LIMIT_S)
+    with phases.phase("Knative"):
+        knative.install(running.kubectl, running.compiled.manifests)
+
+
+def _wait_for_node(running: Running) -> None:
+    """Until the node is ready. kubectl cannot wait for what is not there, so it is first waited for to be there."""
+    deadline_s = time.monotonic() + NODE_LIMIT_S
+    while not running.kubectl("get", "nodes", "-o", "name").strip():
+        for process in running.node.running.all():
+            if not process.runs():
+                raise Trouble(f"{process.name} ended by itself:\n{running.node.running.last_words(process.name)}")
+        if time.monotonic() > deadline_s:
+            raise Trouble(f"the kubelet did not register its node:\n{running.node.running.last_words('kubelet')}")
+        time.sleep(0.1)
+    running.kubectl("wait", f"node/{NODE}", "--for=condition=Ready", f"--timeout={NODE_LIMIT_S:.0f}s")
+
+
+@contextlib.contextmanager
+def borrowed(folders: Folders, phases: Phases) -> Iterator[Path]:
+    """A kubeconfig: of the cluster that KUBECONFIG names, of the one that runs, or of one that ends with this block."""
+    named = os.environ.get("KUBECONFIG")
+    if named or runs(folders):
+        yield Path(named) if named else folders.kubeconfig
+        return
+    running = up(folders, phases)
+    phases.total("until the cluster served")
+    try:
+        yield running.folders.kubeconfig
+    finally:
+        teardown.end(folders, phases)

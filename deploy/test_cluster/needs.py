@@ -1,0 +1,107 @@
+"""What the machine lacks for a cluster, said exactly; and Debian's packages, installed where root asks for a cluster."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+
+from deploy.test_cluster import control_groups
+from deploy.test_cluster.machine import SYSCTLS
+from deploy.test_cluster.phases import CannotBeHad, Phases
+from deploy.test_cluster.settings import HERE, INTERFACE, KUBELET_FOLDER, Folders
+
+GO = (1, 26)
+PLUGIN_FOLDERS = (Path("/opt/cni/bin"), Path("/usr/lib/cni"))
+PLUGINS = ("ptp", "host-local", "loopback")
+BUILD_GB = 7.0  # measured: 0.9 of programs, 1.5 of modules and 3.6 of Go's build cache
+STATE_GB = 2.0
+
+# What is looked for → Debian's package that has it. Installed only where it is missing: Docker's containerd does as well.
+COMMANDS = {
+    "containerd": "containerd",
+    "ctr": "containerd",
+    "runc": "runc",
+    "nft": "nftables",
+    "ip": "iproute2",
+    "openssl": "openssl",
+    "setpriv": "util-linux",
+}
+
+
+def network_plugins() -> Path:
+    """The folder of the network plugins; Debian's place if there is none yet."""
+    whole = (folder for folder in PLUGIN_FOLDERS if all((folder / name).exists() for name in PLUGINS))
+    return next(whole, PLUGIN_FOLDERS[-1])
+
+
+def packages() -> list[str]:
+    """Debian's packages that a node needs and that are not there."""
+    wanted = {package for command, package in COMMANDS.items() if not shutil.which(command)}
+    if not all((network_plugins() / name).exists() for name in PLUGINS):
+        wanted.add("containernetworking-plugins")
+    return sorted(wanted)
+
+
+def check_node(folders: Folders) -> None:
+    """Refuse a machine on which a node cannot be started, before anything is changed on it."""
+    if not sys.platform.startswith("linux"):
+        raise CannotBeHad("a node needs Linux; set KUBECONFIG to the cluster that is to be used")
+    if os.geteuid():
+        raise CannotBeHad("a node needs root; run as root, or set KUBECONFIG to the cluster that is to be used")
+    lacking = [name for name in ("mnt", "net", "pid") if not Path(f"/proc/self/ns/{name}").exists()]
+    if lacking or not os.access(SYSCTLS / "net/ipv4/ip_forward", os.W_OK) or not control_groups.hierarchies():
+        raise CannotBeHad("this container may not make namespaces, control groups or routes; a node needs --privileged")
+    if KUBELET_FOLDER.exists() and any(KUBELET_FOLDER.iterdir()):
+        raise CannotBeHad(f"{KUBELET_FOLDER} is not empty: this machine is a node of another cluster")
+    if Path("/sys/class/net", INTERFACE).exists():
+        raise CannotBeHad(f"the interface {INTERFACE} exists: a cluster with another cache folder runs here")
+    room(folders.cache, STATE_GB)
+
+
+def install_packages(phases: Phases) -> None:
+    """What is missing, by apt, after saying so."""
+    wanted = packages()
+    if not wanted:
+        return
+    if not shutil.which("apt-get"):
+        raise CannotBeHad(f"not installed: {', '.join(wanted)}, and there is no apt-get to install them with")
+    phases.say(f"           installing Debian's {', '.join(wanted)}; they stay when the cluster is gone")
+    with phases.phase("Debian packages"):
+        quiet = {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}
+        # Whatever another package of the machine would have to go for, nothing is removed.
+        install = ["apt-get", "install", "--yes", "--quiet", "--no-install-recommends", "--no-remove", *wanted]
+        done = _apt(install, quiet)
+        if done.returncode:
+            _apt(["apt-get", "update", "--quiet"], quiet)
+            done = _apt(install, quiet)
+    if done.returncode or packages():
+        raise CannotBeHad(f"apt-get could not install {', '.join(packages() or wanted)}: {done.stderr.strip()[-300:]}")
+
+
+def _apt(command: list[str], environment: Mapping[str, str]) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(command, env=dict(environment), capture_output=True, text=True, check=False, stdin=subprocess.DEVNULL)
+
+
+def check_go() -> None:
+    """Refuse where nothing can be compiled."""
+    wanted = f"Go {GO[0]}.{GO[1]} or newer (any from 1.21 on fetches it, unless GOTOOLCHAIN=local)"
+    if not shutil.which("go"):
+        raise CannotBeHad(f"there is no `go`: {wanted}")
+    said = subprocess.run(["go", "version"], cwd=HERE / "programs", capture_output=True, text=True, check=False)
+    found = re.search(r"go(\d+)\.(\d+)", said.stdout)
+    if said.returncode or not found or (int(found[1]), int(found[2])) < GO:
+        raise CannotBeHad(f"{wanted}; `go version` says: {(said.stdout or said.stderr).strip()}")
+
+
+def room(folder: Path, gigabytes: float) -> None:
+    """Refuse where the disk has less."""
+    while not folder.exists():
+        folder = folder.parent
+    free_gb = shutil.disk_usage(folder).free / 1e9
+    if free_gb < gigabytes:
+        raise CannotBeHad(f"{gigabytes} GB of disk are needed in {folder}, {free_gb:.1f} are free")

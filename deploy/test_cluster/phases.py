@@ -1,0 +1,41 @@
+"""Says what is being done, and when it is done, how long it took."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+
+
+class Trouble(Exception):  # noqa: N818 - it is shown as a sentence, not as the name of a class
+    """What keeps a cluster from running, in words for whoever asked for it."""
+
+
+class CannotBeHad(Trouble):
+    """The machine lacks something: reason enough to skip tests, not to fail them."""
+
+
+@dataclass
+class Phases:
+    """The seconds of each phase, in order. Prints as it goes, unless told to be silent."""
+
+    silent: bool = False
+    took_s: dict[str, float] = field(default_factory=dict)
+
+    @contextmanager
+    def phase(self, name: str) -> Iterator[None]:
+        """One phase; a line when it has ended well."""
+        begun_s = time.monotonic()
+        yield
+        self.took_s[name] = time.monotonic() - begun_s
+        self.say(f"{self.took_s[name]:7.1f} s  {name}")
+
+    def total(self, what: str) -> None:
+        """The last line."""
+        self.say(f"{sum(self.took_s.values()):7.1f} s  {what}")
+
+    def say(self, line: str) -> None:
+        """A line for whoever waits."""
+        if not self.silent:
+            print(line, flush=True)

@@ -1,0 +1,92 @@
+"""Clusters for tests.
+
+`control_plane`: etcd and an apiserver of our own, in seconds, where their programs were compiled (`make cluster-build`).
+`cluster`: the cluster that `make test-kubernetes` boots, or was told of by KUBECONFIG. KUBECONFIG alone is not looked at here:
+whoever runs all tests with a production cluster in their environment must not find them there.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from kubernetes import client
+
+from deploy.test_cluster import build
+from deploy.test_cluster.clusters import Cluster, reached, until
+from deploy.test_cluster.control_plane import ControlPlane
+from deploy.test_cluster.processes import Programs
+from deploy.test_cluster.settings import folders, image
+
+
+@pytest.fixture(scope="session")
+def compiled() -> build.Programs:
+    found = build.kept(folders())
+    if found is None:
+        pytest.skip("the cluster's programs are not compiled: make cluster-build")
+    return found
+
+
+@pytest.fixture(scope="session")
+def control_plane(compiled: build.Programs, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    """An empty one for the whole run; tests take namespaces of their own."""
+    state = tmp_path_factory.mktemp("control-plane") / "state"
+    plane = ControlPlane(state, compiled.folder, Programs(state, end_with_us=True))
+    try:
+        plane.boot()
+        cluster = reached(plane.kubeconfig)
+        yield cluster
+        cluster.api.close()
+    finally:
+        plane.end()
+
+
+@pytest.fixture(scope="session")
+def cluster() -> Iterator[Cluster]:
+    named = os.environ.get("GNOMON_TEST_KUBECONFIG")
+    if not named:
+        pytest.skip("no cluster: make test-kubernetes boots one, or uses the one that KUBECONFIG names")
+    cluster = reached(Path(named))
+    yield cluster
+    cluster.api.close()
+
+
+@pytest.fixture(scope="session")
+def answer_image() -> str:
+    """The small web server's image; another cluster gets it from wherever GNOMON_TEST_IMAGE says that it was put."""
+    return os.environ.get("GNOMON_TEST_IMAGE", image("answer"))
+
+
+@pytest.fixture
+def namespace(cluster: Cluster) -> Iterator[str]:
+    """One of its own for a test, gone afterwards."""
+    name = f"test-{secrets.token_hex(4)}"
+    cluster.core.create_namespace(client.V1Namespace(metadata=client.V1ObjectMeta(name=name)))
+    # Pods are refused until the controller manager has made this account.
+    until(lambda: accounts(cluster, name), "the namespace's service account")
+    yield name
+    cluster.core.delete_namespace(name, grace_period_seconds=0)
+
+
+def accounts(cluster: Cluster, namespace: str) -> bool:
+    return "default" in {account.metadata.name for account in cluster.core.list_namespaced_service_account(namespace).items}
+
+
+@pytest.fixture
+def deploy(cluster: Cluster, namespace: str, answer_image: str) -> Callable[..., str]:
+    """Makes a Deployment of the web server that the cluster's images contain; returns its name."""
+
+    def make(name: str, *, replicas: int = 1, **container: Any) -> str:
+        resources = {"requests": {"cpu": "20m", "memory": "16Mi"}, "limits": {"cpu": "100m", "memory": "32Mi"}}
+        spec = {"name": "answer", "image": answer_image, "ports": [{"containerPort": 8080}], "resources": resources, **container}
+        spec.setdefault("readinessProbe", {"httpGet": {"path": "/", "port": 8080}, "periodSeconds": 1})
+        template = {"metadata": {"labels": {"app": name}}, "spec": {"containers": [spec], "terminationGracePeriodSeconds": 2}}
+        body = {"selector": {"matchLabels": {"app": name}}, "replicas": replicas, "template": template}
+        cluster.apps.create_namespaced_deployment(namespace, {"metadata": {"name": name}, "spec": body})
+        return name
+
+    return make

@@ -1,0 +1,71 @@
+"""What a cluster is made of is written down so that its end finds it, and nothing else."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from pathlib import Path
+
+import pytest
+
+from deploy.test_cluster import machine, teardown
+from deploy.test_cluster.phases import Phases, Trouble
+from deploy.test_cluster.processes import Process, Programs, began
+from deploy.test_cluster.settings import Folders
+
+
+def test_a_program_is_ended_by_another_reader_of_the_record(tmp_path: Path) -> None:
+    Programs(tmp_path).start("sleeper", ["sleep", "600"])
+    (process,) = Programs(tmp_path).all()
+    assert process.runs()
+    process.end(patience_s=5)
+    assert not process.runs()
+
+
+def test_a_program_that_does_not_listen_is_killed(tmp_path: Path) -> None:
+    script = "import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN); print('deaf', flush=True); signal.pause()"
+    programs = Programs(tmp_path)
+    process = programs.start("deaf", [sys.executable, "-c", script])
+    programs.wait(process, lambda: "deaf" in programs.last_words("deaf"), limit_s=60)
+    process.end(patience_s=0.05)
+    assert not process.runs()
+
+
+def test_a_number_that_the_kernel_gave_to_somebody_else_is_left_alone() -> None:
+    """Our own number, with a beginning that is not ours: were it signalled, this test would not go on."""
+    mine = began(os.getpid())
+    assert mine is not None
+    other = Process("other", os.getpid(), mine - 1)
+    assert not other.runs()
+    other.end(patience_s=0.01)
+
+
+def test_who_ends_before_being_ready_is_quoted(tmp_path: Path) -> None:
+    programs = Programs(tmp_path)
+    process = programs.start("short", ["sh", "-c", "echo no such flag; exit 2"])
+    with pytest.raises(Trouble, match="no such flag"):
+        programs.wait(process, lambda: False, limit_s=60)
+
+
+def test_what_came_since_is_left_and_what_went_is_not() -> None:
+    before = {"mounts": ["/", "/gone"], "interfaces": ["lo"]}
+    after = {"mounts": ["/", "/new"], "interfaces": ["lo", "veth1"]}
+    assert machine.left(before, after) == ["mounts: /new", "interfaces: veth1"]
+
+
+def test_ending_what_never_began_does_nothing(tmp_path: Path) -> None:
+    phases = Phases(silent=True)
+    teardown.end(Folders(cache=tmp_path, state=tmp_path / "state"), phases)
+    assert phases.took_s == {}
+
+
+def test_an_end_ends_the_recorded_programs_and_removes_the_state(tmp_path: Path) -> None:
+    """As after a boot that was killed before it looked at the machine: only programs and files are there to be removed."""
+    folders = Folders(cache=tmp_path, state=tmp_path / "state")
+    folders.state.mkdir()
+    process = Programs(folders.state).start("sleeper", ["sleep", "600"])
+    assert json.loads((folders.state / "processes.json").read_text())[0]["name"] == "sleeper"
+    teardown.end(folders, Phases(silent=True))
+    assert not process.runs()
+    assert not folders.state.exists()
