@@ -8,8 +8,9 @@ from __future__ import annotations
 
 from gnomon_coordinator.effects import Close, Effect, Kill, Papers, Send, Tell
 from gnomon_coordinator.endings import Endings
+from gnomon_coordinator.fields import BadMessageError
 from gnomon_coordinator.ledger import Ledger
-from gnomon_coordinator.messages import BadMessageError, Change, Said, Task
+from gnomon_coordinator.messages import Change, Said, Task
 from gnomon_coordinator.pairing import Pairing
 from gnomon_coordinator.pool import Pool
 from gnomon_coordinator.promotions import Promotions

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from gnomon_coordinator.messages import BadMessageError
+from gnomon_coordinator.fields import BadMessageError
 from gnomon_core.blocks import Layers
 
 MAX_LAYERS_KEPT = 64

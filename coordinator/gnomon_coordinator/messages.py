@@ -1,32 +1,34 @@
 """What instances and the platform say, checked before anything else looks at it.
 
-An instance may run a user's model: of what it says every type, length, number and name is checked here, and what does not fit is
-a `BadMessageError`, after which nothing more is heard from it. The platform and the supervisor are ours; their messages are read
-by the same functions, so that a mistake there shows at once.
+An instance may run a user's model: of what it says every field is checked (`fields`), and after one that does not fit nothing
+more is heard from it. The platform and the supervisor are ours; their messages are read by the same functions, so that a mistake
+there shows at once.
 """
 
 from __future__ import annotations
 
-import math
-import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from itertools import pairwise
 from typing import Any
 
+from gnomon_coordinator.fields import (
+    MAX_BATCH,
+    MAX_BYTES,
+    MAX_CPUS,
+    BadMessageError,
+    blocks_of,
+    expected_of,
+    list_of,
+    milliseconds_of,
+    path_of,
+    read_id,
+    split_of,
+    whole_of,
+    wholes_of,
+)
 from gnomon_core.pairs import MAX_SHADOWS
 
-MAX_BLOCKS = 4096
-MAX_BATCH = 1024
 MAX_REASON = 300
-MAX_PATH = 4096
-MAX_CPUS = 4096
-MAX_BYTES = 1 << 50
-_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,299}")
-
-
-class BadMessageError(ValueError):
-    """A message that nobody who keeps to the protocol sends."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,14 +122,14 @@ def _registered(message: Mapping[str, Any], say: str, epoch: int) -> Said:
         body=read_id(message, "body"),
         blocks=blocks_of(message),
         resident_bytes=whole_of(message, "resident_bytes", 0, MAX_BYTES),
-        load_ms=_number(message, "load_ms"),
+        load_ms=milliseconds_of(message, "load_ms"),
         paired=paired,
     )
 
 
 def _body(message: Mapping[str, Any], say: str, epoch: int) -> Said:
     pairs: list[PairSaid] = []
-    for pair in _list(message, "pairs", MAX_SHADOWS):
+    for pair in list_of(message, "pairs", MAX_SHADOWS):
         if not isinstance(pair, dict):
             raise BadMessageError("a pair is none")
         pairs.append(PairSaid(read_id(pair, "shadow"), blocks_of(pair), split_of(pair)))
@@ -153,7 +155,7 @@ def _complete(message: Mapping[str, Any], say: str, epoch: int) -> Said:
         epoch,
         shadow=read_id(message, "shadow"),
         resident_bytes=whole_of(message, "resident_bytes", 0, MAX_BYTES),
-        load_ms=_number(message, "load_ms"),
+        load_ms=milliseconds_of(message, "load_ms"),
     )
 
 
@@ -189,17 +191,17 @@ def read_task(message: Mapping[str, Any]) -> Task:
     return Task(
         shadow=read_id(message, "shadow"),
         body=read_id(message, "body"),
-        program=_path(message.get("program")),
-        weights=_path(message.get("weights")),
-        layers=_path(message.get("layers")),
+        program=path_of(message.get("program")),
+        weights=path_of(message.get("weights")),
+        layers=path_of(message.get("layers")),
         weight_mode=str(weight_mode),
         cores=whole_of(message, "cores", 1, MAX_CPUS),
-        cpus=_wholes(message, "cpus", MAX_CPUS, MAX_CPUS),
+        cpus=wholes_of(message, "cpus", MAX_CPUS, MAX_CPUS),
         blocks=blocks_of(message),
         split=split_of(message),
         max_batch=whole_of(message, "max_batch", 1, MAX_BATCH),
         expected_ms=expected_of(message),
-        join=tuple(_path(path) for path in _list(message, "join", 16)),
+        join=tuple(path_of(path) for path in list_of(message, "join", 16)),
     )
 
 
@@ -212,98 +214,8 @@ def read_change(message: Mapping[str, Any]) -> Change:
     """
     return Change(
         cores=whole_of(message, "cores", 1, MAX_CPUS),
-        cpus=_wholes(message, "cpus", MAX_CPUS, MAX_CPUS),
+        cpus=wholes_of(message, "cpus", MAX_CPUS, MAX_CPUS),
         blocks=blocks_of(message),
         split=split_of(message),
         expected_ms=expected_of(message),
     )
-
-
-def read_id(message: Mapping[str, Any], name: str) -> str:
-    """The id under this name.
-
-    Raises:
-        BadMessageError: it is none.
-
-    """
-    value = message.get(name)
-    if not isinstance(value, str) or not _ID.fullmatch(value):
-        raise BadMessageError(f"{name} is no id")
-    return value
-
-
-def blocks_of(message: Mapping[str, Any]) -> tuple[int, ...]:
-    """Block numbers, ascending and each once."""
-    blocks = _wholes(message, "blocks", MAX_BLOCKS, MAX_BLOCKS)
-    if any(later <= earlier for earlier, later in pairwise(blocks)):
-        raise BadMessageError("blocks are not ascending")
-    return blocks
-
-
-def split_of(message: Mapping[str, Any]) -> tuple[int, ...]:
-    """A table from batch to b_S, in which the Body keeps at least one sample of every batch that is split."""
-    split = _wholes(message, "split", MAX_BATCH, MAX_BATCH)
-    if any(there > batch for batch, there in enumerate(split)):
-        raise BadMessageError("a split leaves the Body nothing")
-    return split
-
-
-def expected_of(message: Mapping[str, Any]) -> tuple[tuple[float, ...], ...]:
-    """Milliseconds by run and samples; nothing where nothing is known."""
-    rows = _list(message, "expected_ms", MAX_BLOCKS)
-    found: list[tuple[float, ...]] = []
-    for row in rows:
-        if not isinstance(row, list) or len(row) > MAX_BATCH:
-            raise BadMessageError("expected_ms is no table")
-        found.append(tuple(_milliseconds(value) for value in row))
-    return tuple(found)
-
-
-def _list(message: Mapping[str, Any], name: str, most: int) -> list[Any]:
-    value = message.get(name, [])
-    if not isinstance(value, list) or len(value) > most:
-        raise BadMessageError(f"{name} is no list, or too long")
-    return value
-
-
-def _wholes(message: Mapping[str, Any], name: str, most: int, below: int) -> tuple[int, ...]:
-    values = _list(message, name, most)
-    if not all(type(value) is int and 0 <= value < below for value in values):
-        raise BadMessageError(f"{name} holds something else than small whole numbers")
-    return tuple(values)
-
-
-def whole_of(message: Mapping[str, Any], name: str, least: int, most: int) -> int:
-    """A whole number within bounds.
-
-    Raises:
-        BadMessageError: it is none.
-
-    """
-    value = message.get(name)
-    # A truth value is an int to isinstance.
-    if type(value) is not int or not least <= value <= most:
-        raise BadMessageError(f"{name} is no whole number from {least} to {most}")
-    return value
-
-
-def _number(message: Mapping[str, Any], name: str) -> float:
-    return _milliseconds(message.get(name))
-
-
-def _milliseconds(value: object) -> float:
-    if type(value) not in (int, float) or not isinstance(value, int | float):
-        raise BadMessageError("a time is no number")
-    try:
-        found = float(value)
-    except OverflowError:
-        raise BadMessageError("a time has no end") from None
-    if not math.isfinite(found) or found < 0:
-        raise BadMessageError("a time is negative or has no end")
-    return found
-
-
-def _path(value: object) -> str:
-    if not isinstance(value, str) or not value.startswith("/") or len(value) > MAX_PATH or "\0" in value:
-        raise BadMessageError("a path is none")
-    return value

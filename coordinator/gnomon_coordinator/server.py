@@ -14,13 +14,13 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
-from gnomon_coordinator import messages
+from gnomon_coordinator import fields, messages
 from gnomon_coordinator.coordination import Coordination
 from gnomon_coordinator.doing import Doing, Replaced, close, complain
 from gnomon_coordinator.effects import Papers
+from gnomon_coordinator.fields import BadMessageError
 from gnomon_coordinator.layer_files import LayerFiles
 from gnomon_coordinator.links import Link, LinkBrokenError
-from gnomon_coordinator.messages import BadMessageError
 from gnomon_coordinator.table import Kind
 
 MAX_ZYGOTE = 200
@@ -88,16 +88,16 @@ class Server(Doing):
     def _supervisor_said(self, message: Mapping[str, Any], descriptors: Sequence[int]) -> None:
         event = message.get("event")
         if event == "epoch":
-            self._coordination = Coordination(messages.whole_of(message, "epoch", 1, messages.MAX_BYTES))
+            self._coordination = Coordination(fields.whole_of(message, "epoch", 1, fields.MAX_BYTES))
         elif event == "instance":
-            self._adopt(messages.read_id(message, "id"), Kind(str(message.get("kind"))), descriptors)
+            self._adopt(fields.read_id(message, "id"), Kind(str(message.get("kind"))), descriptors)
         elif event == "gone":
-            instance_id = messages.read_id(message, "id")
+            instance_id = fields.read_id(message, "id")
             self._coordination.gone(instance_id, self._now_s())
             self._carry_out()
             self._forget(instance_id)
         elif event == "promoted":
-            self._coordination.promoted(messages.read_id(message, "id"))
+            self._coordination.promoted(fields.read_id(message, "id"))
         elif event == "adopted":
             self._adopting = False
             self._board.watch(self._platform)
@@ -143,22 +143,22 @@ class Server(Doing):
             self._coordination.create(task, layers, papers if papers.descriptors else None, now_s)
             return
         if do == "promote" and len(papers.descriptors) == PAPERS:
-            self._coordination.promote(messages.read_id(message, "shadow"), papers, now_s)
+            self._coordination.promote(fields.read_id(message, "shadow"), papers, now_s)
             return
         papers.close()
         if do == "change":
-            self._coordination.change(messages.read_id(message, "shadow"), messages.read_change(message), now_s)
+            self._coordination.change(fields.read_id(message, "shadow"), messages.read_change(message), now_s)
         elif do == "destroy":
-            self._coordination.destroy(messages.read_id(message, "shadow"), now_s)
+            self._coordination.destroy(fields.read_id(message, "shadow"), now_s)
         elif do == "pool":
             self._zygote = _zygote_of(message)
-            size = messages.whole_of(message, "size", 0, MAX_POOL)
-            most = messages.whole_of(message, "most", 0, MAX_POOL) if "most" in message else None
+            size = fields.whole_of(message, "size", 0, MAX_POOL)
+            most = fields.whole_of(message, "most", 0, MAX_POOL) if "most" in message else None
             self._coordination.pool.resize(size, now_s, most)
         elif do == "table":
             self._coordination.report()
         elif do == "ping":
-            self._tell({"event": "pong", "number": messages.whole_of(message, "number", 0, messages.MAX_BYTES)})
+            self._tell({"event": "pong", "number": fields.whole_of(message, "number", 0, fields.MAX_BYTES)})
         else:
             raise BadMessageError("nothing that can be done")
 

@@ -9,8 +9,9 @@ from __future__ import annotations
 from gnomon_coordinator import orders
 from gnomon_coordinator.effects import Assign, Close, Fork, Papers, Send, Tell
 from gnomon_coordinator.endings import Endings
+from gnomon_coordinator.fields import BadMessageError
 from gnomon_coordinator.ledger import Ledger
-from gnomon_coordinator.messages import BadMessageError, Said, Task
+from gnomon_coordinator.messages import Said, Task
 from gnomon_coordinator.pairing import Pairing
 from gnomon_coordinator.pool import Pool
 from gnomon_coordinator.table import Kind, Record, Status

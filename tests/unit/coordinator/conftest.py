@@ -10,7 +10,7 @@ import pytest
 from gnomon_coordinator.coordination import Coordination
 from gnomon_coordinator.effects import Assign, Close, Connect, Effect, Fork, Kill, Papers, Send, Tell
 from gnomon_coordinator.messages import PairSaid, Said, Task
-from gnomon_coordinator.table import Kind
+from gnomon_coordinator.table import Kind, Status
 from gnomon_core.blocks import Block, Layers
 
 LAYERS = Layers(
@@ -38,6 +38,11 @@ class PlayedNode:
         self.done: list[Effect] = []
         self.replies: dict[str, Callable[[str, dict[str, Any]], list[dict[str, Any]]]] = {}
         self.names: dict[str, str] = {}
+
+    def status(self, instance_id: str) -> Status | None:
+        """What its row says."""
+        row = self.coordination.table.get(instance_id)
+        return None if row is None else row.status
 
     # what happens
 

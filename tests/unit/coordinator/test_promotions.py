@@ -6,7 +6,8 @@ from typing import Any
 import pytest
 
 from gnomon_coordinator.effects import Papers, Send
-from gnomon_coordinator.messages import BadMessageError, PairSaid, Task, read_said
+from gnomon_coordinator.fields import BadMessageError
+from gnomon_coordinator.messages import PairSaid, Task, read_said
 from gnomon_coordinator.table import Kind, Status
 
 MakeTask = Callable[..., Task]

@@ -1,0 +1,136 @@
+"""What a new coordinator makes of the instances that it finds."""
+
+from collections.abc import Callable
+from typing import Any
+
+from gnomon_coordinator.messages import PairSaid, Task
+from gnomon_coordinator.table import Kind, Status
+
+WITH_S1 = PairSaid("s1", (1, 2), (0, 1))
+MakeTask = Callable[..., Task]
+Node = Any
+"""The class PlayedNode of conftest.py, which pytest does not let us import."""
+
+
+def test_a_pair_is_found_as_it_is_and_goes_on(next_node: Node, task: MakeTask) -> None:
+    node = next_node
+    node.found("b1", Kind.BODY)
+    node.found("s1", Kind.SHADOW)
+    assert node.sent("b1") == node.sent("s1") == ["hello"]
+    node.say("s1", say="registered", shadow="s1", body="b1", blocks=(1, 2), paired=True)
+    node.create(papers=False)
+    assert node.connected() == []
+    node.say("b1", say="body", pairs=(WITH_S1,))
+    assert node.connected() == []
+    assert node.last_told("paired")["blocks"] == [1, 2]
+    assert node.sent("s1") == node.sent("b1") == ["hello"]
+    del task
+
+
+def test_a_shadow_that_claims_anothers_body_takes_nobodys_place(next_node: Node) -> None:
+    node = next_node
+    node.found("s1", Kind.SHADOW)
+    node.body("b1", WITH_S1)
+    node.registered(paired=True)
+    node.create(papers=False)
+    node.found("s9", Kind.SHADOW)
+    node.say("s9", say="registered", shadow="s9", body="b1", blocks=(1, 2), paired=True)
+    body = node.coordination.table.get("b1")
+    assert body is not None
+    assert body.partners == ("s1",)
+    node.wait(11)
+    assert node.sent("s9")[-1] == "stop"
+    assert node.sent("b1") == ["hello"]
+
+
+def test_a_shadow_that_is_wanted_for_another_body_than_it_says_is_ended(next_node: Node, task: MakeTask) -> None:
+    node = next_node
+    node.body("b1")
+    node.body("b2")
+    node.found("s1", Kind.SHADOW)
+    node.say("s1", say="registered", shadow="s1", body="b2", blocks=(1, 2), paired=False)
+    node.create(task(), papers=False)
+    assert node.sent("s1")[-1] == "stop"
+    assert "b2" in node.last_told("ending")["reason"]
+    assert node.connected() == []
+
+
+def test_what_a_body_says_before_its_shadow_is_wished_for_is_news(next_node: Node) -> None:
+    node = next_node
+    node.body("b1", WITH_S1)
+    node.found("s1", Kind.SHADOW)
+    node.registered(paired=True)
+    node.say("b1", say="unpaired", shadow="s1", reason="late three times")
+    node.create(papers=False)
+    assert len(node.connected()) == 1, "it is given new buffers"
+
+
+def test_a_shadow_that_had_registered_is_paired_now(next_node: Node) -> None:
+    node = next_node
+    node.body()
+    node.found("s1", Kind.SHADOW)
+    node.create(papers=False)
+    node.registered()
+    assert len(node.connected()) == 1
+
+
+def test_a_pair_of_which_only_one_knows_is_made_again(next_node: Node) -> None:
+    node = next_node
+    node.found("b1", Kind.BODY)
+    node.found("s1", Kind.SHADOW)
+    node.say("b1", say="body", pairs=(WITH_S1,))
+    node.registered()
+    node.create(papers=False)
+    assert node.sent("b1") == ["hello", "unpair"]
+    node.say("b1", say="unpaired", shadow="s1", reason="told to")
+    assert len(node.connected()) == 1
+
+
+def test_a_container_that_had_a_name_and_no_load_is_loaded(next_node: Node) -> None:
+    node = next_node
+    node.body()
+    node.found("s1", Kind.SHADOW)
+    node.say("s1", say="empty")
+    node.create()
+    assert node.sent("s1") == ["hello", "load"]
+    node.registered()
+    assert len(node.connected()) == 1
+
+
+def test_a_shadow_that_nobody_wants_any_more_is_ended(next_node: Node) -> None:
+    node = next_node
+    node.body("b1", WITH_S1)
+    node.found("s1", Kind.SHADOW)
+    node.registered(paired=True)
+    node.wait(11)
+    assert node.sent("s1")[-1] == "stop"
+
+
+def test_a_shadow_that_is_wanted_and_was_never_there_is_told_as_failed(next_node: Node) -> None:
+    next_node.body()
+    next_node.create(papers=False)
+    assert next_node.last_told("failed")["reason"] == "it has ended"
+
+
+def test_a_body_that_names_a_shadow_that_is_gone_is_told_to_let_go(next_node: Node) -> None:
+    next_node.body("b1", PairSaid("s7", (1,), (0, 1)))
+    assert next_node.sent("b1") == ["hello", "unpair"]
+
+
+def test_a_shadow_that_does_not_speak_any_more_is_ended(next_node: Node) -> None:
+    next_node.body()
+    next_node.found("s1", Kind.SHADOW)
+    next_node.wait(11)
+    assert next_node.killed() == ["s1"]
+
+
+def test_words_for_another_coordinator_are_not_heard(next_node: Node) -> None:
+    node = next_node
+    node.body()
+    node.empty()
+    node.create()
+    node.say("s1", epoch=1, say="registered", shadow="s1", body="b1", blocks=(1, 2))
+    node.say("s1", epoch=3, say="registered", shadow="s1", body="b1", blocks=(1, 2))
+    node.say("s1", epoch=9, say="stale")
+    assert node.told() == []
+    assert node.status("s1") is Status.LOADING
