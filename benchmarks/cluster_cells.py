@@ -28,10 +28,10 @@ from gnomon_autoscaler.registry import Offer, Policies
 from gnomon_core.profiles import ModelProfile
 from gnomon_core.settings import ScaleSettings, Settings
 from gnomon_simulator.arrivals import from_trace
+from gnomon_simulator.function_plan import FunctionPlan
 from gnomon_simulator.opt import with_opt, without_loading
 from gnomon_simulator.profiles import Profile, modelled
 from gnomon_simulator.results import FunctionResult
-from gnomon_simulator.simulated_function import FunctionPlan
 from gnomon_simulator.simulated_platform import NodePlan
 from gnomon_simulator.simulation import simulate
 from gnomon_simulator.streams import stream

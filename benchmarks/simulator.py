@@ -18,9 +18,9 @@ from benchmarks.report import Figure, measured, write
 from gnomon_core.profiles import LatencyTable
 from gnomon_core.settings import ScaleSettings, Settings
 from gnomon_simulator.arrivals import from_trace
+from gnomon_simulator.function_plan import FunctionPlan
 from gnomon_simulator.profiles import Profile
 from gnomon_simulator.results import FunctionResult, table
-from gnomon_simulator.simulated_function import FunctionPlan
 from gnomon_simulator.simulated_platform import NodePlan
 from gnomon_simulator.simulation import simulate
 from gnomon_simulator.streams import stream

@@ -16,11 +16,10 @@ from dataclasses import dataclass, field, replace
 from gnomon_autoscaler.registry import BUILT_IN, Policies
 from gnomon_autoscaler.runner import Runner
 from gnomon_autoscaler.windows import BIN_S
-from gnomon_core.blocks import Block, Layers
 from gnomon_core.errors import GnomonError
 from gnomon_core.fleet import Instance, InstanceKind, InstanceState, Node
 from gnomon_core.pairs import MAX_SHADOWS, Pair
-from gnomon_core.profiles import LatencyTable, Loading, ModelProfile, Network
+from gnomon_core.profiles import ModelProfile
 from gnomon_core.scaling import (
     Action,
     ChangeShadow,
@@ -248,68 +247,6 @@ class Timeline(MemoryFunction):
     def reason(self) -> str:
         """Why the last decision was taken."""
         return self.decisions[-1][1].reason
-
-
-@dataclass(frozen=True, slots=True)
-class BlockPlan:
-    """A block of a made-up model: its share of the whole's time and MACs, and its parameters."""
-
-    share: float
-    parameter_bytes: int
-    splittable: bool = True
-
-
-def made_up_profile(
-    blocks: Sequence[BlockPlan],
-    latency_s: Sequence[float],
-    *,
-    cores: Sequence[int] = (1,),
-    serial_fraction: float = 0.0,
-    gmacs: float = 1.0,
-    border_bytes: int = 0,
-    overhead_bytes: int = 0,
-    load_s: float = 0.0,
-    transfer_seconds_per_byte: float = 0.0,
-    network: Network | None = None,
-) -> ModelProfile:
-    """The profile of a model that is a chain of blocks: `latency_s` for batches of 1, 2, … on one core, Amdahl's law for more.
-
-    Every border carries `border_bytes` per sample, and a Shadow is there after `load_s`, however much it loads.
-    """
-    names = [f"v{number}" for number in range(len(blocks) + 1)]
-    layers = Layers(
-        "made-up",
-        (names[-1],),
-        tuple(
-            Block(
-                f"block {number}", number, number + 1, (names[number],), (names[number + 1],), (f"w{number}",),
-                round(plan.share * gmacs * 1e9), plan.parameter_bytes, plan.splittable,
-            )
-            for number, plan in enumerate(blocks)
-        ),
-        dict.fromkeys(names, border_bytes),
-    )  # fmt: skip
-
-    def table(share: float) -> LatencyTable:
-        def seconds(count: int) -> dict[int, float]:
-            factor = share * (serial_fraction + (1 - serial_fraction) / count)
-            return {size: whole_s * factor for size, whole_s in enumerate(latency_s, start=1)}
-
-        return LatencyTable({count: seconds(count) for count in cores})
-
-    return ModelProfile(
-        model="made-up@1",
-        layers=layers,
-        whole=table(1.0),
-        blocks=tuple(table(plan.share) for plan in blocks),
-        loading={mode: Loading(0.0, 0.0) for mode in ("shared", "private")},
-        body_start_s=load_s,
-        shadow_start_s=load_s,
-        overhead_bytes=overhead_bytes,
-        transfer_fixed_s=0.0,
-        transfer_seconds_per_byte=transfer_seconds_per_byte,
-        network=network,
-    )
 
 
 def _working(body: Instance, shadow: str, pair: Pair | None) -> Instance:

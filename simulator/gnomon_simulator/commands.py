@@ -17,11 +17,11 @@ from gnomon_core.errors import bad_request
 from gnomon_core.profiles import Network
 from gnomon_core.settings import Settings, read_settings
 from gnomon_simulator import arrivals
+from gnomon_simulator.function_plan import FunctionPlan
 from gnomon_simulator.profiles import Noise, Profile, constant, read_profile
 from gnomon_simulator.replay import Plan, Target, replay_apart
 from gnomon_simulator.results import table
 from gnomon_simulator.samples import Outcome, Token
-from gnomon_simulator.simulated_function import FunctionPlan
 from gnomon_simulator.simulated_platform import NodePlan
 from gnomon_simulator.simulation import simulate as run_simulation
 from gnomon_simulator.streams import stream

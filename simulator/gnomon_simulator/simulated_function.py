@@ -11,12 +11,12 @@ Live, the same calls are made by sockets, tasks and the event loop's timers.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 
-from gnomon_autoscaler import BUILT_IN, Policies, Runner, require, scaling_policy
+from gnomon_autoscaler import Runner, require, scaling_policy
 from gnomon_autoscaler.decisions import DecisionLog
 from gnomon_autoscaler.windows import BIN_S
-from gnomon_core.errors import GnomonError, bad_request
+from gnomon_core.errors import GnomonError
 from gnomon_core.fleet import Instance, InstanceKind, InstanceState
 from gnomon_core.scaling import (
     Action,
@@ -31,49 +31,18 @@ from gnomon_core.scaling import (
     Resize,
     SetBufferPlan,
 )
-from gnomon_core.settings import Settings
 from gnomon_gateway.dispatch.dispatcher import Dispatcher
 from gnomon_gateway.dispatch.effects import Answer, Drained, Effect, Send
-from gnomon_gateway.dispatch.latency import GivenLatency, LearnedLatency, LiveLatency
 from gnomon_gateway.queueing.request import LaneKey, Request
 from gnomon_gateway.scheduling.registry import scheduling_policy
 from gnomon_simulator.costs import cost
 from gnomon_simulator.events import Events
-from gnomon_simulator.profiles import Profile
+from gnomon_simulator.function_plan import FunctionPlan
 from gnomon_simulator.results import OK, FunctionResult, Requests
 from gnomon_simulator.simulated_platform import SimulatedPlatform
 
 KEPT_DECISIONS = 1_000_000
 NEVER_S = float("inf")
-
-
-@dataclass(frozen=True, slots=True)
-class FunctionPlan:
-    """A function to simulate.
-
-    `knowledge` says what the gateway knows of its latency: "given" (the profile's table, right by definition), "profiled" (the
-    table as a first guess, corrected by what is measured) or "learned" (nothing but what is measured). `warm` instances are ready
-    at second 0, when the function is deployed and the autoscaler is told so; `looks_from_s` is when its rhythm of half seconds
-    begins. `crashes_s` is when the oldest ready Body dies, `shadow_crashes_s` the oldest ready Shadow. `policies` are those that
-    the settings may name.
-    """
-
-    name: str
-    settings: Settings
-    profile: Profile
-    arrivals_s: Sequence[float]
-    knowledge: str = "profiled"
-    warm: int = 0
-    looks_from_s: float = 0.0
-    crashes_s: Sequence[float] = ()
-    shadow_crashes_s: Sequence[float] = ()
-    policies: Policies = field(default_factory=lambda: BUILT_IN)
-
-    def latency(self) -> LiveLatency:
-        """What the gateway knows at first."""
-        if self.knowledge == "given":
-            return GivenLatency(self.profile)
-        return LearnedLatency(self.profile if self.knowledge == "profiled" else None)
 
 
 class SimulatedRequest(Request):
@@ -87,7 +56,7 @@ class SimulatedFunction:
     """The binding."""
 
     def __init__(self, plan: FunctionPlan, platform: SimulatedPlatform, events: Events) -> None:
-        _check(plan)
+        plan.check()
         self.plan = plan
         self.requests = Requests.none_yet(plan.arrivals_s)
         self._settings = plan.settings
@@ -318,21 +287,3 @@ class SimulatedFunction:
         instances = self._platform.instances(self.plan.name)
         starting = [one for one in instances if one.state is InstanceState.STARTING and one.kind is InstanceKind.BODY]
         self._dispatcher.workers.set_starting(len(starting))
-
-
-def _check(plan: FunctionPlan) -> None:
-    if plan.knowledge not in ("given", "profiled", "learned"):
-        raise bad_request("bad_plan", f"knowledge {plan.knowledge!r} is not known.", "It is given, profiled or learned.")
-    if plan.settings.autoscaler.startswith("asyfunc") and plan.profile.model is None:
-        raise bad_request(
-            "bad_plan",
-            f"{plan.settings.autoscaler} decides by a model's profile, and {plan.profile.variant} has only a table of latencies.",
-            "Name a profile that `gnomon models profile MODEL` wrote.",
-        )
-    if plan.profile.seconds(plan.profile.variant, plan.settings.cores, 1) is None:
-        measured = ", ".join(str(cores) for cores in sorted(plan.profile.latency.seconds))
-        raise bad_request(
-            "bad_plan",
-            f"The profile of {plan.profile.variant} has no latency on {plan.settings.cores} cores.",
-            f"It was measured on {measured}; set gnomon/cores to one of them.",
-        )

@@ -12,8 +12,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
 from gnomon_simulator.events import Events
+from gnomon_simulator.function_plan import FunctionPlan
 from gnomon_simulator.results import FunctionResult
-from gnomon_simulator.simulated_function import FunctionPlan, SimulatedFunction
+from gnomon_simulator.simulated_function import SimulatedFunction
 from gnomon_simulator.simulated_platform import NodePlan, SimulatedPlatform
 from gnomon_simulator.streams import stream
 

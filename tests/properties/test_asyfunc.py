@@ -7,12 +7,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from gnomon_autoscaler.made_up_models import BlockPlan, made_up_profile
 from gnomon_autoscaler.policies.asyfunc import AsyFunc, Options
 from gnomon_autoscaler.policies.asyfunc.knowledge import Knowledge
 from gnomon_autoscaler.policies.asyfunc.sustained import sustained
 from gnomon_autoscaler.registry import BUILT_IN, Offer
 from gnomon_autoscaler.states import state_from_json, state_to_json
-from gnomon_autoscaler.testing import BlockPlan, Timeline, made_up_profile
+from gnomon_autoscaler.testing import Timeline
 from gnomon_core.fleet import Instance, InstanceKind, InstanceState, Node
 from gnomon_core.pairs import Pair, best_split, pair_seconds
 from gnomon_core.profiles import ModelProfile, Network

@@ -8,7 +8,7 @@ from itertools import pairwise
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gnomon_autoscaler.testing import BlockPlan, made_up_profile
+from gnomon_autoscaler.made_up_models import BlockPlan, made_up_profile
 from gnomon_core.pairs import Pair, best_split, best_splits, pair_seconds, shares, split_seconds, together
 from gnomon_core.profiles import ModelProfile
 

@@ -5,22 +5,21 @@ from typing import Any
 
 import pytest
 
+from gnomon_autoscaler.made_up_models import made_up_profile
 from gnomon_autoscaler.policies.asyfunc import AsyFunc, Options, asyfunc
 from gnomon_autoscaler.policies.asyfunc.growth import best_growth, grown_after, grown_in, pair_efficiency, whole_efficiency
 from gnomon_autoscaler.policies.asyfunc.knowledge import Knowledge
-from gnomon_autoscaler.policies.asyfunc.layer_level import LayerLevel, Tick
+from gnomon_autoscaler.policies.asyfunc.layer_level import LayerLevel
 from gnomon_autoscaler.room import Room
-from gnomon_autoscaler.testing import BlockPlan, Timeline, made_up_profile
+from gnomon_autoscaler.testing import Timeline
 from gnomon_core.errors import GnomonError
-from gnomon_core.fleet import Instance, InstanceKind, InstanceState, Node
+from gnomon_core.fleet import Instance, InstanceKind, InstanceState
 from gnomon_core.pairs import Pair
 from gnomon_core.profiles import ModelProfile
-from gnomon_core.scaling import CreateShadow, DestroyShadow, History, Observation, Resize
+from gnomon_core.scaling import CreateShadow, DestroyShadow, Observation, Resize
 from gnomon_core.settings import ScaleSettings, Settings, read_settings
-
-MB = 10**6
-MODEL = (BlockPlan(0.5, 20 * MB), BlockPlan(0.5, 80 * MB))
-LATENCY_S = tuple(0.1 * size for size in range(1, 9))
+from tests.unit.autoscaler.asyfunc_stage import LATENCY_S, MB, MODEL, body, look, node
+from tests.unit.autoscaler.asyfunc_stage import observed as observed_with
 
 
 def profile(serial: float, cores: int = 2) -> ModelProfile:
@@ -35,21 +34,14 @@ RESIZE, EITHER = Options(burst_cores="resize"), Options(burst_cores="either")
 BOTH = Pair(1, (0, 1), (0, 1, 1, 2, 2, 3, 3, 4))
 
 
-def body(name: str, cores: int = 1, **fields: Any) -> Instance:
-    return replace(Instance(name, "f.ns", 1, "n1", cores, 100, InstanceState.READY, 0.0), **fields)
-
-
 def observed(rates_rps: list[float], *instances: Instance, max_batch: int = 4) -> Observation:
-    settings = Settings(autoscaler="asyfunc", slo_s=1.0, max_batch=max_batch)
-    history = History(0.5, 10.0, tuple(rate_rps / 2 for rate_rps in rates_rps))
-    return Observation(10.0, "f.ns", settings, instances, (), 0, 0, 0.0, 0.0, history)
+    return observed_with(rates_rps, *instances, max_batch=max_batch)
 
 
 def scaled(
     seen: Observation, options: Options, model: ModelProfile = PARALLEL, *, free: float = 1, grown: dict[str, int] | None = None
 ) -> LayerLevel:
-    known = Knowledge(model, seen.settings, options)
-    return Tick(known, options, seen, seen.ready, grown or {}).scale(Room([Node("n1", 8, 10**12, free, 10**12)]))
+    return look(seen, options, node(cores=free), profile=model, grown=grown)
 
 
 def test_a_body_grows_where_that_is_what_free_cores_are_for() -> None:
@@ -73,7 +65,7 @@ def test_a_pair_and_a_larger_body_are_compared_as_wholes() -> None:
     assert (found.resized, [made.body for made in found.created]) == ((), ["a"])
     for model, larger_eta in ((PARALLEL, 12.5), (SERIAL, 25 / 3)):
         known = Knowledge(model, seen.settings, EITHER)
-        larger = best_growth(known, EITHER, body("a"), 15.0, Room([Node("n1", 8, 10**12, 1, 10**12)]))
+        larger = best_growth(known, EITHER, body("a"), 15.0, Room([node(cores=1)]))
         assert larger is not None
         assert larger.efficiency == pytest.approx(larger_eta)
         chosen = next(one for one in known.pairings.ranked(1, 1) if one.pair.blocks == (0, 1) and one.batch == 4)

@@ -1,55 +1,36 @@
 """Algorithm 2 as docs/decisions/0012-lls.md settles it; each test is one of its worked examples."""
 
-from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
 
 import pytest
 
+from gnomon_autoscaler.made_up_models import BlockPlan, made_up_profile
 from gnomon_autoscaler.policies.asyfunc.block_sets import block_sets, candidates
 from gnomon_autoscaler.policies.asyfunc.knowledge import Knowledge
 from gnomon_autoscaler.policies.asyfunc.layer_level import LayerLevel, Tick
 from gnomon_autoscaler.policies.asyfunc.options import Options
 from gnomon_autoscaler.room import Room
-from gnomon_autoscaler.testing import BlockPlan, made_up_profile
-from gnomon_core.fleet import Instance, InstanceKind, InstanceState, Node
+from gnomon_core.fleet import Instance, InstanceKind, InstanceState
 from gnomon_core.pairs import Pair, best_split, pair_seconds
 from gnomon_core.profiles import ModelProfile
-from gnomon_core.scaling import History, Observation
+from gnomon_core.scaling import Observation
 from gnomon_core.settings import Settings
+from tests.unit.autoscaler.asyfunc_stage import LATENCY_S, MB, MODEL, PROFILE, body, look, node, observed
 
-MB = 10**6
 DEFAULTS = Options()
-# Two halves of the work; the first has a fifth of the weights. 0.1 s a sample: 10 rps alone, whatever the batch.
-MODEL = (BlockPlan(0.5, 20 * MB), BlockPlan(0.5, 80 * MB))
-LATENCY_S = tuple(0.1 * size for size in range(1, 9))
-PROFILE = made_up_profile(MODEL, LATENCY_S, gmacs=4.0, overhead_bytes=100 * MB)
 TWO_CORES = made_up_profile(MODEL, LATENCY_S, cores=(1, 2), gmacs=4.0, overhead_bytes=100 * MB)
 # With a Shadow of one core: the first half as 4 + 4 makes eight in 0.6 s, 13.33 rps; both halves in 0.4 s, 20 rps.
 FIRST, BOTH = 8 / 0.6, 8 / 0.4
-
-
-def body(name: str, cores: int = 1, **fields: Any) -> Instance:
-    return replace(Instance(name, "f.ns", 1, "n1", cores, 100, InstanceState.READY, 0.0), **fields)
 
 
 def shadow(of: str, pair: Pair, state: InstanceState = InstanceState.READY) -> Instance:
     return body(f"s-{of}", pair.shadow_cores, kind=InstanceKind.SHADOW, partner=of, pair=pair, state=state)
 
 
-def observed(rates_rps: Sequence[float], *instances: Instance, slo_s: float = 1.0, max_batch: int = 8) -> Observation:
-    """The rates of the last half seconds, oldest first."""
-    settings = Settings(autoscaler="asyfunc", slo_s=slo_s, max_batch=max_batch)
-    history = History(0.5, 10.0, tuple(rate_rps / 2 for rate_rps in rates_rps))
-    return Observation(10.0, "f.ns", settings, instances, (), 0, 0, 0.0, 0.0, history)
-
-
 def scaled(
     seen: Observation, *, free: float = 8, memory: int = 10**12, options: Options = DEFAULTS, profile: ModelProfile = PROFILE
 ) -> LayerLevel:
-    known = Knowledge(profile, seen.settings, options)
-    serving = tuple(each for each in seen.live if each.state is InstanceState.READY)
-    return Tick(known, options, seen, serving).scale(Room([Node("n1", 8, 10**12, free, memory)]))
+    return look(seen, options, node(cores=free, memory=memory), profile=profile)
 
 
 # Candidates
@@ -160,7 +141,7 @@ def test_a_body_whose_node_is_full_is_passed_over_and_not_the_end() -> None:
     """Line 3 breaks off at the first node without free cores."""
     seen = observed([40.0], body("a", node="full"), body("b"))
     known = Knowledge(PROFILE, seen.settings, Options())
-    room = Room([Node("full", 8, 10**12, 0.5, 10**12), Node("n1", 8, 10**12, 1.0, 10**12)])
+    room = Room([node("full", 0.5), node("n1", 1.0)])
     found = Tick(known, Options(), seen, seen.live).scale(room)
     assert [made.body for made in found.created] == ["b"]
 

@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import pytest
 
+from gnomon_autoscaler.made_up_models import BlockPlan, made_up_profile
 from gnomon_autoscaler.policies.asyfunc.knowledge import Knowledge
 from gnomon_autoscaler.policies.asyfunc.model_level import (
     best_batch,
@@ -15,7 +16,6 @@ from gnomon_autoscaler.policies.asyfunc.model_level import (
 )
 from gnomon_autoscaler.policies.asyfunc.options import Options, asyfunc_options
 from gnomon_autoscaler.room import Room
-from gnomon_autoscaler.testing import BlockPlan, made_up_profile
 from gnomon_core.fleet import Instance, InstanceState, Node
 from gnomon_core.scaling import CreateBody
 from gnomon_core.settings import Settings

@@ -5,33 +5,24 @@ from typing import Any
 
 import pytest
 
-from gnomon_autoscaler.policies.asyfunc.knowledge import Knowledge
-from gnomon_autoscaler.policies.asyfunc.layer_level import LayerLevel, Tick
+from gnomon_autoscaler.made_up_models import made_up_profile
+from gnomon_autoscaler.policies.asyfunc.layer_level import LayerLevel
 from gnomon_autoscaler.policies.asyfunc.options import Options
-from gnomon_autoscaler.room import Room
-from gnomon_autoscaler.testing import BlockPlan, made_up_profile
-from gnomon_core.fleet import Instance, InstanceKind, InstanceState, Node
+from gnomon_core.fleet import Instance, InstanceKind, Node
 from gnomon_core.pairs import best_split, pair_seconds
 from gnomon_core.profiles import ModelProfile, Network
-from gnomon_core.scaling import History, Observation
-from gnomon_core.settings import Settings
+from tests.unit.autoscaler.asyfunc_stage import LATENCY_S, MB, MODEL, look, node, observed
+from tests.unit.autoscaler.asyfunc_stage import body as body_on
 
-MB = 10**6
 DEFAULTS = Options()
-# Two halves of the work, 0.1 s a sample: 10 rps alone. 1 MB a sample crosses each border; the network takes 10 ms and 5 ms/MB.
-MODEL = (BlockPlan(0.5, 20 * MB), BlockPlan(0.5, 80 * MB))
-LATENCY_S = tuple(0.1 * size for size in range(1, 9))
+# 1 MB a sample crosses each border; the network takes 10 ms and 5 ms/MB.
 PROFILE = made_up_profile(MODEL, LATENCY_S, gmacs=4.0, overhead_bytes=100 * MB, border_bytes=MB, network=Network(0.01, 5e-9))
 # Eight as 4 + 4: 0.4 s here; there 10 ms + 4 · 5 ms more each way, 0.46 s. Seven as 4 + 3 take 0.4 s: the way costs no time then.
 HERE, THERE = 8 / 0.4, 7 / 0.4
 
 
 def body(name: str, node: str = "full", **fields: Any) -> Instance:
-    return replace(Instance(name, "f.ns", 1, node, 1, 100, InstanceState.READY, 0.0), **fields)
-
-
-def node(name: str, cores: float, memory: int = 10**12) -> Node:
-    return Node(name, 8, 10**12, cores, memory)
+    return body_on(name, node=node, **fields)
 
 
 def scaled(
@@ -42,11 +33,7 @@ def scaled(
     profile: ModelProfile = PROFILE,
     slo_s: float = 1.0,
 ) -> LayerLevel:
-    settings = Settings(autoscaler="asyfunc", slo_s=slo_s, max_batch=8)
-    history = History(0.5, 10.0, (rate_rps / 2,) * 8)
-    seen = Observation(10.0, "f.ns", settings, instances, tuple(nodes), 0, 0, 0.0, 0.0, history)
-    serving = tuple(each for each in seen.live if each.state is InstanceState.READY)
-    return Tick(Knowledge(profile, settings, options), options, seen, serving).scale(Room(nodes))
+    return look(observed([rate_rps] * 8, *instances, slo_s=slo_s, nodes=nodes), options, *nodes, profile=profile)
 
 
 def test_a_bodys_own_node_comes_first_however_much_room_another_has() -> None:

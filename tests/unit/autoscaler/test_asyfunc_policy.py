@@ -5,32 +5,23 @@ from dataclasses import replace
 
 import pytest
 
+from gnomon_autoscaler.made_up_models import BlockPlan, made_up_profile
 from gnomon_autoscaler.policies.asyfunc import ablated, asyfunc
 from gnomon_autoscaler.registry import scaling_policy
 from gnomon_autoscaler.states import state_from_json, state_to_json
-from gnomon_autoscaler.testing import BlockPlan, Timeline, made_up_profile
+from gnomon_autoscaler.testing import Timeline
 from gnomon_core.errors import GnomonError
 from gnomon_core.fleet import InstanceKind
 from gnomon_core.scaling import CreateBody, CreateShadow, DestroyBody, DestroyShadow, PolicyState, SetBufferPlan
 from gnomon_core.settings import ScaleSettings, Settings, read_settings
+from tests.unit.autoscaler.asyfunc_stage import MB, PROFILE, kinds
 
-MB = 10**6
-# 10 rps a core, whatever the batch; a Shadow of the first half makes it 13.3, of both 20.
-PROFILE = made_up_profile(
-    (BlockPlan(0.5, 20 * MB), BlockPlan(0.5, 80 * MB)),
-    tuple(0.1 * size for size in range(1, 9)),
-    gmacs=4.0,
-    overhead_bytes=100 * MB,
-)
+# A Shadow of the first half makes 13.3 rps of a Body's 10, one of both 20.
 SETTINGS = Settings(autoscaler="asyfunc", slo_s=1.0, max_batch=8, max_cores=1, kappa=1.0, scale=ScaleSettings(min=1, max=6))
 
 
 def timeline(settings: Settings = SETTINGS, *, cores: int = 8, start_s: float = 0.5) -> Timeline:
     return Timeline(settings, nodes=(("n1", cores),), start_s=start_s, profile=PROFILE)
-
-
-def kinds(line: Timeline) -> list[str]:
-    return [type(action).__name__ for _, decision in line.decisions for action in decision.actions]
 
 
 def test_a_burst_is_carried_by_a_shadow_and_a_lasting_rise_by_a_body() -> None:

@@ -5,26 +5,20 @@ from typing import Any
 
 import pytest
 
+from gnomon_autoscaler.made_up_models import made_up_profile
 from gnomon_autoscaler.policies.asyfunc import Options, asyfunc
 from gnomon_autoscaler.policies.asyfunc.knowledge import Knowledge
 from gnomon_autoscaler.policies.asyfunc.promotion import as_bodies, promotable
-from gnomon_autoscaler.testing import MEMORY_BYTES, BlockPlan, Timeline, made_up_profile
+from gnomon_autoscaler.testing import MEMORY_BYTES, Timeline
 from gnomon_core.errors import GnomonError
 from gnomon_core.fleet import Instance, InstanceKind, InstanceState, Node
 from gnomon_core.pairs import Pair
 from gnomon_core.scaling import Action, History, Observation, PromoteShadow
 from gnomon_core.settings import ScaleSettings, Settings, read_settings
+from tests.unit.autoscaler.asyfunc_stage import LATENCY_S, MB, MODEL, kinds
 
-MB = 10**6
-# 10 rps a core, whatever the batch; a Shadow of both halves makes it 20.
-PROFILE = made_up_profile(
-    (BlockPlan(0.5, 20 * MB), BlockPlan(0.5, 80 * MB)),
-    tuple(0.1 * size for size in range(1, 9)),
-    cores=(1, 2),
-    serial_fraction=0.5,
-    gmacs=4.0,
-    overhead_bytes=100 * MB,
-)
+# A Shadow of both halves makes 20 rps of a Body's 10.
+PROFILE = made_up_profile(MODEL, LATENCY_S, cores=(1, 2), serial_fraction=0.5, gmacs=4.0, overhead_bytes=100 * MB)
 SETTINGS = Settings(
     autoscaler="asyfunc", slo_s=1.0, max_batch=8, max_cores=1, kappa=1.0, promotion=True, scale=ScaleSettings(min=1, max=6)
 )
@@ -36,10 +30,6 @@ def timeline(settings: Settings = SETTINGS, *, cores: int = 8, start_s: float = 
     line.rps = 6.0
     line.play(20)
     return line
-
-
-def kinds(line: Timeline) -> list[str]:
-    return [type(action).__name__ for _, decision in line.decisions for action in decision.actions]
 
 
 def test_a_long_burst_gets_its_second_body_out_of_the_shadow() -> None:

@@ -7,24 +7,20 @@ from dataclasses import replace
 
 import pytest
 
+from gnomon_autoscaler.made_up_models import made_up_profile
 from gnomon_autoscaler.policies.asyfunc import asyfunc
 from gnomon_autoscaler.policies.asyfunc.knowledge import Knowledge
-from gnomon_autoscaler.policies.asyfunc.layer_level import LayerLevel, Tick
+from gnomon_autoscaler.policies.asyfunc.layer_level import LayerLevel
 from gnomon_autoscaler.policies.asyfunc.options import Options
-from gnomon_autoscaler.room import Room
-from gnomon_autoscaler.testing import BlockPlan, made_up_profile
 from gnomon_core.errors import GnomonError
-from gnomon_core.fleet import Instance, InstanceKind, InstanceState, Node
+from gnomon_core.fleet import Instance, InstanceKind, InstanceState
 from gnomon_core.pairs import MAX_SHADOWS, Pair, best_splits
 from gnomon_core.profiles import ModelProfile
-from gnomon_core.scaling import History, Observation
 from gnomon_core.settings import Settings, read_settings
+from tests.unit.autoscaler.asyfunc_stage import LATENCY_S, MB, MODEL, PROFILE, look, node, observed
+from tests.unit.autoscaler.asyfunc_stage import body as lone_body
 
-MB = 10**6
-# 0.1 s a sample: alone 10 rps. With one Shadow 4 + 4 take 0.4 s, 20 rps; with two 2 + 2 + 2 take 0.2 s, 30 rps.
-LATENCY_S = tuple(0.1 * size for size in range(1, 9))
-MODEL = (BlockPlan(0.5, 20 * MB), BlockPlan(0.5, 80 * MB))
-PROFILE = made_up_profile(MODEL, LATENCY_S, gmacs=4.0, overhead_bytes=100 * MB)
+# Alone 10 rps. With one Shadow 4 + 4 take 0.4 s, 20 rps; with two 2 + 2 + 2 take 0.2 s, 30 rps.
 BOTH = (0, 1)
 [HALVES] = best_splits(PROFILE, (1, 1), BOTH, 8)
 ONE, TWO = (Pair(1, BOTH, split) for split in best_splits(PROFILE, (1, 1, 1), BOTH, 8))
@@ -36,7 +32,7 @@ def body(name: str, *shadows: Instance) -> tuple[Instance, ...]:
     """A Body and these Shadows of it."""
     mine = tuple(replace(each, partner=name) for each in shadows)
     serving = {each.id: each.pair for each in mine if each.state is READY and each.pair is not None}
-    return (Instance(name, "f.ns", 1, "n1", 1, 100, READY, 0.0).working_with(serving), *mine)
+    return (lone_body(name).working_with(serving), *mine)
 
 
 def shadow(name: str, pair: Pair, state: InstanceState = READY) -> Instance:
@@ -52,11 +48,8 @@ def scaled(
     profile: ModelProfile = PROFILE,
 ) -> LayerLevel:
     """What layer-level scaling does at these rates of the last half seconds, oldest first."""
-    settings, options = Settings(autoscaler="asyfunc", slo_s=1.0, max_batch=8), Options(max_shadows=most, kappa=1.0)
-    history = History(0.5, 10.0, tuple(rate_rps / 2 for rate_rps in rates_rps))
-    seen = Observation(10.0, "f.ns", settings, instances, (), 0, 0, 0.0, 0.0, history)
-    serving = tuple(each for each in seen.live if each.state is READY)
-    return Tick(Knowledge(profile, settings, options), options, seen, serving).scale(Room([Node("n1", 8, 10**12, free, memory)]))
+    options = Options(max_shadows=most, kappa=1.0)
+    return look(observed(rates_rps, *instances), options, node(cores=free, memory=memory), profile=profile)
 
 
 def test_the_paper_has_one_shadow_a_body() -> None:

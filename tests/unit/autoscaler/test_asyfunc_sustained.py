@@ -2,9 +2,9 @@
 
 import pytest
 
+from gnomon_autoscaler.made_up_models import BlockPlan, made_up_profile
 from gnomon_autoscaler.policies.asyfunc.efficiency import Efficiency
 from gnomon_autoscaler.policies.asyfunc.sustained import Rates, sustained
-from gnomon_autoscaler.testing import BlockPlan, made_up_profile
 from gnomon_core.pairs import Pair, best_split
 
 MB = 10**6

@@ -5,8 +5,8 @@ from importlib.metadata import EntryPoint, EntryPoints
 import pytest
 
 from gnomon_autoscaler import registry
+from gnomon_autoscaler.made_up_models import BlockPlan, made_up_profile
 from gnomon_autoscaler.registry import BUILT_IN, GROUP, require, require_profile, scaling_policy, with_entry_points
-from gnomon_autoscaler.testing import BlockPlan, made_up_profile
 from gnomon_core.errors import GnomonError
 from gnomon_core.seam_values import Capabilities
 from gnomon_core.settings import Settings

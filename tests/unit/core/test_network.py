@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gnomon_autoscaler.testing import BlockPlan, made_up_profile
+from gnomon_autoscaler.made_up_models import BlockPlan, made_up_profile
 from gnomon_core.pairs import Pair, best_split, pair_seconds
 from gnomon_core.profiles import ModelProfile, Network
 

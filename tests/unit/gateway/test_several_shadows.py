@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from gnomon_autoscaler.testing import BlockPlan, made_up_profile
+from gnomon_autoscaler.made_up_models import BlockPlan, made_up_profile
 from gnomon_core.fleet import Instance, InstanceState
 from gnomon_core.pairs import Pair, together
 from gnomon_core.wire import Frame, Kind

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from gnomon_autoscaler.testing import BlockPlan, made_up_profile
+from gnomon_autoscaler.made_up_models import BlockPlan, made_up_profile
 from gnomon_core.profiles import Loading
 from gnomon_core.scaling import ChangeShadow, CreateShadow, DestroyShadow
 from gnomon_core.settings import ScaleSettings, Settings
+from gnomon_simulator.function_plan import FunctionPlan
 from gnomon_simulator.profiles import modelled
 from gnomon_simulator.results import FunctionResult
-from gnomon_simulator.simulated_function import FunctionPlan
 from gnomon_simulator.simulated_platform import NodePlan
 from gnomon_simulator.simulation import simulate
 

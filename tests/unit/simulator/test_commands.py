@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from gnomon_autoscaler.testing import BlockPlan, made_up_profile
+from gnomon_autoscaler.made_up_models import BlockPlan, made_up_profile
 from gnomon_core.errors import GnomonError
 from gnomon_simulator.commands import ArrivalOptions, SimulateOptions, simulate
 

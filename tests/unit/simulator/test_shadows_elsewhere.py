@@ -7,15 +7,15 @@ from typing import Any
 import pytest
 
 from gnomon_autoscaler import BUILT_IN, Offer
-from gnomon_autoscaler.testing import BlockPlan, made_up_profile
+from gnomon_autoscaler.made_up_models import BlockPlan, made_up_profile
 from gnomon_core.pairs import Pair
 from gnomon_core.profiles import Network
 from gnomon_core.scaling import Action, ChangeShadow, CreateShadow, DestroyShadow
 from gnomon_core.settings import ScaleSettings, Settings
 from gnomon_simulator.arrivals import constant
+from gnomon_simulator.function_plan import FunctionPlan
 from gnomon_simulator.profiles import modelled
 from gnomon_simulator.results import FunctionResult
-from gnomon_simulator.simulated_function import FunctionPlan
 from gnomon_simulator.simulated_platform import NodePlan
 from gnomon_simulator.simulation import simulate
 from tests.unit.simulator.scripted import Script

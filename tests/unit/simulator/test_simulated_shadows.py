@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from gnomon_autoscaler import BUILT_IN, Offer
-from gnomon_autoscaler.testing import BlockPlan, made_up_profile
+from gnomon_autoscaler.made_up_models import BlockPlan, made_up_profile
 from gnomon_core.errors import GnomonError
 from gnomon_core.pairs import MAX_SHADOWS, Pair
 from gnomon_core.profiles import LatencyTable, Loading
@@ -25,11 +25,11 @@ from gnomon_core.scaling import (
 )
 from gnomon_core.settings import ScaleSettings, Settings
 from gnomon_simulator.arrivals import constant
+from gnomon_simulator.function_plan import FunctionPlan
 from gnomon_simulator.opt import with_opt, without_loading
 from gnomon_simulator.profiles import Profile, modelled, read_profile
 from gnomon_simulator.profiles import constant as constant_profile
 from gnomon_simulator.results import FunctionResult
-from gnomon_simulator.simulated_function import FunctionPlan
 from gnomon_simulator.simulated_platform import NodePlan
 from gnomon_simulator.simulation import simulate
 from tests.unit.simulator.scripted import Script

@@ -5,9 +5,9 @@ import pytest
 from gnomon_core.errors import GnomonError
 from gnomon_core.profiles import LatencyTable
 from gnomon_core.settings import ScaleSettings, Settings
+from gnomon_simulator.function_plan import FunctionPlan
 from gnomon_simulator.profiles import Profile, constant
 from gnomon_simulator.results import FunctionResult, table
-from gnomon_simulator.simulated_function import FunctionPlan
 from gnomon_simulator.simulated_platform import NodePlan
 from gnomon_simulator.simulation import simulate
 
