@@ -21,8 +21,7 @@ from gnomon_autoscaler.windows import BIN_S
 from gnomon_core.clock import Clock
 from gnomon_core.errors import GnomonError
 from gnomon_core.json_types import JsonObject
-from gnomon_core.scaling import Decision
-from gnomon_core.seams import ScaledFleet
+from gnomon_core.scaling import Decision, ScaledFleet
 
 DECIDE_LIMIT_S = 1.0
 STATE_VERSION = 1

@@ -6,9 +6,9 @@ Neither holds a clock or a connection, so a recorded observation can be decided 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TypeAlias
+from typing import Protocol, TypeAlias
 
 from gnomon_core.fleet import Instance, InstanceKind, InstanceState, Node
 from gnomon_core.pairs import Pair
@@ -192,12 +192,15 @@ Action: TypeAlias = (
 class Decision:
     """What to do, and why in one sentence for the log, the metrics, the UI and the tests.
 
-    `desired` is the number of instances that the policy wants, None where it does not think in numbers.
+    `desired` is the number of instances that the policy wants, None where it does not think in numbers. `overflow` is the share
+    of the requests to come that the instances will not carry in time, from 0 to 1: where a platform has functions on demand
+    beside its instances, they get it; elsewhere those requests wait like all others.
     """
 
     actions: tuple[Action, ...]
     reason: str
     desired: int | None = None
+    overflow: float = 0.0
 
 
 StateValue: TypeAlias = bool | int | float | str | tuple["StateValue", ...] | Mapping[str, "StateValue"] | None
@@ -213,3 +216,24 @@ class PolicyState:
     policy: str = ""
     version: int = 0
     values: Mapping[str, StateValue] = field(default_factory=dict)
+
+
+class ScaledFleet(Protocol):
+    """What the autoscaler's loop observes and acts on: the gateway's functions, live or simulated."""
+
+    def functions(self) -> Sequence[str]:
+        """The deployed functions as `name.namespace`."""
+        ...
+
+    def load(self, function: str) -> FunctionLoad | None:
+        """The function's state now; None when it has been removed."""
+        ...
+
+    async def apply(self, function: str, actions: Sequence[Action]) -> None:
+        """Carry out a decision. Returns when it is under way: creating and draining go on behind it.
+
+        Raises:
+            GnomonError: 503 `no_capacity`; what came before it in the list has been carried out.
+
+        """
+        ...

@@ -15,7 +15,7 @@ from gnomon_core.fleet import Instance, Node
 from gnomon_core.functions import FunctionKey, FunctionSpec
 from gnomon_core.pairs import Pair
 from gnomon_core.profiles import ModelProfile
-from gnomon_core.scaling import Action, Decision, FunctionLoad, Observation, PolicyState
+from gnomon_core.scaling import Decision, Observation, PolicyState
 from gnomon_core.scheduling import FleetView, QueueView, ScheduleAction
 from gnomon_core.seam_values import Built, Capabilities, InstanceRequest, ModelEntry, StoredFunction, StoredNamespace, Usage
 from gnomon_core.signature import ModelSignature
@@ -53,27 +53,6 @@ class SchedulingPolicy(Protocol):
 
     def next(self, queue: QueueView, fleet: FleetView, latency: LatencyModel, now_s: float) -> Sequence[ScheduleAction]:
         """Actions in order. A policy with nothing to do returns nothing."""
-        ...
-
-
-class ScaledFleet(Protocol):
-    """What the autoscaler's loop observes and acts on: the gateway's functions, live or simulated."""
-
-    def functions(self) -> Sequence[str]:
-        """The deployed functions as `name.namespace`."""
-        ...
-
-    def load(self, function: str) -> FunctionLoad | None:
-        """The function's state now; None when it has been removed."""
-        ...
-
-    async def apply(self, function: str, actions: Sequence[Action]) -> None:
-        """Carry out a decision. Returns when it is under way: creating and draining go on behind it.
-
-        Raises:
-            GnomonError: 503 `no_capacity`; what came before it in the list has been carried out.
-
-        """
         ...
 
 

@@ -12,10 +12,8 @@ The function on Lambda is removed a quarter of an hour after its last slot, and 
 from __future__ import annotations
 
 import asyncio
-import itertools
 import logging
 import random
-import secrets as chance_of_names
 from collections.abc import Callable, Coroutine, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -32,10 +30,10 @@ from gnomon_core.profiles import ModelProfile
 from gnomon_core.seam_values import Capabilities, InstanceRequest, Usage
 from gnomon_core.seams import ModelRepository, PlatformListener
 from gnomon_core.signature import ModelSignature
-from gnomon_platforms.aws_lambda.accounts import Spent
+from gnomon_platforms.aws_lambda.accounts import Accounts, Spent
 from gnomon_platforms.aws_lambda.channel import LambdaChannel, Surroundings
 from gnomon_platforms.aws_lambda.clients import Clients
-from gnomon_platforms.aws_lambda.cloudwatch import Counted, counted
+from gnomon_platforms.aws_lambda.cloudwatch import Counted
 from gnomon_platforms.aws_lambda.errors import told
 from gnomon_platforms.aws_lambda.functions import RemoteFunctions
 from gnomon_platforms.aws_lambda.hand_over import HandOver
@@ -43,9 +41,10 @@ from gnomon_platforms.aws_lambda.invoking import Invoker, Target
 from gnomon_platforms.aws_lambda.options import LambdaOptions
 from gnomon_platforms.aws_lambda.publishing import Publisher
 from gnomon_platforms.aws_lambda.recipes import Recipes
-from gnomon_platforms.aws_lambda.reports import LogTail, Report
+from gnomon_platforms.aws_lambda.reports import Report
 from gnomon_platforms.aws_lambda.sizes import LARGEST_MB, MB_PER_CORE, MEGABYTE, cores_of, memory_mb
 from gnomon_platforms.aws_lambda.slots import Slot
+from gnomon_platforms.beginning import Ids, starting
 from gnomon_platforms.local.images import BuiltImages, ImageTable
 
 CONTROL_THREADS = 4
@@ -78,7 +77,6 @@ class LambdaPlatform:
         self._clock = clock or WallClock()
         self._chance = chance or random.SystemRandom()
         self._start_timeout_s = start_timeout_s
-        self._on_report = on_report
         # One that was given up holds its thread a while longer.
         self._threads = ThreadPoolExecutor(2 * options.concurrency, "invoke")
         self._control = ThreadPoolExecutor(CONTROL_THREADS, "lambda")
@@ -89,13 +87,11 @@ class LambdaPlatform:
             Invoker(self._clients, self._hand_over), self._threads, self._clock, self._chance, self._remove
         )
         self._slots: dict[str, Slot] = {}
-        self._remotes: dict[str, set[str]] = {}
-        """The functions on Lambda that a function has had."""
         self._specs: dict[str, FunctionSpec] = {}
-        self._spent: dict[str, Spent] = {}
+        self._accounts = Accounts(on_report)
         self._tasks: set[asyncio.Task[None]] = set()
         self._starting: dict[str, asyncio.Task[None]] = {}
-        self._numbers = itertools.count(1)
+        self._ids = Ids()
         self._listener: PlatformListener | None = None
         self._region = ""
 
@@ -166,18 +162,10 @@ class LambdaPlatform:
                 f"All {self._options.concurrency} slots are taken.",
                 "Allow more with --lambda-concurrency, up to what the account may run at once.",
             )
-        instance = Instance(
-            id=f"{spec.key.name}-{next(self._numbers)}-{chance_of_names.token_hex(3)}",
-            function=str(spec.key),
-            version=request.version,
-            node=self._node,
-            cores=request.cores,
-            memory_bytes=size_mb * MEGABYTE,
-            state=InstanceState.STARTING,
-            started_s=self._clock.now_s(),
-        )
+        id_ = self._ids.new(f"{spec.key.name}-")
+        instance = starting(id_, request, self._node, size_mb * MEGABYTE, self._clock.now_s())
         remote = self._publisher.name(spec.key, recipe)
-        self._remotes.setdefault(str(spec.key), set()).add(remote)
+        self._accounts.opened(instance.function, remote)
         slot = self._slots[instance.id] = Slot(instance, spec.key, recipe, remote, listener=self._listener, ended=self._ended)
         self._specs[instance.id] = spec
         self._starting[instance.id] = self._begin(self._start(slot, size_mb))
@@ -228,13 +216,13 @@ class LambdaPlatform:
 
     def usage(self, function: str) -> Usage:
         """What the function's Invokes have used and cost, by their reports; memory is the most that live slots have used."""
-        spent = self._spent.get(function, Spent())
+        spent = self._accounts.spent(function)
         used_mb = sum(slot.used_mb for slot in self._slots.values() if slot.instance.function == function)
         return Usage(spent.cpu_s, used_mb * MEGABYTE, spent.cost)
 
     def spent(self, function: str) -> Spent:
         """The sums behind `usage`."""
-        return self._spent.get(function, Spent())
+        return self._accounts.spent(function)
 
     async def counted(self, function: str, begin: datetime, end: datetime) -> Counted:
         """What CloudWatch has counted of a function until now. It is minutes behind.
@@ -243,17 +231,9 @@ class LambdaPlatform:
             GnomonError: 503 `aws_…`.
 
         """
-        names = self._remotes.get(function, set())
-        read = [
-            asyncio.get_running_loop().run_in_executor(self._control, counted, self._clients.cloudwatch, name, begin, end)
-            for name in sorted(names)
-        ]
-        found = await asyncio.gather(*read)
-        return Counted(
-            sum(one.invocations for one in found),
-            sum(one.errors for one in found),
-            sum(one.throttles for one in found),
-            sum(one.duration_s for one in found),
+        count = self._accounts.counted
+        return await asyncio.get_running_loop().run_in_executor(
+            self._control, count, self._clients.cloudwatch, function, begin, end
         )
 
     @property
@@ -275,7 +255,7 @@ class LambdaPlatform:
                 Target(slot.remote, version),
                 slot.recipe.timeout_s,
                 self._around,
-                on_tail=lambda tail: self._account(slot, tail),
+                on_tail=lambda tail: self._accounts.enter(slot, tail),
                 on_lost=slot.end,
             )
             await slot.channel.hello(self._start_timeout_s)
@@ -283,17 +263,6 @@ class LambdaPlatform:
             slot.end(f"could not be started: {error}")
         else:
             slot.ready()
-
-    def _account(self, slot: Slot, tail: LogTail) -> None:
-        """An Invoke has ended."""
-        for line in tail.lines:
-            slot.log(line)
-        if tail.report is not None:
-            function = slot.instance.function
-            self._spent[function] = self._spent.get(function, Spent()).plus(tail.report, slot.recipe.storage_mb)
-            slot.used_mb = max(slot.used_mb, tail.report.used_mb)
-            if self._on_report is not None:
-                self._on_report(tail.report)
 
     def _ended(self, slot: Slot) -> None:
         del self._slots[slot.instance.id], self._specs[slot.instance.id]

@@ -10,22 +10,21 @@ from __future__ import annotations
 
 import asyncio
 import importlib.util
-import itertools
 import logging
-import secrets as chance
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from gnomon_core.clock import Clock, WallClock
 from gnomon_core.errors import GnomonError
-from gnomon_core.fleet import Instance, InstanceState, Node
+from gnomon_core.fleet import Instance, Node
 from gnomon_core.functions import FunctionSpec
 from gnomon_core.pairs import Pair
 from gnomon_core.profiles import ModelProfile
 from gnomon_core.seam_values import Capabilities, InstanceRequest, Usage
 from gnomon_core.seams import ModelRepository, PlatformListener
 from gnomon_core.signature import ModelSignature
+from gnomon_platforms.beginning import Ids, starting
 from gnomon_platforms.local.images import BuiltImages, ImageTable
 from gnomon_platforms.local.lives import Life, Living, Surroundings, describe_exit
 from gnomon_platforms.local.nodes import LocalNode, claimed_cores
@@ -82,7 +81,7 @@ class LocalPlatform:
         self._origins: dict[str, Origin] = {}
         self._shadows: Pairs | None = None
         self._starting: set[asyncio.Task[None]] = set()
-        self._numbers = itertools.count(1)
+        self._ids = Ids()
         self._accounts: Accounts | None = None
         self._surroundings: Surroundings | None = None
         at_start = (BARE, TORCH) if preload_torch and importlib.util.find_spec("torch") else (BARE,)
@@ -162,19 +161,10 @@ class LocalPlatform:
         spec = request.spec
         recipe = self._recipes.find(spec)
         self._node.check_name(request.node)
-        instance_id = f"{spec.key.name}-{next(self._numbers)}-{chance.token_hex(3)}"
+        instance_id = self._ids.new(f"{spec.key.name}-")
         self._node.claim(instance_id, claimed_cores(spec, request.cores), recipe.memory_bytes, request.cores)
         environment = self._recipes.environment(recipe, spec, request.secrets)
-        instance = Instance(
-            id=instance_id,
-            function=str(spec.key),
-            version=request.version,
-            node=self._node.name,
-            cores=request.cores,
-            memory_bytes=recipe.memory_bytes,
-            state=InstanceState.STARTING,
-            started_s=self._clock.now_s(),
-        )
+        instance = starting(instance_id, request, self._node.name, recipe.memory_bytes, self._clock.now_s())
         life = self._lives[instance_id] = Life(instance, spec.key, environment.id, self._surroundings)
         self._origins[instance_id] = Origin(request, recipe, self._profile_of(recipe))
         self._pairs.pool.fit()
@@ -225,8 +215,7 @@ class LocalPlatform:
 
     async def create_shadow(self, body_id: str, pair: Pair) -> Instance:
         """Begin a Shadow for a Body. See `gnomon_core.seams.Platform`."""
-        shadow_id = f"{body_id.rpartition('-')[0] or body_id}-s{next(self._numbers)}-{chance.token_hex(3)}"
-        return await self._pairs.create(body_id, pair, shadow_id)
+        return await self._pairs.create(body_id, pair, self._ids.new(f"{body_id.rpartition('-')[0] or body_id}-s"))
 
     async def change_shadow(self, shadow_id: str, pair: Pair) -> None:
         """Give a Shadow other blocks, another split or other cores. Unknown ids are ignored.
