@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from gnomon_core.prices import LAMBDA_ARM, LAMBDA_X86, LambdaRates
 from gnomon_planner.counting import Array
 
 MB_PER_GB = 1024.0
@@ -69,10 +70,13 @@ class HourlyPrice:
         return HeldPrice(self.since, self.usd_per_hour / self.cores / SECONDS_PER_HOUR, 0.0, self.machine)
 
 
-_LAMBDA_PAGE = "aws.amazon.com/lambda/pricing, us-east-1"
+def _by_the_millisecond(rates: LambdaRates) -> LambdaPrice:
+    return LambdaPrice(rates.since, rates.usd_per_gb_s, rates.usd_per_call, 0.001, rates.source)
+
+
 LAMBDA = {
-    "x86": LambdaPrice("2026-11", 1.66667e-5, 2e-7, 0.001, _LAMBDA_PAGE),
-    "arm": LambdaPrice("2026-11", 1.33334e-5, 2e-7, 0.001, _LAMBDA_PAGE),
+    "x86": _by_the_millisecond(LAMBDA_X86),
+    "arm": _by_the_millisecond(LAMBDA_ARM),
     "paper": LambdaPrice("2019-10", 1.66667e-5, 2e-7, 0.1, "BATCH, Eq. 1, with the billing step of its day"),
 }
 EC2 = {

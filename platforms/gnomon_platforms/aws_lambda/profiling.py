@@ -22,7 +22,7 @@ from typing import Any
 from gnomon_core.errors import GnomonError
 from gnomon_core.signature import ModelSignature
 from gnomon_core.wire import Frame, Kind, Member
-from gnomon_platforms.aws_lambda.prices import CURRENT
+from gnomon_platforms.aws_lambda.prices import invoke_usd
 from gnomon_platforms.aws_lambda.reports import Report
 from gnomon_platforms.aws_lambda.sizes import cores_of
 
@@ -113,8 +113,8 @@ def estimate(wishes: Wishes, cells: Iterable[tuple[int, int]]) -> float:
     A batch is taken to last in proportion to its size and to the inverse of the memory size.
     """
     todo = list(cells)
-    runs = sum(wishes.repeats * CURRENT.invoke(_guess_s(wishes, memory, batch), memory) for memory, batch in todo)
-    return runs + sum(CURRENT.invoke(10.0, memory) for memory in {memory for memory, _ in todo})
+    runs = sum(wishes.repeats * invoke_usd(_guess_s(wishes, memory, batch), memory) for memory, batch in todo)
+    return runs + sum(invoke_usd(10.0, memory) for memory in {memory for memory, _ in todo})
 
 
 def zeros(signature: ModelSignature, batch: int, batch_id: int) -> Frame:

@@ -1,4 +1,4 @@
-"""The table of a profiling run, its estimate, and that both price tables say the same."""
+"""The table of a profiling run, its estimate, and that planning and accounting count alike."""
 
 from pathlib import Path
 
@@ -7,7 +7,7 @@ import pytest
 
 from gnomon_core.errors import GnomonError
 from gnomon_planner.costs import LAMBDA
-from gnomon_platforms.aws_lambda.prices import CURRENT
+from gnomon_platforms.aws_lambda.prices import invoke_usd
 from gnomon_platforms.aws_lambda.profiling import Measured, Table, Wishes, check_budget, estimate, measured
 from gnomon_platforms.aws_lambda.reports import Report
 
@@ -18,7 +18,7 @@ def report(ms: float, *, init_ms: float = 0.0) -> Report:
 
 def test_the_planner_s_price_is_the_platform_s() -> None:
     planned = LAMBDA["x86"].per_call(1769, np.array([0.106]))[0]
-    assert CURRENT.invoke(0.106, 1769) == pytest.approx(planned)
+    assert invoke_usd(0.106, 1769) == pytest.approx(planned)
 
 
 def test_the_example_of_the_docstring_costs_about_seventeen_cents() -> None:

@@ -5,7 +5,7 @@ import pytest
 from gnomon_core.errors import GnomonError
 from gnomon_core.functions import FunctionSpec, read_deployment
 from gnomon_platforms.aws_lambda.accounts import Spent
-from gnomon_platforms.aws_lambda.prices import CURRENT
+from gnomon_platforms.aws_lambda.prices import invoke_usd
 from gnomon_platforms.aws_lambda.reports import Report
 from gnomon_platforms.aws_lambda.sizes import cores_of, memory_mb
 
@@ -39,9 +39,9 @@ def test_half_a_core_may_be_asked_for_as_a_limit_and_changes_nothing_below_one()
 
 def test_an_invoke_costs_what_equation_1_says() -> None:
     # 0.120 s · 1769/1024 GB · 1.66667e-5 + 2e-7
-    assert CURRENT.invoke(0.120, 1769) == pytest.approx(3.655e-6, rel=1e-3)
+    assert invoke_usd(0.120, 1769) == pytest.approx(3.655e-6, rel=1e-3)
     # 10 GB of /tmp beyond the free half: 9.5 · 3.09e-8 a second
-    assert CURRENT.invoke(1.0, 1024, 10_240) - CURRENT.invoke(1.0, 1024) == pytest.approx(9.5 * 3.09e-8)
+    assert invoke_usd(1.0, 1024, 10_240) - invoke_usd(1.0, 1024) == pytest.approx(9.5 * 3.09e-8)
 
 
 def test_what_was_spent_is_the_sum_of_reports() -> None:
@@ -51,4 +51,4 @@ def test_what_was_spent_is_the_sum_of_reports() -> None:
     assert (spent.invokes, spent.cold_starts) == (2, 1)
     assert spent.billed_s == pytest.approx(0.7)
     assert spent.cpu_s == pytest.approx(0.6 * 1 + 0.1 * 2)
-    assert spent.cost == pytest.approx(CURRENT.invoke(0.6, 1769) + CURRENT.invoke(0.1, 3538))
+    assert spent.cost == pytest.approx(invoke_usd(0.6, 1769) + invoke_usd(0.1, 3538))
