@@ -1,0 +1,93 @@
+"""The report on BATCH: what the paper says beside what we measure, figure by figure.
+
+    python -m benchmarks.reports.batch [--quick] [--output FOLDER]
+
+Results of steps are kept in FOLDER/steps, so that a report that was interrupted goes on where it was, and one whose planner has
+changed measures no model again. All of it takes about ten minutes on two cores, of which models take half; `--quick` takes
+published profiles, two or three hours and a few plans, to see that everything works.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+
+from benchmarks.pace import ROOT
+from benchmarks.programs import ended_well
+from benchmarks.report import interpreter, machine
+from benchmarks.reports.batch import accuracy, days, host, sensitivity, services, vanilla
+from benchmarks.reports.batch.sections import accuracy as of_accuracy
+from benchmarks.reports.batch.sections import budget, cost, elsewhere, intensity, planning, service_times
+from benchmarks.reports.batch.sections import sensitivity as of_sensitivity
+from benchmarks.reports.batch.setting import QUICK, THOROUGH, Setting
+from benchmarks.reports.report import Part, Report, sections_of
+from benchmarks.reports.steps import Step, Store
+
+FOLDER = ROOT / ".cache" / "reports" / "batch"
+QUICK_FOLDER = ROOT / ".cache" / "reports" / "batch-quick"
+TITLE = "BATCH, measured again"
+ABOUT = (
+    (
+        "BATCH (Ali, Pinciroli, Yan, Smirni: “BATCH: Machine Learning Inference Serving on Serverless Platforms with Adaptive "
+        "Batching”, SC 2020) plans memory, batch size and timeout of functions from their arrivals. Here is each of its figures "
+        "with results, made with Gnomon's planner, models measured on this machine, and the traces at hand."
+    ),
+    (
+        "What differs everywhere: models are layer programs of torch on this machine's cores, not TensorFlow 1 and MXNet on AWS "
+        "Lambda; a function of m MB has m/1769 vCPUs. Where a model is not to be had, the nearest one stands for it. No AWS "
+        "account is used: latencies come from every batch of a run, event by event, with service times that vary as they were "
+        "measured."
+    ),
+)
+
+
+def main(arguments: Sequence[str] | None = None) -> Path:
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.reports.batch", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--quick", action="store_true", help="small steps only, to see that they work")
+    parser.add_argument("--output", type=Path, help=f"where the page goes; {FOLDER.relative_to(ROOT)} unless it is said")
+    asked = parser.parse_args(arguments)
+    setting = QUICK if asked.quick else THOROUGH
+    folder: Path = asked.output or (QUICK_FOLDER if asked.quick else FOLDER)
+    report = made(setting, Store(folder / "steps", lambda text: print(text, flush=True)))
+    page = report.write(folder)
+    print(f"{report}\n{page}", flush=True)
+    return page
+
+
+def made(setting: Setting, store: Store) -> Report:
+    """The report; what is not kept is measured."""
+    facts = {
+        "Machine": machine(),
+        "Python": interpreter(),
+        "Made": datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
+        "Again": "make report-batch"
+        if not setting.quick
+        else "quick: published profiles, few hours and plans; no result to cite",
+    }
+    return Report(TITLE, ABOUT, facts, sections_of(PARTS, setting, store))
+
+
+def _nothing(_: Setting) -> Sequence[Step]:
+    return ()
+
+
+PARTS: tuple[Part[Setting], ...] = (
+    Part(services.steps, service_times.section),
+    Part(vanilla.steps, elsewhere.vanilla),
+    Part(sensitivity.steps, of_sensitivity.section),
+    Part(host.steps, planning.section),
+    Part(_nothing, intensity.section),
+    Part(accuracy.steps, of_accuracy.synthetic),
+    Part(_nothing, of_accuracy.real),
+    Part(days.steps, cost.cheapest),
+    Part(_nothing, cost.parameters),
+    Part(_nothing, budget.section),
+    Part(_nothing, elsewhere.others),
+)
+
+if __name__ == "__main__":
+    ended_well(main)

@@ -1,0 +1,77 @@
+"""The arrivals: a day of Twitter, a day of the NYS Thruway, and the two bursty processes.
+
+Twitter is the paper's own trace, in counts per second; within a second requests are placed at random. Of the Thruway there is no
+trace: its hours are drawn from the MAPs that the authors published for them, already fifteen times as busy as the road. The two
+MMPP(2)s are the authors' published ones with the longest bursts; which two of them the paper used it does not say.
+"""
+
+from __future__ import annotations
+
+import json
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from benchmarks.arrivals import TRACE
+from benchmarks.buffer import PUBLISHED, PUBLISHED_BURSTY
+from gnomon_planner.fit import fit
+from gnomon_planner.maps import Map
+from gnomon_planner.samples import of_counts, of_times
+from gnomon_simulator.arrivals import from_trace
+from gnomon_simulator.markov import markov_arrivals
+from gnomon_simulator.streams import stream
+from gnomon_simulator.traces import Trace, read_trace
+
+Vector = npt.NDArray[np.float64]
+HOUR = 3600
+DAYS = ("NYS", "Twitter")
+BURSTY = {"MMPP(2)₁": "W14", "MMPP(2)₂": "W16"}
+FILES = (TRACE, PUBLISHED, PUBLISHED_BURSTY)
+
+
+def bursty(name: str) -> Map:
+    """One of the two MMPP(2)s."""
+    return Map.from_json(_published(PUBLISHED_BURSTY.name)["synthetic_workload"][BURSTY[name]])
+
+
+def published(day: str, hour: int) -> Map:
+    """The MAP that the paper's authors fitted to an hour, from 0."""
+    return Map.from_json(_published(PUBLISHED.name)[day][str(hour + 1)])
+
+
+def counts(hour: int | None = None) -> tuple[float, ...]:
+    """Twitter's requests per second, of the day or of one hour."""
+    trace = _twitter()
+    return trace.counts if hour is None else trace.slice(hour * HOUR, HOUR).counts
+
+
+@lru_cache(maxsize=2)
+def times(day: str, hour: int) -> Vector:
+    """When requests come in an hour, in seconds from its beginning."""
+    if day == "Twitter":
+        return np.array(from_trace(Trace(1.0, counts(hour)), stream(hour, "arrivals")))
+    process = published(day, hour)
+    drawn = markov_arrivals(process, int(process.rate_rps * HOUR * 1.3) + 1000, np.random.default_rng((20201117, hour)))
+    return drawn[drawn < HOUR]
+
+
+def fitted(day: str, hour: int) -> Map:
+    """The process that is fitted to what came in an hour: to counts, where there are counts only."""
+    sample = of_counts(counts(hour), 1.0) if day == "Twitter" else of_times(times(day, hour))
+    return fit(sample).process
+
+
+def drawn(process: Map, count: int, seed: int) -> Vector:
+    """So many arrivals of a process."""
+    return markov_arrivals(process, count, np.random.default_rng(seed))
+
+
+@lru_cache(maxsize=1)
+def _twitter() -> Trace:
+    return read_trace(TRACE)
+
+
+def _published(file: str) -> Any:
+    return json.loads((PUBLISHED.parent / file).read_text(encoding="utf-8"))

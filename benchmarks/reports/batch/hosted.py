@@ -1,0 +1,112 @@
+"""Figure 9: what planning takes of the machine that it runs on, in a process of its own; a line of JSON.
+
+    python -m benchmarks.reports.batch.hosted HOURS SPACE
+
+Hours of Twitter are counted second by second, as a policy counts them; at the end of each a process is fitted to it and every
+plan of the space is predicted. `SPACE` is JSON: memories, batches, timeouts. Then one plan each for Poisson processes of
+very different rates, for the claim that their rate does not matter.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import resource
+import sys
+import time
+from collections.abc import Callable, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from gnomon_planner.billing import PerCall
+from gnomon_planner.changes import ArrivalWindow
+from gnomon_planner.costs import LAMBDA
+from gnomon_planner.fit import fit
+from gnomon_planner.maps import Map
+from gnomon_planner.optimizer import Landscape
+from gnomon_planner.plans import Size, Space
+from gnomon_planner.samples import of_counts
+from gnomon_simulator.traces import read_trace
+
+HOUR = 3600
+KIB_PER_MB = 1024.0
+RATES = (1.0, 10.0, 100.0, 1000.0)
+SLO_S, PERCENT = 1.0, 95.0
+FIRST_HOUR = 9
+
+
+def main(hours: int, asked: dict[str, Any]) -> None:
+    from benchmarks.arrivals import TRACE
+
+    batches = tuple(asked["batches"])
+    space = Space(
+        tuple(_size(memory_mb, max(batches)) for memory_mb in asked["memories_mb"]), batches, tuple(asked["timeouts_s"])
+    )
+    counts = read_trace(TRACE).counts
+    window = ArrivalWindow(0.0)
+    found = []
+    for hour in range(hours):
+        begun_s = time.process_time()
+        for second in range(HOUR):
+            now_s = hour * HOUR + second
+            count = int(counts[FIRST_HOUR * HOUR + now_s])
+            window.add(now_s + (place + 0.5) / count for place in range(count))
+        counting_s = time.process_time() - begun_s
+        held_mb = _resident_mb()
+        seen = window.counts((hour + 1) * float(HOUR))
+        process, fit_s, _ = _timed(partial(_fitted, seen))
+        plan, plan_s, wall_s = _timed(partial(_planned, process, space))
+        found.append(
+            {
+                "counting_s": counting_s,
+                "fit_s": fit_s,
+                "plan_s": plan_s,
+                "plan_wall_s": wall_s,
+                "held_mb": held_mb,
+                "after_mb": _resident_mb(),
+                "plan": plan,
+            }
+        )
+    rates = {}
+    for rate in RATES:
+        _, rates[f"{rate:g}"], _ = _timed(partial(_planned, Map.poisson(rate), space))
+    peak_mb = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / KIB_PER_MB
+    print(
+        json.dumps(
+            {"hours": found, "rates": rates, "peak_mb": peak_mb, "plans": len(space.sizes) * len(batches) * len(space.timeouts_s)}
+        )
+    )
+
+
+def _size(memory_mb: float, batches: int) -> Size:
+    return Size(
+        f"{memory_mb} MB",
+        memory_mb,
+        memory_mb / 1769,
+        tuple((0.02 + 0.012 * one) * 3008 / memory_mb for one in range(1, batches + 1)),
+    )
+
+
+def _fitted(counts: Sequence[int]) -> Map:
+    return fit(of_counts(counts, 1.0)).process
+
+
+def _planned(process: Map, space: Space) -> str:
+    return str(Landscape(process, space, PerCall(LAMBDA["x86"]), PERCENT).cheapest(SLO_S).plan)
+
+
+def _timed(work: Callable[[], Any]) -> tuple[Any, float, float]:
+    """The result, and the processor and the wall seconds it took."""
+    begun_s, used_s = time.perf_counter(), time.process_time()
+    result = work()
+    return result, time.process_time() - used_s, time.perf_counter() - begun_s
+
+
+def _resident_mb() -> float:
+    pages = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[1])
+    return pages * os.sysconf("SC_PAGE_SIZE") / 2**20
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]), json.loads(sys.argv[2]))

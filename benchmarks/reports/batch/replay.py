@@ -1,0 +1,33 @@
+"""What happens to requests behind a buffer, batch by batch, with service times as they were measured."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import numpy.typing as npt
+
+from gnomon_simulator.buffer import buffered
+
+Vector = npt.NDArray[np.float64]
+ATOM = 0.002  # of probability: at an atom or a flat stretch a percentile is right if F there is
+SEED = 1
+ASIDE = 0.005  # of a time: measured service times lie so near to their median, mostly
+
+
+def latencies(times: Vector, batch: int, timeout_s: float, seconds: Sequence[float], ratios: Vector) -> Vector:
+    """Of each request: its wait, and what its batch took, the time of its size times a ratio drawn for that batch."""
+    sent = buffered(times, batch, timeout_s)
+    sizes = sent.sizes[sent.first]
+    taken = np.array(seconds)[sizes - 1] * np.random.default_rng(SEED).choice(ratios, len(sizes))
+    found: Vector = sent.wait_s + np.repeat(taken, sizes)
+    return found
+
+
+def off(happened: Vector, predicted_s: float, percent: float) -> float:
+    """The relative error of a percentile; 0 where F at the predicted time is right, as at atoms."""
+    q = percent / 100.0
+    low, high = (np.searchsorted(happened, predicted_s * (1.0 + side), side="right") / len(happened) for side in (-ASIDE, ASIDE))
+    if low - ATOM <= q <= high + ATOM:
+        return 0.0
+    return predicted_s / float(np.quantile(happened, q)) - 1.0

@@ -1,0 +1,108 @@
+"""Steps: pieces of measuring whose results are kept, so that a report that was interrupted goes on where it was.
+
+A result is JSON, in one file for each step. With it is a key: a digest of the step's name and parameters, of the sources that
+it is computed by, and of the results that it is computed from. A step whose key is the kept one's is not run again; one whose key
+has changed is. So a change in a part of the planner runs again what the planner computed, and not what was measured of models.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import inspect
+import json
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+Results = Mapping[str, Any]
+Work = Callable[[Mapping[str, Any], Results], Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """`work(parameters, results)` makes JSON; `results` are those of the steps named in `after`, which come earlier.
+
+    `sources` are packages, modules or files that it depends on, beside the module of `work` itself.
+    """
+
+    name: str
+    work: Work
+    parameters: Mapping[str, Any] = field(default_factory=dict)
+    after: tuple[str, ...] = ()
+    sources: tuple[ModuleType | Path, ...] = ()
+
+
+class Store:
+    """The results of steps, in a folder."""
+
+    def __init__(self, folder: Path, say: Callable[[str], None] = print) -> None:
+        self.folder, self._say = folder, say
+
+    def results(self, steps: Sequence[Step]) -> dict[str, Any]:
+        """Each step's result by its name; what is not kept is measured, in the order given.
+
+        Raises:
+            ValueError: two steps have one name, or one needs a step that does not come before it.
+
+        """
+        found: dict[str, Any] = {}
+        for number, step in enumerate(steps, start=1):
+            if step.name in found or not set(step.after) <= set(found):
+                raise ValueError(f"step {step.name!r} is there twice, or comes before one that it needs")
+            found[step.name] = self._result(step, {name: found[name] for name in step.after}, f"[{number}/{len(steps)}]")
+        return found
+
+    def _result(self, step: Step, earlier: Results, place: str) -> Any:
+        path, key = self.folder / f"{step.name}.json", key_of(step, earlier)
+        kept = _read(path)
+        if kept.get("key") == key:
+            self._say(f"{place} {step.name}: kept")
+            return kept["result"]
+        self._say(f"{place} {step.name} …")
+        begun_s = time.monotonic()
+        # What is given to later steps and to the page is what a file can hold, whether it was just measured or kept.
+        result = json.loads(json.dumps(step.work(step.parameters, earlier)))
+        taken_s = time.monotonic() - begun_s
+        self.folder.mkdir(parents=True, exist_ok=True)
+        _written(path, json.dumps({"step": step.name, "key": key, "seconds": round(taken_s, 3), "result": result}))
+        self._say(f"{place} {step.name}: {taken_s:.1f} s")
+        return result
+
+
+def key_of(step: Step, earlier: Results) -> str:
+    """The digest of all that the result depends on."""
+    digest = hashlib.sha256()
+    digest.update(json.dumps([step.name, dict(step.parameters), dict(earlier)], sort_keys=True).encode())
+    for source in (Path(inspect.getsourcefile(step.work) or ""), *step.sources):
+        for file in _files(source):
+            digest.update(file.name.encode() + b"\0" + file.read_bytes())
+    return digest.hexdigest()
+
+
+def _files(source: ModuleType | Path) -> Iterator[Path]:
+    """The files of a source: a package's modules, one module, or a file of data."""
+    if isinstance(source, Path):
+        yield source
+    elif hasattr(source, "__path__"):
+        yield from sorted(Path(next(iter(source.__path__))).rglob("*.py"))
+    else:
+        yield Path(str(source.__file__))
+
+
+def _read(path: Path) -> dict[str, Any]:
+    """What is kept; nothing, if it is not there or was cut off."""
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def _written(path: Path, text: str) -> None:
+    """Whole, or not at all."""
+    part = path.with_suffix(".part")
+    part.write_text(text, encoding="utf-8")
+    part.replace(path)
