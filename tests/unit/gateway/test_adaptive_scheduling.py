@@ -115,6 +115,34 @@ def test_fixed_waits_for_a_full_batch_or_the_longest_wait() -> None:
     assert dispatched(policy.next(waiting(0.0, 0.01), BOTH, Linear(), 0.05)) == ("small", 2)
 
 
+LITE0_MS = {1: 19.1, 2: 34.6, 3: 55.9, 4: 76.7, 5: 99.1, 6: 120.3, 7: 140.4, 8: 164.0}
+"""EfficientNet-Lite0 on one core, as profiles/ has it: 52, 58, 54, 52, 50, 50, 50 and 49 samples a second."""
+
+
+class Measured:
+    def __init__(self, milliseconds: dict[int, float], scale: float = 1e-3) -> None:
+        self._milliseconds, self._scale = milliseconds, scale
+
+    def seconds(self, variant: str, body_cores: int, batch: int, pair: Pair | None = None) -> float | None:
+        del variant, body_cores, pair
+        found = self._milliseconds.get(batch)
+        return None if found is None else found * self._scale
+
+
+@pytest.mark.parametrize(("waiting_now", "leave"), [(1, 1), (2, 2), (3, 2), (5, 2), (8, 2), (20, 2)])
+def test_immediate_takes_no_more_than_is_worth_it(waiting_now: int, leave: int) -> None:
+    fleet = FleetView((Slot("only", 1, 8),), 0, 0)
+    assert dispatched(Immediate().next(waiting(*[0.0] * waiting_now), fleet, Measured(LITE0_MS), 0.0)) == ("only", leave)
+
+
+def test_immediate_takes_what_is_there_where_batches_pay_are_short_or_unknown() -> None:
+    fleet, lane = FleetView((Slot("only", 1, 8),), 0, 0), waiting(*[0.0] * 8)
+    weights = {size: 11.0 + size for size in range(1, 9)}
+    in_proportion = {size: 20.0 * size * (1.03 if size % 2 else 1.0) for size in range(1, 9)}
+    for latency in (Measured(weights), Measured(in_proportion), Measured(LITE0_MS, 1e-5), Measured({})):
+        assert dispatched(Immediate().next(lane, fleet, latency, 0.0)) == ("only", 8)
+
+
 def test_immediate_takes_what_is_there() -> None:
     assert dispatched(Immediate().next(waiting(0.0), BOTH, Linear(), 0.0)) == ("small", 1)
     assert dispatched(Immediate().next(waiting(*[0.0] * 9), BOTH, Linear(), 0.0)) == ("small", 4)
