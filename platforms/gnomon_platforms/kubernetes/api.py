@@ -1,0 +1,222 @@
+"""One request to the API server, through the official client.
+
+The client brings what is hard about it: kubeconfig and service account, certificates, tokens that are renewed. Documents come
+and go as plain JSON. Nothing is repeated here: the client's own retries are off, because a write that is repeated below its
+caller may be carried out twice, and because a pause belongs to who can be stopped. Every request has a time limit for
+connecting and for each read.
+
+Calls block: they are made in threads.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import socket
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from gnomon_core.errors import GnomonError
+from gnomon_platforms.kubernetes.errors import Refused, Unreachable, refused
+
+if TYPE_CHECKING:
+    from kubernetes.client import ApiClient
+
+CONNECT_TIMEOUT_S = 5.0
+READ_TIMEOUT_S = 10.0
+POOL_CONNECTIONS = 16
+MERGE_PATCH = "application/merge-patch+json"
+STRATEGIC_PATCH = "application/strategic-merge-patch+json"
+JSON_TYPE = "application/json"
+SERVICE_ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount/token")
+KEEPALIVE_S, KEEPALIVE_PROBES = 10, 3
+_READ_BYTES = 64 * 1024
+_OK = range(200, 300)
+
+Document = dict[str, Any]
+Fence = Callable[[], None]
+"""Called right before a write is sent; does not return when it must not be."""
+
+
+def connect(kubeconfig: Path | None = None, context: str | None = None) -> Api:
+    """The API server that a kubeconfig names; without one that of KUBECONFIG, the cluster we run in, or ~/.kube/config.
+
+    Raises:
+        GnomonError: 501 `kubernetes_missing_client`; 503 `kubernetes_credentials`.
+
+    """
+    try:
+        from kubernetes import client, config  # noqa: PLC0415 - only who uses Kubernetes needs it, and it takes a second
+    except ImportError:
+        raise GnomonError(
+            501, "kubernetes_missing_client", "The Kubernetes client is not installed.", "pip install 'gnomon[kubernetes]'"
+        ) from None
+    settings = client.Configuration()
+    try:
+        if kubeconfig is None and "KUBECONFIG" not in os.environ and SERVICE_ACCOUNT.exists():
+            config.load_incluster_config(client_configuration=settings)  # type: ignore[no-untyped-call]
+        else:
+            file = None if kubeconfig is None else str(kubeconfig)
+            config.load_kube_config(  # type: ignore[no-untyped-call]
+                config_file=file, context=context, client_configuration=settings, persist_config=False
+            )
+    except (config.ConfigException, OSError, ValueError, TypeError) as error:
+        raise GnomonError(
+            503,
+            "kubernetes_credentials",
+            f"There is no way to a cluster: {error}.".replace("..", "."),
+            "Set KUBECONFIG to a file that kubectl works with.",
+        ) from None
+    settings.retries = False
+    settings.connection_pool_maxsize = POOL_CONNECTIONS
+    settings.socket_options = _keepalive()
+    return Api(client.ApiClient(settings))
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """What is asked. `timeout_s` bounds each read of the answer, `fence` is called right before it is sent."""
+
+    method: str
+    path: str
+    query: Mapping[str, str] | None = None
+    body: Document | None = None
+    content_type: str = JSON_TYPE
+    timeout_s: float = READ_TIMEOUT_S
+    fence: Fence | None = None
+
+
+class Api:
+    """An API server. Calls block, and may be made from several threads."""
+
+    def __init__(self, client: ApiClient) -> None:
+        self._client = client
+
+    def call(
+        self,
+        method: str,
+        path: str,
+        *,
+        query: Mapping[str, str] | None = None,
+        body: Document | None = None,
+        content_type: str = JSON_TYPE,
+        timeout_s: float = READ_TIMEOUT_S,
+        fence: Fence | None = None,
+    ) -> Document:
+        """One request and its answer.
+
+        Raises:
+            Refused: the API server has said no.
+            Unreachable: nobody has said anything, or not in time.
+
+        """
+        with self._answer(Request(method, path, query, body, content_type, timeout_s, fence)) as response:
+            try:
+                data = bytes(response.data)
+            except Exception as error:
+                raise _unreachable(error) from error
+            if response.status not in _OK:
+                raise refused(response.status, response.headers, data)
+            try:
+                document = json.loads(data)
+            except ValueError as error:
+                raise Unreachable(f"an answer that is not JSON, of {len(data)} bytes") from error
+        if not isinstance(document, dict):
+            raise Unreachable("an answer that is no object")
+        return document
+
+    @contextlib.contextmanager
+    def stream(self, path: str, query: Mapping[str, str], *, silence_s: float) -> Iterator[Stream]:
+        """A watch, until one side ends it. Silence of `silence_s` is the end of it, too.
+
+        Raises:
+            Refused, Unreachable: as `call`.
+
+        """
+        with self._answer(Request("GET", path, query, timeout_s=silence_s)) as response:
+            if response.status not in _OK:
+                try:
+                    body = bytes(response.data)
+                except Exception as error:
+                    raise _unreachable(error) from error
+                raise refused(response.status, response.headers, body)
+            yield Stream(response)
+
+    def close(self) -> None:
+        """Close what is kept open."""
+        self._client.close()  # type: ignore[no-untyped-call]
+
+    @contextlib.contextmanager
+    def _answer(self, request: Request) -> Iterator[Any]:
+        headers = {"Accept": JSON_TYPE} | ({"Content-Type": request.content_type} if request.body is not None else {})
+        prepared = self._client.param_serialize(
+            request.method,
+            request.path,
+            query_params=list((request.query or {}).items()),
+            header_params=headers,
+            body=request.body,
+            auth_settings=["BearerToken"],
+        )
+        if request.fence is not None:
+            request.fence()
+        try:
+            response = self._client.call_api(*prepared, _request_timeout=(CONNECT_TIMEOUT_S, request.timeout_s)).response
+        except Exception as error:
+            raise _unreachable(error) from error
+        try:
+            yield response
+        finally:
+            # A connection whose answer was read to its end is back in the pool already; any other is closed.
+            response.close()
+
+
+class Stream:
+    """The answer of a watch. One thread reads it; any thread may end it."""
+
+    def __init__(self, response: Any) -> None:
+        self._response = response
+
+    def read(self) -> bytes:
+        """What has come, at least a byte; nothing at the end.
+
+        Raises:
+            Unreachable: it broke off, or there was silence for too long.
+
+        """
+        try:
+            return bytes(self._response.read1(_READ_BYTES))
+        except Exception as error:
+            # Also what http.client raises when it is ended in the midst of a read.
+            raise Unreachable(f"{type(error).__name__}: {error}") from error
+
+    def end(self) -> None:
+        """Let the reader find the end, now."""
+        with contextlib.suppress(Exception):  # it has ended by itself meanwhile
+            self._response.shutdown()
+
+
+def _unreachable(error: Exception) -> Exception:
+    """Whatever urllib3, ssl and the client raise when there is no whole answer; what is none of that goes on as it is."""
+    import urllib3  # noqa: PLC0415 - comes with the client
+    from kubernetes.client import ApiException  # noqa: PLC0415 - only who uses Kubernetes has it
+
+    if isinstance(error, ApiException | urllib3.exceptions.HTTPError | OSError):
+        return Unreachable(f"{type(error).__name__}: {error}")
+    return error
+
+
+def _keepalive() -> list[tuple[int, int, int]]:
+    """Let the kernel notice a peer that has vanished while we wait: within 40 s, whatever the read timeout is."""
+    return [
+        (socket.IPPROTO_TCP, socket.TCP_NODELAY, 1),
+        (socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1),
+        (socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, KEEPALIVE_S),
+        (socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, KEEPALIVE_S),
+        (socket.IPPROTO_TCP, socket.TCP_KEEPCNT, KEEPALIVE_PROBES),
+    ]
+
+
+__all__ = ["Api", "Document", "Fence", "Refused", "Stream", "Unreachable", "connect"]

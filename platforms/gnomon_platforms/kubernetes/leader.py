@@ -1,0 +1,210 @@
+"""Leading: one process at a time writes, and one that may no longer is gone before it can.
+
+Kubernetes' Leases fence nothing by themselves: a leader that was frozen for a minute goes on where it was, in the midst of a
+write. So
+
+ - the time that is left is read on the boot-time clock, which also runs while a machine sleeps, right before each write is sent;
+ - the process ends, at once and without cleaning up, when that time is over (`gone`): nothing of it can write after that;
+ - every write is bound to the version that it was decided from (`writes`), so that what was on its way already is refused where
+   a newer leader has acted;
+ - coordinators, Bodies and gateways refuse whoever speaks for an older epoch.
+
+The rules themselves are in `terms`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+import threading
+import time
+from collections.abc import Callable
+from datetime import UTC, datetime
+
+from gnomon_core.clock import Clock
+from gnomon_core.errors import GnomonError
+from gnomon_platforms.kubernetes.api import Document
+from gnomon_platforms.kubernetes.errors import Refused, Unreachable
+from gnomon_platforms.kubernetes.resources import LEASES
+from gnomon_platforms.kubernetes.terms import LeaseTiming, Observer, lease_record
+from gnomon_platforms.kubernetes.writes import Create, Replace, Target, Write, Writer
+
+EXIT_STATUS = 75
+"""EX_TEMPFAIL: whoever started us does so again."""
+LOOK_S = 0.5
+
+_LOG = logging.getLogger(__name__)
+
+
+def boot_time_s() -> float:
+    """Seconds since the machine was started, those included in which it slept."""
+    return time.clock_gettime(time.CLOCK_BOOTTIME)
+
+
+def end_process(reason: str) -> None:
+    """End now: no handler, no buffer and no other thread gets to write anything any more."""
+    os.write(2, f"gnomon: {reason}\n".encode())
+    os._exit(EXIT_STATUS)
+
+
+class Tenure:
+    """How long we may write. Any thread may ask; `gone` is called when the time is over, and is not meant to return."""
+
+    def __init__(self, gone: Callable[[str], None] = end_process, boot_s: Callable[[], float] = boot_time_s) -> None:
+        self._gone, self._boot_s = gone, boot_s
+        self._until_s: float | None = None
+        self.epoch = 0
+        """That of the term that we have; 0 before the first."""
+
+    @property
+    def leading(self) -> bool:
+        """Whether we may write now."""
+        return self._until_s is not None and self._boot_s() < self._until_s
+
+    def extend(self, until_s: float, epoch: int) -> None:
+        """A renewal that was sent in time has succeeded."""
+        self._until_s, self.epoch = until_s, epoch
+
+    def end(self) -> None:
+        """We give it up: from now on we may not write, and need not be gone for it."""
+        self._until_s = None
+
+    def check(self) -> None:
+        """Return if we may write now. It is called in the thread that sends, right before it does.
+
+        Raises:
+            GnomonError: 503 `not_leading`.
+
+        """
+        self.watch()
+        if not self.leading:
+            raise GnomonError(503, "not_leading", "Another process leads.", "Ask that one.", retry_after_s=1.0)
+
+    def watch(self) -> None:
+        """Be gone if the time is over."""
+        until_s = self._until_s
+        if until_s is not None and self._boot_s() >= until_s:
+            self.lost("the Lease was not renewed in time")
+
+    def lost(self, reason: str) -> None:
+        """Be gone."""
+        self._until_s = None
+        self._gone(f"{reason}; another process leads from now on")
+
+
+class Watchdog(threading.Thread):
+    """Sees to it that the process is gone in time where the event loop is stuck, or has been frozen with everything else."""
+
+    def __init__(self, tenure: Tenure, look_s: float = LOOK_S) -> None:
+        super().__init__(name="tenure", daemon=True)
+        self._tenure, self._look_s = tenure, look_s
+        self._ended = threading.Event()
+
+    def run(self) -> None:
+        """Look twice a second."""
+        while not self._ended.wait(self._look_s):
+            self._tenure.watch()
+
+    def stop(self) -> None:
+        """End it."""
+        self._ended.set()
+
+
+class Leader:
+    """A candidate for a Lease, and its holder once it has it.
+
+    `identity` is unique to this process: a Lease that bears it is ours. `writer` sends renewals; it must not be fenced by
+    `tenure`, which they extend. `clock` only times pauses.
+    """
+
+    def __init__(
+        self,
+        writer: Writer,
+        lease: Target,
+        identity: str,
+        tenure: Tenure,
+        clock: Clock,
+        *,
+        timing: LeaseTiming | None = None,
+        boot_s: Callable[[], float] = boot_time_s,
+    ) -> None:
+        assert lease.resource is LEASES
+        self._writer, self._lease, self._identity, self._tenure = writer, lease, identity, tenure
+        self._clock, self._timing, self._boot_s = clock, timing or LeaseTiming(), boot_s
+        self._observer = Observer()
+        self._held: Document | None = None
+        self.leading = asyncio.Event()
+        """Set while we lead."""
+
+    async def run(self) -> None:
+        """Stand for the Lease, and renew it, until cancelled."""
+        while True:
+            await self.attempt()
+            await self._clock.sleep(self._timing.retry_s)
+
+    async def attempt(self) -> None:
+        """Look at the Lease, and take or renew it if we can."""
+        self._tenure.watch()
+        try:
+            await self._attempt()
+        except (Refused, Unreachable) as error:
+            self._held = None
+            if not (isinstance(error, Refused) and error.conflict):
+                _LOG.warning("the Lease %s: %s", self._lease.name, error)
+        self._tenure.watch()
+
+    async def release(self) -> None:
+        """Give the Lease to whoever wants it, once nothing of ours is being written any more."""
+        was_leading = self._tenure.leading
+        self._tenure.end()
+        self.leading.clear()
+        if was_leading and self._held is not None:
+            spec = {**self._held["spec"], "holderIdentity": "", "leaseDurationSeconds": 1, "renewTime": _now()}
+            with contextlib.suppress(Refused, Unreachable):
+                await self._writer.write(self._lease, Replace({**self._held, "spec": spec}), self._held)
+        self._held = None
+
+    async def _attempt(self) -> None:
+        # Our own last answer is good enough to renew from: if it is no longer true, the renewal is refused.
+        current = self._held or await self._writer.read(self._lease)
+        now_s = self._boot_s()
+        record = None if current is None else lease_record(current)
+        self._observer.see(record, now_s)
+        if self._tenure.leading and record is not None and record.holder != self._identity:
+            self._tenure.lost(f"{record.holder or 'nobody'} has the Lease")
+            self.leading.clear()
+        if not self._observer.may_take(self._identity, now_s):
+            return
+        manifest = self._manifest(current)
+        write: Write = Create(manifest) if current is None else Replace(manifest)
+        sent_s = self._boot_s()
+        self._held = await self._writer.write(self._lease, write, current)
+        assert self._held is not None
+        mine = lease_record(self._held)
+        self._observer.see(mine, self._boot_s())
+        self._tenure.extend(sent_s + self._timing.renew_deadline_s, mine.epoch)
+        if not self.leading.is_set():
+            _LOG.info("%s leads, epoch %d", self._identity, mine.epoch)
+            self.leading.set()
+
+    def _manifest(self, current: Document | None) -> Document:
+        """The Lease with us as its holder."""
+        transitions = self._observer.transitions_if_taken(self._identity)
+        spec = dict((current or {}).get("spec") or {})
+        if spec.get("holderIdentity") != self._identity:
+            spec["acquireTime"] = _now()
+        spec |= {
+            "holderIdentity": self._identity,
+            "leaseDurationSeconds": self._timing.duration_s,
+            "leaseTransitions": transitions,
+            "renewTime": _now(),
+        }
+        metadata = (current or {}).get("metadata") or {"name": self._lease.name, "namespace": self._lease.namespace}
+        return {"apiVersion": LEASES.api_version, "kind": LEASES.kind, "metadata": metadata, "spec": spec}
+
+
+def _now() -> str:
+    """The time as a Lease has it, for people to read."""
+    return datetime.now(UTC).isoformat(timespec="microseconds").replace("+00:00", "Z")

@@ -1,0 +1,129 @@
+"""A Deployment as a function: what was deployed, and its status as OpenFaaS reports it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+from gnomon_core.errors import GnomonError
+from gnomon_core.fleet import InstanceState
+from gnomon_core.functions import FunctionKey, FunctionSpec, read_deployment
+from gnomon_platforms.kubernetes.objects.names import (
+    DEPLOYMENT_ANNOTATION,
+    FUNCTION_LABEL,
+    MANAGED_LABEL,
+    VERSION_LABEL,
+    token_secret,
+)
+from gnomon_platforms.kubernetes.objects.placing import constraints_of
+from gnomon_platforms.kubernetes.objects.pods import PodFacts, seconds_of
+
+_OURS = (FUNCTION_LABEL, MANAGED_LABEL, VERSION_LABEL)
+_ECHOED = (
+    "envProcess", "envVars", "constraints", "secrets", "annotations", "limits", "requests", "readOnlyRootFilesystem",
+)  # fmt: skip
+_OUR_VARIABLES = ("GNOMON_", "write_timeout", "fprocess")
+
+
+@dataclass(frozen=True, slots=True)
+class DeployedFunction:
+    """A function's Deployment. `spec` is what was deployed, `template_version` the version that its new pods have."""
+
+    spec: FunctionSpec
+    uid: str
+    resource_version: str
+    generation: int
+    observed_generation: int
+    version: int
+    template_version: int
+    created_at: float
+    replicas: int
+    available: int
+    ours: bool
+
+
+def deployed_function(document: dict[str, Any]) -> DeployedFunction | None:
+    """Read a Deployment; None for one that is no function.
+
+    One that was made by other software, such as OpenFaaS's own provider, is read from its pod template.
+    """
+    metadata, status = document["metadata"], document.get("status") or {}
+    labels = metadata.get("labels") or {}
+    template = document["spec"]["template"]
+    name = labels.get(FUNCTION_LABEL) or (template["metadata"].get("labels") or {}).get(FUNCTION_LABEL)
+    if not name or name != metadata["name"]:
+        return None
+    try:
+        spec = read_deployment(_sent(document), metadata.get("namespace", ""))
+    except (GnomonError, ValueError):
+        return None
+    template_labels = template["metadata"].get("labels") or {}
+    return DeployedFunction(
+        spec=spec,
+        uid=metadata.get("uid", ""),
+        resource_version=metadata.get("resourceVersion", ""),
+        generation=metadata.get("generation", 0),
+        observed_generation=status.get("observedGeneration", 0),
+        version=int(labels.get(VERSION_LABEL) or 0),
+        template_version=int(template_labels.get(VERSION_LABEL) or 0),
+        created_at=seconds_of(metadata.get("creationTimestamp")),
+        # One that is absent means 1, by Kubernetes' own default.
+        replicas=document["spec"].get("replicas", 1),
+        available=status.get("availableReplicas", 0),
+        ours=MANAGED_LABEL in labels,
+    )
+
+
+def function_status(deployed: DeployedFunction, pods: Iterable[PodFacts]) -> dict[str, Any]:
+    """The FunctionStatus that OpenFaaS reports, but for the count of invocations, which only a gateway knows.
+
+    Available is what takes requests: pods that were released by an update serve on, and are counted as well.
+    """
+    spec = deployed.spec
+    serving = sum(pod.state is InstanceState.READY for pod in pods)
+    document: dict[str, Any] = {"name": spec.key.name, "image": spec.image, "namespace": spec.key.namespace}
+    document |= {field: spec.raw[field] for field in _ECHOED if field in spec.raw}
+    document["labels"] = {**spec.labels, FUNCTION_LABEL: spec.key.name}
+    document |= {"replicas": deployed.replicas, "availableReplicas": serving}
+    return document
+
+
+def _sent(document: dict[str, Any]) -> dict[str, Any]:
+    """The FunctionDeployment: as it was sent where we keep it, else as the pod template tells it."""
+    metadata = document["metadata"]
+    kept = (metadata.get("annotations") or {}).get(DEPLOYMENT_ANNOTATION)
+    if kept is not None:
+        sent = json.loads(kept)
+        return sent if isinstance(sent, dict) else {}
+    pod = document["spec"]["template"]["spec"]
+    container = pod["containers"][0]
+    variables = {one["name"]: one.get("value", "") for one in container.get("env") or ()}
+    resources = container.get("resources") or {}
+    token = token_secret(FunctionKey(metadata["name"]))
+    found: dict[str, Any] = {
+        "service": metadata["name"],
+        "namespace": metadata.get("namespace"),
+        "image": container.get("image"),
+        "envProcess": variables.pop("fprocess", None),
+        "envVars": {name: value for name, value in variables.items() if not name.startswith(_OUR_VARIABLES)},
+        "constraints": list(constraints_of(pod)),
+        "secrets": [name for name in _mounted(pod) if name != token],
+        "labels": {key: value for key, value in (metadata.get("labels") or {}).items() if key not in _OURS},
+        "annotations": dict(metadata.get("annotations") or {}),
+        "limits": resources.get("limits"),
+        "requests": resources.get("requests"),
+        "readOnlyRootFilesystem": (container.get("securityContext") or {}).get("readOnlyRootFilesystem"),
+    }
+    return {name: value for name, value in found.items() if value not in (None, {}, [], "")}
+
+
+def _mounted(pod: dict[str, Any]) -> list[str]:
+    names = []
+    for volume in pod.get("volumes") or ():
+        if "secret" in volume:
+            names.append(volume["secret"].get("secretName", ""))
+        sources = (volume.get("projected") or {}).get("sources") or ()
+        names += [source["secret"].get("name", "") for source in sources if "secret" in source]
+    return [name for name in names if name]

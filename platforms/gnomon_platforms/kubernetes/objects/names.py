@@ -1,0 +1,95 @@
+"""The names that objects carry: those that OpenFaaS's users know, Kubernetes' own, and ours.
+
+Everything of ours has the prefix `gnomon/`, which is legal for labels, annotations, conditions and scheduling gates alike.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+
+from gnomon_core.errors import bad_request
+from gnomon_core.functions import FunctionKey
+
+FUNCTION_LABEL = "faas_function"
+"""OpenFaaS's label of everything that belongs to a function; its value is the function's name."""
+MANAGED_LABEL = "gnomon/managed"
+MANAGED, RELEASED = "true", "released"
+"""Pods of the Deployment, and those that an update has left to us until they are drained."""
+VERSION_LABEL = "gnomon/version"
+"""On pods: which version of the function they run."""
+SECRET_LABEL, SECRET_OWNER = "app.kubernetes.io/managed-by", "openfaas"
+"""On secrets that were made through OpenFaaS's API: only those are listed."""
+NAMESPACE_ANNOTATION, NAMESPACE_MARK = "openfaas", "1"
+"""On namespaces that hold functions, beside the default one."""
+
+DEPLOYMENT_ANNOTATION = "gnomon/deployment"
+"""On the Deployment: the FunctionDeployment as it was sent, so that it can be answered field by field."""
+RESERVED_ANNOTATIONS = frozenset({DEPLOYMENT_ANNOTATION})
+
+PLACEMENT_GATE = "gnomon/placement"
+"""The scheduling gate of pods that we place: the scheduler leaves them alone until a node was chosen."""
+SERVING_CONDITION = "gnomon/serving"
+"""A readiness gate: a pod is ready for Kubernetes only while we say so. What is to be removed is made unready by it."""
+DELETION_COST = "controller.kubernetes.io/pod-deletion-cost"
+CLAIM_ANNOTATION = "gnomon/claimed"
+"""On a pod that stands for an instance: when it was asked for, in seconds since 1970."""
+
+PORT, PORT_NAME = 8080, "http"
+SECRETS_FOLDER = "/var/openfaas/secrets"
+TOKEN_KEY = "gnomon-batch-token"  # noqa: S105 - the name of the file that holds it
+
+MAX_LABEL = 63
+_LABEL_VALUE = re.compile(r"([A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?)?")
+_NAME_PART = re.compile(r"[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?")
+_PREFIX = re.compile(r"[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?")
+
+
+def token_secret(key: FunctionKey) -> str:
+    """The Secret with the token of a function's batch route. A function's own name has no dot, so nobody's can be it."""
+    return f"{key.name}.gnomon"
+
+
+def selector(key: FunctionKey) -> dict[str, str]:
+    """The labels by which a Deployment and a Service find a function's pods."""
+    return {FUNCTION_LABEL: key.name, MANAGED_LABEL: MANAGED}
+
+
+def is_key(text: str) -> bool:
+    """Whether Kubernetes takes this as the key of a label or an annotation: `name` or `prefix/name`."""
+    prefix, slash, name = text.rpartition("/")
+    return bool(_NAME_PART.fullmatch(name)) and (not slash or bool(_PREFIX.fullmatch(prefix)))
+
+
+def check_labels(labels: Mapping[str, str]) -> None:
+    """Refuse labels that the API server would refuse, or that are not the user's to set.
+
+    Raises:
+        GnomonError: 400 `invalid_label`, naming it and what is allowed.
+
+    """
+    for key, value in labels.items():
+        if not is_key(key):
+            raise bad_request("invalid_label", f"Label {key[:100]!r} is not a key.", "Write it as name or prefix/name.")
+        if not _LABEL_VALUE.fullmatch(value):
+            raise bad_request(
+                "invalid_label",
+                f"Label {key} is {value[:100]!r}.",
+                f"A label's value has at most {MAX_LABEL} letters, digits, '-', '_' and '.'; use an annotation for more.",
+            )
+        if key in (MANAGED_LABEL, VERSION_LABEL):
+            raise bad_request("invalid_label", f"Label {key} is Gnomon's own.", "Choose another name.")
+
+
+def check_annotations(annotations: Mapping[str, str]) -> None:
+    """Refuse annotations that the API server would refuse, or that are not the user's to set.
+
+    Raises:
+        GnomonError: 400 `invalid_annotation`.
+
+    """
+    for key in annotations:
+        if not is_key(key):
+            raise bad_request("invalid_annotation", f"Annotation {key[:100]!r} is not a key.", "Write it as name or prefix/name.")
+        if key in RESERVED_ANNOTATIONS or key == DELETION_COST:
+            raise bad_request("invalid_annotation", f"Annotation {key} is set by Gnomon.", "Leave it out.")

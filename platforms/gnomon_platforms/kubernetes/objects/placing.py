@@ -1,0 +1,112 @@
+"""Where a function's pods may run: OpenFaaS's constraints, as node selectors, affinity and tolerations.
+
+zone=a, zone==a            only on nodes whose label says so
+zone!=a                    only on nodes whose label does not
+tolerate:gpu               also on nodes with this taint, whatever its value and effect
+tolerate:gpu=a:NoSchedule  also on nodes with this taint
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+from gnomon_core.errors import GnomonError, bad_request
+from gnomon_platforms.kubernetes.objects.names import is_key
+
+HOSTNAME_LABEL = "kubernetes.io/hostname"
+TOLERATE = "tolerate:"
+_EFFECTS = ("NoSchedule", "PreferNoSchedule", "NoExecute")
+
+
+@dataclass(frozen=True, slots=True)
+class Placing:
+    """What constraints come to in a pod's specification."""
+
+    node_selector: dict[str, str] = field(default_factory=dict)
+    expressions: list[dict[str, Any]] = field(default_factory=list)
+    tolerations: list[dict[str, str]] = field(default_factory=list)
+
+    def fields(self) -> dict[str, Any]:
+        """The fields of a pod's specification; those without content are left out."""
+        fields: dict[str, Any] = {}
+        if self.node_selector:
+            fields["nodeSelector"] = self.node_selector
+        if self.expressions:
+            fields["affinity"] = required_affinity(self.expressions)
+        if self.tolerations:
+            fields["tolerations"] = self.tolerations
+        return fields
+
+
+def read_constraints(constraints: Iterable[str]) -> Placing:
+    """What a function's constraints mean.
+
+    Raises:
+        GnomonError: 400 `invalid_constraint`, with the forms that are known.
+
+    """
+    placing = Placing()
+    for text in constraints:
+        if text.startswith(TOLERATE):
+            placing.tolerations.append(_toleration(text))
+            continue
+        name, operator, value = _split(text)
+        if operator == "NotIn":
+            placing.expressions.append({"key": name, "operator": operator, "values": [value]})
+        else:
+            placing.node_selector[name] = value
+    return placing
+
+
+def constraints_of(pod: dict[str, Any]) -> tuple[str, ...]:
+    """The constraints that a pod's specification came from, as far as they can be told."""
+    return tuple(f"{name}={value}" for name, value in sorted((pod.get("nodeSelector") or {}).items()))
+
+
+def required_affinity(expressions: list[dict[str, Any]]) -> dict[str, Any]:
+    """An affinity to nodes whose labels meet all of these."""
+    terms = [{"matchExpressions": expressions}]
+    return {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": terms}}}
+
+
+def affinity_to(node: str, pod: dict[str, Any]) -> dict[str, Any]:
+    """A pod's affinity, narrowed to one node.
+
+    Of a gated pod the API server lets nothing be loosened: each term that is there keeps its expressions and gets one more.
+    """
+    narrowed = dict(pod.get("affinity") or {})
+    wanted = {"key": HOSTNAME_LABEL, "operator": "In", "values": [node]}
+    of_nodes = dict(narrowed.get("nodeAffinity") or {})
+    required = of_nodes.get("requiredDuringSchedulingIgnoredDuringExecution") or {}
+    terms = required.get("nodeSelectorTerms") or [{}]
+    of_nodes["requiredDuringSchedulingIgnoredDuringExecution"] = {
+        "nodeSelectorTerms": [{**term, "matchExpressions": [*term.get("matchExpressions", []), wanted]} for term in terms]
+    }
+    return {**narrowed, "nodeAffinity": of_nodes}
+
+
+def _split(text: str) -> tuple[str, str, str]:
+    sign = next((sign for sign in ("!=", "==", "=") if sign in text), "=")
+    name, _, value = (part.strip() for part in text.partition(sign))
+    if not is_key(name) or not value:
+        raise _invalid(text)
+    return name, "NotIn" if sign == "!=" else "In", value
+
+
+def _toleration(text: str) -> dict[str, str]:
+    taint, colon, effect = text.removeprefix(TOLERATE).strip().partition(":")
+    name, equals, value = taint.partition("=")
+    if not is_key(name) or (colon and effect not in _EFFECTS):
+        raise _invalid(text)
+    toleration = {"key": name, "operator": "Equal", "value": value} if equals else {"key": name, "operator": "Exists"}
+    return {**toleration, "effect": effect} if colon else toleration
+
+
+def _invalid(text: str) -> GnomonError:
+    return bad_request(
+        "invalid_constraint",
+        f"The constraint {text[:100]!r} cannot be read.",
+        f"Write label=value, label!=value or {TOLERATE}taint[=value][:{'|'.join(_EFFECTS)}].",
+    )

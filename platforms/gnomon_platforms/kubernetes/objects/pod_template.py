@@ -1,0 +1,161 @@
+"""The pod of an instance.
+
+It is what Pod Security calls "restricted", whatever the function asks for: no root, no privileges, no token of the API server.
+The root file system is read-only unless the deployment says `"readOnlyRootFilesystem": false`; /tmp can be written. Probes are
+those of OpenFaaS's workload contract. A pod is born gated where placing is ours, and unready until we let it serve.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+from gnomon_core.errors import bad_request
+from gnomon_core.functions import FunctionSpec
+from gnomon_core.units import parse_duration_s
+from gnomon_platforms.kubernetes.objects.names import (
+    FUNCTION_LABEL,
+    MANAGED,
+    MANAGED_LABEL,
+    PLACEMENT_GATE,
+    PORT,
+    PORT_NAME,
+    SECRETS_FOLDER,
+    SERVING_CONDITION,
+    VERSION_LABEL,
+    token_secret,
+)
+from gnomon_platforms.kubernetes.objects.placing import read_constraints
+from gnomon_platforms.kubernetes.objects.quantities import resources
+
+HEALTH_PATH, READY_PATH = "/_/health", "/_/ready"
+USER = 12_000
+"""Nobody in any image; a number, because `runAsNonRoot` cannot check a name."""
+SECRET_MODE = 0o440
+START_TIMEOUT_S = 300
+GRACE_S = 5
+"""On top of what is in flight: the way of a SIGTERM and of the last answers."""
+TMP_SIZE = "1Gi"
+
+
+@dataclass(frozen=True, slots=True)
+class PodOptions:
+    """What the operator says once about all pods.
+
+    `place` gates them until we have chosen a node. `user` is who they run as. `image_pull_policy` is Kubernetes'. `runtime_class`
+    and `pull_secrets` are passed on.
+    """
+
+    place: bool = True
+    user: int = USER
+    image_pull_policy: str = "IfNotPresent"
+    runtime_class: str | None = None
+    pull_secrets: tuple[str, ...] = ()
+
+
+def pod_template(spec: FunctionSpec, version: int, options: PodOptions) -> dict[str, Any]:
+    """The template of a function's pods: metadata and specification.
+
+    Raises:
+        GnomonError: 400 for a constraint or a resource that cannot be read.
+
+    """
+    labels = {**spec.labels, FUNCTION_LABEL: spec.key.name, MANAGED_LABEL: MANAGED, VERSION_LABEL: str(version)}
+    pod: dict[str, Any] = {
+        "automountServiceAccountToken": False,
+        "enableServiceLinks": False,
+        "securityContext": {
+            "runAsNonRoot": True,
+            "runAsUser": options.user,
+            "runAsGroup": options.user,
+            "fsGroup": options.user,
+            "seccompProfile": {"type": "RuntimeDefault"},
+        },
+        "terminationGracePeriodSeconds": math.ceil(_longest_s(spec)) + GRACE_S,
+        "readinessGates": [{"conditionType": SERVING_CONDITION}],
+        "containers": [_container(spec, options)],
+        "volumes": [
+            {"name": "tmp", "emptyDir": {"sizeLimit": TMP_SIZE}},
+            {"name": "secrets", "projected": {"defaultMode": SECRET_MODE, "sources": _secrets(spec)}},
+        ],
+        **read_constraints(spec.constraints).fields(),
+    }
+    if options.place:
+        pod["schedulingGates"] = [{"name": PLACEMENT_GATE}]
+    if options.runtime_class is not None:
+        pod["runtimeClassName"] = options.runtime_class
+    if options.pull_secrets:
+        pod["imagePullSecrets"] = [{"name": name} for name in options.pull_secrets]
+    return {"metadata": {"labels": labels, "annotations": dict(spec.annotations)}, "spec": pod}
+
+
+def _container(spec: FunctionSpec, options: PodOptions) -> dict[str, Any]:
+    return {
+        "name": spec.key.name,
+        "image": spec.image,
+        "imagePullPolicy": options.image_pull_policy,
+        "env": [{"name": name, "value": value} for name, value in sorted(environment(spec).items())],
+        "ports": [{"name": PORT_NAME, "containerPort": PORT, "protocol": "TCP"}],
+        "resources": resources(spec, spec.settings.cores),
+        "resizePolicy": [
+            {"resourceName": "cpu", "restartPolicy": "NotRequired"},
+            {"resourceName": "memory", "restartPolicy": "NotRequired"},
+        ],
+        "securityContext": {
+            "allowPrivilegeEscalation": False,
+            "capabilities": {"drop": ["ALL"]},
+            "readOnlyRootFilesystem": spec.raw.get("readOnlyRootFilesystem") is not False,
+            "runAsNonRoot": True,
+        },
+        # Quick to see a quick start, patient with one that loads a model; the others begin when it has passed.
+        "startupProbe": _probe(spec, "health", HEALTH_PATH, period_s=1, failures=START_TIMEOUT_S),
+        "readinessProbe": _probe(spec, "ready", READY_PATH, period_s=2, failures=3),
+        "livenessProbe": _probe(spec, "health", HEALTH_PATH, period_s=10, failures=3),
+        "volumeMounts": [
+            {"name": "tmp", "mountPath": "/tmp"},  # noqa: S108 - the pod's own
+            {"name": "secrets", "mountPath": SECRETS_FOLDER, "readOnly": True},
+        ],
+    }
+
+
+def environment(spec: FunctionSpec) -> dict[str, str]:
+    """The variables of a function's container: what its images need to know, under what its user says."""
+    settings = spec.settings
+    ours = {
+        "GNOMON_FUNCTION": str(spec.key),
+        "GNOMON_CORES": str(settings.cores),
+        "GNOMON_MAX_BATCH": str(settings.max_batch),
+        "write_timeout": f"{settings.deadline_s:g}s",
+    }
+    if settings.model is not None:
+        ours |= {"GNOMON_MODEL": settings.model, "GNOMON_WEIGHTS": settings.weight_mode}
+    process = {"fprocess": spec.env_process} if spec.env_process else {}
+    return {**ours, **spec.environment, **process}
+
+
+def _probe(spec: FunctionSpec, which: str, default: str, *, period_s: int, failures: int) -> dict[str, Any]:
+    path = spec.annotations.get(f"com.openfaas.{which}.http.path", default)
+    if not path.startswith("/"):
+        raise bad_request(
+            "invalid_annotation", f"com.openfaas.{which}.http.path is {path[:100]!r}.", f"It begins with '/', such as {default}."
+        )
+    return {
+        "httpGet": {"path": path, "port": PORT_NAME, "scheme": "HTTP"},
+        "periodSeconds": period_s,
+        "timeoutSeconds": 1 if which == "ready" else 5,
+        "failureThreshold": failures,
+        "successThreshold": 1,
+    }
+
+
+def _secrets(spec: FunctionSpec) -> list[dict[str, Any]]:
+    return [{"secret": {"name": name}} for name in (*spec.secrets, token_secret(spec.key))]
+
+
+def _longest_s(spec: FunctionSpec) -> float:
+    """How long what is in flight may take: the watchdog's own setting, else the deadline of a request."""
+    try:
+        return parse_duration_s(spec.environment["write_timeout"])
+    except (KeyError, ValueError):
+        return spec.settings.deadline_s

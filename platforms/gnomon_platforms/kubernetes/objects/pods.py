@@ -1,0 +1,178 @@
+"""What an instance's owner must know of a pod, and no more: an informer that keeps only this stays small."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from gnomon_core.fleet import InstanceState
+from gnomon_core.functions import FunctionKey
+from gnomon_platforms.kubernetes.objects.names import (
+    CLAIM_ANNOTATION,
+    DELETION_COST,
+    FUNCTION_LABEL,
+    MANAGED_LABEL,
+    PLACEMENT_GATE,
+    RELEASED,
+    SERVING_CONDITION,
+    VERSION_LABEL,
+)
+from gnomon_platforms.kubernetes.objects.quantities import bytes_of, cores_of
+
+ENDED_PHASES = ("Succeeded", "Failed")
+MAX_WORDS = 300
+
+
+@dataclass(frozen=True, slots=True)
+class PodFacts:
+    """One pod.
+
+    `claimed_at` is when an instance was asked for that it stands for, None for one that stands for none yet. `cores` are those
+    of its specification, `effective_cores` those that its container has now. `healthy` is whether its containers are ready,
+    `ready` whether Kubernetes sends it requests, `serving` what we have said of that. `trouble` says why it does not get on.
+    """
+
+    name: str
+    namespace: str
+    uid: str
+    resource_version: str
+    function: str
+    version: int
+    created_at: float
+    node: str | None
+    gated: bool
+    phase: str
+    ip: str | None
+    healthy: bool
+    ready: bool
+    serving: bool
+    ending: bool
+    released: bool
+    deletion_cost: int
+    claimed_at: float | None
+    cores: float
+    effective_cores: float
+    memory_bytes: int
+    restarts: int
+    trouble: str
+    replica_set: str | None
+
+    @property
+    def key(self) -> FunctionKey:
+        return FunctionKey(self.function, self.namespace)
+
+    @property
+    def state(self) -> InstanceState:
+        """Where its instance is in its life, as far as Kubernetes knows."""
+        if self.phase in ENDED_PHASES:
+            return InstanceState.GONE
+        if self.ending:
+            return InstanceState.DRAINING
+        return InstanceState.READY if self.healthy and self.ip else InstanceState.STARTING
+
+
+def pod_facts(pod: dict[str, Any]) -> PodFacts:
+    """Read a pod as the API server sends it. Nothing but its name is taken for granted."""
+    metadata, spec, status = pod["metadata"], pod.get("spec") or {}, pod.get("status") or {}
+    labels, annotations = metadata.get("labels") or {}, metadata.get("annotations") or {}
+    name = str(labels.get(FUNCTION_LABEL, ""))
+    conditions = {one.get("type"): one.get("status") == "True" for one in status.get("conditions") or ()}
+    container = _named(spec.get("containers") or (), name)
+    of_container = _named(status.get("containerStatuses") or (), name)
+    wanted = container.get("resources") or {}
+    return PodFacts(
+        name=metadata["name"],
+        namespace=metadata.get("namespace", ""),
+        uid=metadata.get("uid", ""),
+        resource_version=metadata.get("resourceVersion", ""),
+        function=name,
+        version=_whole(labels.get(VERSION_LABEL)),
+        created_at=seconds_of(metadata.get("creationTimestamp")),
+        node=spec.get("nodeName"),
+        gated=any(gate.get("name") == PLACEMENT_GATE for gate in spec.get("schedulingGates") or ()),
+        phase=status.get("phase", "Pending"),
+        ip=status.get("podIP"),
+        healthy=conditions.get("ContainersReady", False),
+        ready=conditions.get("Ready", False),
+        serving=conditions.get(SERVING_CONDITION, False),
+        ending="deletionTimestamp" in metadata,
+        released=labels.get(MANAGED_LABEL) == RELEASED,
+        deletion_cost=_whole(annotations.get(DELETION_COST)),
+        claimed_at=None if CLAIM_ANNOTATION not in annotations else _number(annotations[CLAIM_ANNOTATION]),
+        cores=_cores(wanted),
+        effective_cores=_cores(of_container.get("resources") or {}),
+        memory_bytes=bytes_of(_either(wanted, "memory")),
+        restarts=_whole(of_container.get("restartCount")),
+        trouble=_trouble(status, of_container),
+        replica_set=_controller(metadata),
+    )
+
+
+def seconds_of(text: object) -> float:
+    """Seconds since 1970 of one of Kubernetes' times; 0 without one."""
+    try:
+        return datetime.fromisoformat(str(text)).timestamp()
+    except ValueError:
+        return 0.0
+
+
+def _trouble(status: dict[str, Any], container: dict[str, Any]) -> str:
+    """Why a pod does not get on, in Kubernetes' own words: evicted, unschedulable, an image that cannot be pulled, an exit."""
+    state = container.get("state") or {}
+    for found in (state.get("waiting"), state.get("terminated"), (container.get("lastState") or {}).get("terminated")):
+        if found and found.get("reason") not in (None, "ContainerCreating", "PodInitializing", "Completed"):
+            code = f" with exit code {found['exitCode']}" if found.get("exitCode") else ""
+            return _words(f"{found['reason']}{code}", found.get("message"))
+    if status.get("reason"):
+        return _words(status["reason"], status.get("message"))
+    for condition in status.get("conditions") or ():
+        refused = condition.get("type") == "PodScheduled" and condition.get("status") == "False"
+        if refused and condition.get("reason") != "SchedulingGated":
+            return _words(condition.get("reason", "not scheduled"), condition.get("message"))
+        if condition.get("type") == "PodResizePending" and condition.get("status") == "True":
+            return _words(f"resize {condition.get('reason', 'pending')}", condition.get("message"))
+    return ""
+
+
+def _words(reason: str, message: str | None) -> str:
+    return f"{reason}: {message}"[:MAX_WORDS] if message else reason[:MAX_WORDS]
+
+
+def _named(entries: Any, name: str) -> dict[str, Any]:
+    """Ours among a pod's containers: the one with the function's name, else the first."""
+    first: dict[str, Any] = {}
+    for entry in entries:
+        if entry.get("name") == name:
+            return dict(entry)
+        first = first or dict(entry)
+    return first
+
+
+def _controller(metadata: dict[str, Any]) -> str | None:
+    owners = metadata.get("ownerReferences") or ()
+    return next((owner["name"] for owner in owners if owner.get("controller") and owner.get("kind") == "ReplicaSet"), None)
+
+
+def _cores(resources: dict[str, Any]) -> float:
+    return cores_of(_either(resources, "cpu"))
+
+
+def _either(resources: dict[str, Any], name: str) -> object:
+    """A limit, or the request where there is none: what an instance may count on."""
+    limit = (resources.get("limits") or {}).get(name)
+    return limit if limit is not None else (resources.get("requests") or {}).get(name, "0")
+
+
+def _whole(value: object) -> int:
+    try:
+        return int(str(value))
+    except ValueError:
+        return 0
+
+
+def _number(value: object) -> float:
+    try:
+        return float(str(value))
+    except ValueError:
+        return 0.0

@@ -1,0 +1,83 @@
+"""Cores and memory as Kubernetes writes them. Reading is `gnomon_core.units`; what users may write there is a little more."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from gnomon_core.errors import bad_request
+from gnomon_core.functions import FunctionSpec
+from gnomon_core.units import parse_cores, parse_memory_bytes
+from gnomon_platforms.local.nodes import SMALL_CLAIM_CORES, claimed_cores
+
+_OWN_FORM = re.compile(r"\d+(\.\d+)?(m|k|Ki|M|Mi|G|Gi|T|Ti)?")
+_ENTRIES = {"cpu": 1000.0, "memory": 1.0}
+_PREFIXES = (("Gi", 2**30), ("Mi", 2**20), ("Ki", 2**10))
+
+
+def cpu_quantity(cores: float) -> str:
+    """Cores, to the thousandth: 2 → `2`, 0.1 → `100m`."""
+    thousandths = max(1, round(cores * 1000))
+    return f"{thousandths}m" if thousandths % 1000 else str(thousandths // 1000)
+
+
+def memory_quantity(amount_bytes: int) -> str:
+    """Bytes in the largest unit that is exact: 2**27 → `128Mi`."""
+    for name, unit in _PREFIXES:
+        if amount_bytes and amount_bytes % unit == 0:
+            return f"{amount_bytes // unit}{name}"
+    return str(amount_bytes)
+
+
+def resources(spec: FunctionSpec, cores: int) -> dict[str, dict[str, str]]:
+    """The requests and limits of a function's container.
+
+    What the user wrote stays as it was written wherever Kubernetes reads it too. A function that says its size (a model, or
+    `gnomon/cores`) has its cores as request and as limit; any other asks for a tenth of a core and may use what is free.
+    """
+    limits, requests = _sent(spec, "limits"), _sent(spec, "requests")
+    claim = claimed_cores(spec, cores)
+    requests.setdefault("cpu", cpu_quantity(claim))
+    if claim != SMALL_CLAIM_CORES and "cpu" not in _texts(spec, "requests"):
+        limits.setdefault("cpu", cpu_quantity(claim))
+    return {"requests": requests, "limits": limits} if limits else {"requests": requests}
+
+
+def cores_of(quantity: object) -> float:
+    """The cores of a quantity that the API server sent; 0 for anything unreadable."""
+    try:
+        return parse_cores(str(quantity))
+    except ValueError:
+        return 0.0
+
+
+def bytes_of(quantity: object) -> int:
+    """The bytes of a quantity that the API server sent; 0 for anything unreadable."""
+    try:
+        return parse_memory_bytes(str(quantity))
+    except ValueError:
+        return 0
+
+
+def _sent(spec: FunctionSpec, field: str) -> dict[str, str]:
+    written: dict[str, str] = {}
+    for name, value in _texts(spec, field).items():
+        text = value.strip()
+        if not text:
+            continue
+        if name == "cpu" and not _OWN_FORM.fullmatch(text):
+            text = cpu_quantity(parse_cores(text))
+        elif name == "memory" and not _OWN_FORM.fullmatch(text):
+            text = memory_quantity(parse_memory_bytes(text))
+        elif name not in _ENTRIES and not text.isdigit():
+            raise bad_request(
+                "invalid_deployment", f"{field}: {name[:100]!r} is {text[:50]!r}.", "A device is asked for by a whole number."
+            )
+        written[name] = text
+    return written
+
+
+def _texts(spec: FunctionSpec, field: str) -> Mapping[str, Any]:
+    sent = spec.raw.get(field)
+    return sent if isinstance(sent, dict) else {}

@@ -1,0 +1,91 @@
+"""Who leads: the rules of a Lease as values, without a clock and without a cluster.
+
+A candidate takes a Lease that nobody holds, or whose holder has not renewed it for as long as it says. How long that is, each
+candidate measures by itself, from when it saw the last renewal: the times that are written in a Lease are for people, because
+clocks differ.
+
+A leader may write until `renew_deadline_s` after it *sent* its last renewal that succeeded. Others count from when they saw
+that renewal, which is later, and wait for longer. With the defaults:
+
+    sent 0 s ─ written 0.1 s ─ seen by others 2.0 s ─ the leader writes nothing from 10 s on ─ others may take it from 17 s on
+
+The epoch is one more than how often the Lease has changed hands, so every leader has its own, and a later one has a larger.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from gnomon_core.errors import bad_request
+
+
+@dataclass(frozen=True, slots=True)
+class LeaseTiming:
+    """How long a Lease lasts, how long its holder may write without renewing it, and how often it is renewed or looked at."""
+
+    duration_s: int = 15
+    renew_deadline_s: float = 10.0
+    retry_s: float = 2.0
+
+    def __post_init__(self) -> None:
+        if not 0.0 < self.retry_s < self.renew_deadline_s < self.duration_s:
+            raise bad_request(
+                "lease_timing",
+                f"A Lease of {self.duration_s} s, to be renewed within {self.renew_deadline_s:g} s, every {self.retry_s:g} s.",
+                "Each must be shorter than the one before it.",
+            )
+
+
+@dataclass(frozen=True, slots=True)
+class LeaseRecord:
+    """What a Lease says."""
+
+    holder: str
+    duration_s: float
+    transitions: int
+    resource_version: str
+
+    @property
+    def epoch(self) -> int:
+        return self.transitions + 1
+
+
+def lease_record(document: dict[str, Any]) -> LeaseRecord:
+    """Read a Lease."""
+    spec = document.get("spec") or {}
+    return LeaseRecord(
+        str(spec.get("holderIdentity") or ""),
+        float(spec.get("leaseDurationSeconds") or 0),
+        int(spec.get("leaseTransitions") or 0),
+        str(document["metadata"].get("resourceVersion", "")),
+    )
+
+
+class Observer:
+    """What one process has seen of a Lease, and when."""
+
+    def __init__(self) -> None:
+        self._record: LeaseRecord | None = None
+        self._changed_s = 0.0
+        self._transitions = -1
+
+    def see(self, record: LeaseRecord | None, now_s: float) -> None:
+        """This is what the Lease says now; None where there is none."""
+        if record is not None and (self._record is None or record.resource_version != self._record.resource_version):
+            self._changed_s = now_s
+        self._record = record
+        if record is not None:
+            self._transitions = max(self._transitions, record.transitions)
+
+    def may_take(self, identity: str, now_s: float) -> bool:
+        """Whether the Lease can be taken: it is not there, nobody's, ours, or its holder has been silent for too long."""
+        record = self._record
+        if record is None or record.holder in ("", identity):
+            return True
+        return now_s >= self._changed_s + record.duration_s
+
+    def transitions_if_taken(self, identity: str) -> int:
+        """How often it will have changed hands when we have it. One that was deleted goes on counting."""
+        record = self._record
+        return self._transitions + (0 if record is not None and record.holder == identity else 1)

@@ -1,0 +1,170 @@
+"""Changes to the cluster: each carries the uid and the version of the object that it was decided from.
+
+    read ▶ decide ▶ is it still ours to write? ▶ send ─┬─ done
+          ▲                                            ├─ changed meanwhile, exists already, no answer, busy ▶ a pause ─┐
+          └────────────────────────────────────────────┼───────────────────────────────────────────────────────────────┘
+                                                       └─ refused ▶ told, with what to do
+
+An answer that did not come leaves open whether the change was made; because it was bound to a version, deciding again from what
+is there now is right in both cases. A decision is a function of the object alone and may be asked several times.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, TypeAlias
+
+from gnomon_core.clock import Clock
+from gnomon_platforms.kubernetes.api import JSON_TYPE, MERGE_PATCH, READ_TIMEOUT_S, Api, Document, Fence
+from gnomon_platforms.kubernetes.errors import Refused, Unreachable, told
+from gnomon_platforms.kubernetes.resources import Resource
+
+THREADS = 8
+PATIENCE_S = 20.0
+FIRST_PAUSE_S = 0.02
+LONGEST_PAUSE_S = 2.0
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """The object that is written."""
+
+    resource: Resource
+    namespace: str
+    name: str
+
+    def path(self, subresource: str = "") -> str:
+        return self.resource.path(self.namespace, self.name, subresource)
+
+    def __str__(self) -> str:
+        return f"{self.resource.kind} {self.namespace}/{self.name}".replace(" /", " ")
+
+
+@dataclass(frozen=True, slots=True)
+class Create:
+    """Make it."""
+
+    manifest: Document
+
+
+@dataclass(frozen=True, slots=True)
+class Replace:
+    """Let it be this. A status is replaced as the subresource `status`."""
+
+    manifest: Document
+    subresource: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Patch:
+    """Change these fields. A list in a merge patch replaces the whole list; a strategic one merges entries by name."""
+
+    changes: Document
+    subresource: str = ""
+    content_type: str = MERGE_PATCH
+
+
+@dataclass(frozen=True, slots=True)
+class Delete:
+    """Remove it. `grace_s` None leaves its pods the time that they ask for."""
+
+    grace_s: int | None = None
+    propagation: str = "Background"
+
+
+Write: TypeAlias = Create | Replace | Patch | Delete
+Decide: TypeAlias = Callable[[Document | None], Write | None]
+"""From the object as it is, None where there is none, to what is to be done; None where nothing is."""
+
+
+class Writer:
+    """Reads and writes objects, in threads beside the event loop. `fence` is asked right before each write is sent."""
+
+    def __init__(self, api: Api, clock: Clock, chance: random.Random, fence: Fence | None = None) -> None:
+        self._api, self._clock, self._chance, self._fence = api, clock, chance, fence
+        self._threads = ThreadPoolExecutor(THREADS, "kubernetes")
+
+    def close(self) -> None:
+        """Give the threads up. What is under way goes on."""
+        self._threads.shutdown(wait=False, cancel_futures=True)
+
+    async def read(self, target: Target) -> Document | None:
+        """The object as it is now; None where there is none.
+
+        Raises:
+            Refused, Unreachable.
+
+        """
+        try:
+            return await self._send("GET", target.path(), fence=None)
+        except Refused as refusal:
+            if refusal.missing:
+                return None
+            raise
+
+    async def settle(self, target: Target, decide: Decide, doing: str, *, patience_s: float = PATIENCE_S) -> Document | None:
+        """Read, decide and write until it is done; the object as the last answer shows it, None where it is not there.
+
+        `doing` completes "Kubernetes does not let Gnomon …".
+
+        Raises:
+            GnomonError: what the API server refuses; 409 `kubernetes_conflict` or 503 where `patience_s` is over.
+
+        """
+        give_up_s = self._clock.now_s() + patience_s
+        pause_s = FIRST_PAUSE_S
+        while True:
+            current: Document | None = None
+            try:
+                current = await self.read(target)
+                write = decide(current)
+                return current if write is None else await self.write(target, write, current)
+            except (Refused, Unreachable) as error:
+                again = (
+                    isinstance(error, Unreachable) or error.conflict or error.passing or (error.missing and current is not None)
+                )
+                asked_s = error.retry_after_s if isinstance(error, Refused) else None
+                wait_s = max(asked_s or 0.0, pause_s * self._chance.uniform(0.5, 1.0))
+                if not again or self._clock.now_s() + wait_s > give_up_s:
+                    raise told(error, doing) from error
+            await self._clock.sleep(wait_s)
+            pause_s = min(2 * pause_s, LONGEST_PAUSE_S)
+
+    async def write(self, target: Target, write: Write, seen: Document | None) -> Document | None:
+        """Send one write, bound to what was seen. None when the object is gone by it.
+
+        Raises:
+            Refused: with `conflict` where it has changed meanwhile.
+            Unreachable: nobody knows whether it was carried out.
+
+        """
+        if isinstance(write, Create):
+            return await self._send("POST", target.resource.path(target.namespace), write.manifest)
+        if seen is None:
+            msg = f"{type(write).__name__} of {target}, which is not there"
+            raise ValueError(msg)
+        bound = {name: seen["metadata"][name] for name in ("uid", "resourceVersion")}
+        if isinstance(write, Delete):
+            options: Document = {"apiVersion": "v1", "kind": "DeleteOptions", "preconditions": bound}
+            options["propagationPolicy"] = write.propagation
+            if write.grace_s is not None:
+                options["gracePeriodSeconds"] = write.grace_s
+            await self._send("DELETE", target.path(), options)
+            return None
+        if isinstance(write, Patch):
+            changes = {**write.changes, "metadata": {**write.changes.get("metadata", {}), **bound}}
+            return await self._send("PATCH", target.path(write.subresource), changes, content_type=write.content_type)
+        manifest = {**write.manifest, "metadata": {**write.manifest["metadata"], **bound}}
+        return await self._send("PUT", target.path(write.subresource), manifest)
+
+    async def _send(
+        self, method: str, path: str, body: Document | None = None, *, content_type: str = JSON_TYPE, fence: Any = ...
+    ) -> Document:
+        guard: Fence | None = self._fence if fence is ... else None
+        call = partial(self._api.call, method, path, body=body, content_type=content_type, timeout_s=READ_TIMEOUT_S, fence=guard)
+        return await asyncio.get_running_loop().run_in_executor(self._threads, call)

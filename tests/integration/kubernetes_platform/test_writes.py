@@ -1,0 +1,206 @@
+"""A write carries what it was decided from, and is decided again where that is no longer true."""
+
+from __future__ import annotations
+
+import random
+import socket
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+from kubernetes import client
+
+from gnomon_core.clock import WallClock
+from gnomon_core.errors import GnomonError
+from gnomon_platforms.kubernetes.api import Api, Document, Fence
+from gnomon_platforms.kubernetes.errors import Refused, Unreachable
+from gnomon_platforms.kubernetes.resources import DEPLOYMENTS, NODES, PODS
+from gnomon_platforms.kubernetes.writes import Create, Delete, Patch, Replace, Target, Write, Writer
+from tests.integration.kubernetes_platform.scripted import Answer, Script, pod, refusal, serving
+
+BROKEN_OFF = {"Content-Length": "400", "Connection": "close"}
+TARGET = Target(PODS, "fn", "a")
+
+
+@asynccontextmanager
+async def writing(script: Script, fence: Fence | None = None) -> AsyncIterator[Writer]:
+    with serving(script) as api:
+        writer = Writer(api, WallClock(), random.Random(1), fence)
+        try:
+            yield writer
+        finally:
+            writer.close()
+
+
+def found(version: str) -> Answer:
+    return Answer(pod("a", version))
+
+
+def label(document: Document | None) -> Write | None:
+    """Give it a label that it lacks."""
+    if document is None:
+        return None
+    return None if "x" in document["metadata"].get("labels", {}) else Patch({"metadata": {"labels": {"x": "y"}}})
+
+
+async def test_a_patch_is_bound_to_what_it_was_decided_from() -> None:
+    script = Script([found("7")], writes=[found("8")])
+    async with writing(script) as writer:
+        after = await writer.settle(TARGET, label, "label it")
+    assert after is not None
+    assert after["metadata"]["resourceVersion"] == "8"
+    [sent] = script.writes()
+    assert (sent.method, sent.path) == ("PATCH", "/api/v1/namespaces/fn/pods/a")
+    assert sent.body == {"metadata": {"labels": {"x": "y"}, "uid": "uid-a", "resourceVersion": "7"}}
+
+
+async def test_a_conflict_is_read_and_decided_again() -> None:
+    script = Script([found("7"), found("9")], writes=[refusal(409, "Conflict"), found("10")])
+    async with writing(script) as writer:
+        await writer.settle(TARGET, label, "label it")
+    assert [sent.body["metadata"]["resourceVersion"] for sent in script.writes()] == ["7", "9"]
+
+
+async def test_what_somebody_else_has_done_meanwhile_is_not_done_again() -> None:
+    script = Script([found("7"), Answer(pod("a", "9", x="theirs"))], writes=[refusal(409, "Conflict")])
+    async with writing(script) as writer:
+        after = await writer.settle(TARGET, label, "label it")
+    assert after is not None
+    assert after["metadata"]["labels"] == {"x": "theirs"}
+    assert len(script.writes()) == 1
+
+
+@pytest.mark.parametrize(
+    "no_answer",
+    [
+        pytest.param(Answer(b"", 500), id="500"),
+        pytest.param(Answer(b'{"kind": "Po', headers=BROKEN_OFF), id="broken off"),
+        pytest.param(refusal(503, "Busy"), id="503"),
+    ],
+)
+async def test_after_no_answer_what_is_there_decides(no_answer: Answer) -> None:
+    # The change was made, and only its answer was lost.
+    script = Script([found("7"), Answer(pod("a", "8", x="y"))], writes=[no_answer])
+    async with writing(script) as writer:
+        after = await writer.settle(TARGET, label, "label it")
+    assert after is not None
+    assert after["metadata"]["resourceVersion"] == "8"
+    assert len(script.writes()) == 1
+
+
+async def test_an_object_that_has_gone_is_decided_upon_as_that() -> None:
+    script = Script([found("7"), refusal(404, "NotFound")], writes=[refusal(404, "NotFound")])
+    async with writing(script) as writer:
+        assert await writer.settle(TARGET, label, "label it") is None
+
+
+async def test_one_that_exists_already_is_not_made_twice() -> None:
+    script = Script([refusal(404, "NotFound"), found("5")], writes=[refusal(409, "AlreadyExists")])
+    async with writing(script) as writer:
+        after = await writer.settle(TARGET, lambda seen: Create(pod("a", "")) if seen is None else None, "make it")
+    assert after is not None
+    assert after["metadata"]["resourceVersion"] == "5"
+
+
+async def test_deleting_names_the_one_that_is_meant() -> None:
+    script = Script([found("7")], writes=[Answer({"kind": "Status", "status": "Success"})])
+    async with writing(script) as writer:
+        await writer.settle(TARGET, lambda seen: None if seen is None else Delete(grace_s=0), "remove it")
+    [sent] = script.writes()
+    assert sent.body["preconditions"] == {"uid": "uid-a", "resourceVersion": "7"}
+    assert sent.body["gracePeriodSeconds"] == 0
+
+
+async def test_replacing_keeps_the_version_whatever_the_manifest_says() -> None:
+    script = Script([found("7")], writes=[found("8")])
+    stale = pod("a", "1", uid="another")
+    async with writing(script) as writer:
+        await writer.settle(TARGET, lambda _: Replace(stale, "status"), "report it")
+    [sent] = script.writes()
+    assert (sent.method, sent.path) == ("PUT", "/api/v1/namespaces/fn/pods/a/status")
+    assert (sent.body["metadata"]["uid"], sent.body["metadata"]["resourceVersion"]) == ("uid-a", "7")
+
+
+async def test_a_fence_that_closes_keeps_a_write_from_being_sent() -> None:
+    def closed() -> None:
+        raise GnomonError(503, "not_leading", "Another process leads.")
+
+    script = Script([found("7")], writes=[found("8")])
+    async with writing(script, closed) as writer:
+        with pytest.raises(GnomonError) as refused:
+            await writer.settle(TARGET, label, "label it")
+        # Reading is for everybody.
+        assert await writer.read(TARGET) is not None
+    assert refused.value.code == "not_leading"
+    assert script.writes() == []
+
+
+async def test_who_only_meets_conflicts_is_told_in_time() -> None:
+    script = Script([found("7")], writes=[refusal(409, "Conflict")])
+    async with writing(script) as writer:
+        with pytest.raises(GnomonError) as refused:
+            await writer.settle(TARGET, label, "label it", patience_s=0.3)
+    assert (refused.value.status, refused.value.code) == (409, "kubernetes_conflict")
+    assert len(script.writes()) > 1
+
+
+@pytest.mark.parametrize(
+    ("answer", "status", "code", "hint"),
+    [
+        (refusal(401, "Unauthorized"), 503, "kubernetes_credentials", "KUBECONFIG"),
+        (refusal(403, "Forbidden"), 503, "kubernetes_denied", "kubectl apply -k deploy/openfaas"),
+        (Answer({"code": 403, "reason": "Forbidden", "message": "exceeded quota: cpu"}, 403), 503, "kubernetes_denied", "quota"),
+        (Answer({"code": 422, "message": "no", "details": {"causes": [{"field": "spec.x", "message": "bad"}]}}, 422),
+         400, "kubernetes_invalid", "spec.x: bad"),
+        (Answer(b"<html>proxy</html>", 413), 400, "kubernetes_invalid", "Correct"),
+    ],
+)  # fmt: skip
+async def test_what_cannot_succeed_is_told_once_with_what_to_do(answer: Answer, status: int, code: str, hint: str) -> None:
+    script = Script([found("7")], writes=[answer])
+    async with writing(script) as writer:
+        with pytest.raises(GnomonError) as refused:
+            await writer.settle(TARGET, label, "label it")
+    assert (refused.value.status, refused.value.code) == (status, code)
+    assert hint in refused.value.hint
+    assert len(script.writes()) == 1
+
+
+async def test_a_namespace_that_is_not_there_is_no_reason_to_try_again() -> None:
+    script = Script([refusal(404, "NotFound")], writes=[refusal(404, "NotFound")])
+    async with writing(script) as writer:
+        with pytest.raises(GnomonError) as refused:
+            await writer.settle(TARGET, lambda _: Create(pod("a", "")), "make it")
+    assert refused.value.code == "kubernetes_missing"
+    assert len(script.writes()) == 1
+
+
+def test_paths() -> None:
+    assert DEPLOYMENTS.path("fn", "a", "scale") == "/apis/apps/v1/namespaces/fn/deployments/a/scale"
+    assert DEPLOYMENTS.path() == "/apis/apps/v1/deployments"
+    assert NODES.path(None, "n/1") == "/api/v1/nodes/n%2F1"
+
+
+def test_nobody_there_is_unreachable(unused_tcp_port_host: str) -> None:
+    settings = client.Configuration()
+    settings.host, settings.retries = unused_tcp_port_host, False
+    api = Api(client.ApiClient(settings))
+    with pytest.raises(Unreachable):
+        api.call("GET", "/api")
+    api.close()
+
+
+@pytest.fixture
+def unused_tcp_port_host() -> str:
+    """An address where nobody listens: a port that was just ours."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        return f"http://127.0.0.1:{listener.getsockname()[1]}"
+
+
+async def test_one_attempt_tells_refusals_apart() -> None:
+    script = Script([found("7")], writes=[refusal(409, "Conflict")])
+    async with writing(script) as writer:
+        seen: Any = await writer.read(TARGET)
+        with pytest.raises(Refused) as refused:
+            await writer.write(TARGET, Delete(), seen)
+    assert refused.value.conflict

@@ -1,0 +1,284 @@
+"""Who may write, in virtual time: elections, renewals, and a process that was frozen."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from typing import Any
+
+import pytest
+
+from gnomon_core.clock import VirtualClock
+from gnomon_core.errors import GnomonError
+from gnomon_platforms.kubernetes.errors import Refused, Unreachable
+from gnomon_platforms.kubernetes.leader import Leader, Tenure
+from gnomon_platforms.kubernetes.resources import LEASES
+from gnomon_platforms.kubernetes.terms import LeaseRecord, LeaseTiming, Observer
+from gnomon_platforms.kubernetes.writes import Replace, Target, Writer
+
+LEASE = Target(LEASES, "openfaas", "gnomon")
+
+
+class Machine:
+    """A boot-time clock that a test moves, alone of all clocks when a process is frozen."""
+
+    def __init__(self) -> None:
+        self.now_s = 1000.0
+
+    def __call__(self) -> float:
+        return self.now_s
+
+
+class Leases:
+    """The API server's side: one Lease, with versions. Writes during `lost_answers` are carried out unheard."""
+
+    def __init__(self) -> None:
+        self.document: dict[str, Any] | None = None
+        self.away = False
+        self.lost_answers = 0
+        self.written: list[str] = []
+        self.version = 0
+
+    def call(self, method: str, path: str, **request: Any) -> dict[str, Any]:
+        if request["fence"] is not None:
+            request["fence"]()
+        if self.away:
+            raise Unreachable("nobody answers")
+        if method == "GET":
+            if self.document is None:
+                raise Refused(404, "NotFound", path)
+            return self.document
+        body = request["body"]
+        if method == "POST" and self.document is not None:
+            raise Refused(409, "AlreadyExists", path)
+        if method == "PUT" and (self.document is None or body["metadata"]["resourceVersion"] != str(self.version)):
+            raise Refused(409, "Conflict", path)
+        self.version += 1
+        self.document = {**body, "metadata": {**body["metadata"], "uid": "u", "resourceVersion": str(self.version)}}
+        self.written.append(body["spec"]["holderIdentity"])
+        if self.lost_answers:
+            self.lost_answers -= 1
+            raise Unreachable("no answer")
+        return self.document
+
+
+class Candidate:
+    """A process: a leader with its tenure, and what became of it."""
+
+    def __init__(self, name: str, leases: Leases, boot_s: Machine) -> None:
+        self.gone: list[str] = []
+        self.tenure = Tenure(self.gone.append, boot_s)
+        clock = VirtualClock()
+        unfenced: Any = leases
+        self.renewals = Writer(unfenced, clock, random.Random(1))
+        self.writes = Writer(unfenced, clock, random.Random(1), self.tenure.check)
+        self.leader = Leader(self.renewals, LEASE, name, self.tenure, clock, boot_s=boot_s)
+
+
+@pytest.fixture
+def machine() -> Machine:
+    return Machine()
+
+
+@pytest.fixture
+def leases() -> Leases:
+    return Leases()
+
+
+async def test_the_first_candidate_leads_and_the_second_waits(leases: Leases, machine: Machine) -> None:
+    first, second = Candidate("first", leases, machine), Candidate("second", leases, machine)
+    await first.leader.attempt()
+    await second.leader.attempt()
+    assert (first.tenure.leading, second.tenure.leading) == (True, False)
+    assert first.tenure.epoch == 1
+    first.tenure.check()
+    with pytest.raises(GnomonError) as refused:
+        second.tenure.check()
+    assert refused.value.code == "not_leading"
+    # Who never led need not be gone.
+    assert second.gone == []
+
+
+async def test_a_leader_that_renews_stays_and_keeps_its_epoch(leases: Leases, machine: Machine) -> None:
+    first, second = Candidate("first", leases, machine), Candidate("second", leases, machine)
+    for _ in range(20):
+        await first.leader.attempt()
+        await second.leader.attempt()
+        machine.now_s += 2.0
+    assert first.tenure.leading
+    assert (first.tenure.epoch, set(leases.written)) == (1, {"first"})
+
+
+async def test_a_silent_leader_is_succeeded_after_the_lease_and_under_a_larger_epoch(leases: Leases, machine: Machine) -> None:
+    first, second = Candidate("first", leases, machine), Candidate("second", leases, machine)
+    await first.leader.attempt()
+    machine.now_s += 1.0
+    await second.leader.attempt()  # sees the renewal now: its 15 s begin
+    machine.now_s += 14.9
+    await second.leader.attempt()
+    assert not second.tenure.leading
+    machine.now_s += 0.1
+    await second.leader.attempt()
+    assert second.tenure.leading
+    assert second.tenure.epoch == 2
+
+
+async def test_no_two_may_write_at_any_time(leases: Leases, machine: Machine) -> None:
+    # Chance decides who gets a turn, how long it takes and who is cut off; at no moment may two write.
+    chance = random.Random(7)
+    candidates = [Candidate(f"c{number}", leases, machine) for number in range(3)]
+    epochs: list[int] = []
+    for _ in range(600):
+        machine.now_s += chance.choice([0.1, 0.5, 2.0, 6.0])
+        leases.away = chance.random() < 0.3
+        await chance.choice(candidates).leader.attempt()
+        leading = [candidate for candidate in candidates if candidate.tenure.leading]
+        assert len(leading) <= 1
+        if leading and (not epochs or epochs[-1] != leading[0].tenure.epoch):
+            epochs.append(leading[0].tenure.epoch)
+    assert len(epochs) > 5
+    assert epochs == sorted(set(epochs))
+
+
+async def test_a_frozen_leader_writes_nothing_when_it_goes_on(leases: Leases, machine: Machine) -> None:
+    first = Candidate("first", leases, machine)
+    await first.leader.attempt()
+    before = list(leases.written)
+    machine.now_s += 10.0  # stopped for as long; its other clocks stand still
+    pod = Target(LEASES, "openfaas", "another")
+    with pytest.raises(GnomonError):
+        await first.writes.settle(pod, lambda _: None if leases.document is None else _renamed(leases.document), "write it")
+    assert leases.written == before
+    assert first.gone == ["the Lease was not renewed in time; another process leads from now on"]
+
+
+def _renamed(document: dict[str, Any]) -> Any:
+    return Replace({**document, "spec": {**document["spec"], "holderIdentity": "written by a frozen leader"}})
+
+
+async def test_the_time_runs_from_when_a_renewal_was_sent(leases: Leases, machine: Machine) -> None:
+    first = Candidate("first", leases, machine)
+    answer = leases.call
+
+    def slow(method: str, path: str, **request: Any) -> dict[str, Any]:
+        result = answer(method, path, **request)
+        machine.now_s += 0.0 if method == "GET" else 4.0
+        return result
+
+    leases.call = slow  # type: ignore[method-assign]
+    await first.leader.attempt()
+    machine.now_s += 5.9
+    assert first.tenure.leading
+    machine.now_s += 0.1
+    assert not first.tenure.leading
+
+
+async def test_a_renewal_that_was_frozen_on_its_way_back_is_too_late(leases: Leases, machine: Machine) -> None:
+    first = Candidate("first", leases, machine)
+    await first.leader.attempt()
+    answer = leases.call
+
+    def frozen(method: str, path: str, **request: Any) -> dict[str, Any]:
+        result = answer(method, path, **request)
+        machine.now_s += 60.0
+        return result
+
+    leases.call = frozen  # type: ignore[method-assign]
+    await first.leader.attempt()
+    assert len(first.gone) == 1
+    assert not first.tenure.leading
+
+
+async def test_a_server_that_is_away_ends_the_leader_in_time(leases: Leases, machine: Machine) -> None:
+    first = Candidate("first", leases, machine)
+    await first.leader.attempt()
+    leases.away = True
+    for _ in range(4):
+        machine.now_s += 2.0
+        await first.leader.attempt()
+    assert first.tenure.leading
+    machine.now_s += 2.0
+    await first.leader.attempt()
+    assert len(first.gone) == 1
+
+
+async def test_a_renewal_whose_answer_was_lost_is_read_and_counted_from_the_next(leases: Leases, machine: Machine) -> None:
+    first = Candidate("first", leases, machine)
+    await first.leader.attempt()
+    machine.now_s += 2.0
+    leases.lost_answers = 1
+    await first.leader.attempt()
+    machine.now_s += 2.0
+    await first.leader.attempt()
+    assert first.gone == []
+    machine.now_s += 9.9
+    assert first.tenure.leading
+    assert first.tenure.epoch == 1
+
+
+async def test_a_leader_that_sees_another_holder_is_gone_at_once(leases: Leases, machine: Machine) -> None:
+    first = Candidate("first", leases, machine)
+    await first.leader.attempt()
+    assert leases.document is not None
+    leases.version += 1
+    leases.document = {
+        "metadata": {**leases.document["metadata"], "resourceVersion": str(leases.version)},
+        "spec": {**leases.document["spec"], "holderIdentity": "by hand"},
+    }
+    machine.now_s += 2.0
+    await first.leader.attempt()  # its renewal is refused …
+    await first.leader.attempt()  # … and then it looks
+    assert len(first.gone) == 1
+    assert "by hand" in first.gone[0]
+
+
+async def test_a_leader_that_stops_hands_over_without_a_wait(leases: Leases, machine: Machine) -> None:
+    first, second = Candidate("first", leases, machine), Candidate("second", leases, machine)
+    await first.leader.attempt()
+    await second.leader.attempt()
+    await first.leader.release()
+    await second.leader.attempt()
+    assert second.tenure.leading
+    assert second.tenure.epoch == 2
+    machine.now_s += 60.0
+    first.tenure.watch()
+    assert first.gone == []
+
+
+async def test_a_lease_that_was_deleted_goes_on_counting(leases: Leases, machine: Machine) -> None:
+    first, second = Candidate("first", leases, machine), Candidate("second", leases, machine)
+    await first.leader.attempt()
+    await second.leader.attempt()
+    leases.document = None
+    await second.leader.attempt()
+    assert second.tenure.epoch == 2
+
+
+async def test_run_stands_until_it_is_cancelled(leases: Leases, machine: Machine) -> None:
+    clock = VirtualClock()
+    store: Any = leases
+    tenure = Tenure(lambda _: None, machine)
+    leader = Leader(Writer(store, clock, random.Random(1)), LEASE, "first", tenure, clock, boot_s=machine)
+    task = asyncio.create_task(leader.run())
+    async with asyncio.timeout(30.0):
+        await leader.leading.wait()
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert tenure.leading
+
+
+def test_times_that_cannot_work_are_refused() -> None:
+    with pytest.raises(GnomonError) as refused:
+        LeaseTiming(duration_s=10, renew_deadline_s=10.0)
+    assert refused.value.code == "lease_timing"
+
+
+def test_how_long_a_holder_is_silent_is_measured_by_who_looks() -> None:
+    observer = Observer()
+    observer.see(LeaseRecord("other", 15.0, 3, "7"), 100.0)
+    assert not observer.may_take("me", 114.9)
+    observer.see(LeaseRecord("other", 15.0, 3, "8"), 114.9)
+    assert not observer.may_take("me", 129.8)
+    assert observer.may_take("me", 129.9)
+    assert observer.transitions_if_taken("me") == 4

@@ -1,0 +1,293 @@
+"""A function's objects: what users of OpenFaaS find in the cluster, and what Pod Security asks of pods."""
+
+import base64
+import json
+from typing import Any
+
+import pytest
+
+from gnomon_core.errors import GnomonError
+from gnomon_core.functions import FunctionKey, FunctionSpec, read_deployment
+from gnomon_platforms.kubernetes.objects.functions import deployed_function, function_status
+from gnomon_platforms.kubernetes.objects.manifests import batch_token, deployment, owned_by, released, secret, service
+from gnomon_platforms.kubernetes.objects.names import check_labels
+from gnomon_platforms.kubernetes.objects.placing import affinity_to, read_constraints
+from gnomon_platforms.kubernetes.objects.pod_template import PodOptions
+from gnomon_platforms.kubernetes.objects.pods import pod_facts
+from gnomon_platforms.kubernetes.objects.quantities import cpu_quantity, memory_quantity
+
+OPTIONS = PodOptions()
+
+
+def spec_of(**fields: Any) -> FunctionSpec:
+    return read_deployment({"service": "figlet", "image": "ghcr.io/openfaas/figlet:1", **fields})
+
+
+def pod_of(**fields: Any) -> dict[str, Any]:
+    manifest = deployment(spec_of(**fields), 3, OPTIONS)
+    pod: dict[str, Any] = manifest["spec"]["template"]["spec"]
+    return pod
+
+
+def test_the_deployment_is_found_by_the_functions_name_and_label() -> None:
+    sent = spec_of(labels={"team": "vision"}, annotations={"gnomon/autoscaler": "kpa"})
+    made = deployment(sent, 3, OPTIONS)
+    assert (made["metadata"]["name"], made["metadata"]["namespace"]) == ("figlet", "openfaas-fn")
+    assert made["metadata"]["labels"] == {
+        "team": "vision",
+        "faas_function": "figlet",
+        "gnomon/managed": "true",
+        "gnomon/version": "3",
+    }
+    assert made["metadata"]["annotations"]["gnomon/autoscaler"] == "kpa"
+    pods = made["spec"]["template"]["metadata"]
+    assert made["spec"]["selector"]["matchLabels"].items() <= pods["labels"].items()
+    assert pods["annotations"] == {"gnomon/autoscaler": "kpa"}
+    assert made["spec"]["replicas"] == 0
+
+
+def test_pods_fit_what_pod_security_calls_restricted() -> None:
+    # https://kubernetes.io/docs/concepts/security/pod-security-standards, each row of "restricted".
+    pod = pod_of(secrets=["key"])
+    [container] = pod["containers"]
+    assert not {"hostNetwork", "hostPID", "hostIPC", "initContainers"} & pod.keys()
+    assert {kind for volume in pod["volumes"] for kind in volume.keys() - {"name"}} <= {"emptyDir", "projected", "secret", "csi"}
+    assert pod["securityContext"]["runAsNonRoot"] is True
+    assert pod["securityContext"]["runAsUser"] > 0
+    assert pod["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
+    assert container["securityContext"]["allowPrivilegeEscalation"] is False
+    assert container["securityContext"]["capabilities"] == {"drop": ["ALL"]}
+    assert "privileged" not in container["securityContext"]
+    assert not any("hostPort" in port for port in container["ports"])
+
+
+def test_pods_have_no_token_and_a_root_that_cannot_be_written_unless_asked_for() -> None:
+    assert pod_of()["automountServiceAccountToken"] is False
+    [container] = pod_of()["containers"]
+    assert container["securityContext"]["readOnlyRootFilesystem"] is True
+    assert {"name": "tmp", "mountPath": "/tmp"} in container["volumeMounts"]
+    [loose] = pod_of(readOnlyRootFilesystem=False)["containers"]
+    assert loose["securityContext"]["readOnlyRootFilesystem"] is False
+
+
+def test_secrets_and_the_batch_token_are_files_where_openfaas_has_them() -> None:
+    pod = pod_of(secrets=["key", "cert"])
+    [mount] = [one for one in pod["containers"][0]["volumeMounts"] if one["name"] == "secrets"]
+    assert mount == {"name": "secrets", "mountPath": "/var/openfaas/secrets", "readOnly": True}
+    [volume] = [one for one in pod["volumes"] if one["name"] == "secrets"]
+    assert [source["secret"]["name"] for source in volume["projected"]["sources"]] == ["key", "cert", "figlet.gnomon"]
+    token = batch_token(FunctionKey("figlet"), "t0ken")
+    assert token["metadata"]["name"] == "figlet.gnomon"
+    assert base64.b64decode(token["data"]["gnomon-batch-token"]) == b"t0ken"
+
+
+def test_a_secret_has_one_entry_of_its_own_name_and_any_bytes() -> None:
+    made = secret(FunctionKey("key", "staging"), b"\x00\xff")
+    assert (made["metadata"]["name"], made["metadata"]["namespace"]) == ("key", "staging")
+    assert base64.b64decode(made["data"]["key"]) == b"\x00\xff"
+    with pytest.raises(GnomonError) as refused:
+        secret(FunctionKey("key"), b"x" * 2**21)
+    assert refused.value.code == "secret_too_large"
+
+
+def test_probes_follow_the_workload_contract_and_its_annotations() -> None:
+    [container] = pod_of()["containers"]
+    assert container["startupProbe"]["httpGet"]["path"] == container["livenessProbe"]["httpGet"]["path"] == "/_/health"
+    assert container["readinessProbe"]["httpGet"]["path"] == "/_/ready"
+    [other] = pod_of(annotations={"com.openfaas.ready.http.path": "/up"})["containers"]
+    assert other["readinessProbe"]["httpGet"]["path"] == "/up"
+    with pytest.raises(GnomonError, match="begins with"):
+        pod_of(annotations={"com.openfaas.ready.http.path": "up"})
+
+
+def test_what_is_in_flight_has_its_time_when_a_pod_ends() -> None:
+    assert pod_of()["terminationGracePeriodSeconds"] == 35
+    assert pod_of(annotations={"gnomon/deadline-ms": "2500"})["terminationGracePeriodSeconds"] == 8
+    assert pod_of(envVars={"write_timeout": "2m"})["terminationGracePeriodSeconds"] == 125
+
+
+def test_the_users_variables_win_and_the_process_has_its_own_field() -> None:
+    pod = pod_of(envProcess="python3 index.py", envVars={"fprocess": "cat", "GNOMON_CORES": "9", "mode": "http"})
+    variables = {one["name"]: one["value"] for one in pod["containers"][0]["env"]}
+    assert variables["fprocess"] == "python3 index.py"
+    assert (variables["GNOMON_CORES"], variables["mode"]) == ("9", "http")
+    assert variables["GNOMON_FUNCTION"] == "figlet.openfaas-fn"
+
+
+@pytest.mark.parametrize(
+    ("fields", "expected"),
+    [
+        pytest.param({}, {"requests": {"cpu": "100m"}}, id="a function without sizes may use what is free"),
+        pytest.param(
+            {"limits": {"memory": "128Mi", "cpu": "500m"}},
+            {"requests": {"cpu": "500m"}, "limits": {"memory": "128Mi", "cpu": "500m"}},
+            id="limits stay as written",
+        ),
+        pytest.param(
+            {"requests": {"cpu": "0.5", "memory": "5Mi"}}, {"requests": {"cpu": "0.5", "memory": "5Mi"}}, id="requests too"
+        ),
+        pytest.param(
+            {"annotations": {"gnomon/cores": "2"}},
+            {"requests": {"cpu": "2"}, "limits": {"cpu": "2"}},
+            id="cores are had and kept",
+        ),
+        pytest.param(
+            {"limits": {"memory": "128MB"}}, {"requests": {"cpu": "100m"}, "limits": {"memory": "125000Ki"}}, id="128MB"
+        ),
+        pytest.param(
+            {"limits": {"nvidia.com/gpu": "1"}}, {"requests": {"cpu": "100m"}, "limits": {"nvidia.com/gpu": "1"}}, id="a device"
+        ),
+    ],
+)
+def test_requests_and_limits(fields: dict[str, Any], expected: dict[str, Any]) -> None:
+    assert pod_of(**fields)["containers"][0]["resources"] == expected
+
+
+def test_quantities_are_exact_in_the_largest_unit() -> None:
+    assert [cpu_quantity(cores) for cores in (2.0, 0.1, 1.25, 0.00001)] == ["2", "100m", "1250m", "1m"]
+    assert [memory_quantity(amount) for amount in (2**27, 5 * 2**30, 1000, 0)] == ["128Mi", "5Gi", "1000", "0"]
+
+
+def test_constraints_become_selectors_affinity_and_tolerations() -> None:
+    fields = read_constraints(
+        ["zone=a", "disk == ssd", "arch!=arm64", "tolerate:gpu:NoSchedule", "tolerate:team=vision"]
+    ).fields()
+    assert fields["nodeSelector"] == {"zone": "a", "disk": "ssd"}
+    terms = fields["affinity"]["nodeAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]["nodeSelectorTerms"]
+    assert terms == [{"matchExpressions": [{"key": "arch", "operator": "NotIn", "values": ["arm64"]}]}]
+    assert fields["tolerations"] == [
+        {"key": "gpu", "operator": "Exists", "effect": "NoSchedule"},
+        {"key": "team", "operator": "Equal", "value": "vision"},
+    ]
+
+
+@pytest.mark.parametrize("text", ["", "zone", "=a", "zone=", "not a key=1", "tolerate:", "tolerate:gpu:Sometimes"])
+def test_a_constraint_that_cannot_be_read_is_refused_with_the_forms(text: str) -> None:
+    with pytest.raises(GnomonError) as refused:
+        read_constraints([text])
+    assert (refused.value.status, refused.value.code) == (400, "invalid_constraint")
+    assert "label=value" in refused.value.hint
+
+
+def test_an_affinity_to_a_node_only_narrows_what_is_there() -> None:
+    before = pod_of(constraints=["arch!=arm64"])
+    terms = affinity_to("node-1", before)["nodeAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]["nodeSelectorTerms"]
+    assert [one["operator"] for one in terms[0]["matchExpressions"]] == ["NotIn", "In"]
+    [alone] = affinity_to("node-1", {})["nodeAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]["nodeSelectorTerms"]
+    assert alone == {"matchExpressions": [{"key": "kubernetes.io/hostname", "operator": "In", "values": ["node-1"]}]}
+
+
+def test_pods_are_gated_only_where_placing_is_ours() -> None:
+    assert pod_of()["schedulingGates"] == [{"name": "gnomon/placement"}]
+    ungated = deployment(spec_of(), 1, PodOptions(place=False))["spec"]["template"]["spec"]
+    assert "schedulingGates" not in ungated
+
+
+@pytest.mark.parametrize(
+    "labels",
+    [{"team": "a b"}, {"team": "x" * 64}, {"no key!": "a"}, {"gnomon/version": "1"}],
+    ids=["space", "long", "key", "ours"],
+)
+def test_labels_that_kubernetes_would_refuse_are_refused_with_their_name(labels: dict[str, str]) -> None:
+    with pytest.raises(GnomonError) as refused:
+        check_labels(labels)
+    assert refused.value.status == 400
+    assert next(iter(labels)) in refused.value.message
+
+
+def test_more_annotations_than_kubernetes_keeps_are_refused() -> None:
+    with pytest.raises(GnomonError) as refused:
+        deployment(spec_of(annotations={"note": "x" * 200_000}), 1, OPTIONS)
+    assert refused.value.code == "deployment_too_large"
+
+
+def test_the_service_leads_to_the_functions_pods() -> None:
+    made, pods = service(spec_of()), deployment(spec_of(), 1, OPTIONS)["spec"]["template"]
+    assert made["spec"]["selector"].items() <= pods["metadata"]["labels"].items()
+    assert made["spec"]["ports"][0]["targetPort"] == pods["spec"]["containers"][0]["ports"][0]["name"]
+
+
+def test_what_a_deployment_owns_goes_with_it_and_a_released_pod_leaves_its_selector() -> None:
+    owner = deployment(spec_of(), 1, OPTIONS)
+    owner["metadata"]["uid"] = "u-1"
+    reference = owned_by(service(spec_of()), owner)["metadata"]["ownerReferences"]
+    assert reference == [
+        {
+            "apiVersion": "apps/v1",
+            "kind": "Deployment",
+            "name": "figlet",
+            "uid": "u-1",
+            "controller": False,
+            "blockOwnerDeletion": False,
+        }
+    ]
+    patch = released(owner)
+    labels = {**owner["spec"]["template"]["metadata"]["labels"], **patch["metadata"]["labels"]}
+    assert not owner["spec"]["selector"]["matchLabels"].items() <= labels.items()
+    assert labels["faas_function"] == "figlet"
+    assert patch["metadata"]["ownerReferences"] == reference
+
+
+def test_a_function_comes_back_from_its_deployment_as_it_was_sent() -> None:
+    sent = spec_of(
+        envProcess="cat",
+        envVars={"a": "b"},
+        labels={"team": "x"},
+        annotations={"topic": '{"a":\n 1}'},
+        limits={"memory": "5Mi"},
+        secrets=["key"],
+    )
+    document = deployment(sent, 7, OPTIONS, replicas=2)
+    document["metadata"] |= {"uid": "u", "resourceVersion": "9", "creationTimestamp": "2026-11-21T10:00:00Z", "generation": 2}
+    found = deployed_function(json.loads(json.dumps(document)))
+    assert found is not None
+    assert found.spec == sent
+    assert found.spec.raw == sent.raw
+    assert (found.version, found.template_version, found.replicas, found.ours) == (7, 7, 2, True)
+    assert found.created_at == 1795255200.0
+
+
+def test_a_deployment_of_other_software_is_read_from_its_template() -> None:
+    container = {
+        "name": "nodeinfo",
+        "image": "ghcr.io/openfaas/nodeinfo:1",
+        "env": [{"name": "fprocess", "value": "node main.js"}, {"name": "mode", "value": "http"}],
+        "resources": {"limits": {"memory": "40Mi"}},
+        "securityContext": {"readOnlyRootFilesystem": True},
+    }
+    projected = {"name": "nodeinfo-projected-secrets", "projected": {"sources": [{"secret": {"name": "key"}}]}}
+    pod = {"containers": [container], "nodeSelector": {"zone": "a"}, "volumes": [projected]}
+    document = {
+        "metadata": {"name": "nodeinfo", "namespace": "openfaas-fn", "labels": {"faas_function": "nodeinfo"}, "annotations": {}},
+        "spec": {"template": {"metadata": {"labels": {"faas_function": "nodeinfo"}}, "spec": pod}},
+    }
+    found = deployed_function(document)
+    assert found is not None
+    assert not found.ours
+    assert found.replicas == 1
+    assert found.spec.env_process == "node main.js"
+    assert found.spec.environment == {"mode": "http"}
+    assert (found.spec.secrets, found.spec.constraints) == (("key",), ("zone=a",))
+    assert found.spec.memory_bytes == 40 * 2**20
+    assert (
+        deployed_function({**document, "metadata": {"name": "nginx"}, "spec": {"template": {"metadata": {}, "spec": pod}}})
+        is None
+    )
+
+
+def test_a_status_has_the_fields_that_were_sent_and_no_others() -> None:
+    document = deployment(spec_of(envProcess="cat", limits={"memory": "5Mi"}), 1, OPTIONS, replicas=3)
+    found = deployed_function(document)
+    assert found is not None
+    ready = {"phase": "Running", "podIP": "10.0.0.1", "conditions": [{"type": "ContainersReady", "status": "True"}]}
+    serving = [pod_facts({"metadata": {"name": "a"}, "status": ready}), pod_facts({"metadata": {"name": "b"}, "status": {}})]
+    assert function_status(found, serving) == {
+        "name": "figlet",
+        "image": "ghcr.io/openfaas/figlet:1",
+        "namespace": "openfaas-fn",
+        "envProcess": "cat",
+        "limits": {"memory": "5Mi"},
+        "labels": {"faas_function": "figlet"},
+        "replicas": 3,
+        "availableReplicas": 1,
+    }
