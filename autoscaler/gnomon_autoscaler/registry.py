@@ -17,6 +17,8 @@ from gnomon_autoscaler.by_count import ByCount
 from gnomon_autoscaler.counting import CountPolicy
 from gnomon_autoscaler.policies import asyfunc, hpa, kpa, openfaas, rates
 from gnomon_autoscaler.policies.fixed import Fixed
+from gnomon_autoscaler.policies.mark import Mark
+from gnomon_autoscaler.policies.target_tracking import TargetTracking
 from gnomon_autoscaler.wrappers import DownDelay, RateLimit, standard
 from gnomon_core.errors import bad_request
 from gnomon_core.profiles import ModelProfile
@@ -81,9 +83,16 @@ BUILT_IN: Policies = MappingProxyType(
         "k-lv": counted(lambda _: rates.k_last_value(), "For 1.5 × the rate of the last 30 s (AsyFunc, section 2)."),
         "kpa": counted(_kpa, "Concurrency or requests per second in a stable and a panic window, as Knative does it."),
         "lv": counted(lambda _: rates.last_value(), "For the rate of the last 30 s (AsyFunc, section 2)."),
+        "mark": Offer(
+            lambda _: Mark(), "For a predicted rate, so that bursts overflow to functions where a platform has some (MArk)."
+        ),
         "od": counted(lambda _: rates.on_demand(), "For the rate of the last second, on demand (AsyFunc, section 2)."),
         "openfaas": counted(
             openfaas.openfaas, "OpenFaaS's alert above 5 requests/s, or its formula where com.openfaas.scale.type is set."
+        ),
+        "target-tracking": counted(
+            lambda _: TargetTracking(),
+            "Requests per instance and minute against 60 × gnomon/target-rps, as Amazon SageMaker does it.",
         ),
     }
 )

@@ -71,6 +71,8 @@ class Runner:
         self._origin_s = origin_s
         self.state = PolicyState()
         self.desired: int | None = None
+        self.overflow = 0.0
+        """The share of the requests to come that the last decision leaves to functions on demand."""
         self.policy_name = ""
         self.held_back = ""
         """Why the last decision is carried out in part only: its function does not start. Empty if all of it is."""
@@ -140,7 +142,7 @@ class Runner:
             return Decision((), f"{asked.policy.name} is not the policy any more; its answer is not used", self.desired)
         self._failures = 0
         self.state = state
-        self.desired = decision.desired
+        self.desired, self.overflow = decision.desired, decision.overflow
         return self._restrained(asked.seen.now_s, replace(decision, reason=self._instead + decision.reason))
 
     def fail(self, error: str) -> Decision:
@@ -195,7 +197,7 @@ class Runner:
 
     def _choose(self, settings: Settings) -> None:
         self._settings = settings
-        self._failures, self._instead = 0, ""
+        self._failures, self._instead, self.overflow = 0, "", 0.0
         try:
             self._policy = scaling_policy(settings.autoscaler, settings, self._policies)
         except Exception as error:  # noqa: BLE001 - a third party's maker may raise anything
@@ -208,7 +210,7 @@ class Runner:
     def _fall_back(self, why: str, settings: Settings) -> None:
         self._policy = BUILT_IN["fixed"].make(settings)
         self.policy_name = self._policy.name
-        self.state = PolicyState()
+        self.state, self.overflow = PolicyState(), 0.0
         self._instead = f"{why}: "
         # A faulty policy must not take instances away: what it had wished for last is held, as if an operator asked.
         self._requested = self.desired

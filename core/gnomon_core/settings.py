@@ -63,12 +63,15 @@ class Settings:
     cores: int = 1
     memory_mb: int | None = None
     max_cores: int = 16
+    plan_cores: str = "fixed"
     deadline_s: float = 30.0
     queue_max_requests: int = 1024
     queue_max_bytes: int = 256 * 2**20
     target_concurrency: float = 1.0
     target_rps: float | None = None
     target_cpu_percent: float = 80.0
+    scale_out_cooldown_s: float = 300.0
+    scale_in_cooldown_s: float = 300.0
     alpha: float = 0.8
     beta: float = 0.6
     gamma: float = 1.0
@@ -142,13 +145,16 @@ TABLE: tuple[Setting, ...] = (
     Setting("gnomon/cores", "cores", _integer(1, 1024), "a whole number from 1 to 1024", "cores of one instance"),
     Setting("gnomon/memory-mb", "memory_mb", _integer(128, 10_240), "megabytes from 128 to 10240", "memory size on Lambda, instead of what the cores bring"),
     Setting("gnomon/max-cores", "max_cores", _integer(1, 1024), "a whole number from 1 to 1024", "the bound C_max"),
+    Setting("gnomon/plan-cores", "plan_cores", _choice("any", "fixed"), "any or fixed", "whether plans choose an instance's cores, of the profile's up to gnomon/max-cores, or keep gnomon/cores (batch, batch+)"),
     Setting("gnomon/deadline-ms", "deadline_s", _number(1, 8.64e7, scale=1e-3), "milliseconds from 1 to 86400000", "default deadline of a request"),
     Setting("gnomon/queue-max-requests", "queue_max_requests", _integer(1, 10**6), "a whole number from 1 to 1000000", "requests that may wait"),
     Setting("gnomon/queue-max-bytes", "queue_max_bytes", _integer(1, 2**40), "bytes > 0", "bytes of bodies that may wait"),
     Setting("gnomon/target-concurrency", "target_concurrency", _number(0.01, 1e6), "a number > 0", "requests in the system per instance (kpa)"),
-    Setting("gnomon/target-rps", "target_rps", _number(0.01, 1e9), "a number > 0", "requests per second per instance (kpa); replaces concurrency"),
+    Setting("gnomon/target-rps", "target_rps", _number(0.01, 1e9), "a number > 0", "requests per second per instance (kpa, where it replaces concurrency; target-tracking)"),
     Setting("gnomon/target-cpu-percent", "target_cpu_percent", _number(1, 100), "a percentage from 1 to 100", "CPU per instance (hpa)"),
-    Setting("gnomon/alpha", "alpha", _number(0.01, 1), "a number > 0 and <= 1", "share of the Bodies' rate above which there are more (asyfunc)"),
+    Setting("gnomon/scale-out-cooldown", "scale_out_cooldown_s", parse_duration_s, "a duration such as 5m", "time from one growth to the next, unless that is larger (target-tracking)"),
+    Setting("gnomon/scale-in-cooldown", "scale_in_cooldown_s", parse_duration_s, "a duration such as 5m", "time from one shrinking to the next (target-tracking)"),
+    Setting("gnomon/alpha", "alpha", _number(0.01, 1), "a number > 0 and <= 1", "share of the Bodies' rate above which there are more (asyfunc, mark)"),
     Setting("gnomon/beta", "beta", _number(0, 1), "a number from 0 to 1, below gnomon/alpha", "share below which there are fewer (asyfunc)"),
     Setting("gnomon/gamma", "gamma", _number(0.1, 10), "a number from 0.1 to 10", "share of the rate above which a burst gets Shadows (asyfunc)"),
     Setting("gnomon/kappa", "kappa", _number(1e-6, 1e6), "cores per GMAC > 0", "what memory is worth beside cores (asyfunc); default: what the profile and the objective say"),

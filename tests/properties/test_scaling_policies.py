@@ -21,7 +21,7 @@ from gnomon_core.settings import ScaleSettings, Settings
 LOADS = st.floats(0, 1000, allow_nan=False)
 BINS = 140
 # What their docstrings promise: from the same state, more load never asks for fewer. The rate policies with batches of one.
-MONOTONE = ("fixed", "hpa", "k-lv", "kpa", "lv", "od", "openfaas")
+MONOTONE = ("fixed", "hpa", "k-lv", "kpa", "lv", "mark", "od", "openfaas", "target-tracking")
 
 
 @st.composite

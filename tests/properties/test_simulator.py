@@ -17,7 +17,7 @@ from gnomon_simulator.simulation import simulate
 from gnomon_simulator.streams import stream
 
 NODES = [NodePlan("node-1", 4), NodePlan("node-2", 2)]
-AUTOSCALERS = ("fixed", "od", "lv", "k-lv", "kpa", "openfaas", "hpa")
+AUTOSCALERS = ("fixed", "od", "lv", "k-lv", "kpa", "openfaas", "hpa", "mark", "target-tracking")
 SCHEDULERS = ("adaptive", "adaptive-paper", "fixed", "immediate")
 
 

@@ -1,0 +1,138 @@
+"""`target-tracking`: Amazon SageMaker's autoscaling of an endpoint, by invocations per instance and minute.
+
+A figure a minute: the requests of that minute, divided by the instances in service. Three of them in a row above the target make
+it grow, fifteen below 90 % of the target make it shrink, both to instances × figure / target; these are the alarms that AWS
+creates. The target is 60 × `gnomon/target-rps`; where that is not set, half of what one instance sustains, the share with which
+AWS's guide to load tests begins.
+
+For `gnomon/scale-out-cooldown` after growing by n it grows again only by a step of more than n, of which what still starts is
+a part. For `gnomon/scale-in-cooldown` after shrinking it shrinks no further; growing ends that time. Both are 300 s.
+
+Example: 2 instances with a target of 600 are sent 1,800 a minute, 900 each: after three minutes there are 2 × 900 / 600 = 3.
+docs/decisions/0023-baselines-of-batch.md has more.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from gnomon_autoscaler.counting import Memory, Wish, count_in, moment, whole
+from gnomon_autoscaler.policies.capacity import capacity
+from gnomon_core.scaling import Observation
+
+MINUTE_S = 60.0
+ABOVE = 3
+BELOW = 15
+SLACK = 0.9
+"""Between this share of the target and the target nothing happens."""
+SAFETY = 0.5
+_TOLERANCE_S = 1e-6
+
+
+@dataclass(frozen=True, slots=True)
+class _Kept:
+    """How many there are to be; figures in a row above and below; the last figure, growth and its step, and shrinking."""
+
+    count: int
+    above: int = 0
+    below: int = 0
+    minute_at_s: float | None = None
+    grown_at_s: float | None = None
+    step: int = 0
+    shrunk_at_s: float | None = None
+
+    @staticmethod
+    def of(seen: Observation, memory: Memory) -> _Kept:
+        """As it was remembered, within the bounds; an operator's number is where it goes on from."""
+        count, minute_at_s, scale = count_in(memory, "count"), moment(memory, "minute_at_s"), seen.settings.scale
+        if count is None or seen.requested is not None:
+            count = len(seen.live) if seen.requested is None else seen.requested
+            return _Kept(max(1, count), minute_at_s=seen.now_s if minute_at_s is None else minute_at_s)
+        return _Kept(
+            min(max(1, scale.min, count), scale.max),
+            count_in(memory, "above") or 0,
+            count_in(memory, "below") or 0,
+            minute_at_s,
+            moment(memory, "grown_at_s"),
+            count_in(memory, "step") or 0,
+            moment(memory, "shrunk_at_s"),
+        )
+
+    def wish(self, reason: str) -> Wish:
+        memory: Memory = {
+            "count": self.count, "above": self.above, "below": self.below, "minute_at_s": self.minute_at_s,
+            "grown_at_s": self.grown_at_s, "step": self.step, "shrunk_at_s": self.shrunk_at_s,
+        }  # fmt: skip
+        return Wish(self.count, f"{reason}: {self.count}", memory)
+
+
+@dataclass(frozen=True, slots=True)
+class TargetTracking:
+    """Invocations per instance and minute against their target. From the same memory, more load never asks for fewer."""
+
+    name: str = "target-tracking"
+    version: int = 1
+    period_s: float = MINUTE_S
+    default_scheduler: str = "immediate"
+
+    def wish(self, seen: Observation, memory: Memory) -> Wish:
+        kept = _Kept.of(seen, memory)
+        if kept.minute_at_s is not None and 0.0 <= seen.now_s - kept.minute_at_s < MINUTE_S - _TOLERANCE_S:
+            return kept.wish("within the minute")
+        target = _target(seen)
+        if target is None:
+            return replace(kept, minute_at_s=seen.now_s).wish("no gnomon/target-rps, and latency is not known yet")
+        return _by_figure(kept, target, seen)
+
+
+def _by_figure(kept: _Kept, target: float, seen: Observation) -> Wish:
+    """What the figure of the minute that has just ended leads to."""
+    there = max(1, len(seen.ready))
+    each = seen.history.rate_rps(seen.history.arrivals, MINUTE_S) * MINUTE_S / there
+    kept = replace(
+        kept,
+        above=kept.above + 1 if each > target else 0,
+        below=kept.below + 1 if each < SLACK * target else 0,
+        minute_at_s=seen.now_s,
+    )
+    said = f"{each:.0f} a minute to each of {there}, target {target:.0f}"
+    wanted = max(1, whole(there * each / target))
+    if kept.above >= ABOVE:
+        return _grown(kept, wanted, there, seen, said)
+    if kept.below >= BELOW and wanted < kept.count:
+        return _shrunk(kept, wanted, seen, said)
+    if kept.above:
+        return kept.wish(f"{said}, above it {kept.above} of {ABOVE} times")
+    if kept.below and wanted < kept.count:
+        return kept.wish(f"{said}, below {SLACK:.0%} of it {kept.below} of {BELOW} times")
+    return kept.wish(said)
+
+
+def _target(seen: Observation) -> float | None:
+    """Invocations per instance and minute; None while nothing says how many one instance sustains."""
+    if seen.settings.target_rps is not None:
+        return seen.settings.target_rps * MINUTE_S
+    one = capacity(seen.latency_s, seen.settings.slo_s, seen.history.rate_rps(seen.history.arrivals, MINUTE_S))
+    return None if one is None else SAFETY * one.rate_rps * MINUTE_S
+
+
+def _grown(kept: _Kept, wanted: int, there: int, seen: Observation, said: str) -> Wish:
+    if wanted <= kept.count:
+        return kept.wish(f"{said}, and as many are coming")
+    left_s = _left_s(kept.grown_at_s, seen.settings.scale_out_cooldown_s, seen.now_s)
+    step = wanted - there
+    if left_s > 0.0 and step <= kept.step:
+        return kept.wish(f"{said}, {wanted} after {left_s:.0f} s of scale-out cooldown")
+    grown = replace(kept, count=wanted, grown_at_s=seen.now_s, step=step, shrunk_at_s=None)
+    return grown.wish(f"{said}, above it {kept.above} times")
+
+
+def _shrunk(kept: _Kept, wanted: int, seen: Observation, said: str) -> Wish:
+    left_s = _left_s(kept.shrunk_at_s, seen.settings.scale_in_cooldown_s, seen.now_s)
+    if left_s > 0.0:
+        return kept.wish(f"{said}, {wanted} after {left_s:.0f} s of scale-in cooldown")
+    return replace(kept, count=wanted, shrunk_at_s=seen.now_s).wish(f"{said}, below {SLACK:.0%} of it {kept.below} times")
+
+
+def _left_s(since_s: float | None, cooldown_s: float, now_s: float) -> float:
+    return 0.0 if since_s is None else since_s + cooldown_s - now_s
