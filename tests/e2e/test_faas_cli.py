@@ -10,11 +10,12 @@ import shutil
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+
+from tests.waiting import eventually
 
 ROOT = Path(__file__).resolve().parents[2]
 GNOMON = [sys.executable, "-c", "from gnomon_cli.main import main; main()"]
@@ -116,7 +117,7 @@ def test_deploy_list_describe_invoke_remove(tool: Run, home: Path, gateway: str,
 def test_a_second_deploy_updates(tool: Run) -> None:
     tool("deploy", "-f", "functions.yml", "--filter", "env")
     tool("deploy", "-f", "functions.yml", "--filter", "env", "-e", "ADDED=1")
-    _wait_for(lambda: "ADDED=1" in tool("invoke", "env", stdin="x").stdout)
+    eventually(lambda: "ADDED=1" in tool("invoke", "env", stdin="x").stdout)
 
 
 def test_secrets(tool: Run) -> None:
@@ -134,7 +135,7 @@ def test_secrets(tool: Run) -> None:
         "--secret",
         "api-key",
     )
-    _wait_for(lambda: tool("invoke", "env", stdin="x").stdout.endswith("two"))
+    eventually(lambda: tool("invoke", "env", stdin="x").stdout.endswith("two"))
     tool("remove", "env")
     tool("secret", "remove", "api-key")
     assert "api-key" not in tool("secret", "list").stdout
@@ -143,7 +144,7 @@ def test_secrets(tool: Run) -> None:
 def test_logs(tool: Run) -> None:
     tool("deploy", "-f", "functions.yml", "--filter", "shout")
     tool("invoke", "shout", stdin="hello")
-    _wait_for(lambda: "Wrote 5 Bytes" in tool("logs", "shout", "--tail=false").stdout)
+    eventually(lambda: "Wrote 5 Bytes" in tool("logs", "shout", "--tail=false").stdout)
 
 
 def test_the_gateway_itself(tool: Run) -> None:
@@ -176,10 +177,3 @@ def test_up_builds_a_handler_without_docker(tool: Run, home: Path, gateway: str)
 
 def _is_faas_cli(tool: Run) -> bool:
     return "serve" not in tool("--help").stdout.split()
-
-
-def _wait_for(holds: Callable[[], bool], limit_s: float = 20.0) -> None:
-    end_s = time.monotonic() + limit_s
-    while not holds():
-        assert time.monotonic() < end_s, "it never came true"
-        time.sleep(0.2)

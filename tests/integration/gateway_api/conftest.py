@@ -46,6 +46,7 @@ from gnomon_gateway.serving.metrics import FunctionMetrics
 from gnomon_gateway.serving.pair_metrics import PairMetrics
 from gnomon_gateway.store.sqlite import SqliteStore
 from gnomon_gateway.version import Version
+from tests.waiting import until
 
 USER, PASSWORD = "admin", "s3cret"
 PAIR = Pair(4, (1, 2), (0, 1, 1, 2))
@@ -240,18 +241,6 @@ async def _serving(application: Any, listener: socket.socket) -> AsyncIterator[N
     for connection in tuple(state.connections):
         connection.shutdown()
     await until(lambda: not state.connections and not state.tasks)
-
-
-async def until(true: Callable[[], object]) -> None:
-    """Wait for something that has no event to wait for."""
-    async with asyncio.timeout(10):
-        while not true():  # noqa: ASYNC110 - see above
-            await asyncio.sleep(0.002)
-
-
-@pytest.fixture(name="until")
-def until_fixture() -> Callable[[Callable[[], object]], Awaitable[None]]:
-    return until
 
 
 def seconds_since_1970() -> float:

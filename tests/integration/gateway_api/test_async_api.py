@@ -12,6 +12,7 @@ from yarl import URL
 from gnomon_core.errors import GnomonError
 from gnomon_gateway.asynchronous.invocation import FunctionAnswer, Invocation, answer_of
 from gnomon_gateway.asynchronous.queue import AsyncLimits
+from tests.waiting import until
 
 UUID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 
@@ -41,7 +42,7 @@ class Recorder:
         return answer
 
 
-async def test_a_call_is_202_with_its_id_and_reaches_the_function_as_it_was_sent(start_gateway: Any, until: Any) -> None:
+async def test_a_call_is_202_with_its_id_and_reaches_the_function_as_it_was_sent(start_gateway: Any) -> None:
     recorder = Recorder()
     gateway = await start_gateway(invoke=recorder)
     await gateway.deploy("fn")
@@ -65,7 +66,7 @@ async def test_a_call_is_202_with_its_id_and_reaches_the_function_as_it_was_sent
     assert kept.keys().isdisjoint({"connection", "x-hop", "content-length", "x-callback-url"})
 
 
-async def test_a_shorter_deadline_holds_for_each_try_and_is_not_the_functions_business(start_gateway: Any, until: Any) -> None:
+async def test_a_shorter_deadline_holds_for_each_try_and_is_not_the_functions_business(start_gateway: Any) -> None:
     recorder = Recorder(FunctionAnswer(429, (("X-OpenFaaS-Internal", "gnomon"),), b""))
     gateway = await start_gateway(invoke=recorder)
     await gateway.deploy("fn", annotations={"com.openfaas.retry.min_wait": "1ms", "com.openfaas.retry.max_wait": "1ms"})
@@ -101,7 +102,7 @@ async def test_only_post_and_only_a_function_that_is_there(gateway: Any) -> None
     assert (status, error["error"]["code"]) == (404, "function_not_found")
 
 
-async def test_our_own_not_now_is_tried_again_and_the_functions_answer_is_final(start_gateway: Any, until: Any) -> None:
+async def test_our_own_not_now_is_tried_again_and_the_functions_answer_is_final(start_gateway: Any) -> None:
     recorder = Recorder(
         answer_of(GnomonError(429, "queue_full", "Full.")),
         GnomonError(503, "no_instance", "None."),
@@ -115,7 +116,7 @@ async def test_our_own_not_now_is_tried_again_and_the_functions_answer_is_final(
     assert gateway.queue.counters.retried == 2
 
 
-async def test_after_its_attempts_a_call_is_given_up(start_gateway: Any, until: Any) -> None:
+async def test_after_its_attempts_a_call_is_given_up(start_gateway: Any) -> None:
     recorder = Recorder(*[GnomonError(503, "no_instance", "None.")] * 9)
     gateway = await start_gateway(invoke=recorder)
     annotations = {"com.openfaas.retry.attempts": "2", "com.openfaas.retry.min_wait": "1ms", "com.openfaas.retry.max_wait": "1ms"}
@@ -126,7 +127,7 @@ async def test_after_its_attempts_a_call_is_given_up(start_gateway: Any, until: 
     assert gateway.queue.counters.waiting == 0
 
 
-async def test_a_full_queue_is_429_by_count_and_by_bytes(start_gateway: Any, until: Any) -> None:
+async def test_a_full_queue_is_429_by_count_and_by_bytes(start_gateway: Any) -> None:
     recorder = Recorder()
     recorder.release.clear()
     gateway = await start_gateway(invoke=recorder, limits=AsyncLimits(waiting_calls=3, waiting_bytes=100))
@@ -157,7 +158,7 @@ async def test_headers_over_the_limit_are_431(gateway: Any) -> None:
     assert (await gateway.call("POST", "/async-function/fn", headers=headers))[0] == 431
 
 
-async def test_calls_of_a_function_run_together_up_to_its_width(start_gateway: Any, until: Any) -> None:
+async def test_calls_of_a_function_run_together_up_to_its_width(start_gateway: Any) -> None:
     recorder = Recorder()
     recorder.release.clear()
     gateway = await start_gateway(invoke=recorder, limits=AsyncLimits(function_width=4))
@@ -173,7 +174,7 @@ async def test_calls_of_a_function_run_together_up_to_its_width(start_gateway: A
 
 
 async def test_a_fault_of_ours_does_not_lose_a_call(
-    start_gateway: Any, until: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    start_gateway: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr("gnomon_gateway.asynchronous.queue.FAULT_WAIT_S", 0.001)
     recorder = Recorder(RuntimeError("a fault"))

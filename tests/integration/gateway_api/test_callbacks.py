@@ -18,6 +18,7 @@ from gnomon_gateway.asynchronous.callbacks import Callbacks
 from gnomon_gateway.asynchronous.invocation import FunctionAnswer, Invocation
 from gnomon_gateway.asynchronous.queue import AsyncLimits
 from gnomon_gateway.asynchronous.targets import CallbackHosts
+from tests.waiting import until
 
 
 class Receiver:
@@ -68,7 +69,7 @@ async def send(gateway: Any, url: str) -> None:
     assert status == 202, body
 
 
-async def test_the_answer_is_posted_with_openfaas_headers(start_gateway: Any, until: Any) -> None:
+async def test_the_answer_is_posted_with_openfaas_headers(start_gateway: Any) -> None:
     async with receiving() as receiver:
         gateway = await start_gateway(invoke=hello, callbacks=allowed(f"127.0.0.1:{receiver.port}"))
         await gateway.deploy("fn")
@@ -85,7 +86,7 @@ async def test_the_answer_is_posted_with_openfaas_headers(start_gateway: Any, un
     assert gateway.callbacks.delivered == 1
 
 
-async def test_a_failed_call_is_told_too(start_gateway: Any, until: Any) -> None:
+async def test_a_failed_call_is_told_too(start_gateway: Any) -> None:
     async def full(_: Invocation) -> FunctionAnswer:
         raise GnomonError(404, "function_not_found", "Gone.")
 
@@ -98,7 +99,7 @@ async def test_a_failed_call_is_told_too(start_gateway: Any, until: Any) -> None
     assert b"function_not_found" in receiver.seen[0][2]
 
 
-async def test_a_busy_receiver_is_tried_again_without_running_the_function_again(start_gateway: Any, until: Any) -> None:
+async def test_a_busy_receiver_is_tried_again_without_running_the_function_again(start_gateway: Any) -> None:
     runs: list[Invocation] = []
 
     async def once(invocation: Invocation) -> FunctionAnswer:
@@ -114,7 +115,7 @@ async def test_a_busy_receiver_is_tried_again_without_running_the_function_again
 
 
 @pytest.mark.parametrize(("statuses", "tries"), [((404,), 1), ((302,), 1), ((500,) * 9, callbacks_module.MAX_TRIES)])
-async def test_a_receiver_that_refuses_is_given_up(start_gateway: Any, until: Any, statuses: Sequence[int], tries: int) -> None:
+async def test_a_receiver_that_refuses_is_given_up(start_gateway: Any, statuses: Sequence[int], tries: int) -> None:
     async with receiving(*statuses) as receiver:
         gateway = await start_gateway(invoke=hello, callbacks=allowed(f"127.0.0.1:{receiver.port}"))
         await gateway.deploy("fn")
@@ -124,7 +125,7 @@ async def test_a_receiver_that_refuses_is_given_up(start_gateway: Any, until: An
     assert (gateway.callbacks.delivered, gateway.callbacks.failed) == (0, 1)
 
 
-async def test_a_redirect_is_not_followed(start_gateway: Any, until: Any) -> None:
+async def test_a_redirect_is_not_followed(start_gateway: Any) -> None:
     async with receiving() as inside, receiving(307) as receiver:
         receiver.headers["Location"] = f"http://127.0.0.1:{inside.port}/secret"
         hosts = (f"127.0.0.1:{receiver.port}", f"127.0.0.1:{inside.port}")
@@ -136,7 +137,7 @@ async def test_a_redirect_is_not_followed(start_gateway: Any, until: Any) -> Non
         assert gateway.callbacks.failed == 1
 
 
-async def test_a_name_is_resolved_once_and_the_connection_goes_to_that_address(start_gateway: Any, until: Any) -> None:
+async def test_a_name_is_resolved_once_and_the_connection_goes_to_that_address(start_gateway: Any) -> None:
     asked: list[str] = []
 
     async def resolve(host: str, _: int) -> Sequence[str]:
@@ -154,7 +155,7 @@ async def test_a_name_is_resolved_once_and_the_connection_goes_to_that_address(s
 
 
 @pytest.mark.parametrize("addresses", [["127.0.0.1"], ["93.184.216.34", "127.0.0.1"], ["::ffff:127.0.0.1"], ["169.254.169.254"]])
-async def test_a_name_that_leads_inside_is_never_connected_to(start_gateway: Any, until: Any, addresses: list[str]) -> None:
+async def test_a_name_that_leads_inside_is_never_connected_to(start_gateway: Any, addresses: list[str]) -> None:
     async def resolve(*_: object) -> Sequence[str]:
         return addresses
 
@@ -167,7 +168,7 @@ async def test_a_name_that_leads_inside_is_never_connected_to(start_gateway: Any
     assert gateway.callbacks.failed == 1
 
 
-async def test_a_rebound_name_is_refused_at_the_second_delivery(start_gateway: Any, until: Any) -> None:
+async def test_a_rebound_name_is_refused_at_the_second_delivery(start_gateway: Any) -> None:
     """The first answer is the listed address, which fails; by the second try the name points inside."""
     answers = [["127.0.0.1"], ["127.0.0.2"]]
 
@@ -185,9 +186,7 @@ async def test_a_rebound_name_is_refused_at_the_second_delivery(start_gateway: A
     assert gateway.callbacks.failed == 1
 
 
-async def test_a_receiver_that_never_answers_is_given_up_in_time(
-    start_gateway: Any, until: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_receiver_that_never_answers_is_given_up_in_time(start_gateway: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(callbacks_module, "TOTAL_TIMEOUT_S", 0.02)
     with socket.create_server(("127.0.0.1", 0)) as silent:
         port = silent.getsockname()[1]
@@ -198,7 +197,7 @@ async def test_a_receiver_that_never_answers_is_given_up_in_time(
     assert gateway.callbacks.failed == 1
 
 
-async def test_an_endless_answer_of_the_receiver_is_not_read(start_gateway: Any, until: Any) -> None:
+async def test_an_endless_answer_of_the_receiver_is_not_read(start_gateway: Any) -> None:
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.readuntil(b"\r\n\r\n")
         writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 1000000000000\r\n\r\n")
@@ -215,7 +214,7 @@ async def test_an_endless_answer_of_the_receiver_is_not_read(start_gateway: Any,
     await server.wait_closed()
 
 
-async def test_an_answer_over_the_limit_becomes_an_error_that_says_so(start_gateway: Any, until: Any) -> None:
+async def test_an_answer_over_the_limit_becomes_an_error_that_says_so(start_gateway: Any) -> None:
     async with receiving() as receiver:
         gateway = await start_gateway(
             invoke=hello, callbacks=allowed(f"127.0.0.1:{receiver.port}"), limits=AsyncLimits(answer_bytes=4)
@@ -227,7 +226,7 @@ async def test_an_answer_over_the_limit_becomes_an_error_that_says_so(start_gate
     assert b"answer_too_large" in receiver.seen[0][2]
 
 
-async def test_a_proxy_of_the_environment_is_not_used(start_gateway: Any, until: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_proxy_of_the_environment_is_not_used(start_gateway: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     async with receiving() as proxy, receiving() as receiver:
         for name in ("http_proxy", "HTTP_PROXY", "all_proxy"):
             monkeypatch.setenv(name, f"http://127.0.0.1:{proxy.port}")

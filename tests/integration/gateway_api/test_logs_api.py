@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from gnomon_core.functions import FunctionKey
+from tests.waiting import until
 
 FN = FunctionKey("fn")
 
@@ -53,7 +54,7 @@ async def test_a_follower_gets_each_line_at_once_until_the_function_goes(gateway
             assert await response.content.read() == b""
 
 
-async def test_a_follower_that_leaves_is_forgotten(gateway: Any, until: Any) -> None:
+async def test_a_follower_that_leaves_is_forgotten(gateway: Any) -> None:
     await gateway.deploy("fn")
     gateway.logs.append(FN, "i", "x")
     response = await gateway.client.get(gateway.url + "/system/logs?name=fn&follow=true")
@@ -62,7 +63,7 @@ async def test_a_follower_that_leaves_is_forgotten(gateway: Any, until: Any) -> 
     await until(lambda: not gateway.logs._followers)
 
 
-async def test_a_follower_that_does_not_read_holds_nobody_up(gateway: Any, until: Any) -> None:
+async def test_a_follower_that_does_not_read_holds_nobody_up(gateway: Any) -> None:
     await gateway.deploy("fn")
     _, writer = await asyncio.open_connection("127.0.0.1", gateway.port)
     writer.write(b"GET /system/logs?name=fn&follow=true HTTP/1.1\r\nHost: localhost\r\n\r\n")

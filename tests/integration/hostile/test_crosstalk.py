@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.integration.hostile.conftest import Attacked
-from tests.integration.serve.conftest import eventually
+from tests.waiting import eventually
 
 REQUESTS = 5000
 CLIENTS = 24

@@ -6,12 +6,10 @@ second is never heard; an accepted one gets its answer, and then the second gets
 
 from __future__ import annotations
 
-import time
-
 import pytest
 
 from tests.integration.hostile.conftest import Answer, Attacked, check_error, read_answers
-from tests.integration.serve.conftest import eventually
+from tests.waiting import eventually
 
 HOST = b"Host: 127.0.0.1\r\n"
 SECOND = b"GET /second HTTP/1.1\r\n" + HOST + b"Connection: close\r\n\r\n"
@@ -274,7 +272,6 @@ def test_answers_that_cannot_leave_a_body_unread_end_the_connection(gateway: Att
     for target in ("/nothing", "/function/nothing", CONTROL):
         with gateway.connect() as connection:
             connection.sendall(post(target, b"Content-Length: 9999999999\r\n"))
-            began_s = time.monotonic()
             sent = 0
             try:
                 while sent < 64 << 20:
@@ -282,7 +279,6 @@ def test_answers_that_cannot_leave_a_body_unread_end_the_connection(gateway: Att
             except (BrokenPipeError, ConnectionResetError):
                 pass
             assert sent < 16 << 20, target
-            assert time.monotonic() - began_s < 5
     with gateway.connect() as connection:
         connection.sendall(post("/nothing", THREE))
         connection.sendall(b"abc" + SECOND)

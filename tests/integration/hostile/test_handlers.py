@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 import json
 import os
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -17,7 +16,7 @@ import pytest
 import urllib3
 
 from tests.integration.hostile.conftest import MARKER, Attacked, check_error, read_answers
-from tests.integration.serve.conftest import eventually
+from tests.waiting import eventually
 
 IMAGE = "hostile/villain:1"
 DEADLINE_S, HASTE_S = 2.0, 0.5
@@ -139,16 +138,13 @@ def test_a_deed_costs_its_own_request_and_nothing_else(
     request: pytest.FixtureRequest, bystander: Function, deed: str, argument: object, expected: tuple[int, str]
 ) -> None:
     villain: Function = request.getfixturevalue({LOST: "villain", LATE: "dawdler"}.get(expected, "survivor"))
-    began_s = time.monotonic()
     answer = villain.call(deed, argument)
-    took_s = time.monotonic() - began_s
     assert bystander.works()
     error = json.loads(answer.data)["error"]
     assert (answer.status, error["code"]) == expected
     assert "secret" not in answer.data.decode()
     if expected in (LOST, LATE):
         check_error(answer)
-    assert took_s < DEADLINE_S + 1
     if expected != LATE:
         # One that hangs is given time; the others are there again at once.
         eventually(villain.works, "it was not replaced")
@@ -173,10 +169,8 @@ def test_what_it_takes_too_much_of_it_takes_from_itself(
 ) -> None:
     gateway = villain.gateway
     before_bytes = gateway.resident_bytes()
-    began_s = time.monotonic()
     answer = villain.call(deed, argument)
     assert answer.status in statuses, answer.data[:500]
-    assert time.monotonic() - began_s < DEADLINE_S + 1
     assert bystander.works()
     if (deed, answer.status) == ("answer at length", 200):
         assert len(answer.data) == 50 * MIB

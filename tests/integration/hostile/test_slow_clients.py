@@ -16,5 +16,5 @@ def test_a_trickle_is_ended_with_a_408(slow_clients: SlowClients, kind: str) -> 
     assert [answer.status for answer in answers] == [408]
     assert check_error(answers[0])["code"] == "request_too_slow"
     limit_s = HEAD_S if kind == "head" else BODY_S
-    # The gateway looks twice a second.
-    assert limit_s - 1 < after_s < limit_s + 2
+    # The gateway looks twice a second, and is under attack; a trickle that began its time anew would never be ended.
+    assert limit_s - 1 < after_s < limit_s + 10

@@ -1,11 +1,9 @@
 """What a function may see and use: its own secrets, its own cores and memory, and nothing of ours."""
 
-import asyncio
 import os
 import shutil
 import subprocess
 import sys
-import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -219,14 +217,20 @@ async def test_where_secrets_cannot_be_kept_apart_a_function_with_secrets_is_ref
     assert (refused.value.status, refused.value.code) == (400, "secrets_unavailable")
 
 
-async def test_a_start_takes_a_small_part_of_a_second(running: Running) -> None:
-    spec = read_deployment({"service": "quick", "image": "functions/alpine", "envProcess": "cat"})
+async def test_an_isolated_instance_is_a_fork_and_loads_nothing_anew(running: Running) -> None:
+    spec = read_deployment({"service": "quick", "image": "functions/alpine", "envProcess": "sh"})
     await running.platform.prepare(spec)
-    times_s = []
-    for _ in range(5):
-        await asyncio.sleep(0.15)
-        began_s = time.monotonic()
-        await running.begin_spec(spec)
-        times_s.append(time.monotonic() - began_s)
-    # 10 to 25 ms on an idle machine; the bound leaves room for a busy one.
-    assert sorted(times_s)[2] < 0.25
+    pids = [int(await running.ask(await running.begin_spec(spec), "echo $PPID")) for _ in range(3)]
+    assert len(set(pids)) == 3
+    # A program that was started instead would have a command line of its own.
+    assert {command_line(pid) for pid in pids} == {command_line(pid) for pid in zygotes(running)}
+
+
+def command_line(pid: int) -> bytes:
+    return Path(f"/proc/{pid}/cmdline").read_bytes()
+
+
+def zygotes(running: Running) -> list[int]:
+    supervisor = running.platform._supervisor.pid
+    below = [int(text) for text in Path(f"/proc/{supervisor}/task/{supervisor}/children").read_text().split()]
+    return [pid for pid in below if Path(f"/proc/{pid}/comm").read_text() == "gnomon zygote\n"]

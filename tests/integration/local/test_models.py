@@ -1,9 +1,7 @@
 """A layer program on the real platform: forked from the zygote with torch, pinned, answering tensors."""
 
-import asyncio
 import json
 import struct
-import time
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -44,12 +42,8 @@ async def test_a_model_starts_from_the_warm_zygote_and_answers(started: tuple[Lo
     signature = platform.signature(spec)
     assert signature is not None
     await platform.prepare(spec)
-    await asyncio.sleep(0.2)
-    began_s = time.monotonic()
     instance = await platform.create(InstanceRequest(spec, 1, 1, None, {}))
     channel = await told.channel(instance.id)
-    # 60 to 190 ms here with EfficientNet-Lite0; the bound is the promise.
-    assert time.monotonic() - began_s < 0.5
     assert platform.instances("line.openfaas-fn")[0].state is InstanceState.READY
     head = json.dumps({"kind": "tensors", "inputs": [spec.to_json() for spec in signature.inputs]}).encode()
     members = [Member(0, 1, b"", struct.pack("<2f", 1, 10)), Member(0, 2, b"", struct.pack("<4f", 1, 0, 0, 1))]

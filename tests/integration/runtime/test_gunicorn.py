@@ -13,20 +13,25 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing
+from contextlib import closing, contextmanager
 from pathlib import Path
 
 import pytest
 
 from gnomon_core.wire import Frame, FrameReader, Kind, Member, decode, encode
+from tests.waiting import eventually
 
 TOKEN = "of-the-gateway"
 HANDLER = """
+import pathlib
 import time
 
 def handle(event, context):
-    if event.path == "/sleep":
-        time.sleep(float(event.body))
+    if event.path == "/held":
+        folder = pathlib.Path(event.body.decode())
+        (folder / "begun").touch()
+        while not (folder / "released").exists():
+            time.sleep(0.001)
     if event.path == "/stream":
         return pieces(event.body)
     if event.path == "/fail":
@@ -65,27 +70,43 @@ class Served:
         return self.process.wait(20)
 
 
+class Held:
+    """A request that is being handled until it is released."""
+
+    def __init__(self, served: Served, folder: Path) -> None:
+        self._folder = folder
+        self._pool = ThreadPoolExecutor(1)
+        self._answer = self._pool.submit(served.request, "POST", "/held", str(folder).encode())
+        eventually((folder / "begun").exists)
+
+    def release(self) -> int:
+        """Let it end, and return its status."""
+        (self._folder / "released").touch()
+        with self._pool:
+            return self._answer.result()[0]
+
+
 def free_port() -> int:
     with closing(socket.socket()) as listener:
         listener.bind(("127.0.0.1", 0))
         return int(listener.getsockname()[1])
 
 
-@pytest.fixture
-def serve(tmp_path: Path) -> Iterator[Callable[..., Served]]:
+@contextmanager
+def starting(folder: Path) -> Iterator[Callable[..., Served]]:
+    """Starts servers of the handler, which are there when it returns and gone when the block ends."""
     started: list[subprocess.Popen[bytes]] = []
 
     def start(**variables: str) -> Served:
-        folder = tmp_path / "function"
-        folder.mkdir(exist_ok=True)
-        (folder / "handler.py").write_text(HANDLER)
-        port, log = free_port(), tmp_path / "log"
+        (folder / "function").mkdir(exist_ok=True)
+        (folder / "function" / "handler.py").write_text(HANDLER)
+        port, log = free_port(), folder / "log"
         environment = {"PATH": os.environ["PATH"], "GNOMON_PORT": str(port), "GNOMON_BATCH_TOKEN": TOKEN, **variables}
         with log.open("wb") as file:
             process = subprocess.Popen(
                 [sys.executable, "-m", "gunicorn", "--config", "python:gnomon_runtime.gunicorn_config",
                  "--bind", f"127.0.0.1:{port}", "gnomon_runtime.http_app:create_app()"],
-                cwd=tmp_path, env=environment, stdout=file, stderr=subprocess.STDOUT,
+                cwd=folder, env=environment, stdout=file, stderr=subprocess.STDOUT,
             )  # fmt: skip
         started.append(process)
         served = Served(process, port, log)
@@ -106,8 +127,21 @@ def serve(tmp_path: Path) -> Iterator[Callable[..., Served]]:
 
 
 @pytest.fixture
-def served(serve: Callable[..., Served]) -> Served:
+def serve(tmp_path: Path) -> Iterator[Callable[..., Served]]:
+    with starting(tmp_path) as start:
+        yield start
+
+
+@pytest.fixture
+def alone(serve: Callable[..., Served]) -> Served:
+    """One of the test's own, for those that end it or leave it as others would not find it."""
     return serve()
+
+
+@pytest.fixture(scope="module")
+def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+    with starting(tmp_path_factory.mktemp("served")) as start:
+        yield start()
 
 
 def frame(*bodies: bytes, **fields: float) -> bytes:
@@ -164,18 +198,19 @@ def test_a_batch_that_streams_is_answered_as_frames(served: Served) -> None:
     assert kinds == [Kind.STREAM_START, Kind.STREAM_DATA, Kind.STREAM_DATA, Kind.STREAM_END]
 
 
-def test_a_batch_whose_time_is_over_when_its_turn_comes_is_not_run(served: Served) -> None:
-    blocking = threading.Thread(target=served.request, args=("POST", "/sleep", b"0.6"))
-    blocking.start()
-    time.sleep(0.2)
-    _, data = served.batch(frame(b"a", b"b", budget_s=0.1))
-    blocking.join()
+def test_a_batch_whose_time_is_over_when_its_turn_comes_is_not_run(served: Served, tmp_path: Path) -> None:
+    held = Held(served, tmp_path)
+    with ThreadPoolExecutor(1) as pool:
+        batch = pool.submit(served.batch, frame(b"a", b"b", budget_s=0.001))
+        time.sleep(0.4)  # it has long arrived, and one millisecond is over
+        held.release()
+        _, data = batch.result()
     assert [member.code for member in decode(data).members] == [504, 504]
 
 
-def test_a_batch_of_an_older_epoch_is_refused(served: Served) -> None:
-    assert decode(served.batch(frame(b"a", epoch=3))[1]).members[0].code == 200
-    assert decode(served.batch(frame(b"a", epoch=2))[1]).members[0].code == 409
+def test_a_batch_of_an_older_epoch_is_refused(alone: Served) -> None:
+    assert decode(alone.batch(frame(b"a", epoch=3))[1]).members[0].code == 200
+    assert decode(alone.batch(frame(b"a", epoch=2))[1]).members[0].code == 409
 
 
 @pytest.mark.parametrize("token", [None, "", "wrong", TOKEN + "x", "é"])
@@ -210,19 +245,16 @@ def test_a_body_over_the_limit_is_a_413(serve: Callable[..., Served], *, chunked
     assert served.request("POST", "/", b"x" * 1000)[0] == 200
 
 
-def test_sigterm_ends_readiness_first_and_what_is_in_flight_last(served: Served) -> None:
-    with ThreadPoolExecutor(1) as pool:
-        slow = pool.submit(served.request, "POST", "/sleep", b"1.2")
-        time.sleep(0.3)
-        served.process.send_signal(signal.SIGTERM)
-        time.sleep(0.1)
-        assert served.request("GET", "/_/ready")[0] == 503
-        assert slow.result()[0] == 200
-    assert served.process.wait(20) == 0
+def test_sigterm_ends_readiness_first_and_what_is_in_flight_last(alone: Served, tmp_path: Path) -> None:
+    held = Held(alone, tmp_path)
+    alone.process.send_signal(signal.SIGTERM)
+    eventually(lambda: alone.request("GET", "/_/ready")[0] == 503)
+    assert held.release() == 200
+    assert alone.process.wait(20) == 0
 
 
 def test_sigterm_loses_nothing_that_was_connected(serve: Callable[..., Served]) -> None:
-    served = serve(GNOMON_QUIET_S="0.3")
+    served = serve(GNOMON_QUIET_S="1.5")
     refused = threading.Event()
     lost: list[str] = []
     answered: list[int] = []
@@ -248,15 +280,14 @@ def test_sigterm_loses_nothing_that_was_connected(serve: Callable[..., Served]) 
     threads = [threading.Thread(target=call_until_refused) for _ in range(12)]
     for thread in threads:
         thread.start()
-    time.sleep(0.7)
+    eventually(lambda: len(answered) > 100)
     served.process.send_signal(signal.SIGTERM)
-    time.sleep(0.15)
+    time.sleep(0.15)  # they go on for a tenth of the quiet time
     terminated.set()
     for thread in threads:
         thread.join(20)
     assert served.process.wait(20) == 0
     assert lost == []
-    assert len(answered) > 100
 
 
 def test_a_handler_that_cannot_start_ends_the_container(tmp_path: Path) -> None:

@@ -9,8 +9,7 @@ import select
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -21,7 +20,6 @@ import urllib3
 ROOT = Path(__file__).resolve().parents[3]
 GNOMON = [sys.executable, "-c", "from gnomon_cli.main import main; main()"]
 START_LIMIT_S = 60.0
-EVENTUALLY_S = 30.0
 
 
 @dataclass
@@ -88,14 +86,6 @@ def serving(tmp_path: Path) -> Iterator[Serving]:
     elif gateway.process is not None and gateway.process.stdout is not None:
         gateway.process.stdout.close()
     gateway.client.clear()
-
-
-def eventually(what: Callable[[], bool], why: str, limit_s: float = EVENTUALLY_S) -> None:
-    """Wait until it is so; what is slow on a busy machine is no failure, what never comes is."""
-    end_s = time.monotonic() + limit_s
-    while not what():
-        assert time.monotonic() < end_s, why
-        time.sleep(0.02)
 
 
 def _descendants(pid: int) -> list[int]:

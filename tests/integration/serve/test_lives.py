@@ -9,7 +9,8 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from tests.integration.serve.conftest import GNOMON, Serving, eventually, is_alive
+from tests.integration.serve.conftest import GNOMON, Serving, is_alive
+from tests.waiting import eventually
 
 # The classic watchdog splits its process at spaces and knows no quotes.
 SLOW_CAT = "perl -e select(undef,undef,undef,.5);print<STDIN>"

