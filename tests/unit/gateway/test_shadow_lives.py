@@ -1,203 +1,24 @@
 """What decisions about Shadows do, and what is made of what a platform tells: in whatever order it comes."""
-# ruff: noqa: ARG002 - who stands in for a seam takes what the seam gives
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
 from dataclasses import replace
 
 import pytest
 
 from gnomon_core.errors import GnomonError
-from gnomon_core.fleet import Instance, InstanceKind, InstanceState, Node
-from gnomon_core.functions import FunctionKey, FunctionSpec, read_deployment
-from gnomon_core.pairs import Pair
-from gnomon_core.profiles import ModelProfile
+from gnomon_core.fleet import InstanceKind, InstanceState
 from gnomon_core.scaling import (
     ChangeShadow,
-    CreateBody,
-    CreateShadow,
     DestroyBody,
     DestroyShadow,
     PromoteShadow,
     SetBufferPlan,
 )
-from gnomon_core.seam_values import Capabilities, InstanceRequest, Usage
-from gnomon_core.seams import BatchChannel, PlatformListener
-from gnomon_core.settings import Settings
 from gnomon_core.signature import ModelSignature
-from gnomon_core.wire import Frame
-from gnomon_gateway.dispatch.latency import LearnedLatency
-from gnomon_gateway.lifecycle.deployed import Deployed
-from gnomon_gateway.lifecycle.instances import Instances
 from gnomon_gateway.scheduling.immediate import Immediate
-from gnomon_gateway.service import DecisionRecord
-from gnomon_gateway.serving.function_runtime import FunctionRuntime
-
-NAME = "fn.openfaas-fn"
-PAIR = Pair(2, (1, 2), (0, 1, 1, 2))
-OTHER = Pair(2, (1,), (0, 1, 1, 2))
-
-
-class Silent:
-    """A `BatchChannel` of an instance that nothing is sent to."""
-
-    unread = True
-
-    def run(self, frame: Frame, done: object, stream: object = None) -> None:
-        raise AssertionError
-
-    def cancel(self, batch_id: int) -> None: ...
-
-    async def probe(self, timeout_s: float) -> bool:
-        return True
-
-
-class Scripted:
-    """A `Platform` that does as it is told and says only what the test lets it say."""
-
-    name = "scripted"
-    capabilities = Capabilities(place=True, size=True, victim=True, resize=True, pair=True)
-
-    def __init__(self) -> None:
-        self.there: dict[str, Instance] = {}
-        self.destroyed: list[str] = []
-        self.changed: list[tuple[str, Pair]] = []
-        self.refuses: GnomonError | None = None
-        self.dies_at_once = False
-
-    async def start(self, listener: PlatformListener) -> None: ...
-    async def stop(self) -> None: ...
-    def check(self, spec: FunctionSpec) -> None: ...
-    async def prepare(self, spec: FunctionSpec) -> None: ...
-    async def resize(self, instance_id: str, cores: int) -> None: ...
-
-    def revision(self, spec: FunctionSpec) -> str:
-        return "1"
-
-    def signature(self, spec: FunctionSpec) -> ModelSignature | None:
-        return None
-
-    def nodes(self) -> tuple[Node, ...]:
-        return ()
-
-    def profile(self, spec: FunctionSpec) -> ModelProfile | None:
-        return None
-
-    def usage(self, function: str) -> Usage:
-        return Usage(0.0, 0)
-
-    def instances(self, function: str) -> tuple[Instance, ...]:
-        return tuple(self.there.values())
-
-    async def create(self, request: InstanceRequest) -> Instance:
-        name = f"b{len(self.there) + 1}"
-        body = Instance(name, NAME, request.version, "n", request.cores, 0, InstanceState.STARTING, 0.0)
-        self.there[name] = body
-        return body
-
-    async def create_shadow(self, body_id: str, pair: Pair) -> Instance:
-        if self.refuses is not None:
-            raise self.refuses
-        name = f"s-of-{body_id}"
-        body = self.there[body_id]
-        shadow = Instance(
-            name, NAME, body.version, "n", 2, 0, InstanceState.STARTING, 0.0, kind=InstanceKind.SHADOW, partner=body_id, pair=pair
-        )
-        if not self.dies_at_once:
-            self.there[name] = shadow
-        await asyncio.sleep(0)
-        return shadow
-
-    async def promote_shadow(self, shadow_id: str) -> Instance:
-        if self.refuses is not None:
-            raise self.refuses
-        shadow = self.there[shadow_id]
-        risen = replace(shadow, kind=InstanceKind.BODY, state=InstanceState.STARTING, partner=None, pair=None)
-        self.there[shadow_id] = risen
-        return risen
-
-    async def change_shadow(self, shadow_id: str, pair: Pair) -> None:
-        self.changed.append((shadow_id, pair))
-
-    async def destroy(self, instance_id: str) -> None:
-        self.destroyed.append(instance_id)
-
-
-class Scaling:
-    """A `ScalingControl` that counts how often it was poked, and how often a start was forgiven."""
-
-    def __init__(self) -> None:
-        self.pokes = 0
-        self.forgiven = 0
-
-    def check(self, settings: Settings) -> str:
-        return "immediate"
-
-    def check_profile(self, settings: Settings, profile: ModelProfile | None) -> None: ...
-
-    def poke(self, function: str) -> None:
-        self.pokes += 1
-
-    def served(self, function: str) -> None:
-        self.forgiven += 1
-
-    def request(self, function: str, instances: int) -> None: ...
-    def redeployed(self, function: str) -> None: ...
-    def removed(self, function: str) -> None: ...
-
-    def desired(self, function: str) -> int | None:
-        return 1
-
-    def decisions(self, function: str, limit: int) -> Sequence[DecisionRecord]:
-        return ()
-
-    def policies(self) -> dict[str, str]:
-        return {}
-
-
-class Stage:
-    """One function on a scripted platform, with one Body that is ready."""
-
-    def __init__(self) -> None:
-        self.platform = Scripted()
-        self.scaling = Scaling()
-        self.log: list[str] = []
-        self.instances = Instances(self.platform, self._line, self.scaling, lambda _: Immediate())
-        spec = read_deployment({"service": "fn", "image": "i"})
-        runtime = FunctionRuntime(spec.key, spec.settings, Immediate(), LearnedLatency())
-        self.deployed = Deployed(spec, 1, "1", {}, 0.0, runtime)
-        self.instances.adopt(self.deployed)
-
-    def _line(self, function: FunctionKey, instance_id: str, text: str) -> None:
-        self.log.append(text)
-
-    async def begin(self) -> None:
-        await self.instances.apply(NAME, [CreateBody(1)])
-        body = self.platform.there["b1"] = replace(self.platform.there["b1"], state=InstanceState.READY)
-        channel: BatchChannel = Silent()
-        self.instances.instance_ready(body, channel)
-
-    async def shadow(self, body: str = "b1") -> None:
-        await self.instances.apply(NAME, [CreateShadow(body, PAIR)])
-
-    def paired(self, pair: Pair | None, partner: str | None = "s-of-b1") -> None:
-        body = replace(self.platform.there["b1"], pair=pair, partner=partner if pair else None)
-        self.platform.there["b1"] = body
-        self.instances.pair_changed(body)
-
-    def gone(self, name: str) -> None:
-        self.platform.there.pop(name, None)
-        self.instances.instance_gone(name, "it was killed")
-
-    async def settle(self) -> None:
-        await self.instances.settle()
-
-    @property
-    def known(self) -> Pair | None:
-        """What the dispatcher believes of the Body."""
-        return self.deployed.runtime.dispatcher.workers.by_id["b1"].pair
+from tests.unit.gateway.shadow_stage import NAME, OTHER, PAIR, Silent, Stage
 
 
 @pytest.fixture

@@ -3,52 +3,14 @@
 from __future__ import annotations
 
 import json
-import sys
-import textwrap
-from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from gnomon_core.launch import Launch
-from gnomon_core.wire import Frame, Kind, Member, decode, encode
-from gnomon_runtime.application import Application
+from gnomon_core.wire import Frame
 from gnomon_runtime.handler import load_application
-
-META = b"POST\n/a%20b\nx=1&x=2&empty=\nHost: example.org\nX-Token: t\nX-Token: u\nAccept: */*"
-Make = Callable[..., Application]
-
-
-@pytest.fixture
-def make(tmp_path: Path) -> Iterator[Make]:
-    def build(source: str, files: dict[str, str] | None = None, **environment: str) -> Application:
-        folder = tmp_path / "any-name"
-        folder.mkdir()
-        for name, text in {"handler.py": source, **(files or {})}.items():
-            (folder / name).parent.mkdir(parents=True, exist_ok=True)
-            (folder / name).write_text(textwrap.dedent(text))
-        return load_application(Launch("handler", "echo", "echo-1", 2, 8, environment, {"folder": str(folder)}))
-
-    yield build
-    for name in [name for name in sys.modules if name == "function" or name.startswith("function.")]:
-        del sys.modules[name]
-
-
-def batch(*bodies: bytes, meta: bytes = META) -> Frame:
-    return decode(encode(Frame(Kind.BATCH, 7, members=[Member(0, 1, meta, body) for body in bodies])))
-
-
-def answer(application: Application, *bodies: bytes, meta: bytes = META) -> list[Member]:
-    result = application.run(batch(*bodies, meta=meta))
-    assert isinstance(result, Frame)
-    assert (result.kind, result.batch_id, len(result.members)) == (Kind.RESULT, 7, len(bodies))
-    encode(result)  # whatever it holds can be sent
-    return list(result.members)
-
-
-def headers(member: Member) -> list[str]:
-    return member.meta.decode("latin-1").split("\n")
+from tests.unit.runtime.handlers import Make, answer, batch, headers
 
 
 def test_a_handler_of_the_python3_http_template_runs_unchanged(make: Make) -> None:
@@ -150,135 +112,6 @@ def test_a_handler_chooses_its_own_error(make: Make) -> None:
     (member,) = answer(application, b"")
     assert member.code == 400
     assert json.loads(bytes(member.body))["error"] == {"code": "no_image", "message": "Send an image."}
-
-
-def test_one_bad_member_never_fails_its_neighbours(make: Make) -> None:
-    members = answer(make("def handle(event, context): return str(1 // int(event.body))"), b"1", b"0", b"1")
-    assert [member.code for member in members] == [200, 500, 200]
-
-
-def test_handle_batch_answers_many_at_once_and_in_order(make: Make) -> None:
-    application = make("""
-        calls = []
-        def handle_batch(events, context):
-            calls.append(len(events))
-            size = {"X-Size": len(events)}
-            return [ValueError("!") if e.body == b"!" else {"statusCode": 202, "body": e.body, "headers": size} for e in events]
-        def handle(event, context): return "alone"
-    """)
-    members = answer(application, b"a", b"!", b"c")
-    assert [(m.code, bytes(m.body)) for m in (members[0], members[2])] == [(202, b"a"), (202, b"c")]
-    assert members[1].code == 500
-    assert "X-Size: 3" in headers(members[0])
-    assert answer(application, b"a")[0].body == b"alone"
-    assert application.hello() == {"kind": "handler", "batches": True, "max_batch": 8}
-
-
-def test_a_batch_of_one_goes_to_handle_batch_where_there_is_no_handle(make: Make) -> None:
-    application = make("def handle_batch(events, context): return [str(len(events))]")
-    assert answer(application, b"a")[0].body == b"1"
-
-
-@pytest.mark.parametrize(
-    ("result", "says"),
-    [("[1]", "1 results for a batch of 3"), ('"abc"', "str; handle_batch returns a list"), ("None", "NoneType")],
-)
-def test_a_wrong_list_of_results_answers_nobody_with_anothers(make: Make, result: str, says: str) -> None:
-    members = answer(make(f"RETRY_SAFE = True\ndef handle_batch(events, context): return {result}"), b"a", b"b", b"c")
-    assert {member.code for member in members} == {500}
-    assert says in json.loads(bytes(members[0].body))["error"]["message"]
-
-
-RAISING = """
-    {declaration}
-    calls = []
-    def handle_batch(events, context):
-        calls.append(len(events))
-        if any(e.body == b"!" for e in events): raise RuntimeError("poison")
-        return [e.body for e in events]
-    def handle(event, context): return str(len(calls))
-"""
-
-
-def test_a_batch_that_raises_is_not_run_again_unless_the_handler_allows_it(make: Make) -> None:
-    application = make(RAISING.format(declaration=""))
-    assert [member.code for member in answer(application, b"a", b"!", b"c")] == [500, 500, 500]
-    assert answer(application, b"")[0].body == b"1"
-
-
-@pytest.mark.parametrize("guilty", range(8))
-def test_a_retry_safe_batch_isolates_the_guilty_member(make: Make, guilty: int) -> None:
-    application = make(RAISING.format(declaration="RETRY_SAFE = True"))
-    bodies = [b"!" if index == guilty else b"%d" % index for index in range(8)]
-    members = answer(application, *bodies)
-    assert [member.code for member in members] == [500 if index == guilty else 200 for index in range(8)]
-    assert [bytes(m.body) for i, m in enumerate(members) if i != guilty] == [b for b in bodies if b != b"!"]
-    assert int(answer(application, b"")[0].body) <= 1 + 2 * 3, "2·log2(8) further calls"
-
-
-STREAM = """
-    def handle(event, context):
-        def pieces():
-            yield "data: 1\\n\\n"
-            if event.body == b"break": raise RuntimeError("half way")
-            yield {"data": 2}
-        return {"statusCode": 206, "body": pieces(), "headers": {"X-Stream": "1"}} if event.body != b"none" else iter([])
-"""
-ACCEPT = b"POST\n/\n\nAccept: text/event-stream"
-
-
-def test_a_generator_streams_to_a_client_that_accepts_it(make: Make) -> None:
-    frames = make(STREAM).run(batch(b"", meta=ACCEPT))
-    assert not isinstance(frames, Frame)
-    start, *data, end = list(frames)
-    assert (start.kind, start.batch_id, start.members[0].code) == (Kind.STREAM_START, 7, 206)
-    assert headers(start.members[0]) == ["Content-Type: text/event-stream", "X-Stream: 1"]
-    assert [(f.kind, bytes(f.members[0].body)) for f in data] == [
-        (Kind.STREAM_DATA, b"data: 1\n\n"),
-        (Kind.STREAM_DATA, b'{"data": 2}\n'),
-    ]
-    assert (end.kind, end.batch_id, list(end.members)) == (Kind.STREAM_END, 7, [])
-
-
-def test_a_stream_that_breaks_off_says_so(make: Make) -> None:
-    frames = make(STREAM).run(batch(b"break", meta=ACCEPT))
-    assert not isinstance(frames, Frame)
-    *_, end = list(frames)
-    assert (end.kind, [member.code for member in end.members]) == (Kind.STREAM_END, [500])
-
-
-def test_a_stream_without_pieces_is_an_empty_answer(make: Make) -> None:
-    (member,) = answer(make(STREAM), b"none", meta=ACCEPT)
-    assert (member.code, member.body) == (200, b"")
-
-
-def test_a_stream_that_fails_before_its_first_piece_is_a_plain_500(make: Make) -> None:
-    (member,) = answer(make("def handle(event, context):\n    yield 1 / 0"), b"", meta=ACCEPT)
-    assert member.code == 500
-
-
-def test_a_client_that_leaves_ends_the_generator(make: Make) -> None:
-    application = make("""
-        ended = []
-        def handle(event, context):
-            if event.body: return str(len(ended))
-            return pieces()
-        def pieces():
-            try:
-                while True: yield "x"
-            finally:
-                ended.append(1)
-    """)
-    frames: Any = application.run(batch(b"", meta=ACCEPT))
-    next(frames)
-    next(frames)
-    frames.close()
-    assert answer(application, b"?")[0].body == b"1"
-
-
-def test_a_stream_in_a_batch_is_joined(make: Make) -> None:
-    members = answer(make(STREAM), b"a", b"b", meta=ACCEPT)
-    assert [bytes(m.body) for m in members] == [b'data: 1\n\n{"data": 2}\n'] * 2
 
 
 def test_the_folder_is_a_package(make: Make) -> None:
