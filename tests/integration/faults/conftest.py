@@ -54,16 +54,24 @@ class Faulty(Serving):
         assert answer.status == 200, answer.data
 
     def serve(
-        self, name: str, *, method: str = "POST", instances: int = 1, env: dict[str, str] | None = None, **settings: Any
+        self,
+        name: str,
+        *,
+        method: str = "POST",
+        instances: int = 1,
+        most: int | None = None,
+        env: dict[str, str] | None = None,
+        **settings: Any,
     ) -> Any:
-        """Deploy the handler. Settings are annotations without their prefix, `_` for `-`."""
+        """Deploy the handler with so many instances at least. Settings are annotations without their prefix, `_` for `-`."""
         annotations = {f"gnomon/{key.replace('_', '-')}": str(value) for key, value in settings.items()}
         annotations.setdefault("gnomon/autoscaler", "fixed")
         document = {
             "service": name,
             "image": IMAGE,
             "envVars": {"LEDGER": str(self.ledger.port), **(env or {})},
-            "labels": {"com.openfaas.scale.min": str(instances)},
+            "labels": {"com.openfaas.scale.min": str(instances)}
+            | ({} if most is None else {"com.openfaas.scale.max": str(most)}),
             "annotations": annotations,
         }
         return self.call(method, "/system/functions", document)

@@ -52,9 +52,10 @@ async def test_sigterm_answers_what_was_let_in_refuses_the_rest_and_exits_with_0
         # Callers whose next request may come at any moment of the end.
         restless = [group.create_task(one_after_another(callers, ending)) for _ in range(4)]
         tell(lone)
-        await until(lambda: not listens(lone), "it still takes connections")
+        await until(lambda: lone.call("GET", "/healthz").status == 503, "it does not stop")
         for pid in working:
             go_on(pid)
+        await until(lambda: not listens(lone), "it still takes connections")
         await asyncio.wait([*admitted, *stuck, ending, *restless])
     assert ending.result() == 0, "also with an instance that never reacts"
     assert {task.result().status for task in admitted} == {200}

@@ -115,7 +115,7 @@ async def test_scaling_to_zero_under_load_holds_requests_and_fails_none(faulty: 
 
 
 async def test_twenty_changes_of_policy_in_a_row_fail_no_request_and_keep_the_instances(faulty: Faulty, callers: Callers) -> None:
-    faulty.serve("whim", instances=2)
+    faulty.serve("whim", instances=2, most=2)
     await until(lambda: faulty.ready("whim") == 2, "not ready")
     before = faulty.pids("whim")
     scaling = ("openfaas", "kpa", "k-lv", "hpa", "fixed", "od", "lv")
@@ -123,7 +123,7 @@ async def test_twenty_changes_of_policy_in_a_row_fail_no_request_and_keep_the_in
     async with callers.load("whim", 4, sleep_s=0.005):
         for number in range(20):
             policies = {"autoscaler": scaling[number % 7], "scheduler": scheduling[number % 3], "max_batch": 1 + number % 4}
-            answer = await asyncio.to_thread(lambda p=policies: faulty.serve("whim", method="PUT", instances=2, **p))
+            answer = await asyncio.to_thread(lambda p=policies: faulty.serve("whim", method="PUT", instances=2, most=2, **p))
             assert answer.status == 202
     assert set(callers.history.check()) == {"200"}
     assert set(before) <= set(faulty.pids("whim"))
