@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator
+from copy import copy
 from dataclasses import replace
 from itertools import islice
 
@@ -52,6 +53,15 @@ class Landscape:
                 self.usd_per_request[able, number] = billing.costs(process, sizes, service_s, waits[batch])
         if not np.isfinite(self.latency_s).any():
             raise bad_request("no_plan", "No size of instance can serve any of these batches.", "Give service times for them.")
+
+    def of_size(self, number: int) -> Landscape:
+        """The same with one size of instance alone."""
+        found = copy(self)
+        found.space = replace(self.space, sizes=self.space.sizes[number : number + 1])
+        found.latency_s, found.usd_per_request = (
+            values[number : number + 1] for values in (self.latency_s, self.usd_per_request)
+        )
+        return found
 
     def cheapest(self, slo_s: float, most: int | None = None) -> Choice:
         """Eq. 2: the least cost whose percentile is at most the SLO; where there is none, the least percentile.

@@ -2,9 +2,9 @@
 
 Nothing in the buffer depends on how fast an instance is, so the waits are worked out once per (B, T), for all B and T from
 one table of arrival counts: `Waits` keeps, for each, the members of every batch size as polynomials of w/T on panels that are
-the same for all. `WaitsOfBatch.percentiles` then finds the percentile of each combination by safeguarded false position, all
-of them side by side. The formulas are those of `buffer.py`; eight nodes to a panel leave an error of some 1e-5 in F, and
-`ExactLatency` says the chosen plan's percentiles exactly.
+the same for all. `WaitsOfBatch.percentiles` then finds the percentile of each combination, all of them side by side; a few rows of
+service times tell where to look for those of the others. The formulas are those of `buffer.py`; eight nodes to a panel leave an
+error of some 1e-5 in F, and `ExactLatency` says the chosen plan's percentiles exactly.
 """
 
 from __future__ import annotations
@@ -17,11 +17,13 @@ import numpy.typing as npt
 
 from gnomon_planner.buffer import Buffer, BufferPlan, first_phases_of
 from gnomon_planner.counting import Array, Counting
+from gnomon_planner.crossings import crossings
 from gnomon_planner.maps import Map
 
 NODES = 8
-CLOSE = 1e-4  # percentiles are bracketed to this, relative to themselves
-MOST_STEPS = 48
+FEW_ROWS = 12  # so many are solved each by itself
+SOLVED_ROWS = 7
+NEAR = 2e-3  # of a guess, relative to it
 REACHED = 1e-9  # F may miss q by so much and still reach it
 ROUNDING = 1e-12
 SHORTEST_S = 1e-300  # keeps w/T a number where T = 0
@@ -58,29 +60,35 @@ class WaitsOfBatch:
 
         `service_s` is S_k, shape (rows, B): one row for each memory size or number of cores.
         """
+        by_length = np.argsort(service_s.mean(axis=1), kind="stable")
+        if len(by_length) < FEW_ROWS:
+            return self._solved(service_s, percent, None)
+        # A few rows tell where the others' percentiles will be: they lie between, nearly on straight lines.
+        some = by_length[np.unique(np.linspace(0, len(by_length) - 1, SOLVED_ROWS).round().astype(int))]
+        rest = np.setdiff1d(by_length, some)
+        lengths = service_s.mean(axis=1)
+        found = np.empty((len(service_s), len(self.timeouts_s)))
+        found[some] = self._solved(service_s[some], percent, None)
+        guesses = np.stack([np.interp(lengths[rest], lengths[some], column) for column in found[some].T], axis=1)
+        found[rest] = self._solved(service_s[rest], percent, guesses)
+        return found
+
+    def _solved(self, service_s: Array, percent: float, guesses: Array | None) -> Array:
+        """The percentiles, looked for around guesses of the same shape."""
         goal = percent / 100.0
         rows, count = len(service_s), len(self.timeouts_s)
         service = np.repeat(service_s, count, axis=0)
         number: Indices = np.tile(np.arange(count), rows)
         low = np.min(service, axis=1) * (1.0 - ROUNDING) - ROUNDING
         high = np.max(service, axis=1) + self.timeouts_s[number]
-        below, above = np.full(len(low), -goal), np.full(len(low), 1.0 - goal)
-        active = np.flatnonzero(high - low > CLOSE * high)
-        for step in range(MOST_STEPS):
-            if not len(active):
-                break
-            a, b, fa, fb = low[active], high[active], below[active], above[active]
-            # Every third step halves: at an atom false position creeps.
-            at = (a + b) / 2.0 if step % 3 == 0 else b - fb * (b - a) / np.maximum(fb - fa, ROUNDING)
-            margin = CLOSE / 2.0 * b
-            at = np.clip(at, np.minimum(a + margin, b), np.maximum(b - margin, a))
-            found = self.cdf(service[active], number[active], at) - goal
-            up = found >= -REACHED
-            high[active], low[active] = np.where(up, at, b), np.where(up, a, at)
-            above[active], below[active] = np.where(up, found, fb / 2.0), np.where(up, fa / 2.0, found)
-            active = active[high[active] - low[active] > CLOSE * high[active]]
-        found_s: Array = high.reshape(rows, count)
-        return found_s
+
+        def above(which: Indices, at: Array) -> Array:
+            """F(t) − q of some of the combinations, counted as reached within rounding."""
+            return self.cdf(service[which], number[which], at) - goal + REACHED
+
+        near = None if guesses is None else (guesses.ravel() * (1.0 + NEAR), guesses.ravel() * (1.0 - NEAR))
+        found: Array = crossings(above, low, high, near).reshape(rows, count)
+        return found
 
     def cdf(self, service_s: Array, number: Indices, at: Array) -> Array:
         """F(t) of several configurations: services (configurations, B), the number of the timeout of each, and its t."""
