@@ -20,7 +20,8 @@ class FunctionPlan:
     table as a first guess, corrected by what is measured) or "learned" (nothing but what is measured). `warm` instances are ready
     at second 0, when the function is deployed and the autoscaler is told so; `looks_from_s` is when its rhythm of half seconds
     begins. `crashes_s` is when the oldest ready Body dies, `shadow_crashes_s` the oldest ready Shadow. `policies` are those that
-    the settings may name.
+    the settings may name. `on_demand_s` is what a request takes on the functions beside the instances, which serve what the
+    policy lets overflow; None where there are none.
     """
 
     name: str
@@ -33,6 +34,7 @@ class FunctionPlan:
     crashes_s: Sequence[float] = ()
     shadow_crashes_s: Sequence[float] = ()
     policies: Policies = field(default_factory=lambda: BUILT_IN)
+    on_demand_s: float | None = None
 
     def latency(self) -> LiveLatency:
         """What the gateway knows at first."""

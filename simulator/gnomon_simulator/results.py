@@ -84,8 +84,8 @@ class Requests:
 class FunctionResult:
     """One function's run of `duration_s` virtual seconds.
 
-    `cost` counts each instance from creation to end, loading included. The fewest and most instances are the Bodies that live at
-    the autoscaler's looks, loading ones included, draining ones not.
+    `cost` counts each instance from creation to end, loading included; `bodies_s` is when each Body began and ended. The fewest
+    and most instances are the Bodies that live at the autoscaler's looks, loading ones included, draining ones not.
     """
 
     function: str
@@ -97,6 +97,11 @@ class FunctionResult:
     cost: Cost
     fewest_instances: int
     most_instances: int
+    bodies_s: tuple[tuple[float, float], ...] = ()
+
+    def instance_s_between(self, since_s: float, until_s: float) -> float:
+        """Seconds of all Bodies in this stretch."""
+        return sum(max(0.0, min(gone_s, until_s) - max(begun_s, since_s)) for begun_s, gone_s in self.bodies_s)
 
     @property
     def instance_s(self) -> float:

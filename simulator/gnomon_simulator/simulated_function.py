@@ -38,6 +38,7 @@ from gnomon_gateway.scheduling.registry import scheduling_policy
 from gnomon_simulator.costs import cost
 from gnomon_simulator.events import Events
 from gnomon_simulator.function_plan import FunctionPlan
+from gnomon_simulator.on_demand import OnDemand
 from gnomon_simulator.results import OK, FunctionResult, Requests
 from gnomon_simulator.simulated_platform import SimulatedPlatform
 
@@ -71,6 +72,7 @@ class SimulatedFunction:
             plan.settings, scheduling_policy(self._scheduler, plan.settings), plan.latency(), events.now_s, sized_by=sized_by
         )
         self._runner = Runner(plan.name, plan.policies, plan.looks_from_s)
+        self._on_demand = OnDemand(plan.on_demand_s) if plan.on_demand_s is not None else None
         self._decisions = DecisionLog(plan.name, KEPT_DECISIONS)
         self._lane = LaneKey("events", plan.profile.variant)
         self._successes = {size: (OK,) * size for size in range(plan.settings.max_batch + 1)}
@@ -97,6 +99,7 @@ class SimulatedFunction:
         """What happened."""
         now_s = self._events.now_s
         lives = [life for life in self._platform.lifetimes if life.instance.function == self.plan.name]
+        bodies = [life for life in lives if life.instance.kind is InstanceKind.BODY]
         return FunctionResult(
             function=self.plan.name,
             settings=self.plan.settings,
@@ -107,17 +110,21 @@ class SimulatedFunction:
             cost=cost(lives, now_s, busy_core_s=self._dispatcher.counters(now_s).busy_core_s),
             fewest_instances=min(self._lives, default=0),
             most_instances=max(self._lives, default=0),
+            bodies_s=tuple((life.instance.started_s, now_s if life.gone_s is None else life.gone_s) for life in bodies),
         )
 
     # Events
 
     def _arrive(self) -> None:
         now_s, row = self._events.now_s, self._row
-        request = SimulatedRequest(self._lane, now_s, now_s + self._settings.deadline_s)
-        request.row = row
         self._row = row + 1
         if self._row < len(self.plan.arrivals_s):
             self._events.at(self.plan.arrivals_s[self._row], self._arrive)
+        if self._on_demand is not None and self._on_demand.takes(self._runner.overflow):
+            self._on_demand.serve(row, self.requests, now_s)
+            return
+        request = SimulatedRequest(self._lane, now_s, now_s + self._settings.deadline_s)
+        request.row = row
         self._carry_out(self._dispatcher.arrive([request], now_s))
         if not self._dispatcher.workers.by_id:
             self._poke()
@@ -267,9 +274,10 @@ class SimulatedFunction:
         settings = self.plan.settings  # as live: a buffer plan changes what the dispatcher does, not what was deployed
         latency, variant = self._dispatcher.latency, self.plan.profile.variant
         known = [latency.seconds(variant, settings.cores, batch) for batch in range(1, settings.max_batch + 1)]
+        counters = self._dispatcher.counters(self._events.now_s)
         return FunctionLoad(
             settings=settings,
-            counters=self._dispatcher.counters(self._events.now_s),
+            counters=counters if self._on_demand is None else self._on_demand.counted(counters),
             instances=tuple([self._seen(instance) for instance in self._platform.instances(self.plan.name)]),
             nodes=self._platform.nodes(),
             latency_s=tuple([seconds for seconds in known if seconds is not None]) if None not in known else (),

@@ -45,8 +45,16 @@ class Predicting:
         if count is not None and planned_at_s is not None and 0.0 <= seen.now_s - planned_at_s < PERIOD_S - _TOLERANCE_S:
             return Wish(count, f"{count} planned {seen.now_s - planned_at_s:.0f} s ago", memory)
         wish = Rate(self.name, WINDOW_S, 1.0 / seen.settings.alpha).wish(seen, {})
+        # What it took over stays until two minutes have been seen: a short history foresees little, one of no length nothing.
+        floor = count_in(memory, "floor") if memory else len(seen.live)
+        if floor is not None and len(seen.history.arrivals) * seen.history.bin_s < WINDOW_S - _TOLERANCE_S:
+            if wish.count < floor:
+                wish = Wish(floor, f"{wish.reason}; {floor} until there are {WINDOW_S:g} s")
+        else:
+            floor = None
         # Without a latency there is no plan, and it looks again in five seconds.
-        return replace(wish, memory={"count": wish.count, "planned_at_s": seen.now_s} if seen.latency_s else {})
+        planned_at_s = seen.now_s if seen.latency_s else None
+        return replace(wish, memory={"count": wish.count, "planned_at_s": planned_at_s, "floor": floor})
 
 
 class Mark:

@@ -33,6 +33,19 @@ def test_alpha_is_how_full_instances_may_be() -> None:
     assert line.live == 4
 
 
+def test_what_it_took_over_stays_until_two_minutes_have_been_seen() -> None:
+    line, _ = timeline(rps=10.0, low=6)
+    line.play(30)
+    assert line.live == 6
+    line.runner = Runner("echo.openfaas-fn", origin_s=0.0)
+    line.settings = Settings(autoscaler="mark", slo_s=1.0, max_batch=4, scale=ScaleSettings(min=1, max=50))
+    line.play(60)
+    assert line.live == 6
+    assert "6 until there are 120 s" in line.reason or "6 planned" in line.reason
+    line.play(120)
+    assert line.live == 2  # 10 / (0.8 × 10)
+
+
 def test_the_number_changes_once_a_minute() -> None:
     line, _ = timeline(rps=40.0)
     line.play(125)  # it has been deciding since second 5, the first with a latency
