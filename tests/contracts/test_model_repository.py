@@ -269,10 +269,7 @@ class TestDirectoryRepository(ModelRepositoryContract):
         """The writer stops itself with SIGKILL before its n-th change of the file system, for every n until it gets through."""
         repository.put("scale", "1", files())
         survived = False
-        for step in range(60):
-            ended = subprocess.run(
-                [sys.executable, "-c", KILLED_WRITER, str(root), str(step)], check=False, timeout=60
-            ).returncode
+        for ended in killed_writers(root, files(3.0)):
             entries = {entry.version: entry for entry in DirectoryRepository(root).list()}
             assert set(entries) in ({"1"}, {"1", "2"})
             assert DirectoryRepository(root).get("scale").version == max(entries)
@@ -281,7 +278,7 @@ class TestDirectoryRepository(ModelRepositoryContract):
                 survived = True
                 break
             assert ended == -signal.SIGKILL
-        assert survived, "sixty steps were not enough to get through a put"
+        assert survived, "sixty changes were not enough to get through a put"
         assert list((root / "incoming").iterdir()) == []
 
 
@@ -441,14 +438,25 @@ class TestS3Repository(ModelRepositoryContract):
         assert isinstance(open_repository(str(tmp_path / "here")), DirectoryRepository)
 
 
-KILLED_WRITER = f"""
-import os, signal, sys
-from pathlib import Path
-sys.path.insert(0, {str(Path(__file__).parent)!r})
-from test_model_repository import DirectoryRepository, files
+def killed_writers(root: Path, made: dict[str, bytes]) -> Iterator[int]:
+    """How the writer ended that was to be killed before its first change, its second, and so on: all forks of one process."""
+    with subprocess.Popen([sys.executable, "-c", KILLED_WRITER, root], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        with process.stdin:
+            process.stdin.write(json.dumps({name: data.decode("latin-1") for name, data in made.items()}).encode() + b"\n")
+            for step in range(60):
+                process.stdin.write(b"%d\n" % step)
+                process.stdin.flush()
+                yield int(process.stdout.readline())
 
-left = int(sys.argv[2])
-repository = DirectoryRepository(Path(sys.argv[1]))
+
+KILLED_WRITER = """
+import json, os, signal, sys
+from pathlib import Path
+from gnomon_profiler.repository import DirectoryRepository
+
+files = {name: text.encode("latin-1") for name, text in json.loads(sys.stdin.readline()).items()}
 
 def watch(event, arguments):
     global left
@@ -459,6 +467,11 @@ def watch(event, arguments):
             os.kill(os.getpid(), signal.SIGKILL)
         left -= 1
 
-sys.addaudithook(watch)
-repository.put("scale", "2", files(3.0))
+while line := sys.stdin.readline():
+    left = int(line)
+    if (writer := os.fork()) == 0:
+        sys.addaudithook(watch)
+        DirectoryRepository(Path(sys.argv[1])).put("scale", "2", files)
+        os._exit(0)
+    print(os.waitstatus_to_exitcode(os.waitpid(writer, 0)[1]), flush=True)
 """
