@@ -83,8 +83,10 @@ def down() -> int:
 
 
 def compile_only() -> int:
-    """The cluster's programs."""
-    print(build.programs(folders(), Phases()).folder)
+    """The cluster's programs, and kwok."""
+    phases = Phases()
+    print(build.programs(folders(), phases).folder)
+    print(build.kwok(folders(), phases).folder)
     return 0
 
 

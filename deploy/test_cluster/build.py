@@ -7,6 +7,7 @@ has compiled. `nice` and GOFLAGS=-p=1 make it a quiet neighbour.
 
 from __future__ import annotations
 
+import fcntl
 import hashlib
 import re
 import shutil
@@ -29,6 +30,9 @@ MANIFESTS = {
     "knative.dev/caching": "config",
 }
 KWOK_MANIFESTS = {"sigs.k8s.io/kwok": "kustomize/stage"}
+
+# With empty caches.
+MINUTES = {"programs": "seven minutes", "kwok": "one minute more"}
 
 # How Go words that it could not get something, as opposed to that something does not compile.
 REFUSED = re.compile(
@@ -83,12 +87,22 @@ def kept(folders: Folders, sources: Path = SOURCES) -> Programs | None:
 
 def programs(folders: Folders, phases: Phases) -> Programs:
     """The cluster's programs, compiled if need be."""
-    return kept(folders) or _compile(folders, phases, SOURCES, MANIFESTS)
+    return _alone(folders, phases, SOURCES, MANIFESTS)
 
 
 def kwok(folders: Folders, phases: Phases) -> Programs:
     """kwok, likewise."""
-    return kept(folders, KWOK_SOURCES) or _compile(folders, phases, KWOK_SOURCES, KWOK_MANIFESTS)
+    return _alone(folders, phases, KWOK_SOURCES, KWOK_MANIFESTS)
+
+
+def _alone(folders: Folders, phases: Phases, sources: Path, manifests: dict[str, str]) -> Programs:
+    """What is kept; else compile it while nobody else does."""
+    if found := kept(folders, sources):
+        return found
+    folders.cache.mkdir(parents=True, exist_ok=True)
+    with (folders.cache / "compiling").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        return kept(folders, sources) or _compile(folders, phases, sources, manifests)
 
 
 def _compile(folders: Folders, phases: Phases, sources: Path, manifests: dict[str, str]) -> Programs:
@@ -97,7 +111,9 @@ def _compile(folders: Folders, phases: Phases, sources: Path, manifests: dict[st
     everything = folders.cache / sources.name
     target = everything / digest(sources)
     target.mkdir(parents=True, exist_ok=True)
-    phases.say(f"           compiling {sources.name} into {target}: once, about seven minutes of two cores from nothing")
+    phases.say(
+        f"           compiling {sources.name} into {target}: once, about {MINUTES[sources.name]} of two cores from nothing"
+    )
     with phases.phase(f"modules of {sources.name}"):
         _go(sources, ["list", "-deps", "tool", "./..."])
     with phases.phase(f"compiling {sources.name}"):

@@ -20,11 +20,11 @@ PATIENCE_S = 10.0
 
 
 def hierarchies() -> list[Path]:
-    """The roots: one with version 2, else one for each controller that is mounted."""
+    """The roots: one with version 2, else one for each controller that is mounted, and version 2 beside them if it is there."""
     if (CGROUPS / "cgroup.controllers").exists():
         return [CGROUPS]
     kinds = [line.split() for line in Path("/proc/self/mounts").read_text().splitlines()]
-    return [Path(place) for _, place, kind, *_ in kinds if kind == "cgroup"]
+    return [Path(place) for _, place, kind, *_ in kinds if kind in ("cgroup", "cgroup2")]
 
 
 def make() -> None:

@@ -83,6 +83,10 @@ class Node:
 
     def start_kubelet(self, certificates: Certificates, server: str) -> None:
         """The kubelet, which registers the node."""
+        # Bound to itself and shared: CSI drivers mount things for pods from inside of their own.
+        KUBELET_FOLDER.mkdir(parents=True, exist_ok=True)
+        for how in (["--bind", KUBELET_FOLDER, KUBELET_FOLDER], ["--make-rshared", KUBELET_FOLDER]):
+            subprocess.run(["mount", *map(str, how)], check=True)
         kubeconfig = certificates.kubeconfig("node", server, self.state / "kubelet.conf")
         (self.state / "resolv.conf").write_text("")
         configuration = self.state / "kubelet.yaml"

@@ -1,0 +1,78 @@
+"""A control plane with controllers and scheduler, and one node that a test plays."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from kubernetes import client
+
+from deploy.test_cluster import build
+from deploy.test_cluster.clusters import Cluster, reached, until
+from deploy.test_cluster.control_plane import ControlPlane
+from deploy.test_cluster.processes import Programs
+from tests.kubernetes.openfaas.kubelet import Kubelet
+
+HANDLER = "def handle(event, context):\n    return event.body\n"
+NAMESPACE = "openfaas-fn"
+
+
+@pytest.fixture(scope="session")
+def controlled(compiled: build.Programs, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    """The control plane, with the namespace of functions."""
+    state = tmp_path_factory.mktemp("controlled") / "state"
+    plane = ControlPlane(state, compiled.folder, Programs(state, end_with_us=True))
+    try:
+        plane.start_controllers(plane.boot())
+        cluster = reached(plane.kubeconfig)
+        labels = {"pod-security.kubernetes.io/enforce": "restricted"}
+        cluster.core.create_namespace({"metadata": {"name": NAMESPACE, "labels": labels}})
+        accounts = cluster.core.list_namespaced_service_account
+        until(lambda: any(one.metadata.name == "default" for one in accounts(NAMESPACE).items), "the service account")
+        yield cluster
+        cluster.api.close()
+    finally:
+        plane.end()
+
+
+@pytest.fixture(scope="session")
+def echo_handler(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("echo") / "function"
+    folder.mkdir()
+    (folder / "handler.py").write_text(HANDLER)
+    return folder
+
+
+@pytest.fixture
+def kubelet(controlled: Cluster, echo_handler: Path) -> Iterator[Kubelet]:
+    """A node, for one test. What the test deployed is gone before it is."""
+    node = Kubelet(controlled.api, "node-a", echo_handler)
+    node.start()
+
+    def usable() -> bool:
+        found = controlled.core.read_node("node-a")
+        return (
+            any(one.type == "Ready" and one.status == "True" for one in found.status.conditions or ()) and not found.spec.taints
+        )
+
+    until(usable, "the node")
+    yield node
+    controlled.apps.delete_collection_namespaced_deployment(NAMESPACE, propagation_policy="Background")
+    until(lambda: not controlled.core.list_namespaced_pod(NAMESPACE).items, "the pods to end")
+    node.stop()
+    gone(controlled)
+
+
+def gone(cluster: Cluster) -> None:
+    """The next test's Services and Secrets are its own."""
+    for one in cluster.core.list_namespaced_secret(NAMESPACE).items:
+        cluster.core.delete_namespaced_secret(one.metadata.name, NAMESPACE)
+    for one in cluster.core.list_namespaced_service(NAMESPACE).items:
+        cluster.core.delete_namespaced_service(one.metadata.name, NAMESPACE)
+
+
+@pytest.fixture
+def core(controlled: Cluster) -> client.CoreV1Api:
+    api: client.CoreV1Api = controlled.core
+    return api

@@ -1,0 +1,166 @@
+"""A kubelet for tests: pods of its node become threads that serve the real application on loopback addresses of their own.
+
+The control plane cannot tell: it sees a node that is ready, and pods whose status goes through what a kubelet reports. What
+needs a container, such as logs and what an instance has used, is not there.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import threading
+import time
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from kubernetes import client
+from werkzeug.serving import BaseWSGIServer, make_server
+
+from gnomon_platforms.kubernetes.objects.names import SERVING_CONDITION, TOKEN_KEY
+from gnomon_runtime.http_app import create_app
+
+LOOK_S = 0.05
+HEARTBEAT_S = 5.0
+FORCE = {"gracePeriodSeconds": 0}
+
+
+def now() -> str:
+    return datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def condition(kind: str, *, met: bool) -> dict[str, Any]:
+    return {"type": kind, "status": "True" if met else "False"}
+
+
+class Kubelet:
+    """One node. Its pods are healthy unless it is `unhealthy`; what they are resized to is applied while it is `resizable`."""
+
+    def __init__(self, api: Any, name: str, handler: Path, *, cores: int = 8, second_octet: int = 1) -> None:
+        self.name = name
+        self.unhealthy = False
+        self.restarts: dict[str, int] = {}
+        self.resizable = True
+        self._core = client.CoreV1Api(api)
+        self._handler, self._cores, self._octet = handler, cores, second_octet
+        self._servers: dict[str, tuple[str, BaseWSGIServer]] = {}
+        self._numbers = 0
+        self._ended = threading.Event()
+        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
+        self._heard_s = 0.0
+
+    def start(self) -> None:
+        metadata = {"name": self.name, "labels": {"kubernetes.io/hostname": self.name, "zone": "a"}}
+        self._core.create_node({"metadata": metadata})
+        self._thread.start()
+
+    def stop(self) -> None:
+        self._ended.set()
+        self._thread.join()
+        for _, server in self._servers.values():
+            server.shutdown()
+            server.server_close()
+        self._core.delete_node(self.name)
+
+    def crash(self, pod: str) -> None:
+        """A container dies, and is begun again."""
+        self.restarts[pod] = self.restarts.get(pod, 0) + 1
+
+    def _run(self) -> None:
+        while not self._ended.wait(LOOK_S):
+            try:
+                self._heartbeat()
+                for pod in self._pods():
+                    self._look_at(pod)
+            except client.ApiException as error:
+                if error.status not in (404, 409):
+                    raise
+
+    def _pods(self) -> list[Mapping[str, Any]]:
+        answer = self._core.list_pod_for_all_namespaces(field_selector=f"spec.nodeName={self.name}", _preload_content=False)
+        items: list[Mapping[str, Any]] = json.loads(answer.data)["items"]
+        return items
+
+    def _heartbeat(self) -> None:
+        if time.monotonic() < self._heard_s + HEARTBEAT_S:
+            return
+        self._heard_s = time.monotonic()
+        amounts = {"cpu": str(self._cores), "memory": "16Gi", "pods": "110"}
+        ready = {**condition("Ready", met=True), "lastHeartbeatTime": now(), "reason": "KubeletReady", "message": "as ever"}
+        self._core.patch_node_status(self.name, {"status": {"capacity": amounts, "allocatable": amounts, "conditions": [ready]}})
+
+    def _look_at(self, pod: Mapping[str, Any]) -> None:
+        name, namespace = pod["metadata"]["name"], pod["metadata"]["namespace"]
+        if "deletionTimestamp" in pod["metadata"]:
+            self._end(name)
+            self._core.delete_namespaced_pod(name, namespace, body=FORCE)
+            return
+        if name not in self._servers:
+            self._begin(pod)
+        status = self._status(pod)
+        if not self._told(pod, status):
+            self._core.patch_namespaced_pod_status(name, namespace, {"status": status})
+
+    def _begin(self, pod: Mapping[str, Any]) -> None:
+        self._numbers += 1
+        address = f"127.{self._octet}.{self._numbers // 250}.{self._numbers % 250 + 1}"
+        container = pod["spec"]["containers"][0]
+        environment = {one["name"]: one.get("value", "") for one in container["env"]}
+        environment |= {"GNOMON_HANDLER_FOLDER": str(self._handler), "GNOMON_BATCH_TOKEN": self._token(pod), "GNOMON_CORES": "1"}
+        server = make_server(address, 8080, create_app(environment), threaded=True)
+        threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True).start()
+        self._servers[pod["metadata"]["name"]] = address, server
+
+    def _token(self, pod: Mapping[str, Any]) -> str:
+        """What the pod's own volume of secrets holds."""
+        [volume] = [one for one in pod["spec"]["volumes"] if one["name"] == "secrets"]
+        for source in volume["projected"]["sources"]:
+            held = self._core.read_namespaced_secret(source["secret"]["name"], pod["metadata"]["namespace"]).data
+            if TOKEN_KEY in held:
+                return base64.b64decode(held[TOKEN_KEY]).decode()
+        raise AssertionError("the pod has no token")
+
+    def _end(self, name: str) -> None:
+        held = self._servers.pop(name, None)
+        if held is not None:
+            held[1].shutdown()
+            held[1].server_close()
+
+    def _status(self, pod: Mapping[str, Any]) -> dict[str, Any]:
+        name, container = pod["metadata"]["name"], pod["spec"]["containers"][0]
+        healthy = not self.unhealthy
+        gates = {one["type"]: one["status"] for one in pod["status"].get("conditions") or ()}
+        ready = healthy and gates.get(SERVING_CONDITION) == "True"
+        resources = container["resources"]
+        if not self.resizable and pod["status"].get("containerStatuses"):
+            resources = pod["status"]["containerStatuses"][0]["resources"]
+        return {
+            "phase": "Running",
+            "podIP": self._servers[name][0],
+            "podIPs": [{"ip": self._servers[name][0]}],
+            "conditions": [condition("ContainersReady", met=healthy), condition("Ready", met=ready)],
+            "containerStatuses": [
+                {
+                    "name": container["name"],
+                    "image": container["image"],
+                    "imageID": container["image"],
+                    "ready": healthy,
+                    "restartCount": self.restarts.get(name, 0),
+                    "state": {"running": {"startedAt": pod["metadata"]["creationTimestamp"]}},
+                    "resources": resources,
+                }
+            ],
+        }
+
+    @staticmethod
+    def _told(pod: Mapping[str, Any], status: Mapping[str, Any]) -> bool:
+        given = pod["status"]
+        conditions = {one["type"]: one["status"] for one in given.get("conditions") or ()}
+        same = all(conditions.get(one["type"]) == one["status"] for one in status["conditions"])
+        containers = given.get("containerStatuses") or []
+        return (
+            same
+            and bool(containers)
+            and all(containers[0].get(name) == value for name, value in status["containerStatuses"][0].items())
+        )
