@@ -65,8 +65,16 @@ def half_width(values: Sequence[float]) -> float:
     return point * statistics.stdev(values) / math.sqrt(len(values))
 
 
-def write(name: str, figures: Sequence[Figure], *, repeats: int, packages: Iterable[str] = (), folder: Path = RESULTS) -> Path:
-    """Write `NAME.json`, print it as a table, and say where it is."""
+def write(
+    name: str,
+    figures: Sequence[Figure],
+    *,
+    repeats: int,
+    packages: Iterable[str] = (),
+    folder: Path = RESULTS,
+    more: Mapping[str, Any] | None = None,
+) -> Path:
+    """Write `NAME.json`, print it as a table, and say where it is; `more` is what figures alone cannot show."""
     document = {
         "name": name,
         "measured_at": datetime.now(UTC).isoformat(timespec="seconds"),
@@ -74,6 +82,7 @@ def write(name: str, figures: Sequence[Figure], *, repeats: int, packages: Itera
         "versions": {"python": interpreter()} | {package: _version(package) for package in packages},
         "repeats": repeats,
         "figures": [asdict(figure) for figure in figures],
+        **(more or {}),
     }
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / f"{name}.json"

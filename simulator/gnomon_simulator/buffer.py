@@ -9,10 +9,14 @@ from its arrival until its batch is sent, and S_k.
 
 Where the batch that opens at request i ends depends on i alone, so the ends for all i are one vectorised search; then the batches
 that really open are followed from one to the next. A million requests take about 0.1 s.
+
+The bounds may change (`rebuffered`). What waits then goes by the new ones: at once, where it is as many as the new B or has
+waited as long as the new T.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -22,6 +26,7 @@ import numpy.typing as npt
 from gnomon_core.errors import bad_request
 
 Vector = npt.NDArray[np.float64]
+Indices = npt.NDArray[np.intp]
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,13 +34,22 @@ class Buffered:
     """Of each request, in order of arrival: seconds until its batch was sent, and that batch's size; `first` opened one."""
 
     wait_s: Vector
-    sizes: npt.NDArray[np.intp]
-    first: npt.NDArray[np.intp]
+    sizes: Indices
+    first: Indices
 
-    def latency_s(self, service_s: Sequence[float]) -> Vector:
+    def latency_s(self, service_s: Sequence[float] | Vector) -> Vector:
         """Wait and service of each request; `service_s[k − 1]` is what a batch of k takes."""
         latency_s: Vector = self.wait_s + np.asarray(service_s, dtype=float)[self.sizes - 1]
         return latency_s
+
+
+@dataclass(frozen=True, slots=True)
+class Bounds:
+    """(B, T) from `since_s` on."""
+
+    since_s: float
+    batch: int
+    timeout_s: float
 
 
 def buffered(times_s: Sequence[float] | Vector, batch: int, timeout_s: float) -> Buffered:
@@ -47,18 +61,47 @@ def buffered(times_s: Sequence[float] | Vector, batch: int, timeout_s: float) ->
         GnomonError: 400 `bad_buffer` for times that descend, a batch below 1 or a timeout below 0.
 
     """
+    return rebuffered(times_s, (Bounds(-math.inf, batch, timeout_s),))
+
+
+def rebuffered(times_s: Sequence[float] | Vector, bounds: Sequence[Bounds]) -> Buffered:
+    """The same under bounds that change: each holds from its `since_s` to the next one's, the first for all before it too.
+
+    Raises:
+        GnomonError: 400 `bad_buffer` for times that descend, a batch below 1, a timeout below 0, or no bounds.
+
+    """
     times = np.asarray(times_s, dtype=float)
-    if batch < 1 or not timeout_s >= 0.0 or (np.diff(times) < 0.0).any():
+    starts = [each.since_s for each in bounds]
+    wrong = any(each.batch < 1 or not each.timeout_s >= 0.0 for each in bounds) or not bounds
+    if wrong or (np.diff(times) < 0.0).any() or sorted(starts) != starts:
         raise bad_request("bad_buffer", "The buffer cannot do that.", "Times ascend, B is at least 1 and T at least 0.")
-    count = len(times)
-    full = np.minimum(np.arange(batch, count + batch), count)
-    expired = np.searchsorted(times, times + timeout_s, side="right")
+    opened: list[Indices] = []
+    sent: list[Vector] = []
+    index = 0
+    for each, since_s, until_s in zip(bounds, [-math.inf, *starts[1:]], [*starts[1:], math.inf], strict=True):
+        first, sent_s, index = _sent(times, index, each, since_s, until_s)
+        opened.append(first)
+        sent.append(sent_s)
+    first = np.concatenate(opened)
+    sizes = np.diff(first, append=len(times))
+    return Buffered(np.repeat(np.concatenate(sent), sizes) - times, np.repeat(sizes, sizes), first)
+
+
+def _sent(times: Vector, index: int, bounds: Bounds, since_s: float, until_s: float) -> tuple[Indices, Vector, int]:
+    """The batches from request `index` on that these bounds send, when each is sent, and the request that opens the next."""
+    begun = times[index : int(np.searchsorted(times, until_s, side="right"))]
+    numbers = index + np.arange(len(begun))
+    full = np.minimum(numbers + bounds.batch, len(times))
+    expired = np.searchsorted(times, np.maximum(begun + bounds.timeout_s, since_s), side="right")
     ends = np.minimum(full, expired)
-    first = np.array(_followed(ends.tolist()), dtype=np.intp)
-    sizes = ends[first] - first
     # A batch that is full was sent by its last request, any other one by its timer.
-    sent_s = np.where(sizes == batch, times[ends[first] - 1], times[first] + timeout_s)
-    return Buffered(np.repeat(sent_s, sizes) - times, np.repeat(sizes, sizes), first)
+    sent_s = np.where(ends - numbers == bounds.batch, times[ends - 1], begun + bounds.timeout_s)
+    sent_s = np.maximum(sent_s, since_s)
+    # Whoever opens later is sent later, so that those who are sent in time are the first.
+    count = int(np.searchsorted(sent_s, until_s, side="right"))
+    first = np.array(_followed((ends[:count] - index).tolist()), dtype=np.intp)
+    return first + index, sent_s[first], int(ends[first[-1]]) if len(first) else index
 
 
 def _followed(ends: list[int]) -> list[int]:

@@ -20,7 +20,7 @@ from gnomon_autoscaler.by_count import towards
 from gnomon_autoscaler.counting import Memory, Wish, count_in, inner, moment
 from gnomon_autoscaler.policies.batch.counts import BIN_S, HOUR_S, Counts, counted
 from gnomon_autoscaler.policies.batch.in_force import InForce
-from gnomon_autoscaler.policies.batch.plans import Evidence, Task, plan_for, watch
+from gnomon_autoscaler.policies.batch.plans import RULE, ChangeRule, Evidence, Task, plan_for, watch
 from gnomon_autoscaler.policies.rates import LAST_VALUE_PERIOD_S, Rate
 from gnomon_autoscaler.wrappers import standard
 from gnomon_core.errors import GnomonError
@@ -44,8 +44,10 @@ class Batch:
     needs: frozenset[str] = frozenset()
     period_s = PERIOD_S
 
-    def __init__(self, name: str, settings: Settings) -> None:
+    def __init__(self, name: str, settings: Settings, rule: ChangeRule | None = RULE) -> None:
+        """`rule` says what is a change of the rate; with None none is looked for, and a plan holds for its time."""
         self.name = name
+        self._rule = rule
         self.default_scheduler = DEFAULT_SCHEDULERS[name]
         self._adaptive = (settings.scheduler or self.default_scheduler).startswith("adaptive")
 
@@ -84,7 +86,7 @@ class Batch:
         if plan is not None and plan.batch and plan == InForce.of(memory):
             begin_s, new = counts.until_s - counts.new * BIN_S, counts.latest
             reference = (plan.rate_rps, plan.dispersion)
-            evidence, change = watch(_evidence(memory), reference, new, bin_s=BIN_S, begin_s=begin_s)
+            evidence, change = watch(_evidence(memory), reference, self._rule, new, bin_s=BIN_S, begin_s=begin_s)
             if change is not None:
                 since = counts.since(change.since_s)
                 return since, self._made(since, seen) if _can_plan(seen, since) else None, {}
@@ -110,8 +112,9 @@ class Batch:
         longest_s = settings.slo_s if settings.max_wait_s is None or self._adaptive else min(settings.slo_s, settings.max_wait_s)
         memory_bytes = max((one.memory_bytes for one in seen.instances), default=0)
         task = Task(
-            settings.slo_s, settings.slo_percentile, seen.latency_s, settings.cores, memory_bytes, longest_s, settings.scale.max
-        )
+            settings.slo_s, settings.slo_percentile, seen.latency_s, settings.cores, memory_bytes, longest_s, settings.scale.max,
+            settings.memory_mb,
+        )  # fmt: skip
         try:
             found = plan_for(counts.bins, BIN_S, task)
         except GnomonError as error:
