@@ -1,4 +1,4 @@
-"""A report: its parts are measured step by step, and written as a page with its tables beside it."""
+"""A report: it is measured step by step, and written as a page with its tables beside it."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import json
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, Generic, TypeVar
+from typing import Any, TypeVar
 
 from benchmarks.reports.claims import Claim, counted
 from benchmarks.reports.page import html
@@ -16,14 +16,6 @@ from benchmarks.reports.steps import Results, Step, Store
 from benchmarks.reports.tables import Table, table
 
 S = TypeVar("S")
-
-
-@dataclass(frozen=True, slots=True)
-class Part(Generic[S]):
-    """What it measures under a setting, and what it makes of all results."""
-
-    steps: Callable[[S], Iterable[Step]]
-    section: Callable[[S, Results], Section]
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,8 +52,18 @@ class Report:
             "tables": {one.name: one.to_json() for one in self.tables[1:]},
         }
 
+    def to_markdown(self) -> str:
+        """The claims alone, for a document to quote."""
+        facts = "; ".join(f"{name}: {value}" for name, value in self.facts.items())
+        rows = [
+            f"| {claim.where} | {claim.says} | {claim.found} | {claim.verdict}{': ' if claim.why else ''}{claim.why} |"
+            for claim in self.claims
+        ]
+        heads = ("| where | the paper | here | verdict |", "| --- | --- | --- | --- |")
+        return "\n".join((f"# {self.title}", "", f"{self}. {facts}.", "", *heads, *rows)) + "\n"
+
     def write(self, folder: Path) -> Path:
-        """Write `index.html`, `report.json`, and each table as CSV and JSON and each picture as SVG; the page's path."""
+        """Write `index.html`, `report.json`, `claims.md`, each table as CSV and JSON and each picture as SVG; the page's path."""
         folder.mkdir(parents=True, exist_ok=True)
         for one in self.tables:
             (folder / f"{one.name}.csv").write_text(one.to_csv(), encoding="utf-8")
@@ -69,6 +71,7 @@ class Report:
         for drawn in self.pictures:
             (folder / f"{drawn.name}.svg").write_text(drawn.svg, encoding="utf-8")
         (folder / "report.json").write_text(_json(self.to_json()), encoding="utf-8")
+        (folder / "claims.md").write_text(self.to_markdown(), encoding="utf-8")
         page = folder / "index.html"
         page.write_text(html(self.title, self.about, self.facts, self.sections), encoding="utf-8")
         return page
@@ -77,10 +80,12 @@ class Report:
         return f"{self.title}: {len(self.claims)} claims, {counted(self.claims)}"
 
 
-def sections_of(parts: Sequence[Part[S]], setting: S, store: Store) -> tuple[Section, ...]:
-    """Measure what is not kept, then make the sections."""
-    results = store.results([step for part in parts for step in part.steps(setting)])
-    return tuple(part.section(setting, results) for part in parts)
+def sections_of(
+    steps: Sequence[Callable[[S], Iterable[Step]]], sections: Sequence[Callable[[S, Results], Section]], setting: S, store: Store
+) -> tuple[Section, ...]:
+    """Measure what is not kept, in the order of `steps`, then make the sections of all results, in theirs."""
+    results = store.results([step for each in steps for step in each(setting)])
+    return tuple(section(setting, results) for section in sections)
 
 
 def _json(document: dict[str, Any]) -> str:

@@ -49,14 +49,18 @@ class Store:
 
         """
         found: dict[str, Any] = {}
+        # Of all steps before the first: a source that is edited meanwhile is not the one that this process runs.
+        digests = {step.name: sources_of(step) for step in steps}
         for number, step in enumerate(steps, start=1):
             if step.name in found or not set(step.after) <= set(found):
                 raise ValueError(f"step {step.name!r} is there twice, or comes before one that it needs")
-            found[step.name] = self._result(step, {name: found[name] for name in step.after}, f"[{number}/{len(steps)}]")
+            earlier = {name: found[name] for name in step.after}
+            key = key_of(step, earlier, digests[step.name])
+            found[step.name] = self._result(step, earlier, key, f"[{number}/{len(steps)}]")
         return found
 
-    def _result(self, step: Step, earlier: Results, place: str) -> Any:
-        path, key = self.folder / f"{step.name}.json", key_of(step, earlier)
+    def _result(self, step: Step, earlier: Results, key: str, place: str) -> Any:
+        path = self.folder / f"{step.name}.json"
         kept = _read(path)
         if kept.get("key") == key:
             self._say(f"{place} {step.name}: kept")
@@ -72,10 +76,16 @@ class Store:
         return result
 
 
-def key_of(step: Step, earlier: Results) -> str:
+def key_of(step: Step, earlier: Results, sources: str) -> str:
     """The digest of all that the result depends on."""
+    return hashlib.sha256(
+        json.dumps([step.name, dict(step.parameters), dict(earlier), sources], sort_keys=True).encode()
+    ).hexdigest()
+
+
+def sources_of(step: Step) -> str:
+    """The digest of the sources that it is computed by."""
     digest = hashlib.sha256()
-    digest.update(json.dumps([step.name, dict(step.parameters), dict(earlier)], sort_keys=True).encode())
     for source in (Path(inspect.getsourcefile(step.work) or ""), *step.sources):
         for file in _files(source):
             digest.update(file.name.encode() + b"\0" + file.read_bytes())

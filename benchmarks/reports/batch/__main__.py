@@ -19,14 +19,28 @@ from benchmarks.programs import ended_well
 from benchmarks.report import interpreter, machine
 from benchmarks.reports.batch import accuracy, days, host, sensitivity, services, vanilla
 from benchmarks.reports.batch.sections import accuracy as of_accuracy
-from benchmarks.reports.batch.sections import budget, cost, elsewhere, intensity, planning, service_times
+from benchmarks.reports.batch.sections import budget, cost, following, intensity, others, planning, service_times
 from benchmarks.reports.batch.sections import sensitivity as of_sensitivity
 from benchmarks.reports.batch.setting import QUICK, THOROUGH, Setting
-from benchmarks.reports.report import Part, Report, sections_of
-from benchmarks.reports.steps import Step, Store
+from benchmarks.reports.report import Report, sections_of
+from benchmarks.reports.steps import Store
 
 FOLDER = ROOT / ".cache" / "reports" / "batch"
 QUICK_FOLDER = ROOT / ".cache" / "reports" / "batch-quick"
+STEPS = (services.steps, vanilla.steps, sensitivity.steps, host.steps, accuracy.steps, days.steps)
+SECTIONS = (
+    following.section,
+    of_sensitivity.section,
+    planning.section,
+    intensity.section,
+    service_times.section,
+    of_accuracy.synthetic,
+    of_accuracy.real,
+    cost.cheapest,
+    cost.parameters,
+    budget.section,
+    others.section,
+)
 TITLE = "BATCH, measured again"
 ABOUT = (
     (
@@ -68,26 +82,8 @@ def made(setting: Setting, store: Store) -> Report:
         if not setting.quick
         else "quick: published profiles, few hours and plans; no result to cite",
     }
-    return Report(TITLE, ABOUT, facts, sections_of(PARTS, setting, store))
+    return Report(TITLE, ABOUT, facts, sections_of(STEPS, SECTIONS, setting, store))
 
-
-def _nothing(_: Setting) -> Sequence[Step]:
-    return ()
-
-
-PARTS: tuple[Part[Setting], ...] = (
-    Part(services.steps, service_times.section),
-    Part(vanilla.steps, elsewhere.vanilla),
-    Part(sensitivity.steps, of_sensitivity.section),
-    Part(host.steps, planning.section),
-    Part(_nothing, intensity.section),
-    Part(accuracy.steps, of_accuracy.synthetic),
-    Part(_nothing, of_accuracy.real),
-    Part(days.steps, cost.cheapest),
-    Part(_nothing, cost.parameters),
-    Part(_nothing, budget.section),
-    Part(_nothing, elsewhere.others),
-)
 
 if __name__ == "__main__":
     ended_well(main)

@@ -20,6 +20,7 @@ from benchmarks.reports.batch.replay import latencies
 from benchmarks.reports.batch.services import Service
 from benchmarks.reports.batch.setting import LARGEST_MB, Setting
 from benchmarks.reports.steps import Results, Step
+from gnomon_core import prices
 from gnomon_planner.billing import PerCall
 from gnomon_planner.costs import LAMBDA, LambdaPrice
 from gnomon_planner.optimizer import Landscape
@@ -80,7 +81,7 @@ def _step(setting: Setting, name: str, *, day: str, application: str, billing: s
         _day,
         about,
         (services.step_name(application),),
-        (gnomon_planner, gnomon_simulator, demand, services, replay, *demand.FILES),
+        (gnomon_planner, gnomon_simulator, prices, demand, services, replay, *demand.FILES),
     )
 
 

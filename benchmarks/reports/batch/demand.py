@@ -26,6 +26,7 @@ from gnomon_simulator.traces import Trace, read_trace
 
 Vector = npt.NDArray[np.float64]
 HOUR = 3600
+KEPT = 48  # both days' hours: 70 MB, and a report asks for each a dozen times
 DAYS = ("NYS", "Twitter")
 BURSTY = {"MMPP(2)₁": "W14", "MMPP(2)₂": "W16"}
 FILES = (TRACE, PUBLISHED, PUBLISHED_BURSTY)
@@ -47,7 +48,7 @@ def counts(hour: int | None = None) -> tuple[float, ...]:
     return trace.counts if hour is None else trace.slice(hour * HOUR, HOUR).counts
 
 
-@lru_cache(maxsize=2)
+@lru_cache(maxsize=KEPT)
 def times(day: str, hour: int) -> Vector:
     """When requests come in an hour, in seconds from its beginning."""
     if day == "Twitter":
@@ -57,6 +58,7 @@ def times(day: str, hour: int) -> Vector:
     return drawn[drawn < HOUR]
 
 
+@lru_cache(maxsize=KEPT)
 def fitted(day: str, hour: int) -> Map:
     """The process that is fitted to what came in an hour: to counts, where there are counts only."""
     sample = of_counts(counts(hour), 1.0) if day == "Twitter" else of_times(times(day, hour))

@@ -11,16 +11,18 @@ from typing import Any
 import gnomon_planner
 from benchmarks.pace import ROOT
 from benchmarks.report import machine
-from benchmarks.reports.batch import hosted
+from benchmarks.reports.batch import demand, hosted
 from benchmarks.reports.batch.setting import Setting
 from benchmarks.reports.steps import Results, Step
 
 HOURS = 3
+QUICK_S = 300
 
 
 def steps(setting: Setting) -> Iterable[Step]:
     about = {
         "hours": 1 if setting.quick else HOURS,
+        "hour_s": QUICK_S if setting.quick else demand.HOUR,
         "space": {"memories_mb": setting.memories_mb, "batches": setting.plan_batches, "timeouts_s": setting.timeouts_s},
         "machine": machine(),
     }
@@ -28,5 +30,12 @@ def steps(setting: Setting) -> Iterable[Step]:
 
 
 def _hosted(parameters: Mapping[str, Any], _: Results) -> Any:
-    command = [sys.executable, "-m", hosted.__name__, str(parameters["hours"]), json.dumps(parameters["space"])]
+    command = [
+        sys.executable,
+        "-m",
+        hosted.__name__,
+        str(parameters["hours"]),
+        str(parameters["hour_s"]),
+        json.dumps(parameters["space"]),
+    ]
     return json.loads(subprocess.run(command, cwd=ROOT, check=True, stdout=subprocess.PIPE, text=True).stdout)

@@ -1,10 +1,10 @@
 """Figure 9: what planning takes of the machine that it runs on, in a process of its own; a line of JSON.
 
-    python -m benchmarks.reports.batch.hosted HOURS SPACE
+    python -m benchmarks.reports.batch.hosted HOURS SECONDS SPACE
 
-Hours of Twitter are counted second by second, as a policy counts them; at the end of each a process is fitted to it and every
-plan of the space is predicted. `SPACE` is JSON: memories, batches, timeouts. Then one plan each for Poisson processes of
-very different rates, for the claim that their rate does not matter.
+Hours of Twitter, of 3,600 seconds or fewer, are counted second by second, as a policy counts them; at the end of each a process
+is fitted to it and every plan of the space is predicted. `SPACE` is JSON: memories, batches, timeouts. Then one plan each for
+Poisson processes of very different rates, for the claim that their rate does not matter.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ SLO_S, PERCENT = 1.0, 95.0
 FIRST_HOUR = 9
 
 
-def main(hours: int, asked: dict[str, Any]) -> None:
+def main(hours: int, hour_s: int, asked: dict[str, Any]) -> None:
     from benchmarks.arrivals import TRACE
 
     batches = tuple(asked["batches"])
@@ -48,13 +48,13 @@ def main(hours: int, asked: dict[str, Any]) -> None:
     found = []
     for hour in range(hours):
         begun_s = time.process_time()
-        for second in range(HOUR):
-            now_s = hour * HOUR + second
+        for second in range(hour_s):
+            now_s = hour * hour_s + second
             count = int(counts[FIRST_HOUR * HOUR + now_s])
             window.add(now_s + (place + 0.5) / count for place in range(count))
         counting_s = time.process_time() - begun_s
         held_mb = _resident_mb()
-        seen = window.counts((hour + 1) * float(HOUR))
+        seen = window.counts((hour + 1) * float(hour_s))
         process, fit_s, _ = _timed(partial(_fitted, seen))
         plan, plan_s, wall_s = _timed(partial(_planned, process, space))
         found.append(
@@ -109,4 +109,4 @@ def _resident_mb() -> float:
 
 
 if __name__ == "__main__":
-    main(int(sys.argv[1]), json.loads(sys.argv[2]))
+    main(int(sys.argv[1]), int(sys.argv[2]), json.loads(sys.argv[3]))

@@ -11,11 +11,13 @@ from typing import Any
 
 import numpy as np
 
+import gnomon_planner
 import gnomon_simulator
 from benchmarks.reports.batch import demand, services
 from benchmarks.reports.batch.services import Service
 from benchmarks.reports.batch.setting import LARGEST_MB, Setting
 from benchmarks.reports.steps import Results, Step
+from gnomon_core import prices
 from gnomon_planner.costs import LAMBDA
 from gnomon_simulator.buffer import buffered
 
@@ -29,7 +31,13 @@ TIMEOUTS_S = (0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.15, 0.2, 0.25, 0.3, 0.4, 0.5,
 def steps(setting: Setting) -> Iterable[Step]:
     """One for all three panels."""
     about = {"batches": setting.plan_batches, "memories_mb": setting.memories_mb, "requests": min(setting.requests, 100_000)}
-    yield Step("fig4", _swept, about, (services.step_name(APPLICATION),), (gnomon_simulator, demand, services, *demand.FILES))
+    yield Step(
+        "fig4",
+        _swept,
+        about,
+        (services.step_name(APPLICATION),),
+        (gnomon_planner, gnomon_simulator, prices, demand, services, *demand.FILES),
+    )
 
 
 def _swept(parameters: Mapping[str, Any], results: Results) -> dict[str, Any]:

@@ -62,7 +62,7 @@ THOROUGH = Setting(
     plan_batches=tuple(range(1, 21)),
     timeouts_s=tuple(number / 100.0 for number in range(1, 50)),
     hours=23,
-    requests=400_000,
+    requests=4_000_000,
 )
 # Service times are those of the published profiles, which end at batches of 8.
 QUICK = Setting(

@@ -119,8 +119,8 @@ def _memory_claim(results: Results) -> Claim:
     small, large = cells[min(cells)], cells[max(cells)]
     ratio = large["peak_mb"] / small["peak_mb"] - 1.0
     said = (
-        f"{small['peak_mb']:.0f} MB resident for a batch of {small['batch']}, {large['peak_mb']:.0f} MB, {ratio:.0%} more, "
-        f"for one of {large['batch']}."
+        f"{small['peak_mb']:.0f} MB resident for a batch of {small['batch']}, {large['peak_mb']:.0f} MB, {ratio:.0%} more, for "
+        f"one of {large['batch']}."
     )
     return Claim("Section II-D", says, said, "not comparable", why)
 

@@ -31,10 +31,11 @@ def section(setting: Setting, results: Results) -> Section:
             "The coefficient of variation of a batch's service time, over runs of one program on so many cores. Published "
             "profiles say the same of another day: theirs come from the distance of quartiles, with 10 to 40 runs a cell."
         ),
-        *(
-            f"{one.name}: {described(one, setting)}" + (", the nearest that is to be had." if one.stands_in else ".")
-            for one in APPLICATIONS.values()
-        ),
+        "In the places of the paper's: "
+        + ", ".join(
+            f"{described(one, setting)} for {one.name}" for one in APPLICATIONS.values() if one.stands_in or setting.quick
+        )
+        + ".",
     )
     tables = [_table(found), _profile_table(profiles)]
     if regression.there:
