@@ -22,7 +22,19 @@ from benchmarks.pace import ROOT
 from benchmarks.programs import ended_well
 from benchmarks.report import interpreter
 
-NAMES = ("simulator", "arrivals", "buffer", "twitter_day", "engine", "cold_start", "scaling", "noop", "weight_bound", "overload")
+NAMES = (
+    "simulator",
+    "arrivals",
+    "buffer",
+    "twitter_day",
+    "engine",
+    "cold_start",
+    "scaling",
+    "noop",
+    "weight_bound",
+    "overload",
+    "regression",
+)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

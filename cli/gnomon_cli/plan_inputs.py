@@ -111,7 +111,8 @@ def _modelled(cells: Any, max_batch: int) -> tuple[Size, ...]:
     from gnomon_planner.plans import Size  # noqa: PLC0415
     from gnomon_planner.service_time import Measured, fitted  # noqa: PLC0415
 
-    model = fitted([Measured(float(one["memory_mb"]), int(one["batch"]), float(one["ms"]) / MS_PER_S) for one in cells])
+    points = [Measured(float(one["memory_mb"]), int(one["batch"]), float(one["ms"]) / MS_PER_S) for one in cells]
+    model = fitted(points, whole=MB_PER_VCPU)
     batches = min(max_batch, model.batches[1])
     first, last = model.sizes
     memories = [first + 64.0 * number for number in range(int((last - first) // 64.0) + 1)]

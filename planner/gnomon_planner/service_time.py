@@ -3,12 +3,20 @@
 Measuring every size of instance with every batch takes hours, and the times lie on a smooth surface. `to_measure` chooses fewer
 than 3 % of the cells, spread so that the surface is held at its edges; `fitted` finds the polynomial
 
-    S(size, batch) = Σ c_ij · f(size)^i · batch^j        f(x) = 1/x, 1/√x, log x or x
+    S(size, batch) = g(size) · Σ c_ijk · f(size)^i · batch^j · threads^k        k = 0 or 1
 
-whose relative error is least on points it has not seen: each in turn is left out (the closed form for least squares), and f,
-the degrees, and whether products of both count are those with the least error so found. Relative errors are minimised,
-because 2 % of 20 ms matters as much as 2 % of 2 s. Beyond the measured sizes and batches a polynomial says anything: it is
-asked there only on purpose.
+that does well on points it has not seen: each in turn is left out (the closed form for least squares), and the simplest of those
+polynomials is taken whose mean error is within one standard error of the least. f is 1/x, 1/√x, log x or x with g = 1; or, since
+a share of a core takes the work's processor time divided by the share, g = 1/x and f, log x or x, says how the work itself
+changes with the share (caches are colder after each pause). Relative errors are minimised, because 2 % of 20 ms matters as much
+as 2 % of 2 s, and a polynomial that is not positive between the measured points is none. Beyond the measured sizes and batches a
+polynomial says anything: it is asked there only on purpose.
+
+An instance computes on as many threads as it has cores or parts of one, so that its times jump where a core is added, which no
+smooth function of the size does. Who says how much of the size is a `whole` core (1,769 MB on Lambda) has the threads as a third
+variable. One power of it is enough: n threads that spend s seconds together and p seconds of work take n·s + p seconds of
+processor time (Amdahl), and that is divided by what the quota gives. A worked number: 100 ms on one thread, 60 ms on two: 1,728
+MB, 0.98 cores, take 102 ms, and 1,792 MB, 1.01 cores, take 2·60/1.01 = 118 ms.
 """
 
 from __future__ import annotations
@@ -16,6 +24,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import TypeAlias
 
 import numpy as np
 
@@ -25,13 +34,20 @@ from gnomon_planner.counting import Array
 SHARE = 0.03
 HIGHEST = 4  # degree in either variable
 SPARE = 2  # points more than coefficients
+GRID = 24
 
-_SHAPES: dict[str, Callable[[Array], Array]] = {
-    "1/x": lambda x: 1.0 / x,
-    "1/√x": lambda x: 1.0 / np.sqrt(x),
-    "log x": np.log,
-    "x": lambda x: x,
+Powers: TypeAlias = tuple[int, int, int]
+"""Of f(size), batch and threads."""
+
+_SHAPES: dict[str, tuple[Callable[[Array], Array], Callable[[Array], Array]]] = {
+    "1/x": (np.ones_like, lambda x: 1.0 / x),
+    "work, log x": (lambda x: 1.0 / x, np.log),
+    "work, x": (lambda x: 1.0 / x, lambda x: x),
+    "1/√x": (np.ones_like, lambda x: 1.0 / np.sqrt(x)),
+    "log x": (np.ones_like, np.log),
+    "x": (np.ones_like, lambda x: x),
 }
+"""g and f."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,15 +61,19 @@ class Measured:
 
 @dataclass(frozen=True, slots=True)
 class ServiceModel:
-    """A fitted polynomial. `error` is the mean, `worst` the largest relative error on points that were left out."""
+    """A fitted polynomial. `error` is the mean, `worst` the largest relative error on points that were left out.
+
+    `whole` is how much of the size is a core, None where the number of threads is no variable.
+    """
 
     shape: str
-    powers: tuple[tuple[int, int], ...]
+    powers: tuple[Powers, ...]
     coefficients: tuple[float, ...]
     sizes: tuple[float, float]
     batches: tuple[int, int]
     error: float
     worst: float
+    whole: float | None = None
 
     def seconds(self, size: float, batch: int, *, extrapolate: bool = False) -> float:
         """S(size, batch).
@@ -69,8 +89,8 @@ class ServiceModel:
                 f"A batch of {batch} at {size:g} lies beyond what was measured.",
                 f"Measured: {self.sizes[0]:g} to {self.sizes[1]:g}, batches {self.batches[0]} to {self.batches[1]}.",
             )
-        terms = _terms(self.shape, self.powers, np.array([size / self.sizes[1]]), np.array([batch / self.batches[1]]))
-        found = float((terms @ np.array(self.coefficients))[0])
+        scaled = (np.array([size / self.sizes[1]]), np.array([batch / self.batches[1]]), _threads([size], self.whole))
+        found = float((_terms(self.shape, self.powers, scaled) @ np.array(self.coefficients))[0])
         if not found > 0.0:
             raise bad_request("extrapolation", f"The model has no positive time for a batch of {batch} at {size:g}.")
         return found
@@ -85,8 +105,12 @@ class ServiceModel:
         return tuple(self.seconds(size, batch) for batch in range(1, batches + 1))
 
 
-def to_measure(sizes: Sequence[float], batches: Sequence[int], share: float = SHARE) -> list[tuple[float, int]]:
+def to_measure(
+    sizes: Sequence[float], batches: Sequence[int], share: float = SHARE, *, whole: float | None = None
+) -> list[tuple[float, int]]:
     """Fewer than `share` of all cells, among them the corners: rows and columns denser towards the edges, as Chebyshev's nodes.
+
+    With `whole`, the sizes of each number of threads have both ends and what lies between by themselves, as far as it goes.
 
     Raises:
         GnomonError: 400 `too_few_cells`: they would not hold a plane.
@@ -98,11 +122,12 @@ def to_measure(sizes: Sequence[float], batches: Sequence[int], share: float = SH
     if side < 2:  # noqa: PLR2004 - both ends
         raise bad_request("too_few_cells", f"{max(most, 0)} cells are too few to measure.", "Allow a larger share.")
     rows, columns = side, min(most // side, len(steps))
-    return [(ordered[row], steps[column]) for row in _spread(rows, len(ordered)) for column in _spread(columns, len(steps))]
+    chosen = _rows(ordered, rows, whole)
+    return [(size, steps[column]) for size in chosen for column in _spread(columns, len(steps))]
 
 
-def fitted(points: Sequence[Measured]) -> ServiceModel:
-    """The polynomial with the least error on points it has not seen.
+def fitted(points: Sequence[Measured], *, whole: float | None = None) -> ServiceModel:
+    """The polynomial with the least error on points it has not seen; with `whole`, of the number of threads too.
 
     Raises:
         GnomonError: 400 `bad_measurements`: fewer than 4 points, or a size, batch or time that is not positive.
@@ -115,46 +140,76 @@ def fitted(points: Sequence[Measured]) -> ServiceModel:
     sizes = np.array([one.size for one in points], dtype=float)
     batches = np.array([one.batch for one in points], dtype=float)
     seconds = np.array([one.seconds for one in points])
-    found: ServiceModel | None = None
-    for shape, powers in _candidates(len(points)):
-        # Variables go up to 1, so that high powers neither vanish nor explode.
-        weighed = _terms(shape, powers, sizes / sizes.max(), batches / batches.max()) / seconds[:, None]
+    threads = _threads(sizes, whole)
+    # Variables go up to 1, so that high powers neither vanish nor explode.
+    scaled = (sizes / sizes.max(), batches / batches.max(), threads)
+    between = _between(sizes, batches, whole)
+    tried: list[tuple[float, float, ServiceModel]] = []
+    for shape, powers in _candidates(len(points), several=bool(np.ptp(threads))):
+        weighed = _terms(shape, powers, scaled) / seconds[:, None]
         if np.linalg.matrix_rank(weighed) < len(powers):
             continue
+        coefficients = np.linalg.lstsq(weighed, np.ones(len(points)), rcond=None)[0]
+        if not (_terms(shape, powers, between) @ coefficients > 0.0).all():
+            continue
         left_out = _left_out(weighed)
-        error = float(left_out.mean())
-        if found is None or error < found.error * (1.0 - 1e-9):
-            coefficients = np.linalg.lstsq(weighed, np.ones(len(points)), rcond=None)[0]
-            found = ServiceModel(
-                shape,
-                powers,
-                tuple(float(one) for one in coefficients),
-                (float(sizes.min()), float(sizes.max())),
-                (int(batches.min()), int(batches.max())),
-                error,
-                float(left_out.max()),
-            )
-    assert found is not None, "a constant always fits"
-    return found
+        error, deviation = float(left_out.mean()), float(left_out.std()) / math.sqrt(len(points))
+        model = ServiceModel(
+            shape,
+            powers,
+            tuple(float(one) for one in coefficients),
+            (float(sizes.min()), float(sizes.max())),
+            (int(batches.min()), int(batches.max())),
+            error,
+            float(left_out.max()),
+            whole,
+        )
+        tried.append((error, deviation, model))
+    least, deviation, _ = min(tried, key=lambda one: one[0])
+    # In order of their coefficients: the first is the simplest.
+    return next(model for error, _, model in tried if error <= least + deviation)
 
 
-def _candidates(points: int) -> Iterator[tuple[str, tuple[tuple[int, int], ...]]]:
-    """Shapes and powers with fewer coefficients than points, the simplest first."""
-    sets = {
-        tuple((i, j) for i in range(first + 1) for j in range(second + 1) if i + j <= total)
+def _between(sizes: Array, batches: Array, whole: float | None) -> tuple[Array, Array, Array]:
+    """A grid over what was measured, scaled as the points are: where the model will be asked."""
+    rows, columns = np.linspace(sizes.min(), sizes.max(), GRID), np.linspace(batches.min(), batches.max(), GRID)
+    each, every = np.repeat(rows, GRID), np.tile(columns, GRID)
+    return each / sizes.max(), every / batches.max(), _threads(each, whole)
+
+
+def _candidates(points: int, *, several: bool) -> Iterator[tuple[str, tuple[Powers, ...]]]:
+    """Shapes and powers with fewer coefficients than points, the simplest first; with the threads where there are several."""
+    plain = {
+        tuple((i, j, 0) for i in range(first + 1) for j in range(second + 1) if i + j <= total)
         for first in range(HIGHEST + 1)
         for second in range(HIGHEST + 1)
         for total in range(max(first, second), first + second + 1)
     }
+    sets = set(plain)
+    if several:
+        sets |= {
+            powers + tuple((i, j, 1) for i, j, _ in powers if i <= first and j <= second)
+            for powers in plain
+            for first in range(2)
+            for second in range(3)
+        }
     for powers in sorted(sets, key=lambda one: (len(one), one)):
         if len(powers) <= points - SPARE:
             for shape in _SHAPES:
                 yield shape, powers
 
 
-def _terms(shape: str, powers: Sequence[tuple[int, int]], sizes: Array, batches: Array) -> Array:
-    transformed = _SHAPES[shape](sizes)
-    return np.stack([transformed**first * batches**second for first, second in powers], axis=1)
+def _threads(sizes: Sequence[float] | Array, whole: float | None) -> Array:
+    """How many threads an instance of each size computes on."""
+    found: Array = np.ones(len(sizes)) if whole is None else np.ceil(np.asarray(sizes, dtype=float) / whole)
+    return found
+
+
+def _terms(shape: str, powers: Sequence[Powers], variables: tuple[Array, Array, Array]) -> Array:
+    sizes, batches, threads = variables
+    factor, transform = _SHAPES[shape]
+    lead, base = factor(sizes), transform(sizes)
+    return np.stack([lead * base**first * batches**second * threads**third for first, second, third in powers], axis=1)
 
 
 def _left_out(weighed: Array) -> Array:
@@ -164,6 +219,22 @@ def _left_out(weighed: Array) -> Array:
     residuals = ones - orthogonal @ (orthogonal.T @ ones)
     found: Array = np.abs(residuals) / np.maximum(1.0 - (orthogonal**2).sum(axis=1), 1e-9)
     return found
+
+
+def _rows(sizes: Sequence[float], count: int, whole: float | None) -> list[float]:
+    """`count` of the sizes; of each number of threads as many as it has sizes in proportion, at least both ends."""
+    if whole is None:
+        return [sizes[place] for place in _spread(count, len(sizes))]
+    groups: dict[int, list[float]] = {}
+    for size in sizes:
+        groups.setdefault(math.ceil(size / whole), []).append(size)
+    if any(len(group) < 2 for group in groups.values()) or count < 2 * len(groups):  # noqa: PLR2004 - both ends
+        return _rows(sizes, count, None)
+    shares = dict.fromkeys(groups, 2)
+    for _ in range(count - 2 * len(groups)):
+        room = [number for number, group in groups.items() if shares[number] < len(group)]
+        shares[max(room, key=lambda number: len(groups[number]) / shares[number])] += 1
+    return [group[place] for number, group in groups.items() for place in _spread(shares[number], len(group))]
 
 
 def _spread(count: int, among: int) -> list[int]:

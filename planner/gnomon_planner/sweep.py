@@ -2,9 +2,9 @@
 
 Nothing in the buffer depends on how fast an instance is, so the waits are worked out once per (B, T), for all B and T from
 one table of arrival counts: `Waits` keeps, for each, the members of every batch size as polynomials of w/T on panels that are
-the same for all. `WaitsOfBatch.percentiles` then finds the percentile of each combination, all of them side by side; a few rows of
-service times tell where to look for those of the others. The formulas are those of `buffer.py`; eight nodes to a panel leave an
-error of some 1e-5 in F, and `ExactLatency` says the chosen plan's percentiles exactly.
+the same for all. `WaitsOfBatch.percentiles` then finds the percentile of each combination, all of them side by side; a few rows
+of service times tell where to look for those of the others. The formulas are those of `buffer.py`; eight nodes to a panel leave
+an error of some 1e-5 in F, and `ExactLatency` says the chosen plan's percentiles exactly.
 """
 
 from __future__ import annotations

@@ -8,7 +8,7 @@ import random
 import pytest
 
 from gnomon_core.errors import GnomonError
-from gnomon_planner.service_time import Measured, fitted, to_measure
+from gnomon_planner.service_time import Measured, ServiceModel, fitted, to_measure
 
 MEMORIES = [512 + 64 * number for number in range(46)]
 BATCHES = list(range(1, 21))
@@ -64,3 +64,51 @@ def test_too_little_is_refused() -> None:
             fitted([measured(seconds, 512, batch) for batch in (1, 2, 3, 4, 5)])
     with pytest.raises(GnomonError, match="at least 4"):
         fitted([measured(1.0, 512, 1)])
+
+
+WHOLE = 1769.0
+LAMBDAS = list(range(128, 3009, 64))
+
+
+def on_threads(memory: float, batch: int) -> float:
+    """One thread up to a core, two beyond: 5 ms that nobody shares and 20 ms for each sample, all under the memory's quota."""
+    threads = math.ceil(memory / WHOLE)
+    return (threads * 0.005 + 0.020 * batch) * WHOLE / memory
+
+
+def test_times_that_jump_where_a_thread_is_added_are_told_within_two_percent() -> None:
+    chance = random.Random(11)
+    cells = to_measure(LAMBDAS, BATCHES, whole=WHOLE)
+    assert len(set(cells)) == len(cells) <= 27
+    # Both sides of the jump have their edges measured: 1,728 MB is the last size with one thread.
+    assert {128, 1728, 1792, 3008} <= {memory for memory, _ in cells}
+    points = [measured(on_threads(memory, batch) * chance.gauss(1.0, 0.005), memory, batch) for memory, batch in cells]
+    aware, smooth = fitted(points, whole=WHOLE), fitted(points)
+
+    def worst(model: ServiceModel) -> float:
+        return max(abs(model.seconds(memory, batch) / on_threads(memory, batch) - 1.0) for memory in LAMBDAS for batch in BATCHES)
+
+    assert worst(aware) < 0.02 < worst(smooth)
+
+
+def test_without_noise_the_simplest_polynomial_is_found_exactly() -> None:
+    cells = to_measure(LAMBDAS, BATCHES, whole=WHOLE)
+    model = fitted([measured(on_threads(memory, batch), memory, batch) for memory, batch in cells], whole=WHOLE)
+    assert model.error < 1e-9
+    assert model.seconds(1856, 7) == pytest.approx(on_threads(1856, 7))
+
+
+def test_one_number_of_threads_is_as_if_nothing_was_said_of_them() -> None:
+    sizes = LAMBDAS[:20]
+    assert to_measure(sizes, BATCHES, whole=WHOLE) == to_measure(sizes, BATCHES)
+    points = [measured(amdahl(memory, batch), memory, batch) for memory, batch in to_measure(sizes, BATCHES)]
+    assert fitted(points, whole=WHOLE).powers == fitted(points).powers
+
+
+def test_noise_never_leads_to_times_that_are_not_positive_between_the_measured_cells() -> None:
+    for seed in range(5):
+        chance = random.Random(seed)
+        cells = to_measure(LAMBDAS, BATCHES, whole=WHOLE)
+        points = [measured(on_threads(memory, batch) * chance.uniform(0.5, 1.5), memory, batch) for memory, batch in cells]
+        model = fitted(points, whole=WHOLE)
+        assert min(model.seconds(memory, batch) for memory in LAMBDAS for batch in BATCHES) > 0.0

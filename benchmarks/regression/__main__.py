@@ -1,0 +1,102 @@
+"""Service times of a layer program under 46 processor quotas × 20 batches, from at most 27 of the 920 cells.
+
+    python -m benchmarks.regression [--quick] [--model NAME] [--period-ms MS] [--for-s SECONDS] [--afresh]
+
+The quotas are those of Lambda's memory sizes from 128 to 3,008 MB, 1,769 MB being a core, set on a control group: so it needs
+root, or a part of the tree that was delegated. A cell is the median of at least 10 runs, of more while the median is not known
+to 1 %. The goal is a mean error of 2 % on the cells that were not trained on (BATCH, Section VI-B).
+
+It wants a machine with nothing else to do, and takes about two hours and a half in all. What is measured is kept in
+.cache/benchmarks: --for-s 500 ends after so many seconds, and the same command goes on from there. Results are written when
+every cell is there; before that it prints what those that are there say.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+import time
+from pathlib import Path
+
+import torch
+
+from benchmarks.gnomon import MODELS
+from benchmarks.pace import QUICK_RESULTS, pace_of, pace_parser, step
+from benchmarks.programs import ended_well
+from benchmarks.regression.cells import BATCHES, MB_PER_CORE, MEMORIES_MB, Grid, Kept
+from benchmarks.regression.judging import figures, table
+from benchmarks.regression.measuring import Worker, measure
+from benchmarks.regression.quota import NoQuotaError, Quota
+from benchmarks.report import machine, write
+from gnomon_planner.service_time import SHARE
+from gnomon_profiler.add import ensure_model
+from gnomon_profiler.repository import DirectoryRepository
+
+MODEL = "efficientnet-lite0"
+PERIOD_MS = 20.0
+RUNS, QUICK_RUNS = (10, 20), (3, 3)
+QUICK_GRID = ((442, 885, 1769, 1856, 2560, 3008), (1, 2, 3, 4), 0.7)
+
+
+def main(arguments: argparse.Namespace) -> None:
+    pace = pace_of(arguments)
+    grid = Grid.of(*(QUICK_GRID if pace.quick else (MEMORIES_MB, BATCHES, SHARE)))
+    if (os.cpu_count() or 1) * MB_PER_CORE < max(grid.memories_mb):
+        raise NoQuotaError(f"{max(grid.memories_mb)} MB are more cores than this machine has")
+    entry = ensure_model(DirectoryRepository(MODELS), arguments.model, progress=step)
+    name = f"{entry.name}@{entry.version}"
+    identity = {
+        "model": name,
+        "program": entry.sha256["program.json"],
+        "machine": machine(),
+        "torch": torch.__version__,
+        "period_ms": arguments.period_ms,
+        "runs": RUNS,
+    }
+    path = QUICK_RESULTS / f"regression_{'quick_' if pace.quick else ''}{name.replace(':', '_').replace('/', '_')}.jsonl"
+    if arguments.afresh or pace.quick:
+        path.unlink(missing_ok=True)
+    kept = Kept(path, identity)
+    if kept.missing(grid):
+        step(f"{name}: measuring; what is there is kept in {path}")
+        with Quota(round(1000 * arguments.period_ms)) as quota, Worker(entry.program, entry.weights, quota) as worker:
+            end_s = time.monotonic() + arguments.for_s
+            measure(worker, grid, kept, runs=QUICK_RUNS if pace.quick else RUNS, end_s=end_s, say=step)
+    conclude(grid, kept, name, arguments.period_ms, pace.results)
+
+
+def conclude(grid: Grid, kept: Kept, name: str, period_ms: float, folder: Path) -> None:
+    """Write what all cells say, or tell what those that are there do."""
+    missing = len(kept.missing(grid))
+    if any(cell not in kept.first for cell in grid.trained) or len(kept.first) == len(grid.trained):
+        step(f"{missing} cells are still to be measured. Run it again.")
+        return
+    found = figures(grid, kept, name, period_ms)
+    if not missing:
+        write("regression", found, repeats=RUNS[0], packages=("gnomon", "torch", "numpy"), folder=folder)
+        (folder / "regression_cells.csv").write_text(table(kept), encoding="utf-8")
+        return
+    for figure in found:
+        step(f"so far: {figure.key} {figure.value:.4g}  {figure.detail}")
+    step(f"{missing} cells are still to be measured. Run it again; nothing was written yet.")
+
+
+def _options() -> argparse.Namespace:
+    parser = pace_parser(__doc__ or "")
+    parser.add_argument("--model", default=MODEL, help=f"as `gnomon models add` names it; default {MODEL}")
+    parser.add_argument("--period-ms", type=float, default=PERIOD_MS, help=f"of the quota; default {PERIOD_MS:g}")
+    parser.add_argument("--for-s", type=float, default=float("inf"), help="measure for so long, and go on another time")
+    parser.add_argument("--afresh", action="store_true", help="forget what is kept")
+    return parser.parse_args()
+
+
+def _main() -> None:
+    try:
+        main(_options())
+    except NoQuotaError as error:
+        sys.exit(f"{error}.")
+
+
+if __name__ == "__main__":
+    ended_well(_main)

@@ -1,0 +1,100 @@
+"""How well the cells that were trained on tell the others, and how repeatable any of them is."""
+
+from __future__ import annotations
+
+import csv
+import io
+import statistics
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from benchmarks.regression.cells import MB_PER_CORE, Cell, Grid, Kept
+from benchmarks.report import Figure
+from gnomon_planner.service_time import Measured, ServiceModel, fitted
+
+GOAL = 0.02
+SHARE_OF_95 = 0.95
+
+
+@dataclass(frozen=True, slots=True)
+class Judged:
+    """A model, and its relative errors on cells that it has not seen."""
+
+    model: ServiceModel
+    errors: dict[Cell, float]
+
+    @property
+    def mean(self) -> float:
+        return statistics.fmean(abs(error) for error in self.errors.values())
+
+
+def judged(grid: Grid, kept: Kept, *, whole: float | None = MB_PER_CORE) -> Judged:
+    """The model of the trained cells, against the medians of all others that are there."""
+    points = [Measured(memory, batch, kept.first[memory, batch].median_s) for memory, batch in grid.trained]
+    model = fitted(points, whole=whole)
+    others = [cell for cell in grid.cells if cell in kept.first and cell not in grid.trained]
+    return Judged(model, {cell: model.seconds(*cell) / kept.first[cell].median_s - 1.0 for cell in others})
+
+
+def figures(grid: Grid, kept: Kept, model: str, period_ms: float) -> list[Figure]:
+    """The claim, what limits it, and what a model that knows nothing of threads would say."""
+    found, plain = judged(grid, kept), judged(grid, kept, whole=None)
+    worst = max(found.errors, key=lambda cell: abs(found.errors[cell]))
+    magnitudes = sorted(abs(error) for error in found.errors.values())
+    fewest = min(len(times.seconds) for times in kept.first.values())
+    said = (
+        f"{model}, {len(grid.trained)} of {len(grid.cells)} cells trained, {len(found.errors)} others; medians of {fewest} runs "
+        f"and more, {period_ms:g} ms periods; {found.model.shape}, {len(found.model.powers)} coefficients"
+    )
+    found_figures = [
+        Figure("mean_error", found.mean, "relative", GOAL, "<=", "met" if found.mean <= GOAL else "missed", said),
+        Figure("error_p95", magnitudes[int(SHARE_OF_95 * (len(magnitudes) - 1))], "relative"),
+        Figure("worst_error", abs(found.errors[worst]), "relative", detail=f"a batch of {worst[1]} at {worst[0]} MB"),
+        Figure("expected_error", found.model.error, "relative", detail="mean error by leaving out each trained cell in turn"),
+        Figure("mean_error_without_threads", plain.mean, "relative", detail="one smooth surface over one and two threads"),
+        *_repeatability(grid, kept),
+    ]
+    for name, cells in _parts(found.errors):
+        found_figures.append(Figure(f"mean_error, {name}", _mean(found.errors, cells), "relative", detail=f"{len(cells)} cells"))
+    return found_figures
+
+
+def table(kept: Kept) -> str:
+    """Every measured cell as CSV."""
+    text = io.StringIO()
+    rows = csv.writer(text, lineterminator="\n")
+    rows.writerow(("memory_mb", "batch", "median_s", "spread", "runs", "core_s"))
+    for (memory, batch), times in sorted(kept.first.items()):
+        core_s = statistics.median(times.core_s)
+        rows.writerow((memory, batch, f"{times.median_s:.6f}", f"{times.spread:.4f}", len(times.seconds), f"{core_s:.6f}"))
+    return text.getvalue()
+
+
+def _repeatability(grid: Grid, kept: Kept) -> list[Figure]:
+    """What the medians themselves are worth."""
+    spreads = [times.spread for times in kept.first.values()]
+    unknown = [times.uncertainty for times in kept.first.values()]
+    found = [
+        Figure("spread_of_runs", statistics.fmean(spreads), "relative", detail="mean interquartile range of a cell's runs"),
+        Figure("uncertainty", statistics.fmean(unknown), "relative", detail="mean half width of a median's 95 % interval"),
+    ]
+    twice = [cell for cell in grid.trained if cell in kept.again]
+    if twice:
+        apart = [abs(kept.again[cell].median_s / kept.first[cell].median_s - 1.0) for cell in twice]
+        said = f"mean; {max(apart):.3g} at most, of {len(twice)} cells that were measured twice, the second time at the end"
+        found.append(Figure("repeatability", statistics.fmean(apart), "relative", detail=said))
+    return found
+
+
+def _parts(errors: dict[Cell, float]) -> Sequence[tuple[str, list[Cell]]]:
+    """Where the errors lie."""
+    parts = [
+        ("up to a quarter of a core", [cell for cell in errors if cell[0] <= MB_PER_CORE / 4]),
+        ("up to a core", [cell for cell in errors if MB_PER_CORE / 4 < cell[0] <= MB_PER_CORE]),
+        ("two threads", [cell for cell in errors if cell[0] > MB_PER_CORE]),
+    ]
+    return [(name, cells) for name, cells in parts if cells]
+
+
+def _mean(errors: dict[Cell, float], cells: Sequence[Cell]) -> float:
+    return statistics.fmean(abs(errors[cell]) for cell in cells)

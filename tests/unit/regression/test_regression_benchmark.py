@@ -1,0 +1,136 @@
+"""The regression's benchmark: where quotas are set, what is measured first, what is kept, and how it is judged."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from benchmarks.regression.cells import BATCHES, MEMORIES_MB, Grid, Kept, Times, cores_of, threads_of
+from benchmarks.regression.judging import figures, judged, table
+from benchmarks.regression.quota import Hierarchy, NoQuotaError, Quota, hierarchy_of
+from gnomon_planner.service_time import SHARE
+
+IDENTITY = {"model": "m@1"}
+V1 = "proc /proc proc rw 0 0\ncgroup {place} cgroup rw,relatime,cpu,cpuacct 0 0\n"
+V2 = "cgroup2 {place} cgroup2 rw,nosuid 0 0\n"
+
+
+def service_s(memory_mb: int, batch: int) -> float:
+    return (0.002 * threads_of(memory_mb) + 0.02 * batch) / cores_of(memory_mb)
+
+
+def kept_times(memory_mb: int, batch: int) -> Times:
+    seconds = service_s(memory_mb, batch)
+    return Times(tuple(seconds * (1.0 + step / 1000.0) for step in range(-5, 6)), (seconds * cores_of(memory_mb),) * 11)
+
+
+def test_the_cells_are_those_of_the_goal_and_the_trained_ones_come_first() -> None:
+    grid = Grid.of(MEMORIES_MB, BATCHES, SHARE)
+    assert (len(MEMORIES_MB), len(BATCHES), len(grid.cells), len(set(grid.cells))) == (46, 20, 920, 920)
+    assert len(grid.trained) <= 27
+    assert tuple(grid.cells[: len(grid.trained)]) == grid.trained
+    assert grid.cells == Grid.of(MEMORIES_MB, BATCHES, SHARE).cells, "an interrupted run goes on in the same order"
+    assert cores_of(3008) == pytest.approx(1.70, abs=0.005)
+    assert (threads_of(1769), threads_of(1792)) == (1, 2)
+
+
+def test_a_median_knows_how_well_it_is_known() -> None:
+    assert Times((1.0,) * 10, ()).uncertainty == 0.0
+    few, many = (Times(tuple(1.0 + (place % 10) / 10 for place in range(count)), ()) for count in (10, 1000))
+    assert 0.0 < many.uncertainty < few.uncertainty < 0.5
+
+
+def test_an_interrupted_run_goes_on_and_a_line_that_was_cut_off_is_measured_again(tmp_path: Path) -> None:
+    path, grid = tmp_path / "kept.jsonl", Grid.of((442, 885, 1769, 1856, 2560, 3008), (1, 2, 3, 4), 0.7)
+    kept = Kept(path, IDENTITY)
+    for cell in grid.cells[:3]:
+        kept.add(cell, kept_times(*cell), again=False)
+    with path.open("a") as file:
+        file.write('{"cell": [442, ')
+    again = Kept(path, IDENTITY)
+    assert list(again.first) == grid.cells[:3]
+    assert again.missing(grid)[0] == (grid.cells[3], False)
+    again.add(grid.cells[3], kept_times(*grid.cells[3]), again=False)
+    assert len(Kept(path, IDENTITY).first) == 4
+    assert not Kept(path, {"model": "another"}).first, "what was measured of something else is not gone on with"
+
+
+def test_cells_that_follow_the_model_are_told_and_the_figures_say_all_there_is(tmp_path: Path) -> None:
+    grid = Grid.of(MEMORIES_MB, BATCHES, SHARE)
+    kept = Kept(tmp_path / "kept.jsonl", IDENTITY)
+    for cell in grid.cells[:200]:
+        kept.add(cell, kept_times(*cell), again=False)
+    for cell in grid.trained:
+        kept.add(cell, kept_times(*cell), again=True)
+    assert judged(grid, kept).mean < 1e-6
+    assert judged(grid, kept, whole=None).mean > 0.005
+    by_key = {figure.key: figure for figure in figures(grid, kept, "m@1", 20.0)}
+    assert by_key["mean_error"].met == "met"
+    assert f"of 920 cells trained, {200 - len(grid.trained)} others" in by_key["mean_error"].detail
+    assert by_key["repeatability"].value == 0.0
+    assert len(table(kept).splitlines()) == 201
+
+
+def test_a_model_that_is_wrong_misses_the_goal(tmp_path: Path) -> None:
+    grid = Grid.of(MEMORIES_MB, BATCHES, SHARE)
+    kept = Kept(tmp_path / "kept.jsonl", IDENTITY)
+    for cell in grid.cells[:100]:
+        times = kept_times(*cell)
+        factor = 1.0 if cell in grid.trained else 1.1
+        kept.add(cell, Times(tuple(factor * one for one in times.seconds), times.core_s), again=False)
+    found = figures(grid, kept, "m@1", 20.0)[0]
+    assert found.met == "missed"
+    assert found.value == pytest.approx(0.1 / 1.1, rel=0.01)
+
+
+def test_a_group_is_made_below_our_own_by_the_version_that_controls_processor_time(tmp_path: Path) -> None:
+    (tmp_path / "cpu" / "ours").mkdir(parents=True)
+    old, new = V1.format(place=tmp_path / "cpu"), V2.format(place=tmp_path / "unified")
+    own = "3:cpu,cpuacct:/ours\n0::/session\n"
+    assert hierarchy_of(new + old, own) == Hierarchy(tmp_path / "cpu" / "ours", unified=False)
+    assert hierarchy_of(old, "0::/\n") == Hierarchy(tmp_path / "cpu", unified=False)
+    (tmp_path / "unified" / "session").mkdir(parents=True)
+    assert hierarchy_of(new, own) == Hierarchy(tmp_path / "unified" / "session", unified=True)
+    assert hierarchy_of("proc /proc proc rw 0 0\n", own) is None
+
+
+@pytest.mark.parametrize("unified", [False, True])
+def test_a_quota_is_written_as_the_kernel_reads_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, unified: bool) -> None:
+    """Half a core is 10 ms in every 20 ms. A plain folder keeps what was written."""
+    (tmp_path / "cgroup.subtree_control").write_text("memory cpu\n")
+    removed: list[Path] = []
+
+    def keep(folder: Path) -> None:
+        removed.append(folder)
+
+    monkeypatch.setattr(Path, "rmdir", keep)
+    with Quota(20_000, Hierarchy(tmp_path, unified)) as quota:
+        (group,) = (path for path in tmp_path.iterdir() if path.is_dir())
+
+        def written() -> str:
+            return (group / ("cpu.max" if unified else "cpu.cfs_quota_us")).read_text()
+
+        assert written() == ("max 20000" if unified else "-1")
+        quota.set(0.5)
+        assert written() == ("10000 20000" if unified else "10000")
+        with pytest.raises(ValueError, match="at least 1000"):
+            quota.set(0.04)
+        quota.join(17)
+        assert (group / "cgroup.procs").read_text() == "17"
+    assert removed == [group]
+
+
+def test_a_machine_that_forbids_it_says_how_it_could_be_allowed(tmp_path: Path) -> None:
+    with pytest.raises(NoQuotaError, match="Run as root"), Quota(20_000, Hierarchy(tmp_path / "missing", unified=False)):
+        pass
+
+
+def test_what_is_kept_can_be_read_by_others(tmp_path: Path) -> None:
+    path = tmp_path / "kept.jsonl"
+    Kept(path, IDENTITY).add((128, 1), Times((0.1, 0.2), (0.01, 0.01)), again=False)
+    assert [json.loads(line) for line in path.read_text().splitlines()] == [
+        IDENTITY,
+        {"cell": [128, 1], "again": False, "seconds": [0.1, 0.2], "core_s": [0.01, 0.01]},
+    ]
