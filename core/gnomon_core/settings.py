@@ -20,6 +20,8 @@ from gnomon_core.units import parse_duration_s
 PREFIX = "gnomon/"
 MAX_NAME_LENGTH = 253
 BATCHING = ("asyfunc", "batch")
+PLANNING = "batch"
+"""What the names of policies begin with that plan an instance's cores too, unless the function says them."""
 BATCHING_MAX_BATCH = 8
 """B_max of AsyFunc (section 7.1), for the policies that split or plan batches: a largest one of 1 leaves them nothing to do."""
 
@@ -48,7 +50,7 @@ class Settings:
 
     `deadline_s` bounds a request's stay when the client sets none; `slo_s` is the objective that batches are timed by and, where
     it is not set, equals the deadline. `max_wait_s` None leaves the wait to the scheduling policy. `cores` is the size of an instance,
-    `memory_mb` that of one whose cores follow from its memory, on Lambda.
+    `memory_mb` that of one whose cores follow from its memory, on Lambda. `plan_cores` "any" lets plans choose another size.
     `alpha` … `ablation` are those of `asyfunc`, by the names of its paper; `burst_cores`, `promotion` and `max_shadows`
     go beyond it.
     """
@@ -203,6 +205,8 @@ def read_settings(labels: Mapping[str, str] | None, annotations: Mapping[str, st
         values.setdefault("slo_s", values["deadline_s"])
     if str(values.get("autoscaler", "")).startswith(BATCHING):
         values.setdefault("max_batch", BATCHING_MAX_BATCH)
+    if str(values.get("autoscaler", "")).startswith(PLANNING) and not {"cores", "memory_mb"} & set(values):
+        values.setdefault("plan_cores", "any")
     settings = Settings(**values, scale=scale)
     if settings.beta >= settings.alpha:
         raise bad_request(

@@ -23,6 +23,7 @@ class InForce:
     rate_rps: float
     dispersion: float
     said: str
+    cores: int
 
     @staticmethod
     def of(memory: Memory) -> InForce | None:

@@ -6,18 +6,24 @@ A plan is looked for among the `BATCHES` up to the largest and 12 timeouts up to
 SLO·(i/12)². It has to be found within the second that a decision may take, so that few of the plans that promise to be cheapest
 are settled exactly, and more than `MOST_BUSY` instances are not planned for. Where calls are paid, as on Lambda, a plan's price
 is known without being settled, so that there are 48 timeouts, SLO·i/48.
+
+Where an instance may have several numbers of cores, each has its cheapest plan, and the cheapest of these that meets the SLO
+with no more cores than the nodes have is taken. Those that instances have now stay unless others save a tenth: it takes a while
+until all have others.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 
 from gnomon_core.errors import GnomonError
 from gnomon_planner.billing import Billing, Held, PerCall
 from gnomon_planner.changes import Change, ChangeRule, Evidence, Reference, watched
 from gnomon_planner.costs import HELD, LAMBDA
 from gnomon_planner.fit import fit
+from gnomon_planner.maps import Map
 from gnomon_planner.optimizer import Landscape
 from gnomon_planner.plans import Choice, Size, Space
 from gnomon_planner.samples import of_counts
@@ -33,6 +39,7 @@ MOST_BUSY = 200
 MB = 2**20
 MB_PER_CORE = 1769.0
 PER_MILLION = 1e6
+WORTH_A_CHANGE = 0.1
 RULE = ChangeRule()
 
 __all__ = ["RULE", "Change", "ChangeRule", "Evidence", "Planned", "Task", "plan_for", "watch"]
@@ -43,7 +50,8 @@ class Task:
     """What a plan is for: P`percent` within `slo_s`.
 
     Instances of `cores` take `service_s` for batches of 1, 2, …; `longest_s` bounds the timeout; `most` is how many instances
-    there may be. With `memory_mb` each call pays for itself as on Lambda, otherwise instances are held.
+    there may be. With `memory_mb` each call pays for itself as on Lambda, otherwise instances are held. `others` are service
+    times for other numbers of cores that instances may have instead, `all_cores` what they may have together.
     """
 
     slo_s: float
@@ -54,14 +62,16 @@ class Task:
     longest_s: float
     most: int
     memory_mb: int | None = None
+    others: Mapping[int, tuple[float, ...]] = field(default_factory=dict)
+    all_cores: float = math.inf
 
     @property
-    def size(self) -> Size:
-        """What an instance is."""
+    def sizes(self) -> tuple[Size, ...]:
+        """What an instance may be; what it is now comes first."""
         if self.memory_mb is not None:
-            return Size(f"{self.memory_mb} MB", self.memory_mb, self.memory_mb / MB_PER_CORE, self.service_s)
-        name = f"{self.cores} core{'s' if self.cores > 1 else ''}"
-        return Size(name, self.memory_bytes / MB, self.cores, self.service_s)
+            return (Size(f"{self.memory_mb} MB", self.memory_mb, self.memory_mb / MB_PER_CORE, self.service_s),)
+        rows = {self.cores: self.service_s} | dict(self.others) | {self.cores: self.service_s}
+        return tuple(Size(_named(cores), self.memory_bytes / MB, cores, row) for cores, row in rows.items())
 
     @property
     def timeouts_s(self) -> tuple[float, ...]:
@@ -82,6 +92,7 @@ class Planned:
     rate_rps: float
     dispersion: float
     said: str
+    cores: int
 
 
 def plan_for(counts: Sequence[float], bin_s: float, task: Task) -> Planned:
@@ -92,24 +103,70 @@ def plan_for(counts: Sequence[float], bin_s: float, task: Task) -> Planned:
 
     """
     fitted = fit(of_counts(counts, bin_s))
-    process, service_s = fitted.process, task.service_s[: BATCHES[-1]]
-    busy = process.rate_rps * min(seconds / batch for batch, seconds in enumerate(service_s, start=1))
-    most = min(task.most, MOST_BUSY)
-    if busy > most:
+    process, most = fitted.process, min(task.most, MOST_BUSY)
+    busy = {size: _busy(process, size) for size in task.sizes}
+    sizes = tuple(size for size in busy if busy[size] <= most)
+    if not sizes:
         raise GnomonError(
-            400, "too_many_instances", f"{process.rate_rps:.2f} rps keep {busy:.1f} instances busy, of {most} at most."
+            400,
+            "too_many_instances",
+            f"{process.rate_rps:.2f} rps keep {min(busy.values()):.1f} instances busy, of {most} at most.",
         )
-    space = Space((task.size,), tuple(batch for batch in BATCHES if batch <= len(service_s)), task.timeouts_s)
-    candidates = min(MOST_CANDIDATES, SETTLED_SAMPLES // len(service_s), int(SETTLED_BUSY / max(busy, 1.0)))
-    held = Held(HELD, candidates)
+    longest = min(BATCHES[-1], max(len(size.service_s) for size in sizes))
+    space = Space(sizes, tuple(batch for batch in BATCHES if batch <= longest), task.timeouts_s)
+    settled = min(MOST_CANDIDATES, SETTLED_SAMPLES // longest, int(SETTLED_BUSY / max(1.0, *(busy[size] for size in sizes))))
+    held = Held(HELD, max(1, settled // len(sizes)))
     billing: Billing = held if task.memory_mb is None else PerCall(LAMBDA["x86"])
-    choice = Landscape(process, space, billing, task.percent).cheapest(task.slo_s, 2 * candidates)
+    landscape = Landscape(process, space, billing, task.percent)
+    choices = [landscape.of_size(number).cheapest(task.slo_s, 2 * held.candidates) for number in range(len(sizes))]
+    choice, lost = _best(choices, task)
     chosen, reference = choice.plan, Reference.of(process, RULE)
     instances = chosen.instances or held.settled(process, chosen).instances or 1
-    said = f"{process.rate_rps:.2f} rps in {len(counts) * bin_s:g} s, {fitted.chosen.family}: {_told(choice, task.percent)}"
-    return Planned(
-        chosen.buffer.batch, chosen.buffer.timeout_s, instances, reference.rate_rps, reference.dispersion, said
-    )
+    said = f"{process.rate_rps:.2f} rps in {len(counts) * bin_s:g} s, {fitted.chosen.family}: {_told(choice, task.percent)}{lost}"
+    cores = task.cores if task.memory_mb is not None else round(chosen.size.cores)
+    buffer = chosen.buffer
+    return Planned(buffer.batch, buffer.timeout_s, instances, reference.rate_rps, reference.dispersion, said, cores)
+
+
+def _busy(process: Map, size: Size) -> float:
+    """How many instances of that size are busy if all batches are full."""
+    per_request_s = min(seconds / batch for batch, seconds in enumerate(size.service_s[: BATCHES[-1]], start=1))
+    return process.rate_rps * per_request_s
+
+
+def _best(choices: Sequence[Choice], task: Task) -> tuple[Choice, str]:
+    """The cheapest of those that meet the SLO and fit the nodes; what instances are now, unless others save a tenth.
+
+    And why the others lost, in words.
+    """
+    if len(choices) == 1:
+        return choices[0], ""
+    fitting = [one for one in choices if (one.plan.instances or 1) * one.plan.size.cores <= task.all_cores] or choices[:1]
+    meeting = [one for one in fitting if not one.failed]
+    if meeting:
+        best = min(meeting, key=lambda one: one.plan.usd_per_request)
+        now = next((one for one in meeting if one.plan.size.cores == task.cores), None)
+        if now is not None and best.plan.usd_per_request > (1.0 - WORTH_A_CHANGE) * now.plan.usd_per_request:
+            best = now
+    else:
+        best = min(fitting, key=lambda one: one.plan.latency_s)
+    others = sorted((one for one in choices if one is not best), key=lambda one: one.plan.size.cores)
+    return best, "".join(f"; {_why_not(one, best, task)}" for one in others)
+
+
+def _why_not(other: Choice, best: Choice, task: Task) -> str:
+    """Why a number of cores was not chosen."""
+    plan, name = other.plan, other.plan.size.name
+    if (plan.instances or 1) * plan.size.cores > task.all_cores:
+        return f"{plan.instances} × {name} are more than the {task.all_cores:g} cores of the nodes"
+    if other.failed:
+        return f"{name}: P{task.percent:g} {plan.latency_s * 1e3:.1f} ms at best"
+    dearer = plan.usd_per_request / best.plan.usd_per_request - 1.0
+    return f"{name}: {dearer:+.0%}{' saves too little for a change' if dearer < 0.0 else ''}"
+
+
+def _named(cores: int) -> str:
+    return f"{cores} core{'s' if cores > 1 else ''}"
 
 
 def watch(

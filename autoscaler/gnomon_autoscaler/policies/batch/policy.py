@@ -3,7 +3,8 @@
 Counts per second of the last hour are kept; from them the planner fits how requests arrive and finds the cheapest (B, T) whose
 percentile is within the SLO (`gnomon/slo-ms`, `gnomon/slo-percentile`), with service times as they are known now. The number of
 instances is the 99.9 % quantile of concurrent batches. `batch` has T served by `fixed` scheduling; `batch+` leaves the time to
-`adaptive` scheduling, so that only B and the number are the plan's.
+`adaptive` scheduling, so that only B and the number are the plan's. With `gnomon/plan-cores: any` the plan has the cores of an
+instance too, by the function's profile (`sizes.py`).
 
 A plan holds for as long as the time it was made from, at most an hour: after 30 s there is one, after 60, 120, … a better one. It
 is made anew when the rate has changed (then from the counts since it did), when batches take a tenth more or less than it counted
@@ -16,11 +17,11 @@ from __future__ import annotations
 import zlib
 from dataclasses import asdict, dataclass
 
-from gnomon_autoscaler.by_count import towards
 from gnomon_autoscaler.counting import Memory, Wish, count_in, inner, moment
 from gnomon_autoscaler.policies.batch.counts import BIN_S, HOUR_S, Counts, counted
 from gnomon_autoscaler.policies.batch.in_force import InForce
 from gnomon_autoscaler.policies.batch.plans import RULE, ChangeRule, Evidence, Task, plan_for, watch
+from gnomon_autoscaler.policies.batch.sizes import all_cores, may_have, sized, towards_size
 from gnomon_autoscaler.policies.rates import LAST_VALUE_PERIOD_S, Rate
 from gnomon_autoscaler.wrappers import standard
 from gnomon_core.errors import GnomonError
@@ -41,7 +42,6 @@ AWAY_S = 10.0
 class Batch:
     """Counts, a plan for them, and the plan's instances within what every function's owner relies on."""
 
-    needs: frozenset[str] = frozenset()
     period_s = PERIOD_S
 
     def __init__(self, name: str, settings: Settings, rule: ChangeRule | None = RULE) -> None:
@@ -49,6 +49,7 @@ class Batch:
         self.name = name
         self._rule = rule
         self.default_scheduler = DEFAULT_SCHEDULERS[name]
+        self.needs = frozenset({"size", "resize"} if settings.plan_cores == "any" else ())
         self._adaptive = (settings.scheduler or self.default_scheduler).startswith("adaptive")
 
     def decide(self, seen: Observation, state: PolicyState) -> tuple[Decision, PolicyState]:
@@ -59,9 +60,12 @@ class Batch:
         basis = zlib.crc32(repr(seen.settings).encode())
         version = max((one.version for one in seen.instances), default=count_in(memory, "version") or 0)
         counts, plan = counted(memory, seen, away=away), InForce.of(memory)
+        seen = sized(seen, _cores_of(memory, seen))
         if basis != memory.get("basis") and plan is not None:
             plan = self._anew(plan, counts, seen)
         counts, plan, evidence = self._followed(memory, counts, plan, seen)
+        if plan is not None and plan.batch:
+            seen = sized(seen, plan.cores)
         wish = standard(_Given(self.name, _wish(counts, plan, seen))).wish(seen, inner(memory))
         forgotten = away or (basis, version) != (memory.get("basis"), memory.get("version"))
         bounds = (plan.batch, self._wait_s(plan, seen.settings)) if plan is not None and plan.batch else None
@@ -72,11 +76,11 @@ class Batch:
         shadows = tuple(DestroyShadow(shadow.id) for shadow in seen.shadows)
         remembered: dict[str, StateValue] = {
             "inner": wish.memory, "decided_at_s": seen.now_s, "basis": basis, "version": version, "told": bounds,
-            "counts": counts.bins, "counted_at_s": counts.until_s, **evidence,
+            "counts": counts.bins, "counted_at_s": counts.until_s, "cores": seen.settings.cores, **evidence,
         }  # fmt: skip
         if plan is not None:
             remembered["plan"] = asdict(plan)
-        decision = Decision((*shadows, *buffer, *towards(wish.count, seen)), wish.reason, wish.count)
+        decision = Decision((*shadows, *buffer, *towards_size(wish.count, seen)), wish.reason, wish.count)
         return decision, PolicyState(self.name, VERSION, remembered)
 
     def _followed(
@@ -113,20 +117,21 @@ class Batch:
         memory_bytes = max((one.memory_bytes for one in seen.instances), default=0)
         task = Task(
             settings.slo_s, settings.slo_percentile, seen.latency_s, settings.cores, memory_bytes, longest_s, settings.scale.max,
-            settings.memory_mb,
+            settings.memory_mb, may_have(seen), all_cores(seen),
         )  # fmt: skip
         try:
             found = plan_for(counts.bins, BIN_S, task)
         except GnomonError as error:
-            return InForce(seen.now_s, AGAIN_S, (), 0, 0.0, 0, 0.0, 1.0, error.message.rstrip("."))
+            return InForce(seen.now_s, AGAIN_S, (), 0, 0.0, 0, 0.0, 1.0, error.message.rstrip("."), settings.cores)
         holds_s = min(HOUR_S, max(FIRST_S, counts.seconds))
-        service_s = tuple(seen.latency_s[: found.batch])
+        service_s = tuple(sized(seen, found.cores).latency_s[: found.batch])
         said = (
             f"{found.said}, {settings.slo_s * 1e3:g} ms asked for{'; T is left to adaptive scheduling' if self._adaptive else ''}"
         )
         return InForce(
-            seen.now_s, holds_s, service_s, found.batch, found.timeout_s, found.instances, found.rate_rps, found.dispersion, said
-        )
+            seen.now_s, holds_s, service_s, found.batch, found.timeout_s, found.instances, found.rate_rps, found.dispersion, said,
+            found.cores,
+        )  # fmt: skip
 
     def _wait_s(self, plan: InForce | None, settings: Settings) -> float:
         """T: the plan's, or without one no wait; under adaptive scheduling none beyond the function's own."""
@@ -160,6 +165,12 @@ def _wish(counts: Counts, plan: InForce | None, seen: Observation) -> Wish:
 
 def _can_plan(seen: Observation, counts: Counts, seconds: float = 0.0) -> bool:
     return bool(seen.latency_s) and counts.arrivals >= FEWEST_ARRIVALS and counts.seconds >= seconds
+
+
+def _cores_of(memory: Memory, seen: Observation) -> int:
+    """The cores that instances have by the last plan; the function's own where it is not for plans to choose them."""
+    chosen = count_in(memory, "cores")
+    return chosen if chosen is not None and chosen in may_have(seen) else seen.settings.cores
 
 
 def _evidence(memory: Memory) -> Evidence:

@@ -1,0 +1,124 @@
+"""How many cores an instance has, where the plan chooses it (`gnomon/plan-cores`): what may be chosen, and the way there.
+
+What may be chosen are the numbers of cores that the function's profile has service times for, up to `gnomon/max-cores` and to
+what the largest node has. Instances get the chosen number in place where their node has room, those first that are least busy;
+what is still missing is created. One of another size ends when enough of the right size serve, or, where a node is full, when
+there are more of the others than will be needed and its cores make room. So a change takes nothing from what serves now.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+from gnomon_autoscaler.by_count import cost_of_ending, towards
+from gnomon_autoscaler.room import Room
+from gnomon_core.fleet import Instance, InstanceState
+from gnomon_core.profiles import LatencyTable
+from gnomon_core.scaling import Action, CreateBody, DestroyBody, Observation, Resize
+
+MOST_SIZES = 5
+"""Each takes part of the second that a decision may take."""
+
+
+def may_have(seen: Observation) -> Mapping[int, tuple[float, ...]]:
+    """Service times of batches 1, 2, … by the numbers of cores that a plan may choose; empty where there is nothing to choose."""
+    settings = seen.settings
+    if settings.plan_cores != "any" or settings.memory_mb is not None or seen.profile is None:
+        return {}
+    largest = min(settings.max_cores, max((node.cores for node in seen.nodes), default=0))
+    known = (cores for cores in _known(seen.profile.whole, largest) if cores <= largest)
+    rows = {cores: _row(seen.profile.whole, cores, settings.max_batch) for cores in known}
+    rows = {cores: row for cores, row in sorted(rows.items()) if row}
+    if len(rows) <= MOST_SIZES:
+        return rows
+    numbers = list(rows)
+    kept = {numbers[round(step * (len(numbers) - 1) / (MOST_SIZES - 1))] for step in range(MOST_SIZES)}
+    return {cores: row for cores, row in rows.items() if cores in kept}
+
+
+def all_cores(seen: Observation) -> float:
+    """The cores that all instances may have together: those that they have, and what is free."""
+    return sum(one.cores for one in seen.live) + sum(node.free_cores for node in seen.nodes)
+
+
+def sized(seen: Observation, cores: int) -> Observation:
+    """What is seen, for instances of so many cores instead of the function's own."""
+    if cores == seen.settings.cores:
+        return seen
+    row = _row(seen.profile.whole, cores, seen.settings.max_batch) if seen.profile is not None else ()
+    return replace(seen, settings=replace(seen.settings, cores=cores), latency_s=row)
+
+
+def towards_size(count: int, seen: Observation) -> tuple[Action, ...]:
+    """What leads to `count` instances of the observed cores, `seen.settings.cores`."""
+    cores = seen.settings.cores
+    others = sorted((one for one in seen.live if one.cores != cores), key=cost_of_ending)
+    if not others:
+        return towards(count, seen)
+    right = [one for one in seen.live if one.cores == cores]
+    missing = max(0, count - len(right))
+    if not missing:
+        serving = sum(one.cores == cores for one in seen.ready)
+        ending = [*others, *sorted(right, key=cost_of_ending)[: len(right) - count]] if serving >= min(count, len(right)) else []
+        return tuple(DestroyBody(one.id) for one in ending)
+    room = Room(seen.nodes)
+    ready = [one for one in others if one.state is InstanceState.READY]
+    resized = _resized(ready, missing, cores, room)
+    left = [one for one in others if all(action.id != one.id for action in resized)]
+    created = _created(missing - len(resized), cores, seen, room) if not left else ()
+    if left and len(resized) < missing:
+        # Nothing more has room: some of those that will not be needed make some.
+        surplus = max(0, len(seen.live) - count)
+        return (*resized, *(DestroyBody(one.id) for one in _making_room(left, surplus, cores, room)))
+    return (*resized, *created)
+
+
+def _resized(others: list[Instance], most: int, cores: int, room: Room) -> tuple[Resize, ...]:
+    """Those that get other cores in place, each where its node has them; fewer cores make room for more."""
+    found: list[Resize] = []
+    for one in sorted(others, key=lambda one: one.cores < cores):
+        more = cores - one.cores
+        if len(found) < most and more <= room.cores(one.node):
+            room.take(one.node, more)
+            found.append(Resize(one.id, cores))
+    return tuple(found)
+
+
+def _created(number: int, cores: int, seen: Observation, room: Room) -> tuple[CreateBody, ...]:
+    """New ones, where there is room."""
+    memory_bytes = max((one.memory_bytes for one in seen.instances), default=0)
+    found: list[CreateBody] = []
+    for _ in range(number):
+        place = room.roomiest(cores, memory_bytes)
+        if place is not None:
+            room.take(place, cores, memory_bytes)
+        found.append(CreateBody(cores, place))
+    return tuple(found)
+
+
+def _making_room(left: list[Instance], surplus: int, cores: int, room: Room) -> list[Instance]:
+    """The first of those that are not needed whose end gives another one on its node the cores that it misses."""
+    for grown in reversed(left):
+        lacking = cores - grown.cores - room.cores(grown.node)
+        ending: list[Instance] = []
+        for one in left:
+            if lacking > 0 and one is not grown and one.node == grown.node and len(ending) < surplus:
+                ending.append(one)
+                lacking -= one.cores
+        if ending and lacking <= 0:
+            return ending
+    return []
+
+
+def _known(table: LatencyTable, largest: int) -> set[int]:
+    """Measured numbers of cores; with a declared serial fraction powers of two beyond them."""
+    measured = set(table.seconds)
+    powers = {2**power for power in range(largest.bit_length())} if table.serial_fraction is not None else set()
+    return measured | powers
+
+
+def _row(table: LatencyTable, cores: int, most: int) -> tuple[float, ...]:
+    """Batches of 1, 2, … `most`; empty where one is not known."""
+    found = [table.at(cores, batch) for batch in range(1, most + 1)]
+    return tuple(one for one in found if one is not None) if None not in found else ()
