@@ -172,9 +172,10 @@ def test_a_constraint_that_cannot_be_read_is_refused_with_the_forms(text: str) -
 def test_an_affinity_to_a_node_only_narrows_what_is_there() -> None:
     before = pod_of(constraints=["arch!=arm64"])
     terms = affinity_to("node-1", before)["nodeAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]["nodeSelectorTerms"]
-    assert [one["operator"] for one in terms[0]["matchExpressions"]] == ["NotIn", "In"]
+    assert [one["operator"] for one in terms[0]["matchExpressions"]] == ["NotIn"]
+    assert terms[0]["matchFields"] == [{"key": "metadata.name", "operator": "In", "values": ["node-1"]}]
     [alone] = affinity_to("node-1", {})["nodeAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]["nodeSelectorTerms"]
-    assert alone == {"matchExpressions": [{"key": "kubernetes.io/hostname", "operator": "In", "values": ["node-1"]}]}
+    assert alone == {"matchFields": [{"key": "metadata.name", "operator": "In", "values": ["node-1"]}]}
 
 
 def test_pods_are_gated_only_where_placing_is_ours() -> None:

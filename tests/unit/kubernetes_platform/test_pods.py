@@ -43,7 +43,7 @@ def test_a_pod_is_read_by_its_own_container_among_others() -> None:
     facts = pod_facts(ready(containerStatuses=[{"name": "figlet", "resources": {"limits": {"cpu": "500m"}}, "restartCount": 2}]))
     assert (str(facts.key), facts.version, facts.node, facts.ip) == ("figlet.openfaas-fn", 4, "n1", "10.0.0.7")
     assert (facts.cores, facts.effective_cores, facts.memory_bytes, facts.restarts) == (2.0, 0.5, 64 * 2**20, 2)
-    assert (facts.replica_set, facts.created_at, facts.claimed_at) == ("figlet-1", 1795255200.0, None)
+    assert (facts.replica_set, facts.created_at, facts.instance) == ("figlet-1", 1795255200.0, None)
 
 
 def test_states() -> None:
@@ -101,7 +101,7 @@ def test_nothing_is_lowered_while_a_pending_pod_would_go_in_the_victims_place() 
 
 
 def test_pods_that_cannot_be_told_apart_hold_each_other() -> None:
-    gated = [a_pod("spare", node=None, phase="Pending", ready=False), a_pod("wanted", node=None, phase="Pending", ready=False)]
+    gated = [a_pod(name, node=None, phase="Pending", ready=False, gated=True) for name in ("spare", "wanted")]
     assert removable(gated, {"spare"}) == 0
     assert removable(gated, {"spare", "wanted"}) == 2
 
@@ -120,6 +120,16 @@ PODS = st.builds(
     st.booleans(),
     st.sampled_from([0, VICTIM_COST]),
 )
+
+
+def test_a_victim_that_may_start_before_the_number_is_lowered_waits_for_one_that_may_not() -> None:
+    # Now it would go first, for it has no node; once it runs, the other, which still pulls its image, would.
+    victim = a_pod("victim", node=None, phase="Pending", ready=False, deletion_cost=VICTIM_COST)
+    assert removable([victim, a_pod("pulling", phase="Pending", ready=False)], {"victim"}) == 0
+
+
+def test_a_victim_that_is_still_seen_ready_waits() -> None:
+    assert removable([a_pod("victim", deletion_cost=VICTIM_COST), a_pod("other")], {"victim"}) == 0
 
 
 @given(st.lists(PODS, max_size=7), st.randoms(use_true_random=False), st.data())

@@ -15,7 +15,6 @@ from typing import Any
 from gnomon_core.errors import GnomonError, bad_request
 from gnomon_platforms.kubernetes.objects.names import is_key
 
-HOSTNAME_LABEL = "kubernetes.io/hostname"
 TOLERATE = "tolerate:"
 _EFFECTS = ("NoSchedule", "PreferNoSchedule", "NoExecute")
 
@@ -74,15 +73,15 @@ def required_affinity(expressions: list[dict[str, Any]]) -> dict[str, Any]:
 def affinity_to(node: str, pod: dict[str, Any]) -> dict[str, Any]:
     """A pod's affinity, narrowed to one node.
 
-    Of a gated pod the API server lets nothing be loosened: each term that is there keeps its expressions and gets one more.
+    Of a gated pod the API server lets nothing be loosened: each term that is there keeps its expressions and gets a field more.
     """
     narrowed = dict(pod.get("affinity") or {})
-    wanted = {"key": HOSTNAME_LABEL, "operator": "In", "values": [node]}
+    wanted = {"key": "metadata.name", "operator": "In", "values": [node]}
     of_nodes = dict(narrowed.get("nodeAffinity") or {})
     required = of_nodes.get("requiredDuringSchedulingIgnoredDuringExecution") or {}
     terms = required.get("nodeSelectorTerms") or [{}]
     of_nodes["requiredDuringSchedulingIgnoredDuringExecution"] = {
-        "nodeSelectorTerms": [{**term, "matchExpressions": [*term.get("matchExpressions", []), wanted]} for term in terms]
+        "nodeSelectorTerms": [{**term, "matchFields": [*term.get("matchFields", []), wanted]} for term in terms]
     }
     return {**narrowed, "nodeAffinity": of_nodes}
 

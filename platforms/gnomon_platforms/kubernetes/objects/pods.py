@@ -9,9 +9,9 @@ from typing import Any
 from gnomon_core.fleet import InstanceState
 from gnomon_core.functions import FunctionKey
 from gnomon_platforms.kubernetes.objects.names import (
-    CLAIM_ANNOTATION,
     DELETION_COST,
     FUNCTION_LABEL,
+    INSTANCE_ANNOTATION,
     MANAGED_LABEL,
     PLACEMENT_GATE,
     RELEASED,
@@ -28,9 +28,9 @@ MAX_WORDS = 300
 class PodFacts:
     """One pod.
 
-    `claimed_at` is when an instance was asked for that it stands for, None for one that stands for none yet. `cores` are those
-    of its specification, `effective_cores` those that its container has now. `healthy` is whether its containers are ready,
-    `ready` whether Kubernetes sends it requests, `serving` what we have said of that. `trouble` says why it does not get on.
+    `instance` is the one that it was given to, None for a spare. `cores` are those of its specification, `effective_cores` those
+    that its container has now. `healthy` is whether its containers are ready, `ready` whether Kubernetes sends it requests,
+    `serving` what we have said of that. `trouble` says why it does not get on.
     """
 
     name: str
@@ -50,7 +50,7 @@ class PodFacts:
     ending: bool
     released: bool
     deletion_cost: int
-    claimed_at: float | None
+    instance: str | None
     cores: float
     effective_cores: float
     memory_bytes: int
@@ -99,7 +99,7 @@ def pod_facts(pod: dict[str, Any]) -> PodFacts:
         ending="deletionTimestamp" in metadata,
         released=labels.get(MANAGED_LABEL) == RELEASED,
         deletion_cost=_whole(annotations.get(DELETION_COST)),
-        claimed_at=None if CLAIM_ANNOTATION not in annotations else _number(annotations[CLAIM_ANNOTATION]),
+        instance=annotations.get(INSTANCE_ANNOTATION),
         cores=_cores(wanted),
         effective_cores=_cores(of_container.get("resources") or {}),
         memory_bytes=bytes_of(_either(wanted, "memory")),
@@ -169,10 +169,3 @@ def _whole(value: object) -> int:
         return int(str(value))
     except ValueError:
         return 0
-
-
-def _number(value: object) -> float:
-    try:
-        return float(str(value))
-    except ValueError:
-        return 0.0

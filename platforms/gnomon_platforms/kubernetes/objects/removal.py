@@ -10,7 +10,7 @@ victims.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from gnomon_platforms.kubernetes.objects.pods import ENDED_PHASES, PodFacts
 
@@ -40,16 +40,25 @@ def counted(pods: Iterable[PodFacts]) -> list[PodFacts]:
     return [pod for pod in pods if not (pod.ending or pod.released or pod.phase in ENDED_PHASES)]
 
 
+def latest(victim: PodFacts) -> Rank:
+    """The place that a victim may have come to by the time the number is lowered: a pod that is not gated may start meanwhile."""
+    return (
+        rank(victim)
+        if victim.gated
+        else Rank(assigned=True, phase=_PHASES["Running"], ready=victim.ready, cost=victim.deletion_cost)
+    )
+
+
+def earliest(pod: PodFacts) -> Rank:
+    """The place that any other pod may have come to: one that is ready may be so no longer."""
+    return replace(rank(pod), ready=False)
+
+
 def removable(pods: Iterable[PodFacts], victims: Collection[str]) -> int:
     """By how many a ReplicaSet's number can be lowered now without costing anybody but the victims, given by name.
 
-    Pods of the same rank may go in any order, so a rank counts only if all of it are victims.
+    It holds whatever pods do until the number is lowered, as long as nobody is given a victim and no gate is lifted.
     """
-    ordered = sorted(counted(pods), key=rank)
-    gone = 0
-    while gone < len(ordered) and ordered[gone].name in victims:
-        gone += 1
-    # Those after it that have the rank of a victim might go in its place.
-    while 0 < gone < len(ordered) and rank(ordered[gone - 1]) == rank(ordered[gone]):
-        gone -= 1
-    return gone
+    pods = counted(pods)
+    first = min((earliest(pod) for pod in pods if pod.name not in victims), default=None)
+    return sum(first is None or latest(pod) < first for pod in pods if pod.name in victims)

@@ -1,0 +1,135 @@
+"""The batch channel to a pod: a batch is a POST to the one port that an instance has, and its answer the frames that come back.
+
+    run ▶ POST /gnomon/batch ─┬─ 200 ▶ frames ▶ done(RESULT)
+                              └─ no connection, refused, broken off, out of patience ▶ done(None), and the channel has ended
+
+An HTTP request cannot be taken back: one that is cancelled runs to its end, and its answer is dropped where nobody waits for
+it. A connection is kept for the next batch; where the pod closed it meanwhile, the batch is sent by a new one, because nothing
+of it was read.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from gnomon_core.wire import Frame, FrameReader, Kind, WireError, encode
+
+if TYPE_CHECKING:
+    import aiohttp
+
+BATCH_PATH, HEALTH_PATH = "/gnomon/batch", "/_/health"
+FRAME_TYPE = "application/octet-stream"
+CONNECT_TIMEOUT_S = 3.0
+GRACE_S = 2.0
+OK = 200
+
+Done = Callable[[Frame | None], None]
+Stream = Callable[[Frame], None]
+
+
+class HttpChannel:
+    """One pod's channel. See `gnomon_core.seams.BatchChannel`.
+
+    `timeout_s` bounds batches that have no deadline. `on_lost` gets why the channel has ended; once.
+    """
+
+    def __init__(
+        self, session: aiohttp.ClientSession, address: str, token: str, timeout_s: float, on_lost: Callable[[str], None]
+    ) -> None:
+        self.unread = False
+        self._session, self._address, self._timeout_s = session, address, timeout_s
+        self._headers = {"Authorization": f"Bearer {token}", "Content-Type": FRAME_TYPE}
+        self._on_lost = on_lost
+        self._task: asyncio.Task[None] | None = None
+        self._retiring: str | None = None
+        self._closed = False
+
+    @property
+    def busy(self) -> bool:
+        """Whether a batch is in flight."""
+        return self._task is not None
+
+    def run(self, frame: Frame, done: Done, stream: Stream | None = None) -> None:
+        """Send a batch."""
+        if self._task is not None:
+            raise RuntimeError("a batch is in flight on this channel already")
+        if self._closed or self._retiring is not None:
+            self.unread = True
+            asyncio.get_running_loop().call_soon(done, None)
+            return
+        self._task = asyncio.get_running_loop().create_task(self._carry(frame, done, stream))
+
+    def cancel(self, batch_id: int) -> None:
+        """Nobody waits for this batch any more: it runs to its end all the same."""
+
+    async def probe(self, timeout_s: float) -> bool:
+        """Whether the pod says that it is well."""
+        try:
+            async with asyncio.timeout(timeout_s), self._session.get(self._address + HEALTH_PATH) as answer:
+                return answer.status == OK and not self._closed
+        except (OSError, TimeoutError, self._broken):
+            return False
+
+    def retire(self, reason: str) -> None:
+        """Take no further batch, and end when the one in flight has been answered."""
+        self._retiring = reason
+        if self._task is None:
+            self._end(reason)
+
+    def close(self) -> None:
+        """End it without a word. A batch in flight is lost."""
+        self._closed = True
+        if self._task is not None:
+            self._task.cancel()
+
+    @property
+    def _broken(self) -> type[Exception]:
+        import aiohttp  # noqa: PLC0415 - only who has instances elsewhere needs it
+
+        return aiohttp.ClientError
+
+    async def _carry(self, frame: Frame, done: Done, stream: Stream | None) -> None:
+        result, trouble = None, ""
+        try:
+            async with asyncio.timeout((frame.budget_s or self._timeout_s) + GRACE_S):
+                result, trouble = await self._exchange(frame, stream)
+        except TimeoutError:
+            trouble = "it did not answer in time"
+        except (OSError, WireError, self._broken) as error:
+            trouble = f"{type(error).__name__}: {error}"
+            self.unread = self._never_connected(error)
+        except asyncio.CancelledError:
+            trouble = "closed"
+        self._task = None
+        done(result)
+        if trouble or self._retiring is not None:
+            self._end(trouble or self._retiring or "")
+
+    async def _exchange(self, frame: Frame, stream: Stream | None) -> tuple[Frame | None, str]:
+        """The result of a batch; or None, and what was answered instead."""
+        async with self._session.post(self._address + BATCH_PATH, data=encode(frame), headers=self._headers) as answer:
+            if answer.status != OK:
+                return None, f"it answered {answer.status}: {(await answer.text())[:200]}"
+            reader = FrameReader()
+            async for data in answer.content.iter_any():
+                for part in reader.feed(data):
+                    if part.kind is Kind.RESULT:
+                        return part, ""
+                    if stream is not None:
+                        stream(part)
+                    if part.kind is Kind.STREAM_END:
+                        return Frame(Kind.RESULT, frame.batch_id, frame.epoch), ""
+        return None, "its answer broke off"
+
+    @staticmethod
+    def _never_connected(error: Exception) -> bool:
+        import aiohttp  # noqa: PLC0415 - only who has instances elsewhere needs it
+
+        return isinstance(error, aiohttp.ClientConnectorError)
+
+    def _end(self, reason: str) -> None:
+        if not self._closed:
+            self._closed = True
+            self._on_lost(reason)

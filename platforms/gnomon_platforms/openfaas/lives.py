@@ -1,0 +1,76 @@
+"""One instance from when it was asked for to its end.
+
+asked for ▶ a pod is claimed for it ▶ the pod is healthy and has its cores ▶ ready ▶ destroyed, or its pod has ended ▶ gone
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+from gnomon_core.fleet import Instance, InstanceState
+from gnomon_core.seam_values import InstanceRequest
+from gnomon_core.seams import PlatformListener
+from gnomon_platforms.kubernetes.channel import HttpChannel
+from gnomon_platforms.kubernetes.objects.pods import PodFacts
+from gnomon_platforms.local.nodes import claimed_cores
+
+
+class Life:
+    """An instance. `ended` is called once, before the listener hears of its end."""
+
+    def __init__(
+        self, instance: Instance, request: InstanceRequest, listener: PlatformListener, ended: Callable[[Life], None]
+    ) -> None:
+        self.instance = instance
+        self.request = request
+        self.pod: PodFacts | None = None
+        """As it was last seen; None while there is none."""
+        self.channel: HttpChannel | None = None
+        self.restarts = 0
+        """How often its container had been restarted when it became ready: once more, and what it held is lost."""
+        self.stopping = False
+        """Whether it was asked to end."""
+        self._listener = listener
+        self._ended = ended
+
+    @property
+    def sized_cores(self) -> int | None:
+        """The cores that its pod is to have; None where the deployment's own requests or limits say that."""
+        cores = self.request.cores
+        return cores if claimed_cores(self.request.spec, cores) != claimed_cores(self.request.spec, cores + 1) else None
+
+    @property
+    def gone(self) -> bool:
+        return self.instance.state is InstanceState.GONE
+
+    @property
+    def living(self) -> bool:
+        """Whether it is there, or to come."""
+        return not self.gone and not self.stopping
+
+    def ready(self, channel: HttpChannel, restarts: int) -> None:
+        """Its pod takes batches."""
+        self.channel, self.restarts = channel, restarts
+        self.instance = replace(self.instance, state=InstanceState.READY)
+        self._listener.instance_ready(self.instance, channel)
+
+    def resized(self, cores: int) -> None:
+        """It has other cores from now on."""
+        self.instance = replace(self.instance, cores=cores)
+
+    def stop(self) -> None:
+        """It is to end; nothing is in flight."""
+        self.stopping = True
+        if not self.gone:
+            self.instance = replace(self.instance, state=InstanceState.DRAINING)
+
+    def end(self, reason: str) -> None:
+        """It takes nothing more. May be called again."""
+        if self.gone:
+            return
+        self.instance = replace(self.instance, state=InstanceState.GONE)
+        if self.channel is not None:
+            self.channel.close()
+        self._ended(self)
+        self._listener.instance_gone(self.instance.id, reason)

@@ -1,0 +1,270 @@
+"""The platform `openfaas`: instances are pods of a function's Deployment, placed by us, reached at their own addresses.
+
+    create ▶ room on a node ▶ a pod of the function's Deployment is claimed ▶ scheduled ▶ healthy ▶ batches go to its port 8080
+
+What is seen comes from informers; what is written is bound to what it was decided from; each function has one task
+(`workloads`). Pods that an earlier gateway process claimed are used again where instances are asked for in the first minute, so
+that a restart costs none.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import math
+import random
+import secrets as chance_of_secrets
+from collections.abc import Iterable
+from dataclasses import dataclass, field, replace
+
+from gnomon_core.clock import Clock, WallClock
+from gnomon_core.errors import GnomonError, bad_request
+from gnomon_core.fleet import Instance, Node
+from gnomon_core.functions import FunctionKey, FunctionSpec
+from gnomon_core.pairs import Pair
+from gnomon_core.profiles import ModelProfile
+from gnomon_core.seam_values import Capabilities, InstanceRequest, Usage
+from gnomon_core.seams import PlatformListener
+from gnomon_core.signature import ModelSignature
+from gnomon_platforms.beginning import starting
+from gnomon_platforms.kubernetes.api import Api, Fence
+from gnomon_platforms.kubernetes.cache import Change
+from gnomon_platforms.kubernetes.informer import Informer
+from gnomon_platforms.kubernetes.nodes import Given, Ledger, Load, NodeFacts, choose, node_facts, pod_load, takes
+from gnomon_platforms.kubernetes.objects.functions import DeployedFunction, deployed_function
+from gnomon_platforms.kubernetes.objects.manifests import deployment
+from gnomon_platforms.kubernetes.objects.names import FUNCTION_LABEL, MANAGED_LABEL
+from gnomon_platforms.kubernetes.objects.placing import read_constraints
+from gnomon_platforms.kubernetes.objects.pod_template import PodOptions
+from gnomon_platforms.kubernetes.objects.pods import PodFacts, pod_facts
+from gnomon_platforms.kubernetes.resources import DEPLOYMENTS, NODES, PODS
+from gnomon_platforms.kubernetes.watching import Source
+from gnomon_platforms.kubernetes.writes import Writer
+from gnomon_platforms.local.nodes import claimed_cores
+from gnomon_platforms.openfaas.lives import Life
+from gnomon_platforms.openfaas.steps import Steps
+from gnomon_platforms.openfaas.workloads import Surroundings, Workload
+
+ADOPTING_S = 60.0
+START_TIMEOUT_S = 300.0
+STOP_TIMEOUT_S = 60.0
+CAUGHT_UP_S = 10.0
+
+_LOG = logging.getLogger("gnomon.openfaas")
+
+
+@dataclass(frozen=True, slots=True)
+class OpenFaasOptions:
+    """What the operator says once. `namespace` None looks after every namespace."""
+
+    namespace: str | None = None
+    pods: PodOptions = field(default_factory=PodOptions)
+    start_timeout_s: float = START_TIMEOUT_S
+    adopting_s: float = ADOPTING_S
+
+
+class OpenFaasPlatform:
+    """See `gnomon_core.seams.Platform`. `fence` is asked right before each write; `chance` draws the pauses between attempts."""
+
+    name = "openfaas"
+    capabilities = Capabilities(place=True, size=True, victim=True, resize=True, pair=False)
+
+    def __init__(
+        self,
+        api: Api,
+        options: OpenFaasOptions | None = None,
+        *,
+        fence: Fence | None = None,
+        clock: Clock | None = None,
+        chance: random.Random | None = None,
+    ) -> None:
+        self._options = options or OpenFaasOptions()
+        self._clock = clock or WallClock()
+        self._writer = Writer(api, self._clock, chance or random.SystemRandom(), fence)
+        ours = Source(DEPLOYMENTS, self._options.namespace, labels=MANAGED_LABEL)
+        self._deployments: Informer[DeployedFunction | None] = Informer(api, ours, deployed_function)
+        our_pods = replace(ours, resource=PODS)
+        self._pods: Informer[PodFacts] = Informer(api, our_pods, pod_facts, index=(FUNCTION_LABEL,))
+        self._loads: Informer[Load] = Informer(api, Source(PODS, fields="spec.nodeName!="), pod_load)
+        self._nodes: Informer[NodeFacts] = Informer(api, Source(NODES), node_facts)
+        self._ledger = Ledger()
+        self._workloads: dict[FunctionKey, Workload] = {}
+        self._around: Surroundings | None = None
+        self._listener: PlatformListener | None = None
+        self._stopping = False
+
+    async def start(self, listener: PlatformListener) -> None:
+        """See all that is there.
+
+        Raises:
+            GnomonError: 503 `kubernetes_…`, with what to do.
+
+        """
+        import aiohttp  # noqa: PLC0415 - only who has instances elsewhere needs it
+
+        await asyncio.gather(*(informer.start() for informer in self._informers()))
+        self._listener = listener
+        session = aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0, keepalive_timeout=60.0), trust_env=False)
+        until_s = self._clock.now_s() + self._options.adopting_s
+        self._around = Surroundings(
+            deployed=lambda key: self._deployments.get(key.namespace, key.name),
+            pods=self._pods_of,
+            session=session,
+            clock=self._clock,
+            adopting=lambda: not self._stopping and self._clock.now_s() < until_s,
+            caught_up=self._caught_up,
+            start_timeout_s=self._options.start_timeout_s,
+        )
+        self._pods.listen(self._pod_changed)
+        self._deployments.listen(self._deployment_changed)
+
+    async def stop(self) -> None:
+        """End every instance and return when all are gone."""
+        self._stopping = True
+        lives = [life for workload in self._workloads.values() for life in workload.lives.values()]
+        for life in lives:
+            self._workloads[life.request.spec.key].stop(life)
+        try:
+            await self._pods.until(
+                lambda: all(pod.ending for key in self._workloads for pod in self._pods_of(key)), STOP_TIMEOUT_S
+            )
+            await self._pods.until(lambda: all(life.gone or life.pod is None for life in lives), STOP_TIMEOUT_S)
+        except TimeoutError:
+            _LOG.warning("not all pods have ended")
+        for life in lives:
+            life.end("stopped")
+        await asyncio.gather(*(workload.close() for workload in self._workloads.values()))
+        await asyncio.gather(*(informer.stop() for informer in self._informers()))
+        if self._around is not None:
+            await self._around.session.close()
+        self._writer.close()
+
+    def check(self, spec: FunctionSpec) -> None:
+        """Raise if Kubernetes would never take this function: its labels, annotations, constraints, resources, process."""
+        if spec.env_process and not spec.env_process.strip():
+            raise bad_request("process_missing", f"{spec.key} sets fprocess, but names none.", "Name it, or leave it out.")
+        deployment(spec, 1, self._options.pods)
+
+    def revision(self, spec: FunctionSpec) -> str:
+        """The image's name: what it means is Kubernetes' to know, which pulls a tag once and a digest never again."""
+        return spec.image
+
+    async def prepare(self, spec: FunctionSpec) -> None:
+        """Nothing is to be prepared: a node pulls an image when its first pod comes."""
+
+    def signature(self, spec: FunctionSpec) -> ModelSignature | None:
+        """None: what a model takes is known to its image."""
+        del spec
+        return None
+
+    def nodes(self) -> tuple[Node, ...]:
+        # Two informers tell of our pods: what the one has seen the end of, the other may still count.
+        held = {pod.instance for pod in self._pods.values()}
+        loads = (load for load in self._loads.values() if load.instance is None or load.instance in held)
+        return self._ledger.nodes(self._nodes.values(), loads)
+
+    def instances(self, function: str) -> tuple[Instance, ...]:
+        lives = (life for workload in self._workloads.values() for life in workload.lives.values())
+        return tuple(life.instance for life in lives if life.instance.function == function)
+
+    async def create(self, request: InstanceRequest) -> Instance:
+        """Begin an instance: it gets a node, then a pod. What follows is told to the listener."""
+        assert self._listener is not None
+        assert self._around is not None
+        spec = request.spec
+        self.check(spec)
+        cores, memory_bytes = claimed_cores(spec, request.cores), spec.memory_bytes or 0
+        placing = read_constraints(spec.constraints)
+        allowed = {facts.name for facts in self._nodes.values() if takes(facts, placing)}
+        node = choose(self.nodes(), allowed, cores, memory_bytes, request.node)
+        instance_id = f"{spec.key.name}-{chance_of_secrets.token_hex(5)}"
+        self._ledger.give(instance_id, Given(node, cores, memory_bytes))
+        instance = starting(instance_id, request, node, memory_bytes, self._clock.now_s())
+        workload = self._workloads.get(spec.key)
+        if workload is None:
+            workload = Workload(spec.key, Steps(self._writer, spec.key, self._options.pods), self._around)
+            self._workloads[spec.key] = workload
+        workload.add(Life(instance, request, self._listener, self._ended))
+        return instance
+
+    async def destroy(self, instance_id: str) -> None:
+        """End an instance: its pod is made unready, the first to go, and removed. Unknown ids are ignored."""
+        life = self._life(instance_id)
+        if life is not None and not life.stopping:
+            self._workloads[life.request.spec.key].stop(life)
+
+    async def resize(self, instance_id: str, cores: int) -> None:
+        """Give an instance's pod other cores, in place. Unknown ids are ignored.
+
+        Raises:
+            GnomonError: 503 `no_capacity`; it keeps what it has.
+
+        """
+        life, given = self._life(instance_id), self._ledger.given(instance_id)
+        if life is None or given is None or not life.living:
+            return
+        # A claim by request or limit stays what the deployment says.
+        wanted = float(cores) if math.isclose(given.cores, life.request.cores) else given.cores
+        node = next((node for node in self.nodes() if node.name == given.node), None)
+        if node is None or node.free_cores < wanted - given.cores:
+            raise GnomonError(
+                503, "no_capacity", f"Node {given.node} has no {wanted:g} cores for {instance_id}.", "Ask for fewer."
+            )
+        self._ledger.give(instance_id, replace(given, cores=wanted))
+        life.request = replace(life.request, cores=cores)
+        self._workloads[life.request.spec.key].look()
+
+    async def create_shadow(self, body_id: str, pair: Pair) -> Instance:
+        """Refused: no coordinator of the Body's node is connected."""
+        del pair
+        raise GnomonError(409, "no_such_body", f"{body_id} works with no coordinator.", "Choose a policy that needs no Shadows.")
+
+    async def promote_shadow(self, shadow_id: str) -> Instance:
+        """Refused: there are none."""
+        raise GnomonError(409, "no_such_shadow", f"There is no Shadow {shadow_id}.", "Decide again.")
+
+    async def change_shadow(self, shadow_id: str, pair: Pair) -> None:
+        """There are none."""
+
+    def profile(self, spec: FunctionSpec) -> ModelProfile | None:
+        """None: profiles serve policies with Shadows."""
+        del spec
+        return None
+
+    def usage(self, function: str) -> Usage:
+        """What instances hold by their limits. What they use is measured by the cluster's metrics."""
+        return Usage(0.0, sum(instance.memory_bytes for instance in self.instances(function)))
+
+    def _informers(self) -> tuple[Informer[DeployedFunction | None], Informer[PodFacts], Informer[Load], Informer[NodeFacts]]:
+        return self._deployments, self._pods, self._loads, self._nodes
+
+    def _pods_of(self, key: FunctionKey) -> Iterable[PodFacts]:
+        return (pod for pod in self._pods.labelled(FUNCTION_LABEL, key.name) if pod.namespace == key.namespace)
+
+    async def _caught_up(self, key: FunctionKey, generation: int) -> None:
+        def seen() -> bool:
+            found = self._deployments.get(key.namespace, key.name)
+            return found is not None and found.generation >= generation
+
+        with contextlib.suppress(TimeoutError):
+            await self._deployments.until(seen, CAUGHT_UP_S)
+
+    def _life(self, instance_id: str) -> Life | None:
+        return next((one.lives[instance_id] for one in self._workloads.values() if instance_id in one.lives), None)
+
+    def _ended(self, life: Life) -> None:
+        self._ledger.take_back(life.instance.id)
+        self._workloads[life.request.spec.key].forget(life)
+
+    def _pod_changed(self, change: Change[PodFacts]) -> None:
+        facts = change.new or change.old
+        workload = None if facts is None else self._workloads.get(facts.key)
+        if workload is not None:
+            workload.seen(change.new, change.name[1])
+
+    def _deployment_changed(self, change: Change[DeployedFunction | None]) -> None:
+        namespace, name = change.name
+        workload = self._workloads.get(FunctionKey(name, namespace))
+        if workload is not None:
+            workload.look()

@@ -1,0 +1,198 @@
+"""How each step of a plan is written.
+
+A step is decided again from the object as it is when it is sent, and comes to nothing if that is no longer the one that was
+meant.
+"""
+
+from __future__ import annotations
+
+import secrets as chance_of_tokens
+from collections.abc import Callable
+from typing import Any
+
+from gnomon_core.functions import FunctionKey, FunctionSpec
+from gnomon_platforms.kubernetes.api import STRATEGIC_PATCH, Document
+from gnomon_platforms.kubernetes.objects.manifests import batch_token, deployment, owned_by, released, service
+from gnomon_platforms.kubernetes.objects.names import (
+    DELETION_COST,
+    INSTANCE_ANNOTATION,
+    PLACEMENT_GATE,
+    SERVING_CONDITION,
+    token_secret,
+)
+from gnomon_platforms.kubernetes.objects.placing import affinity_to
+from gnomon_platforms.kubernetes.objects.pod_template import PodOptions
+from gnomon_platforms.kubernetes.objects.pods import PodFacts
+from gnomon_platforms.kubernetes.objects.quantities import cpu_quantity
+from gnomon_platforms.kubernetes.objects.removal import CLAIMED_COST, VICTIM_COST
+from gnomon_platforms.kubernetes.resources import DEPLOYMENTS, PODS, SECRETS, SERVICES
+from gnomon_platforms.kubernetes.writes import Create, Decide, Delete, Patch, Replace, Target, Write, Writer
+from gnomon_platforms.openfaas.planning import Claim, Deploy, Release, Remove, Resize, Retire, Scale, Serve, Step
+
+TOKEN_BYTES = 32
+
+
+class Steps:
+    """Writes the steps of one function's plans."""
+
+    def __init__(self, writer: Writer, key: FunctionKey, options: PodOptions) -> None:
+        self._writer, self._key, self._options = writer, key, options
+
+    async def take(self, step: Step, spec: FunctionSpec, version: int) -> int | None:
+        """Write a step. `spec` is the function's, for a Deployment that is made or changed; its generation is returned then.
+
+        Raises:
+            GnomonError: what the API server refuses.
+
+        """
+        if isinstance(step, Deploy):
+            return await self.deploy(spec, version, step.replicas)
+        if isinstance(step, Scale):
+            await self._scale(step.replicas)
+        else:
+            await self._writer.settle(Target(PODS, step.pod.namespace, step.pod.name), _of_pod(step), "look after its pods")
+            if isinstance(step, Retire):
+                await self._on_pod(step.pod, _unready, "let a pod serve no longer")
+        return None
+
+    async def deploy(self, spec: FunctionSpec, version: int, replicas: int) -> int:
+        """Make what a function needs, or give its Deployment this template and number; the Deployment's generation.
+
+        Raises:
+            GnomonError: 400 for what Kubernetes would refuse; what the API server refuses.
+
+        """
+        wanted = deployment(spec, version, self._options, replicas=replicas)
+
+        def decide(seen: Document | None) -> Write | None:
+            if seen is None:
+                return Create(wanted)
+            return Replace({**seen, "metadata": {**seen["metadata"], **_merged(seen, wanted)}, "spec": wanted["spec"]})
+
+        made = await self._writer.settle(self._target(DEPLOYMENTS), decide, f"deploy {spec.key}")
+        assert made is not None
+        token = batch_token(self._key, chance_of_tokens.token_hex(TOKEN_BYTES))
+        for resource, manifest in ((SECRETS, token), (SERVICES, service(spec))):
+            owned = owned_by(manifest, made)
+            target = Target(resource, self._key.namespace, manifest["metadata"]["name"])
+            await self._writer.settle(target, _made_once(owned), f"make the {resource.kind} of {spec.key}")
+        return int(made["metadata"].get("generation", 0))
+
+    async def token(self) -> Document | None:
+        """The Secret with the token of the function's batch route.
+
+        Raises:
+            GnomonError: the API server could not be asked.
+
+        """
+        target = Target(SECRETS, self._key.namespace, token_secret(self._key))
+        return await self._writer.settle(target, lambda _: None, "read the token of a function's batch route")
+
+    async def remove(self) -> None:
+        """Remove the Deployment, and with it everything that is the function's.
+
+        Raises:
+            GnomonError: what the API server refuses.
+
+        """
+
+        def decide(seen: Document | None) -> Write | None:
+            return None if seen is None else Delete()
+
+        await self._writer.settle(self._target(DEPLOYMENTS), decide, f"remove {self._key}")
+
+    async def _scale(self, replicas: int) -> None:
+        def decide(seen: Document | None) -> Write | None:
+            if seen is None or seen["spec"].get("replicas") == replicas:
+                return None
+            return Patch({"spec": {"replicas": replicas}}, "scale")
+
+        await self._writer.settle(self._target(DEPLOYMENTS), decide, f"scale {self._key}")
+
+    async def _on_pod(self, pod: PodFacts, change: Callable[[Document], Write | None], doing: str) -> None:
+        def decide(seen: Document | None) -> Write | None:
+            return None if seen is None or seen["metadata"]["uid"] != pod.uid else change(seen)
+
+        await self._writer.settle(Target(PODS, pod.namespace, pod.name), decide, doing)
+
+    def _target(self, resource: Any) -> Target:
+        return Target(resource, self._key.namespace, self._key.name)
+
+
+def _of_pod(step: Claim | Resize | Serve | Retire | Release | Remove) -> Decide:
+    """What a step does to its pod."""
+
+    def decide(seen: Document | None) -> Write | None:  # noqa: PLR0911 - one for each kind of step
+        if seen is None or seen["metadata"]["uid"] != step.pod.uid or "deletionTimestamp" in seen["metadata"]:
+            return None
+        match step:
+            case Claim():
+                return _claimed(seen, step)
+            case Resize():
+                return _resized(seen, step.cores)
+            case Serve():
+                return _condition(seen, "True")
+            case Retire():
+                return _annotated(seen, {DELETION_COST: str(VICTIM_COST)})
+            case Release():
+                return _released(step)
+        return Delete()
+
+    return decide
+
+
+def _released(step: Release) -> Write:
+    owner = {"name": step.pod.function, "uid": step.owner_uid}
+    return Patch(released({"apiVersion": DEPLOYMENTS.api_version, "kind": DEPLOYMENTS.kind, "metadata": owner}))
+
+
+def _claimed(seen: Document, step: Claim) -> Write | None:
+    """Give a pod to an instance, if nobody has it who was meant."""
+    annotations = {INSTANCE_ANNOTATION: step.waiting.id, DELETION_COST: str(CLAIMED_COST)}
+    had = (seen["metadata"].get("annotations") or {}).get(INSTANCE_ANNOTATION)
+    if had != step.pod.instance:
+        return None
+    changes: Document = {"metadata": {"annotations": annotations}}
+    gates = seen["spec"].get("schedulingGates") or []
+    if any(gate["name"] == PLACEMENT_GATE for gate in gates):
+        left = [gate for gate in gates if gate["name"] != PLACEMENT_GATE]
+        changes["spec"] = {"schedulingGates": left or None, "affinity": affinity_to(step.waiting.node, seen["spec"])}
+    return Patch(changes)
+
+
+def _resized(seen: Document, cores: int) -> Write:
+    container = next(one for one in seen["spec"]["containers"] if one["name"] == seen["metadata"]["labels"]["faas_function"])
+    given = container.get("resources") or {}
+    quantity = cpu_quantity(cores)
+    resources: Document = {"requests": {"cpu": quantity}}
+    if "cpu" in (given.get("limits") or {}):
+        resources["limits"] = {"cpu": quantity}
+    changes = {"spec": {"containers": [{"name": container["name"], "resources": resources}]}}
+    return Patch(changes, "resize", STRATEGIC_PATCH)
+
+
+def _unready(seen: Document) -> Write | None:
+    return _condition(seen, "False")
+
+
+def _condition(seen: Document, status: str) -> Write | None:
+    conditions = (seen.get("status") or {}).get("conditions") or []
+    if any(one.get("type") == SERVING_CONDITION and one.get("status") == status for one in conditions):
+        return None
+    # A strategic patch merges conditions by their type: the kubelet's stay as they are.
+    return Patch({"status": {"conditions": [{"type": SERVING_CONDITION, "status": status}]}}, "status", STRATEGIC_PATCH)
+
+
+def _annotated(seen: Document, annotations: dict[str, str]) -> Write | None:
+    given = seen["metadata"].get("annotations") or {}
+    return None if annotations.items() <= given.items() else Patch({"metadata": {"annotations": annotations}})
+
+
+def _merged(seen: Document, wanted: Document) -> Document:
+    """Our labels and annotations over what others have put there."""
+    given, ours = seen["metadata"], wanted["metadata"]
+    return {name: {**(given.get(name) or {}), **ours[name]} for name in ("labels", "annotations")}
+
+
+def _made_once(manifest: Document) -> Decide:
+    return lambda seen: Create(manifest) if seen is None else None

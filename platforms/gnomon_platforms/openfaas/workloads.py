@@ -1,0 +1,230 @@
+"""One function in the cluster: who waits for a pod, who has one, whose is to go.
+
+Whatever happens, an instance that is asked for or destroyed, a pod that has changed, a step that failed, only lets the function
+be looked at again: `planning` says what to write, `steps` writes it. One task looks after a function, so that its steps never
+overlap with those of the next plan. Nothing is polled, but a pod that does not get on, and a step that was refused, are looked
+at again after a while.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import contextlib
+import logging
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from gnomon_core.clock import Clock
+from gnomon_core.errors import GnomonError
+from gnomon_core.fleet import InstanceState
+from gnomon_core.functions import FunctionKey, FunctionSpec
+from gnomon_platforms.kubernetes.channel import HttpChannel
+from gnomon_platforms.kubernetes.objects.functions import DeployedFunction
+from gnomon_platforms.kubernetes.objects.names import PORT, TOKEN_KEY
+from gnomon_platforms.kubernetes.objects.pods import ENDED_PHASES, PodFacts
+from gnomon_platforms.openfaas.lives import Life
+from gnomon_platforms.openfaas.planning import Deploy, Step, Waiting, Wanted, plan
+from gnomon_platforms.openfaas.steps import Steps
+
+if TYPE_CHECKING:
+    import aiohttp
+
+STUCK_S = 30.0
+"""How long a pod waits for those that a ReplicaSet would take before it, until it is released instead."""
+LOOK_AGAIN_S = 5.0
+REFUSED = range(400, 500)
+
+_LOG = logging.getLogger("gnomon.openfaas")
+
+
+@dataclass(frozen=True, slots=True)
+class Surroundings:
+    """What a function lives among.
+
+    `deployed` and `pods` are what informers hold of it. `adopting` says whether pods of an earlier process may be used again.
+    `caught_up` returns when informers hold this generation of a Deployment, or after a while.
+    """
+
+    deployed: Callable[[FunctionKey], DeployedFunction | None]
+    pods: Callable[[FunctionKey], Iterable[PodFacts]]
+    session: aiohttp.ClientSession
+    clock: Clock
+    adopting: Callable[[], bool]
+    caught_up: Callable[[FunctionKey, int], Awaitable[None]]
+    start_timeout_s: float
+
+
+class Workload:
+    """One function. `steps` writes for it."""
+
+    def __init__(self, key: FunctionKey, steps: Steps, around: Surroundings) -> None:
+        self.key = key
+        self.lives: dict[str, Life] = {}
+        self._steps, self._around = steps, around
+        self._spec: FunctionSpec | None = None
+        self._version = 0
+        self._going: dict[str, float] = {}
+        """Pods that are to go, by name, and since when."""
+        self._token: str | None = None
+        self._look = asyncio.Event()
+        self._connecting: set[asyncio.Task[None]] = set()
+        self._task = asyncio.get_running_loop().create_task(self._run())
+
+    def add(self, life: Life) -> None:
+        """An instance is wanted."""
+        self.lives[life.instance.id] = life
+        if life.request.version >= self._version:
+            self._spec, self._version = life.request.spec, life.request.version
+        self.look()
+
+    def stop(self, life: Life) -> None:
+        """An instance is to end."""
+        life.stop()
+        if life.pod is None:
+            # As everywhere else it is told from the loop, after this has returned.
+            asyncio.get_running_loop().call_soon(life.end, "stopped")
+        self.look()
+
+    def forget(self, life: Life) -> None:
+        """An instance has ended; its pod, if there still is one, is to go."""
+        self.lives.pop(life.instance.id, None)
+        if life.pod is not None:
+            self._going.setdefault(life.pod.name, self._around.clock.now_s())
+        self.look()
+
+    def look(self) -> None:
+        """Something has changed."""
+        self._look.set()
+
+    async def close(self) -> None:
+        """Look no longer."""
+        for task in (self._task, *self._connecting):
+            task.cancel()
+        await asyncio.gather(self._task, *self._connecting, return_exceptions=True)
+
+    def seen(self, pod: PodFacts | None, name: str) -> None:
+        """A pod has changed; None for one that is there no more."""
+        life = next((one for one in self.lives.values() if one.pod is not None and one.pod.name == name), None)
+        if pod is None:
+            if life is not None and life.pod is not None:
+                reason = "stopped" if life.stopping else life.pod.trouble or "its pod was removed"
+                life.pod = None
+                life.end(reason)
+        elif life is None:
+            bound = self.lives.get(pod.instance or "")
+            if bound is not None and not bound.gone:
+                bound.pod = pod
+                self._progress(bound, pod)
+        else:
+            life.pod = pod
+            self._progress(life, pod)
+        self.look()
+
+    def _progress(self, life: Life, pod: PodFacts) -> None:
+        """What has become of an instance, by its pod."""
+        state = life.instance.state
+        if pod.phase in ENDED_PHASES:
+            life.end(pod.trouble or f"its pod has {pod.phase.lower()}")
+        elif state is InstanceState.READY and pod.restarts > life.restarts:
+            life.end(pod.trouble or "its container was restarted")
+        elif pod.ending and life.channel is not None and not life.stopping:
+            # Evicted, drained or removed by hand: what it holds is answered within its grace.
+            life.channel.retire("its pod was told to end")
+        elif state is InstanceState.STARTING and life.channel is None and self._fit(life, pod):
+            self._connect(life, pod)
+        elif state is InstanceState.READY and life.sized_cores is not None and pod.effective_cores == pod.cores:
+            life.resized(round(pod.cores))
+
+    @staticmethod
+    def _fit(life: Life, pod: PodFacts) -> bool:
+        """Whether a pod can take its first batch: it is healthy, and has the cores that were asked for."""
+        sized = life.sized_cores in (None, pod.cores)
+        applied = not pod.effective_cores or pod.effective_cores == pod.cores
+        return pod.state is InstanceState.READY and sized and applied
+
+    def _connect(self, life: Life, pod: PodFacts) -> None:
+        assert pod.ip is not None
+        host = f"[{pod.ip}]" if ":" in pod.ip else pod.ip
+
+        async def connect() -> None:
+            try:
+                token = self._token = self._token or await self._read_token()
+            except GnomonError as error:
+                life.end(f"could not be started: {error}")
+                return
+            if life.living and life.channel is None:
+                deadline_s = life.request.spec.settings.deadline_s
+                channel = HttpChannel(self._around.session, f"http://{host}:{PORT}", token, deadline_s, life.end)
+                life.ready(channel, pod.restarts)
+
+        task = asyncio.get_running_loop().create_task(connect())
+        self._connecting.add(task)
+        task.add_done_callback(self._connecting.discard)
+
+    async def _read_token(self) -> str:
+        found = await self._steps.token()
+        if found is None:
+            raise GnomonError(503, "token_missing", f"{self.key} has no token for its batch route.", "Deploy it again.")
+        return base64.b64decode(found["data"][TOKEN_KEY]).decode()
+
+    # The task
+
+    async def _run(self) -> None:
+        while True:
+            self._look.clear()
+            steps = self._plan()
+            if steps:
+                await self._take(steps)
+            waits = any(life.instance.state is not InstanceState.READY for life in self.lives.values()) or self._going
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._look.wait(), LOOK_AGAIN_S if waits else None)
+            self._too_late()
+
+    def _plan(self) -> Sequence[Step]:
+        now_s = self._around.clock.now_s()
+        pods = tuple(self._around.pods(self.key))
+        owners = {pod.instance: pod.name for pod in pods if pod.instance is not None and not pod.ending}
+        living = [life for life in self.lives.values() if life.living]
+        kept = {owners[life.instance.id]: life.sized_cores for life in living if life.instance.id in owners}
+        since = {pod.name: self._going.get(pod.name, now_s) for pod in pods if pod.name in self._going or self._stopping(pod)}
+        going = self._going = since
+        stuck = frozenset(name for name, since_s in going.items() if now_s - since_s > STUCK_S)
+        waiting = tuple(
+            Waiting(life.instance.id, life.instance.node)
+            for life in living
+            if life.instance.id not in owners and life.pod is None
+        )
+        wanted = Wanted(self._version, waiting, kept, frozenset(going), stuck, adopting=self._around.adopting())
+        return plan(self._around.deployed(self.key), pods, wanted)
+
+    def _stopping(self, pod: PodFacts) -> bool:
+        life = self.lives.get(pod.instance or "")
+        return life is not None and life.stopping
+
+    async def _take(self, steps: Sequence[Step]) -> None:
+        assert self._spec is not None
+        spec, version = self._spec, self._version
+        taken = await asyncio.gather(*(self._steps.take(step, spec, version) for step in steps), return_exceptions=True)
+        for step, error in zip(steps, taken, strict=True):
+            if isinstance(error, int):
+                # Its pods are there before it is seen itself, and would be taken for those of an older version.
+                await self._around.caught_up(self.key, error)
+            if not isinstance(error, BaseException):
+                continue
+            _LOG.warning("%s: %s: %s", self.key, type(step).__name__, error)
+            if isinstance(step, Deploy) and isinstance(error, GnomonError) and error.status in REFUSED:
+                # It will be refused again: who asked for instances is told so.
+                for life in [one for one in self.lives.values() if one.pod is None]:
+                    life.end(f"could not be started: {error}")
+            elif not isinstance(error, GnomonError):
+                raise error
+
+    def _too_late(self) -> None:
+        """End what has not become ready in time."""
+        now_s = self._around.clock.now_s()
+        for life in [one for one in self.lives.values() if one.instance.state is InstanceState.STARTING]:
+            if now_s - life.instance.started_s > self._around.start_timeout_s:
+                trouble = life.pod.trouble if life.pod is not None else ""
+                life.end(f"was not ready within {self._around.start_timeout_s:g} s{f': {trouble}' if trouble else ''}")

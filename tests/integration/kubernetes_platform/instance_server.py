@@ -1,0 +1,37 @@
+"""The application that images run, behind a small HTTP server of this process."""
+
+from __future__ import annotations
+
+import io
+import threading
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+from werkzeug.serving import make_server
+
+from gnomon_runtime.http_app import create_app
+
+
+class InstanceServer:
+    """An instance of a handler's folder, at an address of its own."""
+
+    def __init__(self, host: str, port: int, handler: Path, token: str) -> None:
+        app = create_app({"GNOMON_HANDLER_FOLDER": str(handler), "GNOMON_BATCH_TOKEN": token, "GNOMON_CORES": "1"})
+
+        def bounded(environ: dict[str, Any], start: Any) -> Iterable[bytes]:
+            # gunicorn ends a body where its length says; this server would wait for more.
+            length = int(environ.get("CONTENT_LENGTH") or 0)
+            environ["wsgi.input"] = io.BytesIO(environ["wsgi.input"].read(length))
+            return app(environ, start)
+
+        self._server = make_server(host, port, bounded, threaded=True)
+        self.address = f"http://{host}:{self._server.server_port}"
+        self._thread = threading.Thread(target=self._server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True)
+        self._thread.start()
+
+    def end(self) -> None:
+        """Answer what is in flight, and stop."""
+        self._server.shutdown()
+        self._thread.join()
+        self._server.server_close()

@@ -1,0 +1,117 @@
+"""The batch channel over HTTP, against the application that images run."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+
+import aiohttp
+import pytest
+
+from gnomon_core.wire import Frame
+from gnomon_platforms.kubernetes.channel import HttpChannel
+from gnomon_platforms.testing import answers, request_frame, send
+from tests.integration.kubernetes_platform.instance_server import InstanceServer
+
+HANDLER = "def handle(event, context):\n    return event.body\n"
+
+
+@pytest.fixture
+def address(tmp_path: Path) -> Iterator[str]:
+    """An instance: the real application behind an HTTP server."""
+    folder = tmp_path / "function"
+    folder.mkdir()
+    (folder / "handler.py").write_text(HANDLER)
+    server = InstanceServer("127.0.0.1", 0, folder, "t0ken")
+    yield server.address
+    server.end()
+
+
+@pytest.fixture
+async def session() -> AsyncIterator[aiohttp.ClientSession]:
+    async with aiohttp.ClientSession() as opened:
+        yield opened
+
+
+class Lost(list[str]):
+    """Why a channel has ended."""
+
+
+def channel(session: aiohttp.ClientSession, address: str, lost: Lost, token: str = "t0ken") -> HttpChannel:
+    return HttpChannel(session, address, token, 30.0, lost.append)
+
+
+async def test_batches_go_there_and_back(session: aiohttp.ClientSession, address: str) -> None:
+    lost = Lost()
+    opened = channel(session, address, lost)
+    for number in range(1, 4):
+        frame = await send(opened, request_frame(b"a", b"b" * number, batch_id=number))
+        assert answers(frame) == [(200, b"a"), (200, b"b" * number)]
+        assert frame is not None
+        assert frame.batch_id == number
+    assert await opened.probe(10.0)
+    assert lost == []
+
+
+async def test_another_functions_token_is_refused_and_ends_the_channel(session: aiohttp.ClientSession, address: str) -> None:
+    lost = Lost()
+    opened = channel(session, address, lost, "another functions")
+    assert await send(opened, request_frame(b"a")) is None
+    assert len(lost) == 1
+    assert "401" in lost[0]
+    # It may not have been run, but nobody can be sure that knows only the status.
+    assert not opened.unread
+
+
+async def test_nobody_there_has_read_nothing(session: aiohttp.ClientSession) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port = listener.getsockname()[1]
+    lost = Lost()
+    opened = channel(session, f"http://127.0.0.1:{port}", lost)
+    assert await send(opened, request_frame(b"a")) is None
+    assert opened.unread
+    assert len(lost) == 1
+    assert not await opened.probe(1.0)
+
+
+async def test_what_does_not_answer_within_its_budget_is_lost(session: aiohttp.ClientSession) -> None:
+    # A listener that nobody serves: connections are taken by the kernel, and stay silent.
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        lost = Lost()
+        opened = channel(session, f"http://127.0.0.1:{listener.getsockname()[1]}", lost)
+        frame = request_frame(b"a")
+        silent = Frame(frame.kind, frame.batch_id, frame.epoch, -1.9, members=frame.members)
+        assert await send(opened, silent) is None
+        assert lost == ["it did not answer in time"]
+        assert not opened.unread
+
+
+async def test_a_channel_that_is_retired_ends_with_its_batch_and_takes_no_other(
+    session: aiohttp.ClientSession, address: str
+) -> None:
+    lost = Lost()
+    opened = channel(session, address, lost)
+    answer = send(opened, request_frame(b"a" * 4))
+    opened.retire("its pod was told to end")
+    assert answers(await answer) == [(200, b"aaaa")]
+    await asyncio.sleep(0)
+    assert lost == ["its pod was told to end"]
+    assert await send(opened, request_frame(b"b")) is None
+    assert opened.unread
+
+
+async def test_an_idle_channel_is_retired_at_once(session: aiohttp.ClientSession, address: str) -> None:
+    lost = Lost()
+    channel(session, address, lost).retire("its pod was told to end")
+    assert lost == ["its pod was told to end"]
+
+
+async def test_one_that_is_closed_says_nothing(session: aiohttp.ClientSession, address: str) -> None:
+    lost = Lost()
+    opened = channel(session, address, lost)
+    opened.close()
+    assert await send(opened, request_frame(b"a")) is None
+    assert opened.unread
+    assert lost == []

@@ -1,0 +1,250 @@
+"""What is written next for a function. A small cluster carries plans out, in any order and at any speed, and nobody is lost."""
+
+from __future__ import annotations
+
+import itertools
+import random
+from collections.abc import Iterable
+from dataclasses import replace
+
+import pytest
+
+from gnomon_core.functions import read_deployment
+from gnomon_platforms.kubernetes.objects.functions import DeployedFunction
+from gnomon_platforms.kubernetes.objects.pods import PodFacts, pod_facts
+from gnomon_platforms.kubernetes.objects.removal import CLAIMED_COST, VICTIM_COST, counted, rank
+from gnomon_platforms.openfaas.planning import (
+    Claim,
+    Deploy,
+    Release,
+    Remove,
+    Resize,
+    Retire,
+    Scale,
+    Serve,
+    Step,
+    Waiting,
+    Wanted,
+    plan,
+)
+
+SPEC = read_deployment({"service": "figlet", "image": "figlet:1"})
+SPARE = replace(pod_facts({"metadata": {"name": "p", "uid": "u"}}), function="figlet", version=1, gated=True)
+
+
+def deployed(replicas: int, version: int = 1) -> DeployedFunction:
+    return DeployedFunction(SPEC, "uid-d", "1", 1, 1, version, version, 0.0, replicas, 0, ours=True)
+
+
+def spare(name: str) -> PodFacts:
+    return replace(SPARE, name=name)
+
+
+def running(name: str, instance: str, **fields: object) -> PodFacts:
+    facts = replace(SPARE, name=name, gated=False, node="n1", phase="Running", healthy=True, ready=True, serving=True, cores=1.0)
+    return replace(replace(facts, instance=instance, deletion_cost=CLAIMED_COST), **fields)  # type: ignore[arg-type]
+
+
+def waiting(*ids: str) -> tuple[Waiting, ...]:
+    return tuple(Waiting(one, "n1") for one in ids)
+
+
+def kinds(steps: Iterable[Step]) -> list[str]:
+    return [type(step).__name__ for step in steps]
+
+
+def test_a_function_is_deployed_when_its_first_instance_is_asked_for() -> None:
+    assert plan(None, [], Wanted(1)) == ()
+    assert plan(None, [], Wanted(1, waiting("a", "b"))) == (Deploy(2),)
+
+
+def test_the_number_is_raised_for_those_that_have_no_spare_and_only_once() -> None:
+    pods = [running("p1", "a"), spare("p2")]
+    wanted = Wanted(1, waiting("b", "c"), {"p1": 1})
+    steps = plan(deployed(2), pods, wanted)
+    assert kinds(steps) == ["Claim", "Scale"]
+    assert Scale(3) in steps
+    # The ReplicaSet has not made the third yet: nothing is asked for twice.
+    assert kinds(plan(deployed(3), pods, wanted)) == ["Claim"]
+
+
+def test_healthy_pods_that_are_kept_serve_and_get_their_cores() -> None:
+    pod = running("p1", "a", serving=False, ready=False)
+    assert plan(deployed(1), [pod], Wanted(1, (), {"p1": 1})) == (Serve(pod),)
+    assert plan(deployed(1), [pod], Wanted(1, (), {"p1": 2})) == (Resize(pod, 2),)
+
+
+def test_a_victim_is_retired_and_then_the_number_lowered() -> None:
+    pods = [running("p1", "a"), running("p2", "b")]
+    assert plan(deployed(2), pods, Wanted(1, (), {"p1": 1})) == (Retire(pods[1]),)
+    pods[1] = replace(pods[1], serving=False, ready=False, deletion_cost=VICTIM_COST)
+    assert plan(deployed(2), pods, Wanted(1, (), {"p1": 1})) == (Scale(1),)
+    assert plan(deployed(1), pods, Wanted(1, (), {"p1": 1})) == ()
+
+
+def test_a_victim_waits_for_a_pod_that_would_go_before_it_unless_it_is_stuck() -> None:
+    starting = replace(running("p2", "b"), phase="Pending", healthy=False, ready=False, serving=False)
+    victim = running("p1", "a", serving=False, ready=False, deletion_cost=VICTIM_COST)
+    wanted = Wanted(1, (), {"p2": 1})
+    assert plan(deployed(2), [victim, starting], wanted) == ()
+    assert plan(deployed(2), [victim, starting], replace(wanted, stuck=frozenset({"p1"}))) == (Release(victim, "uid-d"),)
+    # Released, it is removed by name, and the spare that the ReplicaSet made for it goes first.
+    released = replace(victim, released=True)
+    assert set(plan(deployed(2), [released, starting, spare("p3")], wanted)) == {Remove(released), Scale(1)}
+
+
+def test_spares_that_nobody_waits_for_go_and_burden_no_node() -> None:
+    assert plan(deployed(2), [running("p1", "a"), spare("p2")], Wanted(1, (), {"p1": 1})) == (Scale(1),)
+
+
+def test_another_version_releases_what_serves_before_the_template_changes() -> None:
+    old = running("p1", "a")
+    wanted = Wanted(2, waiting("b"), {"p1": 1})
+    assert plan(deployed(1), [old], wanted) == (Release(old, "uid-d"),)
+    assert plan(deployed(1), [replace(old, released=True)], wanted) == (Deploy(1),)
+    # It serves on until its instance is destroyed.
+    assert plan(deployed(1, 2), [replace(old, released=True), replace(spare("p2"), version=2)], wanted) == (
+        Claim(replace(spare("p2"), version=2), wanted.waiting[0]),
+    )
+    assert plan(deployed(1, 2), [replace(old, released=True)], Wanted(2)) == (Remove(replace(old, released=True)),)
+
+
+def test_after_a_restart_pods_that_run_are_given_out_again() -> None:
+    left = running("p1", "of an earlier process")
+    wanted = Wanted(1, waiting("a"), adopting=True)
+    assert plan(deployed(1), [left], wanted) == (Claim(left, wanted.waiting[0]),)
+    # Nobody asks for it yet; when nobody has, it goes.
+    assert plan(deployed(1), [left], Wanted(1, adopting=True)) == ()
+    assert Retire(left) in plan(deployed(1), [left], Wanted(1))
+    # One that has just crashed is not used again.
+    assert kinds(plan(deployed(1), [left], replace(wanted, going=frozenset({"p1"})))) == ["Scale"]
+
+
+def test_a_spare_that_is_about_to_be_removed_is_kept_before_it_is_given_out() -> None:
+    # The number was lowered because nobody wanted it, and the ReplicaSet has not acted yet.
+    wanted = Wanted(1, waiting("a"))
+    assert plan(deployed(0), [spare("p1")], wanted) == (Scale(1),)
+    assert plan(deployed(1), [spare("p1")], wanted) == (Claim(spare("p1"), wanted.waiting[0]),)
+
+
+class SmallCluster:
+    """A Deployment, its ReplicaSet and its pods. Each tick does one thing that a cluster might do."""
+
+    def __init__(self, chance: random.Random) -> None:
+        self.chance = chance
+        self.pods: dict[str, PodFacts] = {}
+        self.deployed: DeployedFunction | None = None
+        self.numbers = itertools.count()
+        self.removed: list[PodFacts] = []
+
+    def mine(self) -> list[PodFacts]:
+        assert self.deployed is not None
+        return [pod for pod in counted(self.pods.values()) if pod.version == self.deployed.template_version]
+
+    def tick(self) -> None:
+        self.chance.choice([self.replica_set, self.schedule, self.start, self.probe, self.finish])()
+
+    def replica_set(self) -> None:
+        if self.deployed is None:
+            return
+        mine = self.mine()
+        for pod in counted(self.pods.values()):
+            if pod.version != self.deployed.template_version:
+                self.take(pod)  # a rolling update without a bound
+        if len(mine) < self.deployed.replicas:
+            name = f"p{next(self.numbers)}"
+            self.pods[name] = replace(spare(name), version=self.deployed.template_version, uid=name)
+        elif len(mine) > self.deployed.replicas:
+            self.chance.shuffle(mine)
+            self.take(min(mine, key=rank))
+
+    def take(self, pod: PodFacts) -> None:
+        self.removed.append(pod)
+        self.pods[pod.name] = replace(pod, ending=True)
+
+    def change(self, among: Iterable[PodFacts], **fields: object) -> None:
+        some = list(among)
+        if some:
+            pod = self.chance.choice(some)
+            self.pods[pod.name] = replace(pod, **fields)  # type: ignore[arg-type]
+
+    def schedule(self) -> None:
+        self.change((pod for pod in self.pods.values() if not pod.gated and pod.node is None), node="n1")
+
+    def start(self) -> None:
+        self.change(
+            (pod for pod in self.pods.values() if pod.node and pod.phase == "Pending"), phase="Running", healthy=True, cores=1.0
+        )
+
+    def probe(self) -> None:
+        for pod in self.pods.values():
+            if pod.ready != (pod.serving and pod.healthy):
+                self.pods[pod.name] = replace(pod, ready=pod.serving and pod.healthy)
+                return
+
+    def finish(self) -> None:
+        ending = [name for name, pod in self.pods.items() if pod.ending]
+        if ending:
+            del self.pods[self.chance.choice(ending)]
+
+    def carry_out(self, step: Step, version: int) -> None:
+        match step:
+            case Deploy(replicas):
+                self.deployed = deployed(replicas, version)
+            case Scale(replicas):
+                assert self.deployed is not None
+                self.deployed = replace(self.deployed, replicas=replicas)
+            case _:
+                pod = self.pods.get(step.pod.name)
+                if pod is not None and not pod.ending:
+                    self.on_pod(step, pod)
+
+    def on_pod(self, step: Step, pod: PodFacts) -> None:
+        match step:
+            case Claim(seen, one):
+                if pod.instance == seen.instance:
+                    self.pods[pod.name] = replace(pod, instance=one.id, gated=False, deletion_cost=CLAIMED_COST)
+            case Serve():
+                self.pods[pod.name] = replace(pod, serving=True)
+            case Retire():
+                self.pods[pod.name] = replace(pod, serving=False, deletion_cost=VICTIM_COST)
+            case Release():
+                self.pods[pod.name] = replace(pod, released=True)
+            case Remove():
+                self.take(pod)
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_whatever_the_order_only_those_go_that_were_to_go_and_all_that_wait_get_a_pod(seed: int) -> None:
+    chance = random.Random(seed)
+    cluster = SmallCluster(chance)
+    living: dict[str, int] = {}
+    ids, version = itertools.count(), 1
+    under_way: list[tuple[Step, int]] = []
+    for moment in range(900):
+        if moment < 500 and chance.random() < 0.08:
+            if living and chance.random() < 0.45:
+                del living[chance.choice(sorted(living))]
+            else:
+                version += chance.random() < 0.15
+                living[f"i{next(ids)}"] = version
+        owners = {pod.instance: pod.name for pod in cluster.pods.values() if pod.instance and not pod.ending}
+        kept: dict[str, int | None] = {owners[one]: 1 for one in living if one in owners}
+        mine = tuple(Waiting(one, "n1") for one, wanted in living.items() if one not in owners and wanted == version)
+        # An instance of an older version that has no pod when the next one comes is given up, as its start would be.
+        for one in [one for one, wanted in living.items() if one not in owners and wanted != version]:
+            del living[one]
+        if not under_way:
+            steps = plan(cluster.deployed, cluster.pods.values(), Wanted(version, mine, kept))
+            under_way = [(step, version) for step in steps]
+            chance.shuffle(under_way)
+        elif chance.random() < 0.6:
+            cluster.carry_out(*under_way.pop())
+        cluster.tick()
+        for pod in cluster.removed:
+            assert pod.instance not in living, f"at {moment}: {pod.name} was lost to {pod.instance}"
+        cluster.removed.clear()
+    owners = {pod.instance: pod for pod in cluster.pods.values() if pod.instance and not pod.ending}
+    assert set(owners) == set(living)
+    assert all(pod.released or (pod.serving and pod.ready) for pod in owners.values())
+    assert len(cluster.pods) == len(living)
