@@ -7,6 +7,7 @@ import os
 import shutil
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -91,15 +92,17 @@ def _boot(running: Running, archives: list[Path], phases: Phases) -> None:
     """Each part as soon as what it needs is there."""
     state, node = running.folders.state, running.node
     plane = control_plane.whole(state, running.compiled.folder)
-    with phases.phase("control plane"):
+    with phases.phase("containerd"):
         control_groups.make()
         node.make_interface()
+        node.start_containerd()
+    # Importing waits for the disk, booting a control plane for the processor.
+    with phases.phase("control plane and images"), ThreadPoolExecutor() as pool:
+        imports = [pool.submit(node.import_image, archive) for archive in archives]
         server = plane.boot()
         plane.start_controllers(server)
-    with phases.phase("containerd and its images"):
-        node.start_containerd()
-        for archive in archives:
-            node.import_image(archive)
+        for done in imports:
+            done.result()
     with phases.phase("node"):
         node.start_kubelet(plane.certificates, server)
         node.start_proxy(plane.certificates, server)

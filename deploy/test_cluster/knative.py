@@ -35,7 +35,7 @@ PROBE = {
 
 def install(kubectl: Kubectl, manifests: Path) -> None:
     """Apply everything in the order that it needs; returns when Knative accepts services."""
-    core = manifests / "serving" / "core"
+    core = manifests / "serving"
     schemas = [*sorted((core / "300-resources").glob("*.yaml")), manifests / "caching" / "image.yaml"]
     schemas += [
         manifests / "networking" / f"{name}.yaml" for name in ("certificate", "domain-claim", "ingress", "serverlessservice")
@@ -47,9 +47,10 @@ def install(kubectl: Kubectl, manifests: Path) -> None:
     first += [*sorted((core / "configmaps").glob("*.yaml")), manifests / "networking" / "config-network.yaml"]
     then = [*sorted((core / "deployments").glob("*.yaml")), *sorted((core / "webhooks").glob("*.yaml"))]
     last = [core / "300-knativecertificate.yaml", core / "999-cache.yaml"]
-    kubectl.apply([adapted(item) for item in documents(*first, *then, *last) if item["kind"] not in LEFT_OUT])
+    kubectl.apply([adapted(item) for item in documents(*first, *then) if item["kind"] not in LEFT_OUT])
     kubectl.available(NAMESPACE, DEPLOYMENTS, READY_LIMIT_S)
     wait_for_webhook(kubectl)
+    kubectl.apply([adapted(item) for item in documents(*last)])
 
 
 def adapted(item: dict[str, Any]) -> dict[str, Any]:
