@@ -27,6 +27,7 @@ NAMES = (
     "arrivals",
     "buffer",
     "twitter_day",
+    "batch_baselines",
     "engine",
     "cold_start",
     "scaling",
