@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import hypothesis
 import pytest
 
 if TYPE_CHECKING:
@@ -18,6 +19,13 @@ if TYPE_CHECKING:
 # A shell that runs the tests in the background has them ignore Ctrl-C, and the programs that they start would inherit that.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+# The same examples each time, and no clock over any of them: what is red here is red everywhere, and a machine that stalls is no
+# failure. `--hypothesis-profile=default` looks for other examples.
+hypothesis.settings.register_profile(
+    "gnomon", derandomize=True, deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow], print_blob=True
+)
+hypothesis.settings.load_profile("gnomon")
 
 ECHO = "def handle(event, context):\n    return event.body\n"
 

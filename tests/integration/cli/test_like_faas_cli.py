@@ -109,7 +109,12 @@ def what_we_send(text: str) -> bytes | None:
 
 
 @pytest.mark.faas_cli
-@settings(max_examples=150, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(
+    max_examples=150,
+    deadline=None,
+    derandomize=True,
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
+)
 @given(value=VALUES, field=st.sampled_from(["environment", "annotations", "labels"]), switch=st.sampled_from(["", *SCALARS]))
 def test_any_text(recorder: Any, environment: dict[str, str], tmp_path: Path, *, value: str, field: str, switch: str) -> None:
     faas_cli = shutil.which("faas-cli")

@@ -58,7 +58,7 @@ def push_until(outgoing: Outgoing, connection: socket.socket) -> None:
 
 
 @given(st.data())
-@settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 def test_tensors_arrive_in_whatever_pieces(ends: Ends, data: st.DataObject) -> None:
     there, here = OwnBuffer(SIZE), OwnBuffer(SIZE)
     tensors = [torch.rand(2, data.draw(st.integers(0, 700))) for _ in range(3)]
@@ -142,7 +142,7 @@ def test_a_header_says_a_length_within_bounds_or_nothing(header: bytes) -> None:
 
 
 @given(st.data())
-@settings(max_examples=400, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=400, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 def test_a_damaged_stream_is_read_or_refused_and_never_outside_the_buffer(ends: Ends, data: st.DataObject) -> None:
     there, here = OwnBuffer(SIZE), OwnBuffer(SIZE)
     message = message_of([torch.rand(2, 9), torch.ones(2, 3, dtype=torch.int64)], there)

@@ -442,7 +442,7 @@ def test_splits_that_are_too_much_together_leave_the_body_a_sample(stage: Stage,
         assert split.samples(samples) == samples - 1
 
 
-@settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 @given(st.data())
 def test_damaged_answers_never_reach_a_batch(stage: Stage, data: st.DataObject) -> None:
     """Bytes of an honest answer changed, cut or added anywhere but in the tensors; several messages, some of them torn."""
