@@ -16,13 +16,14 @@ import socket
 import subprocess
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
 import pytest
 import urllib3
 
+from tests.integration.hostile.functions import ANNOTATIONS, HASTE_S, IMAGE, Function, deployed
 from tests.integration.serve.conftest import GNOMON, START_LIMIT_S, Serving
 from tests.waiting import eventually
 
@@ -221,3 +222,45 @@ def gateway(tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureReq
         attacked.client.clear()
         code = attacked.stop()
     assert code == 0
+
+
+@pytest.fixture(scope="session")
+def image(gateway: Attacked, build_archive: Callable[..., bytes]) -> str:
+    code = (Path(__file__).parent / "handlers" / "villain.py").read_text()
+    gateway.build(build_archive(code, image=IMAGE))
+    return IMAGE
+
+
+@pytest.fixture(scope="session")
+def bystander(gateway: Attacked, image: str) -> Function:
+    """Another function with a secret, which must not notice anything."""
+    gateway.call("POST", "/system/secrets", {"name": "theirs", "value": "a-secret-of-theirs"})
+    answer = gateway.deploy("bystander", image=image, secrets=["theirs"], annotations=ANNOTATIONS)
+    assert answer.status == 202, answer.data
+    function = Function(gateway, "bystander")
+    eventually(function.works, "the bystander never began")
+    return function
+
+
+@pytest.fixture
+def villain(gateway: Attacked, bystander: Function, image: str) -> Iterator[Function]:
+    """A function of its own for each deed: one that crashes again and again is started ever more slowly."""
+    del bystander
+    with deployed(gateway, image) as function:
+        yield function
+
+
+@pytest.fixture
+def dawdler(gateway: Attacked, bystander: Function, image: str) -> Iterator[Function]:
+    """One that makes its callers wait, who have less patience, so that the tests need not have it."""
+    del bystander
+    with deployed(gateway, image, HASTE_S) as function:
+        yield function
+
+
+@pytest.fixture(scope="session")
+def survivor(gateway: Attacked, bystander: Function, image: str) -> Iterator[Function]:
+    """One for all the deeds that no instance ends by."""
+    del bystander
+    with deployed(gateway, image) as function:
+        yield function

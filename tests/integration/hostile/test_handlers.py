@@ -2,107 +2,16 @@
 
 from __future__ import annotations
 
-import itertools
 import json
-import os
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass
-from pathlib import Path
-from typing import Any
-from urllib.parse import quote
 
 import pytest
 import urllib3
 
-from tests.integration.hostile.conftest import MARKER, Attacked, check_error, read_answers
+from tests.integration.hostile.conftest import check_error, read_answers
+from tests.integration.hostile.functions import Function
 from tests.waiting import eventually
 
-IMAGE = "hostile/villain:1"
-DEADLINE_S, HASTE_S = 2.0, 0.5
-ANNOTATIONS = {"gnomon/deadline-ms": "2000", "gnomon/autoscaler": "fixed"}
 MIB = 1 << 20
-needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can give functions users of their own")
-_numbers = itertools.count(1)
-
-
-@dataclass
-class Function:
-    gateway: Attacked
-    name: str
-
-    def call(self, deed: str, argument: object = "", body: bytes = b"x", **headers: str) -> urllib3.BaseHTTPResponse:
-        return self.gateway.call("POST", f"/function/{self.name}/{quote(deed)}/{argument}", body, **headers)
-
-    def shell(self, script: str) -> str:
-        answer = self.call("shell", body=script.encode())
-        assert answer.status == 200, answer.data
-        return answer.data.decode(errors="replace")
-
-    def python(self, code: str) -> dict[str, Any]:
-        answer = self.call("python", body=code.encode())
-        assert answer.status == 200, answer.data
-        found: dict[str, Any] = answer.json()
-        return found
-
-    def works(self) -> bool:
-        return self.call("echo", body=b"well").data == b"well"
-
-
-@pytest.fixture(scope="session")
-def image(gateway: Attacked, build_archive: Callable[..., bytes]) -> str:
-    code = (Path(__file__).parent / "handlers" / "villain.py").read_text()
-    gateway.build(build_archive(code, image=IMAGE))
-    return IMAGE
-
-
-@pytest.fixture(scope="session")
-def bystander(gateway: Attacked, image: str) -> Function:
-    """Another function with a secret, which must not notice anything."""
-    gateway.call("POST", "/system/secrets", {"name": "theirs", "value": "a-secret-of-theirs"})
-    answer = gateway.deploy("bystander", image=image, secrets=["theirs"], annotations=ANNOTATIONS)
-    assert answer.status == 202, answer.data
-    function = Function(gateway, "bystander")
-    eventually(function.works, "the bystander never began")
-    return function
-
-
-@contextmanager
-def deployed(gateway: Attacked, image: str, deadline_s: float = DEADLINE_S) -> Iterator[Function]:
-    """A function of the villain's image, for as long as it is needed."""
-    name = f"villain-{next(_numbers)}"
-    annotations = ANNOTATIONS | {"gnomon/deadline-ms": str(round(deadline_s * 1e3))}
-    gateway.deploy(name, image=image, annotations=annotations, limits={"memory": "192Mi"})
-    function = Function(gateway, name)
-    eventually(function.works, "the villain never began")
-    yield function
-    gateway.call("DELETE", "/system/functions", {"functionName": name})
-
-
-@pytest.fixture
-def villain(gateway: Attacked, bystander: Function, image: str) -> Iterator[Function]:
-    """A function of its own for each deed: one that crashes again and again is started ever more slowly."""
-    del bystander
-    with deployed(gateway, image) as function:
-        yield function
-
-
-@pytest.fixture
-def dawdler(gateway: Attacked, bystander: Function, image: str) -> Iterator[Function]:
-    """One that makes its callers wait, who have less patience, so that the tests need not have it."""
-    del bystander
-    with deployed(gateway, image, HASTE_S) as function:
-        yield function
-
-
-@pytest.fixture(scope="session")
-def survivor(gateway: Attacked, bystander: Function, image: str) -> Iterator[Function]:
-    """One for all the deeds that no instance ends by."""
-    del bystander
-    with deployed(gateway, image) as function:
-        yield function
-
-
 LOST, FAILED, WRONG, LATE = (502, "instance_lost"), (500, "handler_failed"), (500, "wrong_answer"), (504, "deadline_exceeded")
 DEEDS: list[tuple[str, object, tuple[int, str]]] = [
     ("exit", 3, LOST),
@@ -239,79 +148,3 @@ def test_a_stream_that_nobody_reads_does_not_pile_up(villain: Function, bystande
         assert bystander.works()
         with pytest.raises((OSError, AssertionError, ValueError)):
             read_answers(connection)
-
-
-@needs_root
-def test_it_cannot_read_what_is_ours(survivor: Function) -> None:
-    gateway = survivor.gateway
-    seen = survivor.shell(
-        f"ls -laR {gateway.state} {gateway.state}/platform; cat {gateway.state}/functions.db {gateway.state}/payload-secret;"
-        f"cat /proc/{gateway.pid}/environ /proc/{gateway.pid}/cmdline; ls /proc/{gateway.pid}/fd; env; set"
-    )
-    assert (gateway.state / "payload-secret").read_text() not in seen
-    for ours in ("SQLite", "gnomon_cli", "users.json", MARKER):
-        assert ours not in seen
-
-
-@needs_root
-def test_it_cannot_read_or_ask_for_the_secrets_of_others(villain: Function, bystander: Function) -> None:
-    gateway = villain.gateway
-    assert bystander.shell("cat /var/openfaas/secrets/theirs") == "a-secret-of-theirs"
-    pid = bystander.python("import os; out['pid'] = os.getpid()")["pid"]
-    seen = villain.shell(
-        f"cat /var/openfaas/secrets/*; cat /proc/{pid}/root/var/openfaas/secrets/theirs /proc/{pid}/environ;"
-        "unshare -rm sh -c 'umount -l /var/openfaas/secrets; cat /var/openfaas/secrets/*'; ls /proc"
-    )
-    assert "a-secret-of-theirs" not in seen
-    assert str(pid) not in seen.split()
-    request = '{"service":"spy","image":"functions/alpine","envProcess":"cat /var/openfaas/secrets/theirs","secrets":["theirs"]}'
-    for forged in ("", "-H 'X-Forwarded-For: 192.0.2.1'"):
-        asked = villain.shell(f"curl -s -m 5 {forged} -d '{request}' {gateway.url}/system/functions")
-        assert json.loads(asked)["error"]["code"] == "function_refused"
-    assert gateway.call("GET", "/system/function/spy").status == 404
-    # What is open to everybody is open to functions: they may call each other.
-    assert villain.shell(f"curl -s -m 5 -d hello {gateway.url}/function/bystander/echo") == "hello"
-
-
-@needs_root
-def test_it_cannot_touch_the_processes_of_others(villain: Function, bystander: Function) -> None:
-    gateway = villain.gateway
-    pid = bystander.python("import os; out['pid'] = os.getpid()")["pid"]
-    targets = [gateway.pid, *gateway.instances()]
-    tried = villain.python(
-        "import ctypes, os, signal\n"
-        "libc = ctypes.CDLL(None, use_errno=True)\n"
-        f"for pid in {targets}:\n"
-        "    if pid == os.getpid(): continue\n"
-        "    try: os.kill(pid, signal.SIGKILL); out[str(pid)] = 'killed'\n"
-        "    except OSError: pass\n"
-        "    if libc.ptrace(16, pid, 0, 0) == 0: out[str(pid)] = 'traced'\n"
-        "    try: open(f'/proc/{pid}/mem', 'rb'); out[str(pid)] = 'opened'\n"
-        "    except OSError: pass\n"
-    )
-    own = {name for name in tried if tried[name] == "killed"}
-    assert not own & {str(gateway.pid), str(pid)}
-    assert all(deed == "killed" for deed in tried.values())
-    # What it can kill is its own zygote, at most: a new one is there when it is needed.
-    assert len(own) <= 2
-    assert bystander.python("import os; out['pid'] = os.getpid()")["pid"] == pid
-    villain.call("shell", body=b"kill -9 -1")
-    assert bystander.python("import os; out['pid'] = os.getpid()")["pid"] == pid
-    eventually(villain.works, "it was not replaced")
-
-
-@needs_root
-def test_it_can_write_to_its_own_tmp_only_and_bind_no_low_port(survivor: Function) -> None:
-    ports = survivor.python(
-        "import socket\n"
-        "for port in (0, 80, 443):\n"
-        "    with socket.socket() as s:\n"
-        "        try: s.bind(('127.0.0.1', port)); out[str(port)] = True\n"
-        "        except OSError: out[str(port)] = False\n"
-    )
-    assert ports == {"0": True, "80": False, "443": False}
-    seen = survivor.shell(
-        "for d in / /etc /usr /var /opt /home /root /bin; do touch $d/x 2>/dev/null && echo wrote $d; done; id -u; umask"
-    )
-    assert "wrote" not in seen
-    assert int(seen.split()[0]) >= 200_000
