@@ -95,6 +95,8 @@ class ControlPlane:
             "kubelet-certificate-authority": self.certificates.authority,
             "kubelet-client-certificate": certificate,
             "kubelet-client-key": key,
+            # For logs and commands: the node's name is in no name server outside of the cluster.
+            "kubelet-preferred-address-types": "InternalIP",
             "service-account-issuer": "https://kubernetes.default.svc.cluster.local",
             "service-account-key-file": self.certificates.tokens,
             "service-account-signing-key-file": self.certificates.tokens,
