@@ -5,7 +5,7 @@
 `cases` says which demand meets which objective and what is for sale, `baselines` who serves it. Everything happens in virtual
 time, so that the same code gives the same figures on every computer.
 
-Six hours of each day take about twenty minutes on one core; --days takes the whole days, and four times as long. What is done
+Three hours of each day take about ten minutes on one core; --days takes the whole days, and seven times as long. What is done
 is kept in .cache/benchmarks until the code that decides it changes: interrupted, the same command goes on from there. --only
 takes the cases whose key holds a text, and writes no result.
 """
@@ -85,7 +85,7 @@ def _shape(row: Row) -> str:
 
 def main(arguments: Sequence[str] | None = None) -> None:
     parser = pace_parser(__doc__ or "")
-    parser.add_argument("--days", action="store_true", help="whole days, not six hours of each")
+    parser.add_argument("--days", action="store_true", help="whole days, not three hours of each")
     parser.add_argument("--afresh", action="store_true", help="do again what an interrupted run has kept")
     parser.add_argument("--only", default="", metavar="TEXT", help="the cases whose key holds it")
     asked = parser.parse_args(arguments)

@@ -1,7 +1,7 @@
 """Which demands meet which objectives, and what is for sale.
 
-**Demand.** Six hours of Twitter's day or all of it, after its first hour, which is history; the same of the Azure functions'
-sum; and what bursts, the published MMPP(2) W14, drawn for three hours. Counts were recorded by the second and by the minute;
+**Demand.** Three hours of Twitter's day or all of it, after its first hour, which is history; the same of the Azure functions'
+sum; and what bursts, the published MMPP(2) W14, drawn for two hours. Counts were recorded by the second and by the minute;
 requests are uniform in their bin.
 
 **Supply.** ResNet50 as `profiles/` has it, measured on one and two cores. A function of m MB has c = m/1769 cores: below one core
@@ -41,8 +41,8 @@ TWITTER = TRACES / "twitter_may25_1s.csv.gz"
 AZURE = TRACES / "azure_functions_2019_invitro1350_day_1min.csv"
 PROFILE = ROOT / "profiles" / "resnet50.json"
 BURSTY = "W14"
-BURSTY_HOURS = 3
-SOME_HOURS = 6.0
+BURSTY_HOURS = 2
+SOME_HOURS = 3.0
 SEED = 14
 MEMORIES_MB = (*range(512, 3008, 128), 3008)
 MB_PER_CORE = 1769.0
