@@ -138,7 +138,7 @@ class ControlPlane:
     def end(self) -> None:
         """Stop what `boot` and `start_controllers` started, and forget its state."""
         for process in reversed(self.running.all()):
-            process.end(patience_s=5)
+            process.end(patience_s=0)
         shutil.rmtree(self.state, ignore_errors=True)
 
 

@@ -21,6 +21,7 @@ from deploy.test_cluster.phases import Trouble
 
 POLL_S = 0.05
 LINES_SHOWN = 15
+KILL_LIMIT_S = 10.0  # the kernel may have much memory to take back
 
 
 @dataclass(frozen=True)
@@ -38,15 +39,15 @@ class Process:
         return began(self.pid) == self.began
 
     def end(self, patience_s: float) -> None:
-        """Ask it to end, and after `patience_s` do not ask."""
-        for number in (signal.SIGTERM, signal.SIGKILL):
+        """Ask it to end, and after `patience_s` do not ask. Zero is for what loses nothing by it."""
+        for number, limit_s in ((signal.SIGTERM, patience_s), (signal.SIGKILL, KILL_LIMIT_S)):
             if not self.runs():
                 return
             with contextlib.suppress(ProcessLookupError):
                 handle = os.pidfd_open(self.pid)
                 try:
                     signal.pidfd_send_signal(handle, number)
-                    select.select([handle], [], [], patience_s)
+                    select.select([handle], [], [], limit_s)
                 finally:
                     os.close(handle)
 

@@ -33,7 +33,7 @@ def end(folders: Folders, phases: Phases) -> None:
     before = machine.saved(folders.state / BEFORE)
     with phases.phase("end"):
         for process in reversed(Programs(folders.state).all()):
-            process.end(patience_s=5)
+            process.end(patience_s=0)  # all that they know is about to be removed
         if os.geteuid() == 0 and before:
             control_groups.end()
             _unmount([folders.state, KUBELET_FOLDER, Path("/run/containerd")], before["mounts"])
