@@ -1,0 +1,56 @@
+"""Where no cluster can be had, the reason is said; that skips tests and fails whoever asked for a cluster."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[3]
+
+
+def asked(words: list[str], cache: Path, prefix: tuple[str, ...] = (), **environment: str) -> subprocess.CompletedProcess[str]:
+    everything = {**os.environ, "GNOMON_CLUSTER_CACHE": str(cache), **environment}
+    everything.pop("KUBECONFIG", None)
+    command = [*prefix, sys.executable, "-m", "deploy.test_cluster", *words]
+    return subprocess.run(command, cwd=ROOT, env=everything, capture_output=True, text=True, check=False)
+
+
+@pytest.fixture
+def nobody() -> tuple[str, ...]:
+    """What makes a command run as an ordinary user."""
+    if os.geteuid():
+        return ()
+    if subprocess.run(["unshare", "--user", "true"], capture_output=True, check=False).returncode:
+        pytest.skip("this kernel makes no user namespaces")
+    return ("unshare", "--user")
+
+
+def test_an_ordinary_user_without_a_cluster_skips(nobody: tuple[str, ...], tmp_path: Path) -> None:
+    done = asked(["run", "--", "echo", "run"], tmp_path, nobody)
+    assert done.returncode == 0
+    assert "needs root" in done.stderr
+    assert "run" not in done.stdout
+
+
+def test_an_ordinary_user_who_asks_for_a_cluster_is_refused(nobody: tuple[str, ...], tmp_path: Path) -> None:
+    done = asked(["up"], tmp_path, nobody)
+    assert done.returncode == 3
+    assert "needs root" in done.stderr
+    assert not (tmp_path / "state").exists()
+
+
+def test_without_go_nothing_is_compiled(tmp_path: Path) -> None:
+    done = asked(["build"], tmp_path, PATH="/usr/sbin:/sbin")
+    assert done.returncode == 3
+    assert "there is no `go`" in done.stderr
+
+
+def test_a_command_gets_the_cluster_that_is_named_and_its_status_counts(tmp_path: Path) -> None:
+    script = "test $GNOMON_TEST_KUBECONFIG = /some/where; exit 4"
+    command = [sys.executable, "-m", "deploy.test_cluster", "run", "--", "sh", "-ec", script]
+    done = subprocess.run(command, cwd=ROOT, env={**os.environ, "KUBECONFIG": "/some/where"}, check=False)
+    assert done.returncode == 4
