@@ -116,7 +116,12 @@ def waits_s(servers: int, load: float, seed: int, requests: int, noise: Noise) -
     return [(sent_s - arrived_s) / SERVICE_S for arrived_s, sent_s in zip(rows.arrived_s, rows.dispatched_s, strict=True)]
 
 
-@pytest.mark.parametrize(("servers", "load"), [(1, 0.5), (2, 0.7), (4, 0.8), (8, 0.6)])
+SLOW = pytest.mark.slow
+
+
+@pytest.mark.parametrize(
+    ("servers", "load"), [(1, 0.5), pytest.param(2, 0.7, marks=SLOW), (4, 0.8), pytest.param(8, 0.6, marks=SLOW)]
+)
 def test_waiting_times_are_those_of_m_m_k(servers: int, load: float) -> None:
     waits = waits_s(servers, load, 1, 100_000, Noise("exponential"))
     waiting = erlang_c(servers, load * servers)

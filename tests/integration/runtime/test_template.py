@@ -15,6 +15,7 @@ import zipfile
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
@@ -128,31 +129,47 @@ def test_the_image_has_the_port_and_the_user_of_the_contract() -> None:
     assert installs[1].startswith("--no-index --no-deps /tmp/gnomon/gnomon-*.whl")
 
 
-@pytest.mark.torch
-def test_the_body_serves_the_model_that_is_named(tmp_path: Path, wheel_folder: Path) -> None:
-    capture = """
-import sys, torch
+CAPTURE = """
+import json, sys, torch
 from pathlib import Path
 from gnomon_profiler.extractor import Description, capture
 from gnomon_profiler.repository import DirectoryRepository
 torch.manual_seed(0)
-module = torch.nn.Sequential(torch.nn.Linear(3, 4), torch.nn.ReLU())
-files = capture(module, [torch.zeros(2, 3)], Description("small"))
-DirectoryRepository(Path(sys.argv[1])).put("small", "1", files)
-print(module.eval()(torch.ones(1, 3)).tolist())
+line = torch.nn.Sequential(torch.nn.Linear(3, 4), torch.nn.ReLU()).eval()
+image = torch.nn.Sequential(torch.nn.Conv2d(1, 2, 3), torch.nn.ReLU(), torch.nn.Flatten(), torch.nn.Linear(8, 2)).eval()
+said = {}
+for name, module, shape in (("line", line, (3,)), ("image", image, (1, 4, 4))):
+    files = capture(module, [torch.zeros(2, *shape)], Description(name))
+    DirectoryRepository(Path(sys.argv[1])).put(name, "1", files)
+    blocks = json.loads(files["layers.json"])["blocks"]
+    said[name] = {"operations": [blocks[0]["operations"][0], blocks[-1]["operations"][1]], "blocks": len(blocks),
+                  "answer": module(torch.ones(1, *shape)).tolist()[0]}
+print(json.dumps(said))
 """
-    made = subprocess.run(
-        [sys.executable, "-c", capture, tmp_path / "models"], capture_output=True, text=True, check=True, timeout=100
-    )
+
+
+@pytest.fixture(scope="module")
+def captured(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, Any]]:
+    """A repository of two small models, and what is known of each: its operations, its blocks, its answer to ones."""
+    folder = tmp_path_factory.mktemp("models")
+    made = subprocess.run([sys.executable, "-c", CAPTURE, folder], capture_output=True, text=True, check=True, timeout=100)
+    return folder, json.loads(made.stdout)
+
+
+@pytest.mark.torch
+def test_the_body_serves_the_model_that_is_named(
+    tmp_path: Path, wheel_folder: Path, captured: tuple[Path, dict[str, Any]]
+) -> None:
+    models, known = captured
     shutil.copytree(ROOT / "functions" / "body", tmp_path / "function")
-    with serving(tmp_path, wheel_folder, GNOMON_MODEL="small@1", GNOMON_MODELS=str(tmp_path / "models")) as port:
+    with serving(tmp_path, wheel_folder, GNOMON_MODEL="line@1", GNOMON_MODELS=str(models)) as port:
         assert call(port, "POST", "/", b"x")[0] == 415
         head = json.dumps({"kind": "tensors", "inputs": [{"name": "input", "datatype": "FP32", "shape": [3]}]}).encode()
         ones = b"\0\0\x80\x3f" * 3
         frame = Frame(Kind.BATCH, 1, head=head, members=[Member(0, 1, b"", ones), Member(0, 2, b"", ones * 2)])
         result = decode(call(port, "POST", "/gnomon/batch", encode(frame))[1])
     assert [(member.code, member.size) for member in result.members] == [(200, 1), (200, 2)]
-    expected = json.loads(made.stdout)[0]
+    expected = known["line"]["answer"]
     assert memoryview(bytes(result.members[0].body)).cast("f").tolist() == pytest.approx(expected, rel=1e-5)
 
 
@@ -166,29 +183,16 @@ def test_the_shadow_is_the_same_image_with_another_handler() -> None:
 
 
 @pytest.mark.torch
-def test_the_shadow_computes_blocks_for_whoever_has_the_token(tmp_path: Path, wheel_folder: Path) -> None:
-    capture = """
-import json, sys, torch
-from pathlib import Path
-from gnomon_profiler.extractor import Description, capture
-from gnomon_profiler.repository import DirectoryRepository
-torch.manual_seed(0)
-module = torch.nn.Sequential(torch.nn.Conv2d(1, 2, 3), torch.nn.ReLU(), torch.nn.Flatten(), torch.nn.Linear(8, 2)).eval()
-files = capture(module, [torch.zeros(2, 1, 4, 4)], Description("small"))
-DirectoryRepository(Path(sys.argv[1])).put("small", "1", files)
-blocks = json.loads(files["layers.json"])["blocks"]
-print(json.dumps({"operations": [blocks[0]["operations"][0], blocks[-1]["operations"][1]], "blocks": len(blocks),
-                  "answer": module(torch.ones(1, 1, 4, 4)).tolist()[0]}))
-"""
-    made = subprocess.run(
-        [sys.executable, "-c", capture, tmp_path / "models"], capture_output=True, text=True, check=True, timeout=100
-    )
-    model = json.loads(made.stdout)
+def test_the_shadow_computes_blocks_for_whoever_has_the_token(
+    tmp_path: Path, wheel_folder: Path, captured: tuple[Path, dict[str, Any]]
+) -> None:
+    models, known = captured
+    model = known["image"]
     shutil.copytree(SHADOW / "function", tmp_path / "function")
     variables = {
-        "GNOMON_MODEL": "small@1",
+        "GNOMON_MODEL": "image@1",
         "GNOMON_BLOCKS": f"0-{model['blocks'] - 1}",
-        "GNOMON_MODELS": str(tmp_path / "models"),
+        "GNOMON_MODELS": str(models),
     }
     begin, end = model["operations"]
     asked = Message(Say.COMPUTE, 1, begin, end, 2, (Row(0, 128, "FP32", (2, 1, 4, 4), (0, 1, 2, 3)),))
