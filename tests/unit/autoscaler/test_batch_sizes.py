@@ -1,15 +1,21 @@
 """`batch` and `batch+` choose the cores of an instance: which, why, within which bounds, and how instances come to have them."""
 
+import random
+import time
 from typing import Any
 
+import numpy as np
 import pytest
 
+from gnomon_autoscaler.loop import DECIDE_LIMIT_S
 from gnomon_autoscaler.made_up_models import BlockPlan, made_up_profile
+from gnomon_autoscaler.policies.batch.plans import Task, plan_for
+from gnomon_autoscaler.policies.batch.sizes import towards_size
 from gnomon_autoscaler.registry import require, scaling_policy
-from gnomon_autoscaler.testing import Timeline
+from gnomon_autoscaler.testing import FUNCTION, Timeline
 from gnomon_core.errors import GnomonError
-from gnomon_core.fleet import InstanceState
-from gnomon_core.scaling import Resize, SetBufferPlan
+from gnomon_core.fleet import Instance, InstanceState, Node
+from gnomon_core.scaling import CreateBody, DestroyBody, History, Observation, Resize, SetBufferPlan
 from gnomon_core.seam_values import Capabilities
 from gnomon_core.settings import ScaleSettings, Settings, read_settings
 
@@ -138,3 +144,84 @@ def test_a_platform_that_cannot_resize_keeps_functions_whose_cores_are_fixed() -
     require(scaling_policy("batch", Settings(plan_cores="fixed")), alike)
     with pytest.raises(GnomonError, match="resize, size"):
         require(scaling_policy("batch", Settings(plan_cores="any")), alike)
+
+
+def test_on_the_way_nothing_is_asked_for_without_room_and_what_is_needed_goes_on_serving() -> None:
+    """Any instances on any nodes, any number and size wanted: no more cores than are free, and never fewer that serve."""
+    chance = random.Random(3)
+    for _ in range(400):
+        seen, count = anything(chance)
+        actions = towards_size(count, seen)
+        ready = {one.id: one for one in seen.ready}
+        free = {node.name: node.free_cores for node in seen.nodes}
+        known = {one.id: one for one in seen.live}
+        for action in actions:
+            if isinstance(action, Resize):
+                free[known[action.id].node] -= action.cores - known[action.id].cores
+            elif isinstance(action, CreateBody) and action.node is not None:
+                free[action.node] -= action.cores
+        assert all(spare >= 0 for spare in free.values())
+        ended = {action.id for action in actions if isinstance(action, DestroyBody)}
+        assert ended <= set(known)
+        assert len(ready.keys() - ended) >= min(len(ready), count)
+        created = sum(isinstance(action, CreateBody) for action in actions)
+        assert len(known) - len(ended) + created <= max(count, len(known))
+
+
+def test_from_anything_the_wanted_size_is_reached_where_the_nodes_have_room_for_it() -> None:
+    chance = random.Random(4)
+    for _ in range(60):
+        line = timeline(nodes=(("a", 32), ("b", 32)))
+        for _ in range(chance.randint(1, 8)):
+            line.fleet.carry_out(FUNCTION, [CreateBody(chance.choice((1, 2, 4)), chance.choice(("a", "b")))])
+        cores, count = chance.choice((1, 2, 4)), chance.randint(1, 4)
+        for _ in range(30):
+            load = line.fleet.load(FUNCTION)
+            assert load is not None
+            seen = observation(load.instances, load.nodes, cores)
+            line.fleet.carry_out(FUNCTION, towards_size(count, seen))
+        assert [one.cores for one in line.instances.values()] == [cores] * count
+
+
+def anything(chance: random.Random) -> tuple[Observation, int]:
+    """Some instances on three nodes, some of them starting, and how many of another size are wanted."""
+    names, free = ("a", "b", "c"), dict.fromkeys(("a", "b", "c"), 16.0)
+    made = []
+    for number in range(chance.randint(0, 10)):
+        node, cores = chance.choice(names), chance.choice((1, 2, 4))
+        if free[node] >= cores:
+            free[node] -= cores
+            state = chance.choice((InstanceState.READY, InstanceState.READY, InstanceState.STARTING))
+            made.append(Instance(f"i-{number}", FUNCTION, 1, node, cores, 0, state, float(number), busy=chance.random() < 0.5))
+    taken = {name: chance.randint(0, int(free[name])) for name in names}
+    nodes = tuple(Node(name, 16, 2**30, free[name] - taken[name], 2**30) for name in names)
+    return observation(tuple(made), nodes, chance.choice((1, 2, 4))), chance.randint(0, 8)
+
+
+def observation(instances: tuple[Instance, ...], nodes: tuple[Node, ...], cores: int) -> Observation:
+    """What is seen of a function whose instances are to have so many cores."""
+    return Observation(0.0, FUNCTION, Settings(cores=cores), instances, nodes, 0, 0, 0.0, 0.0, History(0.5, 0.0))
+
+
+def test_with_large_batches_the_way_to_many_cores_takes_several_plans() -> None:
+    """A plan has to be found within a second; with batches beyond 8 it looks at the next numbers of cores alone."""
+    line = timeline(slo_s=0.16, max_batch=16)
+    line.profile = made_up_profile(
+        [BlockPlan(1.0, 1_000_000)], [0.1 + 0.2 * size for size in range(1, 17)], cores=(1, 2, 4), serial_fraction=0.1
+    )
+    line.latency_s = tuple(0.1 + 0.2 * size for size in range(1, 17))
+    line.play(32)
+    assert cores_of(line) == {2}
+    assert "4 cores" not in line.reason
+    line.play(40)
+    assert cores_of(line) == {4}
+
+
+def test_five_sizes_at_the_highest_load_are_planned_within_a_decision() -> None:
+    chance = np.random.default_rng(1)
+    counts = tuple(float(count) for count in chance.poisson(1500.0 * (1.0 + np.arange(3600) // 60 % 2)))
+    rows = {cores: tuple((0.05 + 0.02 * size) / cores for size in range(1, 9)) for cores in (1, 2, 4, 8, 16)}
+    task = Task(0.5, 99.0, rows[1], 1, 10**9, 0.5, 200, None, rows, 4000.0)
+    begun_s = time.process_time()
+    assert plan_for(counts, 1.0, task).said.count("cores: ") == 4
+    assert time.process_time() - begun_s < DECIDE_LIMIT_S

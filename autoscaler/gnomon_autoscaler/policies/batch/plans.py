@@ -33,6 +33,7 @@ CALLED_TIMEOUTS = 48
 MOST_CANDIDATES = 12
 SETTLED_SAMPLES = 64
 SETTLED_BUSY = 400.0
+SETTLED_OF_EACH = 4
 """Settling a plan takes as long as its batch is large and its instances are many."""
 BATCHES = (*range(1, 9), 10, 12, 16, 20, 24, 32)
 MOST_BUSY = 200
@@ -115,10 +116,12 @@ def plan_for(counts: Sequence[float], bin_s: float, task: Task) -> Planned:
     longest = min(BATCHES[-1], max(len(size.service_s) for size in sizes))
     space = Space(sizes, tuple(batch for batch in BATCHES if batch <= longest), task.timeouts_s)
     settled = min(MOST_CANDIDATES, SETTLED_SAMPLES // longest, int(SETTLED_BUSY / max(1.0, *(busy[size] for size in sizes))))
-    held = Held(HELD, max(1, settled // len(sizes)))
+    held = Held(HELD, settled if len(sizes) == 1 else max(1, min(SETTLED_OF_EACH, 2 * settled // len(sizes))))
     billing: Billing = held if task.memory_mb is None else PerCall(LAMBDA["x86"])
     landscape = Landscape(process, space, billing, task.percent)
-    choices = [landscape.of_size(number).cheapest(task.slo_s, 2 * held.candidates) for number in range(len(sizes))]
+    choices = [
+        landscape.of_size(number).cheapest(task.slo_s, max(SETTLED_OF_EACH, 2 * held.candidates)) for number in range(len(sizes))
+    ]
     choice, lost = _best(choices, task)
     chosen, reference = choice.plan, Reference.of(process, RULE)
     instances = chosen.instances or held.settled(process, chosen).instances or 1

@@ -18,7 +18,9 @@ from gnomon_core.profiles import LatencyTable
 from gnomon_core.scaling import Action, CreateBody, DestroyBody, Observation, Resize
 
 MOST_SIZES = 5
-"""Each takes part of the second that a decision may take."""
+SMALL_BATCH = 8
+"""Each number of cores takes part of the second that a decision may take, and more of it with larger batches: beyond this one
+only those next to what instances have now are looked at, so that a long way takes several plans."""
 
 
 def may_have(seen: Observation) -> Mapping[int, tuple[float, ...]]:
@@ -30,10 +32,7 @@ def may_have(seen: Observation) -> Mapping[int, tuple[float, ...]]:
     known = (cores for cores in _known(seen.profile.whole, largest) if cores <= largest)
     rows = {cores: _row(seen.profile.whole, cores, settings.max_batch) for cores in known}
     rows = {cores: row for cores, row in sorted(rows.items()) if row}
-    if len(rows) <= MOST_SIZES:
-        return rows
-    numbers = list(rows)
-    kept = {numbers[round(step * (len(numbers) - 1) / (MOST_SIZES - 1))] for step in range(MOST_SIZES)}
+    kept = _kept(list(rows), settings.cores, settings.max_batch)
     return {cores: row for cores, row in rows.items() if cores in kept}
 
 
@@ -68,8 +67,8 @@ def towards_size(count: int, seen: Observation) -> tuple[Action, ...]:
     left = [one for one in others if all(action.id != one.id for action in resized)]
     created = _created(missing - len(resized), cores, seen, room) if not left else ()
     if left and len(resized) < missing:
-        # Nothing more has room: some of those that will not be needed make some.
-        surplus = max(0, len(seen.live) - count)
+        # Nothing more has room: some of those that serve and will not be needed make some.
+        surplus = max(0, len(seen.ready) - count)
         return (*resized, *(DestroyBody(one.id) for one in _making_room(left, surplus, cores, room)))
     return (*resized, *created)
 
@@ -109,6 +108,15 @@ def _making_room(left: list[Instance], surplus: int, cores: int, room: Room) -> 
         if ending and lacking <= 0:
             return ending
     return []
+
+
+def _kept(numbers: list[int], cores: int, max_batch: int) -> set[int]:
+    """Which of the possible numbers of cores are looked at, in order."""
+    if max_batch > SMALL_BATCH:
+        fewer, more = [one for one in numbers if one < cores], [one for one in numbers if one > cores]
+        return {*fewer[-1:], *more[:1], *({cores} & set(numbers))}
+    last = len(numbers) - 1
+    return set(numbers) if last < MOST_SIZES else {numbers[round(step * last / (MOST_SIZES - 1))] for step in range(MOST_SIZES)}
 
 
 def _known(table: LatencyTable, largest: int) -> set[int]:
