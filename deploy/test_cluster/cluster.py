@@ -22,6 +22,7 @@ from deploy.test_cluster.settings import HERE, NODE, Folders, image
 NODE_LIMIT_S = 60.0
 NAMES_LIMIT_S = 120.0
 UP = "up"
+LAST_LOGS = "last-logs"  # of a boot that failed
 
 # Image → the program in it. Each is one static file in an otherwise empty image.
 IMAGES = {name: name for name in ("activator", "answer", "autoscaler", "controller", "coredns", "pause", "queue", "webhook")}
@@ -58,6 +59,7 @@ def up(folders: Folders, phases: Phases) -> Running:
         return running
     if folders.state.exists():
         teardown.end(folders, phases)
+    shutil.rmtree(folders.cache / LAST_LOGS, ignore_errors=True)
     needs.check_node(folders)
     needs.install_packages(phases)
     compiled = build.programs(folders, phases)
@@ -69,9 +71,8 @@ def up(folders: Folders, phases: Phases) -> Running:
         _boot(Running(folders, compiled), archives, phases)
     except BaseException:
         with contextlib.suppress(OSError):
-            shutil.rmtree(folders.cache / "last-logs", ignore_errors=True)
-            shutil.copytree(folders.logs, folders.cache / "last-logs")
-            phases.say(f"           the logs are kept in {folders.cache / 'last-logs'}")
+            shutil.copytree(folders.logs, folders.cache / LAST_LOGS)
+            phases.say(f"           the logs are kept in {folders.cache / LAST_LOGS}")
         teardown.end(folders, phases)
         raise
     (folders.state / UP).touch()
