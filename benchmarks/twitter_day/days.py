@@ -17,11 +17,13 @@ import numpy as np
 from benchmarks.twitter_day.cases import HOUR_S, INSTANCE_MB, LOOK_S, PERCENT, Case, arrivals, counted
 from gnomon_autoscaler.policies.batch.policy import Batch
 from gnomon_autoscaler.registry import BUILT_IN
+from gnomon_autoscaler.states import state_from_json, state_to_json
 from gnomon_core.fleet import Instance, InstanceState
+from gnomon_core.json_types import JsonObject
 from gnomon_core.scaling import History, Observation, PolicyState, SetBufferPlan
 from gnomon_core.seams import ScalingPolicy
 from gnomon_core.settings import Settings
-from gnomon_simulator.buffer import Bounds, rebuffered
+from gnomon_simulator.buffer import Bounds, Indices, Vector, rebuffered
 from gnomon_simulator.held import instance_waits
 
 START_S = 1.0
@@ -36,12 +38,12 @@ MODES: dict[str, Callable[[Settings], ScalingPolicy]] = {
 
 @dataclass(frozen=True, slots=True)
 class Followed:
-    """What the policy said and when: bounds, the number of instances ready, and how many are paid for at each look."""
+    """What the policy said in one hour: bounds (since, B, T), instances paid for at each look, when it planned; and its state."""
 
-    bounds: tuple[Bounds, ...]
-    ready: tuple[tuple[float, int], ...]
-    paid: tuple[int, ...]
-    planned_s: tuple[float, ...]
+    bounds: Sequence[tuple[float, int, float]]
+    paid: Sequence[int]
+    planned_s: Sequence[float]
+    state: JsonObject
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,12 +65,14 @@ class Hour:
         return self.within >= PERCENT / 100.0
 
 
-def followed(case: Case, mode: str, until_s: float) -> Followed:
-    """The policy's day until then."""
-    policy, state, looks = MODES[mode](case.settings), PolicyState(), counted()[: round(until_s / LOOK_S)]
-    latency_s = tuple(case.service_s.tolist())
-    bounds, planned_s, paid = [Bounds(-math.inf, case.max_batch, 0.0)], [], [1]
-    for number in range(1, len(looks) + 1):
+def followed(case: Case, mode: str, hour: int, before: Followed | None) -> Followed:
+    """The policy's next hour; its first one where there is none `before`."""
+    policy, looks, latency_s = MODES[mode](case.settings), counted(), tuple(case.service_s.tolist())
+    state = PolicyState() if before is None else state_from_json(before.state, 0.0)
+    bounds: list[tuple[float, int, float]] = [] if before is not None else [(-math.inf, case.max_batch, 0.0)]
+    planned_s, paid = [], [1 if before is None else before.paid[-1]]
+    first, last = round(hour * HOUR_S / LOOK_S), round((hour + 1) * HOUR_S / LOOK_S)
+    for number in range(first + 1, last + 1):
         now_s = number * LOOK_S
         history = History(LOOK_S, now_s, looks[max(0, number - KEEP) : number])
         seen = Observation(
@@ -77,16 +81,16 @@ def followed(case: Case, mode: str, until_s: float) -> Followed:
         )  # fmt: skip
         decision, state = policy.decide(seen, state)
         buffers = [action for action in decision.actions if isinstance(action, SetBufferPlan)]
-        bounds += [Bounds(now_s, each.max_batch, each.max_wait_s) for each in buffers]
+        bounds += [(now_s, each.max_batch, each.max_wait_s) for each in buffers]
         paid.append(decision.desired or 1)
         plan = state.values.get("plan")
         if isinstance(plan, Mapping) and plan["planned_at_s"] == now_s:
             planned_s.append(now_s)
-    return Followed(tuple(bounds), tuple(_ready(paid)), tuple(paid[:-1]), tuple(planned_s))
+    return Followed(bounds, paid[1:], planned_s, state_to_json(state))
 
 
 def _ready(paid: Sequence[int]) -> Iterator[tuple[float, int]]:
-    """How many instances serve from when on: those that are paid for now and were `START_S` ago."""
+    """How many instances serve from when on: those that are paid for now and were `START_S` ago; `paid` begins with second 0."""
     late = round(START_S / LOOK_S)
     last = 0
     for number, count in enumerate(paid):
@@ -104,36 +108,31 @@ def _instances(count: int) -> tuple[Instance, ...]:
     )
 
 
-def hours(case: Case, mode: str, judged: Sequence[int]) -> list[Hour]:
-    """What happened to the requests of each of these hours, after all that came before."""
-    until_s = (max(judged) + 1) * HOUR_S
-    plans, times = followed(case, mode, until_s), arrivals()
-    times = times[: int(np.searchsorted(times, until_s))]
-    run = rebuffered(times, plans.bounds)
+def hours(case: Case, parts: Sequence[Followed], judged: Sequence[int]) -> list[Hour]:
+    """What happened to the requests of each of these hours, with what the policy said from the first hour of the day on."""
+    times = arrivals()[: int(np.searchsorted(arrivals(), len(parts) * HOUR_S))]
+    run = rebuffered(times, [Bounds(*each) for part in parts for each in part.bounds])
     opened_s, sizes = times[run.first], run.sizes[run.first]
     latency_s = run.latency_s(case.service_s)
+    paid = [1, *(count for part in parts for count in part.paid)]
     if case.held:
         sent_s = opened_s + run.wait_s[run.first]
-        waits = instance_waits(sent_s, case.service_s[sizes - 1], plans.ready)
+        waits = instance_waits(sent_s, case.service_s[sizes - 1], tuple(_ready(paid)))
         latency_s = latency_s + np.repeat(waits, sizes)
-    planned_s, paid = np.array(plans.planned_s), np.array(plans.paid)
-    found = []
-    for hour in judged:
-        begin_s, end_s = hour * HOUR_S, (hour + 1) * HOUR_S
-        mine = latency_s[slice(*np.searchsorted(times, [begin_s, end_s]))]
-        batches = sizes[slice(*np.searchsorted(opened_s, [begin_s, end_s]))]
-        held = float(paid[round(begin_s / LOOK_S) : round(end_s / LOOK_S)].mean())
-        usd = held * HOUR_S * case.usd_per_instance_s if case.held else float(case.usd_of_calls(batches).sum())
-        found.append(
-            Hour(
-                hour,
-                len(mine),
-                float((mine <= case.slo_s + ROUNDING).mean()),
-                float(np.quantile(mine, PERCENT / 100.0, method="inverted_cdf")),
-                usd / len(mine),
-                int(((planned_s >= begin_s) & (planned_s < end_s)).sum()),
-                float(batches.mean()),
-                held,
-            )
-        )
-    return found
+    plans = [len(part.planned_s) for part in parts]
+    held = np.mean(np.reshape(paid[:-1], (len(parts), -1)), axis=1).tolist()
+    return [_judged(case, (hour, plans[hour], held[hour]), (times, latency_s), (opened_s, sizes)) for hour in judged]
+
+
+def _judged(case: Case, said: tuple[int, int, float], requests: tuple[Vector, Vector], batches: tuple[Vector, Indices]) -> Hour:
+    """An hour in which so many plans were made and so many instances held on average."""
+    hour, plans, held = said
+    begin_s, end_s = hour * HOUR_S, (hour + 1) * HOUR_S
+    times, latency_s = requests
+    opened_s, sizes = batches
+    mine = latency_s[slice(*np.searchsorted(times, [begin_s, end_s]))]
+    sizes = sizes[slice(*np.searchsorted(opened_s, [begin_s, end_s]))]
+    usd = held * HOUR_S * case.usd_per_instance_s if case.held else float(case.usd_of_calls(sizes).sum())
+    within = float((mine <= case.slo_s + ROUNDING).mean())
+    percentile_s = float(np.quantile(mine, PERCENT / 100.0, method="inverted_cdf"))
+    return Hour(hour, len(mine), within, percentile_s, usd / len(mine), plans, float(sizes.mean()), held)
