@@ -1,11 +1,11 @@
 """BATCH beside vanilla Lambda, SageMaker's autoscaling and MArk: requests over the SLO and cost, on days of recorded demand.
 
-    python -m benchmarks.batch_baselines [--quick] [--days] [--afresh] [--only TEXT]
+    python -m benchmarks.batch_baselines [--quick] [--hours N] [--afresh] [--only TEXT]
 
 `cases` says which demand meets which objective and what is for sale, `baselines` who serves it. Everything happens in virtual
 time, so that the same code gives the same figures on every computer.
 
-Three hours of each day take about ten minutes on one core; --days takes the whole days, and seven times as long. What is done
+Three hours of each day take about ten minutes on one core; --hours 23 takes the whole days, seven times as long. What is done
 is kept in .cache/benchmarks until the code that decides it changes: interrupted, the same command goes on from there. --only
 takes the cases whose key holds a text, and writes no result.
 """
@@ -17,7 +17,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from benchmarks.batch_baselines.baselines import NAMES, served
-from benchmarks.batch_baselines.cases import Case, cases, demand_of, supply
+from benchmarks.batch_baselines.cases import HOURS, Case, cases, demand_of, supply
 from benchmarks.batch_baselines.values import Row
 from benchmarks.kept import Kept
 from benchmarks.pace import pace_of, pace_parser, step
@@ -85,7 +85,7 @@ def _shape(row: Row) -> str:
 
 def main(arguments: Sequence[str] | None = None) -> None:
     parser = pace_parser(__doc__ or "")
-    parser.add_argument("--days", action="store_true", help="whole days, not three hours of each")
+    parser.add_argument("--hours", type=float, default=HOURS, metavar="N", help="of each demand, as far as it has them")
     parser.add_argument("--afresh", action="store_true", help="do again what an interrupted run has kept")
     parser.add_argument("--only", default="", metavar="TEXT", help="the cases whose key holds it")
     asked = parser.parse_args(arguments)
@@ -95,7 +95,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         kept.forget()
     figures: list[Figure] = []
     documents: list[dict[str, Any]] = []
-    for case in cases(quick=pace.quick, days=asked.days):
+    for case in cases(quick=pace.quick, hours=asked.hours):
         if asked.only in case.key:
             rows = rows_of(case, kept)
             figures += figures_of(case, rows)

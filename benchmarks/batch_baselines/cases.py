@@ -1,7 +1,7 @@
 """Which demands meet which objectives, and what is for sale.
 
-**Demand.** Three hours of Twitter's day or all of it, after its first hour, which is history; the same of the Azure functions'
-sum; and what bursts, the published MMPP(2) W14, drawn for two hours. Counts were recorded by the second and by the minute;
+**Demand.** Hours of Twitter's day, after its first hour, which is history; the same of the Azure functions' sum; and what bursts,
+the published MMPP(2) W14, drawn for two hours and one of history. Counts were recorded by the second and by the minute;
 requests are uniform in their bin.
 
 **Supply.** ResNet50 as `profiles/` has it, measured on one and two cores. A function of m MB has c = m/1769 cores: below one core
@@ -41,8 +41,10 @@ TWITTER = TRACES / "twitter_may25_1s.csv.gz"
 AZURE = TRACES / "azure_functions_2019_invitro1350_day_1min.csv"
 PROFILE = ROOT / "profiles" / "resnet50.json"
 BURSTY = "W14"
-BURSTY_HOURS = 2
-SOME_HOURS = 3.0
+BURSTY_HOURS = 2.0
+HOURS = 3.0
+LONGEST = {"Twitter": 22.0, "Azure": 23.0}
+"""Full hours after the first."""
 SEED = 14
 MEMORIES_MB = (*range(512, 3008, 128), 3008)
 MB_PER_CORE = 1769.0
@@ -65,18 +67,13 @@ class Case:
         return f"{self.demand}, {self.hours:g} h, P{self.objective.percent:g} ≤ {self.objective.slo_s * 1e3:g} ms"
 
 
-def cases(*, quick: bool, days: bool = False) -> list[Case]:
-    """What is compared; --quick is a quarter of an hour of two demands, --days all of each day."""
-    loose, strict = Objective(0.8, 95.0), Objective(0.15, 95.0)
+def cases(*, quick: bool, hours: float = HOURS) -> list[Case]:
+    """What is compared over so many hours; --quick is a quarter of an hour of two demands."""
+    loose, strict, bursty = Objective(0.8, 95.0), Objective(0.15, 95.0), Objective(0.8, 99.0)
     if quick:
-        return [Case("Twitter", 0.25, loose), Case(BURSTY, 0.25, Objective(0.8, 99.0))]
-    return [
-        Case("Twitter", 22.0 if days else SOME_HOURS, loose),
-        Case("Twitter", 22.0 if days else SOME_HOURS, strict),
-        Case("Azure", 23.0 if days else SOME_HOURS, loose),
-        Case("Azure", 23.0 if days else SOME_HOURS, strict),
-        Case(BURSTY, BURSTY_HOURS - 1.0, Objective(0.8, 99.0)),
-    ]
+        return [Case("Twitter", 0.25, loose), Case(BURSTY, 0.25, bursty)]
+    days = [Case(name, min(hours, longest), objective) for name, longest in LONGEST.items() for objective in (loose, strict)]
+    return [*days, Case(BURSTY, min(hours, BURSTY_HOURS), bursty)]
 
 
 def demand_of(case: Case) -> Demand:
@@ -94,7 +91,7 @@ _WHOLE: Mapping[str, float | None] = {"Twitter": 1.0, "Azure": 60.0, BURSTY: Non
 def _arrivals(name: str) -> np.ndarray[tuple[int, ...], np.dtype[np.float64]]:
     if name == BURSTY:
         process = Map.from_json(json.loads(PUBLISHED_BURSTY.read_text(encoding="utf-8"))["synthetic_workload"][BURSTY])
-        count = math.ceil(process.rate_rps * HOUR_S * BURSTY_HOURS * 1.2)
+        count = math.ceil(process.rate_rps * HOUR_S * (1.0 + BURSTY_HOURS) * 1.2)
         return markov_arrivals(process, count, np.random.default_rng(SEED))
     path = {"Twitter": TWITTER, "Azure": AZURE}[name]
     return np.array(from_trace(read_trace(path), stream(1, "arrivals")))
