@@ -16,6 +16,7 @@ from gnomon_profiler.add import add_from, ensure_model
 from gnomon_profiler.catalog import load_model
 from gnomon_profiler.extractor import Description, capture
 from gnomon_profiler.names import in_catalog, known_names
+from gnomon_profiler.own_models import load_own
 from gnomon_profiler.repository import DirectoryRepository
 
 pytestmark = [pytest.mark.torch, pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning")]
@@ -109,9 +110,17 @@ def test_a_class_and_the_shapes_of_its_inputs(repository: DirectoryRepository, m
         ("neither", "names no callable"),
     ],
 )
-def test_a_source_that_gives_no_model_says_why(repository: DirectoryRepository, mine: Path, source: str, says: str) -> None:
+def test_a_source_that_gives_no_model_says_why(mine: Path, source: str, says: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    monkeypatch.setitem(sys.modules, mine.stem, sys)  # and taken out again behind the test
     with pytest.raises(GnomonError, match=says) as caught:
-        add_from(repository, "mine", source.format(mine))
+        load_own("mine", source.format(mine))
+    assert (caught.value.status, caught.value.code) == (400, "invalid_source")
+
+
+def test_what_is_wrong_with_a_source_is_told_and_nothing_is_stored(repository: DirectoryRepository, mine: Path) -> None:
+    with pytest.raises(GnomonError, match="returns int") as caught:
+        add_from(repository, "mine", f"{mine}:nothing")
     assert (caught.value.status, caught.value.code) == (400, "invalid_source")
     assert list(repository.list()) == []
 
