@@ -17,6 +17,7 @@ from deploy.test_cluster.settings import HERE, INTERFACE, KUBELET_FOLDER, Folder
 
 GO = (1, 26)
 PLUGIN_FOLDERS = (Path("/opt/cni/bin"), Path("/usr/lib/cni"))
+CAPABILITIES = {"CAP_NET_ADMIN": 12, "CAP_SYS_ADMIN": 21}
 PLUGINS = ("ptp", "host-local", "loopback")
 BUILD_GB = 7.0  # measured: 0.9 of programs, 1.5 of modules and 3.6 of Go's build cache
 STATE_GB = 2.0
@@ -53,14 +54,22 @@ def check_node(folders: Folders) -> None:
         raise CannotBeHad("a node needs Linux; set KUBECONFIG to the cluster that is to be used")
     if os.geteuid():
         raise CannotBeHad("a node needs root; run as root, or set KUBECONFIG to the cluster that is to be used")
-    lacking = [name for name in ("mnt", "net", "pid") if not Path(f"/proc/self/ns/{name}").exists()]
-    if lacking or not os.access(SYSCTLS / "net/ipv4/ip_forward", os.W_OK) or not control_groups.hierarchies():
-        raise CannotBeHad("this container may not make namespaces, control groups or routes; a node needs --privileged")
+    lacking = [name for name, bit in CAPABILITIES.items() if not effective_capabilities() >> bit & 1]
+    if lacking:
+        raise CannotBeHad(f"root lacks {' and '.join(lacking)} here, as in a container; a node needs --privileged")
+    if not os.access(SYSCTLS / "net/ipv4/ip_forward", os.W_OK) or not control_groups.hierarchies():
+        raise CannotBeHad("this container may not make routes or control groups; a node needs --privileged")
     if KUBELET_FOLDER.exists() and any(KUBELET_FOLDER.iterdir()):
         raise CannotBeHad(f"{KUBELET_FOLDER} is not empty: this machine is a node of another cluster")
     if Path("/sys/class/net", INTERFACE).exists():
         raise CannotBeHad(f"the interface {INTERFACE} exists: a cluster with another cache folder runs here")
     room(folders.cache, STATE_GB)
+
+
+def effective_capabilities() -> int:
+    """Of this process, as bits."""
+    found = re.search(r"^CapEff:\s*([0-9a-f]+)", Path("/proc/self/status").read_text(), re.MULTILINE)
+    return int(found[1], 16) if found else 0
 
 
 def install_packages(phases: Phases) -> None:

@@ -18,7 +18,7 @@ from deploy.test_cluster import control_groups, machine
 from deploy.test_cluster.certificates import Certificates
 from deploy.test_cluster.control_plane import free_port
 from deploy.test_cluster.needs import network_plugins
-from deploy.test_cluster.phases import Trouble
+from deploy.test_cluster.phases import CannotBeHad, Trouble
 from deploy.test_cluster.processes import Programs
 from deploy.test_cluster.settings import (
     CONTROL_GROUP,
@@ -57,7 +57,9 @@ class Node:
             f"addr add {NODE_ADDRESS}/32 dev {INTERFACE}",
             f"link set {INTERFACE} up",
         ):
-            subprocess.run(["ip", *command.split()], check=True)
+            done = subprocess.run(["ip", *command.split()], capture_output=True, text=True, check=False)
+            if done.returncode:
+                raise CannotBeHad(f"`ip {command}` fails here: {done.stderr.strip()}")
 
     def start_containerd(self) -> None:
         """Start it with our images; it answers when this returns."""

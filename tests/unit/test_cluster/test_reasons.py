@@ -43,6 +43,16 @@ def test_an_ordinary_user_who_asks_for_a_cluster_is_refused(nobody: tuple[str, .
     assert not (tmp_path / "state").exists()
 
 
+def test_root_without_its_powers_skips(tmp_path: Path) -> None:
+    """As in most containers."""
+    if os.geteuid():
+        pytest.skip("needs root")
+    bound = ("setpriv", "--inh-caps=-net_admin", "--bounding-set=-net_admin")
+    done = asked(["run", "--", "echo", "run"], tmp_path, bound)
+    assert done.returncode == 0
+    assert "root lacks CAP_NET_ADMIN here" in done.stderr
+
+
 def test_without_go_nothing_is_compiled(tmp_path: Path) -> None:
     done = asked(["build"], tmp_path, PATH="/usr/sbin:/sbin")
     assert done.returncode == 3
