@@ -13,7 +13,8 @@ import pytest
 
 from gnomon_autoscaler.loop import DECIDE_LIMIT_S
 from gnomon_autoscaler.policies.batch.plans import Task, plan_for
-from gnomon_autoscaler.registry import scaling_policy
+from gnomon_autoscaler.policies.batch.policy import Batch
+from gnomon_autoscaler.registry import BUILT_IN, Offer, scaling_policy
 from gnomon_autoscaler.runner import Runner
 from gnomon_autoscaler.testing import FUNCTION, Timeline
 from gnomon_core.errors import GnomonError
@@ -207,6 +208,31 @@ def test_the_worked_example(slo_s: float, instances: int, batch: int, timeout_s:
     plan = plan_for(counts, 1.0, task)
     assert (plan.instances, plan.batch, plan.timeout_s) == (instances, batch, timeout_s)
     assert said in plan.said
+
+
+def test_where_calls_are_paid_a_plan_is_priced_by_the_call() -> None:
+    counts = tuple(np.random.default_rng(2).poisson(50.0, 3600).astype(float))
+    # Decision 20's example; B = 3 costs 14 % more.
+    task = Task(0.2, 95.0, (0.040, 0.052, 0.064, 0.076), 1, 10**9, 0.2, 40, memory_mb=1769)
+    plan = plan_for(counts, 1.0, task)
+    assert plan.batch == 4
+    assert plan.timeout_s > 0.1
+    assert "1769 MB, B = 4" in plan.said
+    assert "$0.6 per million requests" in plan.said or "$0.59" in plan.said
+    # 13 batches a second, each in service for 76 ms.
+    assert 3 <= plan.instances <= 6
+
+
+def test_without_a_rule_for_changes_a_plan_holds_for_its_time() -> None:
+    policies = {**BUILT_IN, "batch": Offer(lambda settings: Batch("batch", settings, rule=None), "Plans hold.")}
+    line = Timeline(timeline().settings, policies=policies)
+    line.rps, line.latency_s = 40.0, LATENCY_S
+    line.play(700)
+    line.rps = 100.0
+    line.play(100)
+    assert planned_at_s(line) == 480.0
+    line.play(161)
+    assert planned_at_s(line) == 960.0
 
 
 def test_a_plan_takes_less_than_a_decision_may() -> None:
