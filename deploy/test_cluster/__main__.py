@@ -69,7 +69,8 @@ def carry_out(asked: argparse.Namespace) -> int:
 def up() -> int:
     """Boot, and say how to reach it."""
     phases = Phases()
-    running = cluster.up(folders(), phases)
+    with cluster.alone(folders(), phases):
+        running = cluster.up(folders(), phases)
     if phases.took_s:
         phases.total("in all")
     print(f"export KUBECONFIG={running.folders.kubeconfig}\nkubectl: {running.compiled.folder / 'kubectl'}")
@@ -78,7 +79,9 @@ def up() -> int:
 
 def down() -> int:
     """End."""
-    teardown.end(folders(), Phases())
+    phases = Phases()
+    with cluster.alone(folders(), phases):
+        teardown.end(folders(), phases)
     return 0
 
 

@@ -7,7 +7,6 @@ has compiled. `nice` and GOFLAGS=-p=1 make it a quiet neighbour.
 
 from __future__ import annotations
 
-import fcntl
 import hashlib
 import re
 import shutil
@@ -99,9 +98,7 @@ def _alone(folders: Folders, phases: Phases, sources: Path, manifests: dict[str,
     """What is kept; else compile it while nobody else does."""
     if found := kept(folders, sources):
         return found
-    folders.cache.mkdir(parents=True, exist_ok=True)
-    with (folders.cache / "compiling").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
+    with phases.alone(folders.cache / "compiling", "compiles"):
         return kept(folders, sources) or _compile(folders, phases, sources, manifests)
 
 

@@ -131,13 +131,21 @@ def _wait_for_node(running: Running) -> None:
 @contextlib.contextmanager
 def borrowed(folders: Folders, phases: Phases) -> Iterator[Path]:
     """A kubeconfig: of the cluster that KUBECONFIG names, of the one that runs, or of one that ends with this block."""
-    named = os.environ.get("KUBECONFIG")
-    if named or runs(folders):
-        yield Path(named) if named else folders.kubeconfig
+    if named := os.environ.get("KUBECONFIG"):
+        yield Path(named)
         return
-    running = up(folders, phases)
-    phases.total("until the cluster served")
-    try:
-        yield running.folders.kubeconfig
-    finally:
-        teardown.end(folders, phases)
+    with alone(folders, phases):
+        if runs(folders):
+            yield folders.kubeconfig
+            return
+        up(folders, phases)
+        phases.total("until the cluster served")
+        try:
+            yield folders.kubeconfig
+        finally:
+            teardown.end(folders, phases)
+
+
+def alone(folders: Folders, phases: Phases) -> contextlib.AbstractContextManager[None]:
+    """There is one cluster: two commands neither boot it at once, nor does one end it under another's tests."""
+    return phases.alone(folders.cache / "in-use", "boots, uses or ends the cluster")

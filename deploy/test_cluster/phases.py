@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import fcntl
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from pathlib import Path
 
 
 class Trouble(Exception):  # noqa: N818 - it is shown as a sentence, not as the name of a class
@@ -30,6 +32,18 @@ class Phases:
         yield
         self.took_s[name] = time.monotonic() - begun_s
         self.say(f"{self.took_s[name]:7.1f} s  {name}")
+
+    @contextmanager
+    def alone(self, lock: Path, what: str) -> Iterator[None]:
+        """While nobody else does this; whoever is second waits, and is told for what."""
+        lock.parent.mkdir(parents=True, exist_ok=True)
+        with lock.open("w") as held:
+            try:
+                fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                self.say(f"           waiting for another command that {what}")
+                fcntl.flock(held, fcntl.LOCK_EX)
+            yield
 
     def total(self, what: str) -> None:
         """The last line."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import sys
+import threading
 from pathlib import Path
 
 import pytest
@@ -69,3 +70,21 @@ def test_an_end_ends_the_recorded_programs_and_removes_the_state(tmp_path: Path)
     teardown.end(folders, Phases(silent=True))
     assert not process.runs()
     assert not folders.state.exists()
+
+
+def test_whoever_is_second_waits_and_is_told_for_what(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    done: list[str] = []
+    lock = tmp_path / "lock"
+
+    def second() -> None:
+        with Phases().alone(lock, "compiles"):
+            done.append("second")
+
+    with Phases().alone(lock, "compiles"):
+        waiting = threading.Thread(target=second)
+        waiting.start()
+        while "waiting for another command that compiles" not in capsys.readouterr().out:
+            waiting.join(0.01)
+        done.append("first")
+    waiting.join()
+    assert done == ["first", "second"]
