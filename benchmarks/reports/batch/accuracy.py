@@ -2,9 +2,9 @@
 
 What happens is every batch of a long run: arrivals drawn, or Twitter's own, are grouped by the buffer event by event, and each
 batch is served in the time of its size, multiplied with one of the ratios that were measured of that application, so that service
-is as far from deterministic as it was. Prediction knows the process and the medians. The exact distribution, the paper's printed
-equations, and what the exact one says of Poisson arrivals of the same rate are judged; and the exact one that knows
-all measured times, and not their medians alone.
+is as far from deterministic as it was. Prediction knows the process and the medians. Judged are the exact distribution from medians and from all
+measured times, the paper's printed equations, and what the exact distribution from all measured times says of Poisson arrivals of
+the same rate.
 """
 
 from __future__ import annotations
@@ -81,11 +81,12 @@ def _case(parameters: Mapping[str, Any], results: Results) -> dict[str, Any]:
     happened = np.sort(latencies(times, batch, timeout_s, seconds, service.ratios))
     plan, fixed = BufferPlan(batch, timeout_s), ServiceTimes.fixed(seconds)
     grid = np.linspace(0.0, float(np.quantile(happened, 0.999)), POINTS)
+    measured = ServiceTimes(tuple(tuple((one * service.ratios).tolist()) for one in seconds))
     kinds = {
         "exact": ExactLatency(process, plan, fixed),
         "printed": PaperLatency(process, plan, fixed),
-        "poisson": ExactLatency(Map.poisson(process.rate_rps), plan, fixed),
-        "measured": ExactLatency(process, plan, ServiceTimes(tuple(tuple((one * service.ratios).tolist()) for one in seconds))),
+        "poisson": ExactLatency(Map.poisson(process.rate_rps), plan, measured),
+        "measured": ExactLatency(process, plan, measured),
     }
     predicted_s = {name: percentiles(kind, float(happened[-1])).tolist() for name, kind in kinds.items()}
     return {

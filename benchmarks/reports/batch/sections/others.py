@@ -134,6 +134,7 @@ def _lagging(case: str, rows: Rows) -> tuple[bool, str]:
     # PAREN
     # PAREN
     # PAREN
+    # PAREN
     return late and lambda_["late"] == 0.0 and ratio > 1.0, seen
 
 
@@ -142,6 +143,7 @@ def _quickest(case: str, rows: Rows) -> tuple[bool, str]:
     quicker = _seconds(tuned) < _seconds(batch)
     seen = f"{_percentile(case, tuned)} beside BATCH's {_percentile(case, batch)}, at "
     f"{tuned['usd_per_million'] / largest['usd_per_million']:.2f} of the cost of vanilla Lambda, largest"
+    # PAREN
     # PAREN
     # PAREN
     # PAREN
