@@ -12,6 +12,9 @@ CLONE_NEWNS = 0x00020000
 CLONE_NEWIPC = 0x08000000
 CLONE_NEWUSER = 0x10000000
 
+MADV_COLLAPSE = 25
+"""Since Linux 6.1."""
+
 MS_RDONLY = 1
 MS_NOSUID = 2
 MS_NODEV = 4
@@ -46,6 +49,11 @@ def _check(result: int, what: str) -> None:
 def _prctl(option: int, value: int | bytes, what: str) -> None:
     argument = ctypes.c_char_p(value) if isinstance(value, bytes) else ctypes.c_ulong(value)
     _check(_libc.prctl(option, argument, ctypes.c_ulong(0), ctypes.c_ulong(0), ctypes.c_ulong(0)), what)
+
+
+def advise(begin: int, length: int, advice: int) -> None:
+    """Tell the kernel what to do with these pages of ours."""
+    _check(_libc.madvise(ctypes.c_void_p(begin), ctypes.c_size_t(length), ctypes.c_int(advice)), "madvise")
 
 
 def become_subreaper() -> None:

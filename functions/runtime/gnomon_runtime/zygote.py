@@ -1,8 +1,12 @@
 """A process with everything imported that forks instances on command.
 
-It has one thread and never computes: a library that has started threads does not survive a fork. One child is always forked
-ahead and waits for its order, so that a start does not pay for the fork (about 20 ms with torch's page tables; the order itself
-takes well under one). Where a preloaded module of ours has a `rehearsal`, the child rehearses while it waits.
+It has one thread, because a library that has started threads does not survive a fork. One child is always forked ahead and waits
+for its order, so that a start does not pay for the fork; the order itself takes well under a millisecond. A child that is forked
+for an order finds it waiting.
+
+Where a preloaded module of ours has a `rehearsal`, the zygote rehearses once, so that whatever a library does at its first use is
+done for all of its forks, and each child again while it waits, for the pages that it will write to. What the zygote then holds
+lies in huge pages (`huge_pages`): a fork copies its page tables.
 
 A child is forked twice: the process between ends at once, and the supervisor, not the zygote, becomes its parent.
 """
@@ -22,7 +26,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from gnomon_core import packets
-from gnomon_runtime import birth, linux
+from gnomon_runtime import birth, huge_pages, linux
 from gnomon_runtime.birth import Steps
 
 REFILL_AFTER_S = 0.15
@@ -65,20 +69,17 @@ class Zygote:
                 os.close(descriptor)
 
     def _spawn(self, instance_id: str, descriptors: Sequence[int]) -> None:
-        child = self._spare or self._fork()
-        self._spare = None
-        try:
-            packets.send(child.socket, {}, descriptors)
-        except packets.PeerGoneError:
-            # Somebody ended the waiting child.
-            child.socket.close()
-            child = self._fork()
-            packets.send(child.socket, {}, descriptors)
+        child, self._spare = self._spare, None
+        if child is None or not _told(child, descriptors):
+            child = self._fork(descriptors)
         child.socket.close()
         packets.send(self._control, {"event": "born", "id": instance_id, "pid": child.pid})
 
-    def _fork(self) -> Spare:
+    def _fork(self, descriptors: Sequence[int] = ()) -> Spare:
+        """A child that waits for its order, or has it, where there are descriptors: then it need not rehearse first."""
         mine, theirs = packets.socket_pair()
+        if descriptors:
+            packets.send(mine, {}, descriptors)
         pid_read, pid_write = os.pipe()
         gate_read, gate_write = os.pipe()
         between = os.fork()
@@ -112,6 +113,16 @@ class Zygote:
         return Spare(pid, mine)
 
 
+def _told(child: Spare, descriptors: Sequence[int]) -> bool:
+    """Give a waiting child its order; False where somebody has ended it."""
+    try:
+        packets.send(child.socket, {}, descriptors)
+    except packets.PeerGoneError:
+        child.socket.close()
+        return False
+    return True
+
+
 def preload(names: Sequence[str]) -> list[str]:
     """Import what every instance will need, and return why some of it could not be."""
     problems: list[str] = []
@@ -135,6 +146,16 @@ def rehearsal_of(names: Sequence[str]) -> Rehearsal:
     return all_of_them
 
 
+def rehearse(rehearsal: Rehearsal) -> list[str]:
+    """Rehearse for all forks, and return why it could not be done, if so: it has only cost time."""
+    try:
+        for _ in rehearsal():
+            pass
+    except Exception as error:  # noqa: BLE001 - kernels may raise anything, and an instance can still say so better
+        return [f"rehearsal: {type(error).__name__}: {error}"]
+    return []
+
+
 def main(connection: int, supervisor: int, names: Sequence[str]) -> None:
     """Warm up, say so, serve."""
     linux.die_with_parent(signal.SIGKILL)
@@ -146,10 +167,13 @@ def main(connection: int, supervisor: int, names: Sequence[str]) -> None:
     control.set_inheritable(False)
     began_s = time.monotonic()
     problems = preload(["gnomon_runtime.applications", *names])
+    rehearsal = rehearsal_of(names)
+    problems += rehearse(rehearsal)
     gc.collect()
     gc.freeze()
+    huge_pages.gather()
     threads = len(list(Path("/proc/self/task").iterdir()))
     if threads > 1:
         sys.stderr.write(f"The zygote has {threads} threads after importing {', '.join(names)}; forks of it may hang.\n")
     packets.send(control, {"event": "warm", "seconds": time.monotonic() - began_s, "threads": threads, "problems": problems})
-    Zygote(control, supervisor, rehearsal_of(names)).serve()
+    Zygote(control, supervisor, rehearsal).serve()

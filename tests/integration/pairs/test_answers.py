@@ -111,6 +111,15 @@ def test_both_weight_modes(mode: str, models: Models, start: Start, expected: Ex
     assert torch.equal(answer, expected(model, x))
 
 
+def test_a_shadow_has_its_cpus(models: Models, nursery: Nursery) -> None:
+    cpu = max(os.sched_getaffinity(0))
+    shadow = nursery.empty()
+    assert os.sched_getaffinity(shadow.pid) == os.sched_getaffinity(0)
+    assert load(shadow, patient(models("resnet18"), [0, 1]), cpus=(cpu,))["say"] == "registered"
+    assert os.sched_getaffinity(shadow.pid) == {cpu}
+    shadow.end()
+
+
 def test_blocks_change_under_load_and_no_batch_notices(models: Models, start: Start, expected: Expected) -> None:
     """Each order is sent while a batch is being computed."""
     model = models("resnet18")

@@ -39,6 +39,9 @@ from gnomon_runtime.pair.shadow_model import HeldBlocks, computed
 LOAD_FAILED = 1
 GREETINGS_BYTES = 128
 """A few hellos. Where more waits, there is a load among it."""
+AT_ONCE_S = 0.03
+"""A container that was forked for a Shadow gets its load within a few milliseconds of its birth. One that has none by then was
+forked ahead, and has time to rehearse."""
 
 
 class ShadowSide:
@@ -207,18 +210,30 @@ class ShadowSide:
             self._duties.say(what, **details)
 
 
-def _queued_bytes(connection: socket.socket) -> int:
-    """Of all messages that wait on the socket."""
-    return int.from_bytes(fcntl.ioctl(connection, termios.FIONREAD, bytes(4)), sys.byteorder)
+def _wanted(connection: socket.socket) -> bool:
+    """Whether so many bytes wait on the socket that there is a load among them."""
+    return int.from_bytes(fcntl.ioctl(connection, termios.FIONREAD, bytes(4)), sys.byteorder) > GREETINGS_BYTES
+
+
+def _wanted_at_once(connection: socket.socket) -> bool:
+    """Whether a load comes within a moment."""
+    until_s = time.monotonic() + AT_ONCE_S
+    with select.epoll() as arrivals:
+        # At each edge: the hello that comes first stays where it is.
+        arrivals.register(connection, select.EPOLLIN | select.EPOLLET)
+        while not (wanted := _wanted(connection)) and (left_s := until_s - time.monotonic()) > 0:
+            arrivals.poll(left_s)
+    return wanted
 
 
 def serve(connection: socket.socket, become: Callable[[Birth], None], rehearsal: Generator[None, None, None]) -> int:
     """Be a pool container, and what the coordinator makes of it. Returns the exit status."""
     keep_freed_memory()
     torch.set_num_threads(1)
-    for _ in rehearsal:
-        if _queued_bytes(connection) > GREETINGS_BYTES:
-            break
+    if not _wanted_at_once(connection):
+        for _ in rehearsal:
+            if _wanted(connection):
+                break
     rehearsal.close()
     coordination = Coordination(connection)
     shadow = ShadowSide(coordination, become)
