@@ -2,7 +2,7 @@
 
 What happens is every batch of a long run: arrivals drawn, or Twitter's own, are grouped by the buffer event by event, and each
 batch is served in the time of its size, multiplied with one of the ratios that were measured of that application, so that service
-is as far from deterministic as it was. Prediction knows the process and the medians. Judged are the exact distribution from medians and from all
+is as far from deterministic as it was. Prediction knows the process. Judged are the exact distribution from medians and from all
 measured times, the paper's printed equations, and what the exact distribution from all measured times says of Poisson arrivals of
 the same rate.
 """

@@ -15,6 +15,7 @@ from benchmarks.reports.batch.services import Service
 from benchmarks.reports.batch.setting import QUICK, THOROUGH
 from benchmarks.reports.claims import VERDICTS
 
+pytestmark = pytest.mark.timeout(300)  # seven seconds of work, on a machine that may have much else to do
 FIGURES = ("fig2", "fig4", "fig9", "fig10", "fig11", "fig12", "fig13", "fig14", "fig15", "fig17", "others")
 
 
