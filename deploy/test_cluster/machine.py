@@ -12,6 +12,8 @@ import subprocess
 from collections.abc import Callable
 from pathlib import Path
 
+from deploy.test_cluster.settings import CONTROL_GROUP
+
 CGROUPS = Path("/sys/fs/cgroup")
 SYSCTLS = Path("/proc/sys")
 
@@ -86,9 +88,10 @@ def interfaces() -> list[str]:
 
 
 def cgroups() -> list[str]:
-    """The topmost groups of each hierarchy; whatever is below one is that one's."""
+    """The topmost groups of each hierarchy; what is below one is that one's. Those of Gnomon's functions are no cluster's."""
     roots = [CGROUPS, *(path for path in CGROUPS.iterdir() if path.is_dir() and not path.is_symlink())]
-    return [str(path) for root in roots for path in root.iterdir() if path.is_dir() and not path.is_symlink()]
+    found = [path for root in roots for path in root.iterdir() if path.is_dir() and not path.is_symlink()]
+    return [str(path) for path in found if path.name == CONTROL_GROUP or not path.name.startswith("gnomon-")]
 
 
 def sysctls() -> dict[str, str]:
