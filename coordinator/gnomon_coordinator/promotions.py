@@ -2,6 +2,9 @@
 
     asked to ▶ RISE ─ complete ▶ YIELD ─ unpaired ▶ SERVE ─ the supervisor calls it a Body ▶ a Body like any other
 
+A Body lets go between two batches, and a Shadow loads while its Body computes alone, at the end of one. One after the other, that
+takes two batches. Where the rest is loaded within such a moment the Body is asked at once, and it takes one.
+
 That it is a Body is for the platform to see, on the batch channel that it has given it, and for the supervisor to say: from its
 first batch on it runs for somebody, and words of its own count for nothing here. Until then it is a Shadow in the eyes of
 everybody who asks, so that a coordinator which is started anew finds the pair, or what is left of it, and begins again: what the
@@ -18,6 +21,9 @@ from gnomon_coordinator.ledger import Ledger
 from gnomon_coordinator.messages import Said
 from gnomon_coordinator.table import Kind
 from gnomon_coordinator.work import ENDING, RISING, Step, Work
+
+AT_ONCE_BYTES = 128 << 20
+"""So much is loaded in some tens of milliseconds: less than the batch takes that the Body is in."""
 
 
 class Promotions:
@@ -40,6 +46,9 @@ class Promotions:
         if work.rising is not None and work.step is Step.REST:
             self._ledger.enter(work, Step.RISE, now_s)
             self._ledger.effects.append(Send(work.shadow, {"do": "promote", "shadow": work.shadow}, work.rising))
+            body = self._ledger.body_of(work)
+            if body is not None and _missing_bytes(work) <= AT_ONCE_BYTES:
+                self._ledger.effects.append(Send(body.id, orders.unpair(work.shadow)))
 
     def complete(self, work: Work, said: Said, now_s: float) -> None:
         """It holds the whole model."""
@@ -78,3 +87,9 @@ class Promotions:
             ledger.forget(work)
         ledger.table.insert(shadow_id, Kind.BODY)
         ledger.effects.append(Send(shadow_id, {"do": "hello"}))
+
+
+def _missing_bytes(work: Work) -> int:
+    """The weights that a Shadow does not hold yet."""
+    assert work.layers is not None
+    return work.layers.parameter_bytes() - work.layers.parameter_bytes(work.held)

@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from gnomon_coordinator import promotions
 from gnomon_coordinator.effects import Papers, Send
 from gnomon_coordinator.fields import BadMessageError
 from gnomon_coordinator.messages import PairSaid, Task, read_said
@@ -48,6 +49,13 @@ def promoted(node: Node, shadow: str = "s1") -> None:
     node._carry_out()
 
 
+@pytest.fixture
+def large(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a Shadow does not hold takes long to load."""
+    monkeypatch.setattr(promotions, "AT_ONCE_BYTES", 0)
+
+
+@pytest.mark.usefixtures("large")
 def test_it_loads_beside_the_pair_then_its_body_lets_go_and_then_it_serves(node: Node) -> None:
     node.paired()
     papers = promote(node)
@@ -69,6 +77,24 @@ def test_it_loads_beside_the_pair_then_its_body_lets_go_and_then_it_serves(node:
     assert node.sent("s1")[-1] == "hello"
     node.say("s1", say="body")
     assert status(node, "s1") is Status.READY
+    assert "ending" not in node.told()
+
+
+@pytest.mark.parametrize("first", ["complete", "unpaired"])
+def test_where_the_rest_is_soon_loaded_the_body_is_asked_at_once(node: Node, first: str) -> None:
+    node.paired()
+    promote(node)
+    assert (node.last_sent("s1")["do"], node.last_sent("b1")) == ("promote", {"do": "unpair", "shadow": "s1"})
+    assert (status(node, "b1"), status(node, "s1")) == (Status.PAIRED, Status.PAIRED), "until it has let go"
+    for what in ("complete", "unpaired") if first == "complete" else ("unpaired", "complete"):
+        assert node.sent("s1")[-1] == "promote"
+        if what == "complete":
+            complete(node)
+        else:
+            node.say("b1", say="unpaired", shadow="s1", reason="told to")
+    assert node.sent("s1")[-1] == "serve"
+    assert status(node, "b1") is Status.READY
+    promoted(node)
     assert "ending" not in node.told()
 
 
