@@ -62,6 +62,7 @@ class OpenFaasOptions:
     pods: PodOptions = field(default_factory=PodOptions)
     start_timeout_s: float = START_TIMEOUT_S
     adopting_s: float = ADOPTING_S
+    stop_timeout_s: float = STOP_TIMEOUT_S
 
 
 class OpenFaasPlatform:
@@ -126,12 +127,9 @@ class OpenFaasPlatform:
         for life in lives:
             self._workloads[life.request.spec.key].stop(life)
         try:
-            await self._pods.until(
-                lambda: all(pod.ending for key in self._workloads for pod in self._pods_of(key)), STOP_TIMEOUT_S
-            )
-            await self._pods.until(lambda: all(life.gone or life.pod is None for life in lives), STOP_TIMEOUT_S)
+            await self._pods.until(lambda: not self._left() and all(life.gone for life in lives), self._options.stop_timeout_s)
         except TimeoutError:
-            _LOG.warning("not all pods have ended")
+            _LOG.warning("pods that have not ended: %s", ", ".join(self._left()) or "none, but their instances have not")
         for life in lives:
             life.end("stopped")
         await asyncio.gather(*(workload.close() for workload in self._workloads.values()))
@@ -241,6 +239,10 @@ class OpenFaasPlatform:
 
     def _pods_of(self, key: FunctionKey) -> Iterable[PodFacts]:
         return (pod for pod in self._pods.labelled(FUNCTION_LABEL, key.name) if pod.namespace == key.namespace)
+
+    def _left(self) -> list[str]:
+        """The pods of functions that we have looked after."""
+        return [pod.name for key in self._workloads for pod in self._pods_of(key)]
 
     async def _caught_up(self, key: FunctionKey, generation: int) -> None:
         def seen() -> bool:

@@ -174,12 +174,18 @@ class Workload:
     async def _run(self) -> None:
         while True:
             self._look.clear()
-            steps = self._plan()
-            if steps:
-                await self._take(steps)
+            try:
+                steps = self._plan()
+                if steps:
+                    await self._take(steps)
+            except Exception:  # noqa: BLE001 - whatever it is, the next look may do better
+                # A fault of ours in one plan must not leave the function to itself.
+                _LOG.exception("%s could not be looked after", self.key)
             waits = any(life.instance.state is not InstanceState.READY for life in self.lives.values()) or self._going
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._look.wait(), LOOK_AGAIN_S if waits else None)
+                # Not wait_for: it forgets a cancellation that comes together with what it waits for.
+                async with asyncio.timeout(LOOK_AGAIN_S if waits else None):
+                    await self._look.wait()
             self._too_late()
 
     def _plan(self) -> Sequence[Step]:

@@ -16,10 +16,9 @@ from pathlib import Path
 from typing import Any
 
 from kubernetes import client
-from werkzeug.serving import BaseWSGIServer, make_server
 
 from gnomon_platforms.kubernetes.objects.names import SERVING_CONDITION, TOKEN_KEY
-from gnomon_runtime.http_app import create_app
+from tests.integration.kubernetes_platform.instance_server import InstanceServer
 
 LOOK_S = 0.05
 HEARTBEAT_S = 5.0
@@ -44,7 +43,7 @@ class Kubelet:
         self.resizable = True
         self._core = client.CoreV1Api(api)
         self._handler, self._cores, self._octet = handler, cores, second_octet
-        self._servers: dict[str, tuple[str, BaseWSGIServer]] = {}
+        self._servers: dict[str, tuple[str, InstanceServer]] = {}
         self._numbers = 0
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
@@ -59,8 +58,7 @@ class Kubelet:
         self._ended.set()
         self._thread.join()
         for _, server in self._servers.values():
-            server.shutdown()
-            server.server_close()
+            server.end()
         self._core.delete_node(self.name)
 
     def crash(self, pod: str) -> None:
@@ -105,12 +103,7 @@ class Kubelet:
     def _begin(self, pod: Mapping[str, Any]) -> None:
         self._numbers += 1
         address = f"127.{self._octet}.{self._numbers // 250}.{self._numbers % 250 + 1}"
-        container = pod["spec"]["containers"][0]
-        environment = {one["name"]: one.get("value", "") for one in container["env"]}
-        environment |= {"GNOMON_HANDLER_FOLDER": str(self._handler), "GNOMON_BATCH_TOKEN": self._token(pod), "GNOMON_CORES": "1"}
-        server = make_server(address, 8080, create_app(environment), threaded=True)
-        threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True).start()
-        self._servers[pod["metadata"]["name"]] = address, server
+        self._servers[pod["metadata"]["name"]] = address, InstanceServer(address, 8080, self._handler, self._token(pod))
 
     def _token(self, pod: Mapping[str, Any]) -> str:
         """What the pod's own volume of secrets holds."""
@@ -124,8 +117,7 @@ class Kubelet:
     def _end(self, name: str) -> None:
         held = self._servers.pop(name, None)
         if held is not None:
-            held[1].shutdown()
-            held[1].server_close()
+            held[1].end()
 
     def _status(self, pod: Mapping[str, Any]) -> dict[str, Any]:
         name, container = pod["metadata"]["name"], pod["spec"]["containers"][0]

@@ -1,4 +1,4 @@
-"""A process that stands for a Lease, and writes into a ConfigMap as often as it can while it leads: `KUBECONFIG NAMESPACE IDENTITY`."""
+"""A process that stands for a Lease, and writes as often as it can while it leads: `KUBECONFIG NAMESPACE IDENTITY`."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ async def main(kubeconfig: Path, namespace: str, identity: str) -> None:
         try:
             await fenced.settle(written, decide, "write")
         except GnomonError as error:
-            print(error, flush=True)
+            sys.stderr.write(f"{error}\n")
 
 
 if __name__ == "__main__":
