@@ -3,10 +3,11 @@
     python -m benchmarks.shadow.hand_over [--quick]
 
 A pair's own data path (`gnomon_runtime.pair.link.Link` over `gnomon_coordinator.hand_over`), used as a batch of 8 uses it. There:
-the Body writes its last four rows into the buffer to the Shadow and sends the header; the Shadow wakes, checks it and has the
-tensor. Back: the Shadow writes its rows and sends the header; the Body, which has come to wait for it meanwhile, wakes and has
-the tensor. That is one copy each way: either side reads the other's buffer where it is. The rows were made just before, as an
-operation leaves them. Beside it: what the Body's merge of both sides' rows adds to the way back.
+the Body writes its last four rows into the buffer to the Shadow and sends the header; the Shadow checks it and has the tensor.
+Back: the Shadow writes its rows and sends the header; the Body, which has come to wait for it meanwhile, has the tensor. That is
+one copy each way: either side reads the other's buffer where it is. The rows were made just before, by an operation before which
+the other side was told that they follow; it sleeps until then. Beside it: both ways without that, so that the other side is woken
+by the header, and what the Body's merge of both sides' rows adds to the way back.
 """
 
 from __future__ import annotations
@@ -46,20 +47,24 @@ BATCH, SHADOWS = 8, 4
 MEDIAN_OF = 9
 """Hand-overs of each size, one after the other, whose median is one sample here."""
 PATIENCE_S = 10.0
+FORETOLD, ALONE = (1, 2), (0, 1)
+"""Operations that a hand-over names: whether the Shadow, too, is to foretell its answer."""
+UNFORETOLD, BUSY = ", not foretold", "the Body's processor, both ways"
 _FLOAT_BYTES = 4
-SETTLE_S = 0.002
-"""Between the copy of what it was given and the answer, so that the answer finds the Body waiting."""
+SETTLE_S = 0.004
+"""Before the operation that makes rows, on either side: the other one is asleep by then, whatever it looked for before."""
 STAMPS = struct.Struct("<dd")
 """When the Shadow had the rows and when it began to answer, on the clock of the machine."""
 
 
 @dataclass(frozen=True, slots=True)
 class Times:
-    """Seconds that one hand-over took, and the merge after it."""
+    """Seconds that one hand-over took, and the merge after it; and what the Body's processor did for both ways."""
 
     there_s: float
     back_s: float
     merge_s: float
+    busy_s: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,20 +93,23 @@ def main(pace: Pace) -> None:
 
 def measured(ends: Ends, size_mb: int) -> dict[str, float]:
     """Milliseconds a megabyte by way: the median of a few hand-overs of this size, the first of which only warms up."""
-    columns = size_mb * MEGABYTE // (SHADOWS * _FLOAT_BYTES)
-    times = [one(ends, torch.rand(BATCH, columns)) for _ in range(1 + MEDIAN_OF)][1:]
+    given = torch.rand(BATCH, size_mb * MEGABYTE // (SHADOWS * _FLOAT_BYTES))
+    found: dict[str, float] = {}
 
     def median(values: list[float]) -> float:
         return 1e3 * sorted(values)[len(values) // 2] / size_mb
 
-    return {
-        "there": median([each.there_s for each in times]),
-        "back": median([each.back_s for each in times]),
-        "back and merged": median([each.back_s + each.merge_s for each in times]),
-    }
+    for foretold, how in ((True, ""), (False, UNFORETOLD)):
+        times = [one(ends, given, foretold=foretold) for _ in range(1 + MEDIAN_OF)][1:]
+        found[f"there{how}"] = median([each.there_s for each in times])
+        found[f"back{how}"] = median([each.back_s for each in times])
+        found[f"{BUSY}{how}"] = median([each.busy_s for each in times])
+        if foretold:
+            found["back and merged"] = median([each.back_s + each.merge_s for each in times])
+    return found
 
 
-def one(ends: Ends, made: Tensor) -> Times:
+def one(ends: Ends, given: Tensor, *, foretold: bool) -> Times:
     """One hand-over there and back. The Shadow's answer is what it was given, in memory of its own.
 
     Raises:
@@ -109,19 +117,24 @@ def one(ends: Ends, made: Tensor) -> Times:
 
     """
     link, own = ends.link, BATCH - SHADOWS
-    began_s = time.monotonic()
-    trouble = link.hand_over(0, 1, [made], own)
+    time.sleep(SETTLE_S)
+    if foretold:
+        link.foretell()
+    made = torch.relu(given)
+    began_s, busy_s = time.monotonic(), time.thread_time()
+    trouble = link.hand_over(*(FORETOLD if foretold else ALONE), [made], own)
     answer = trouble or link.take_back(time.monotonic() + PATIENCE_S)
     if isinstance(answer, Outcome):
         raise RuntimeError(f"a hand-over came to nothing: {answer}")  # noqa: TRY004 - it is the hand-over that went wrong
     [theirs] = link.back.read(answer.rows)
     back_s = time.monotonic()
+    busy_s = time.thread_time() - busy_s
     whole = joined(made[:own], theirs)
     merged_s = time.monotonic()
     if not torch.equal(whole, made):
         raise RuntimeError("other rows came back than were handed over")
     had_s, answered_s = STAMPS.unpack(os.read(ends.stamps, STAMPS.size))
-    return Times(had_s - began_s, back_s - answered_s, merged_s - back_s)
+    return Times(had_s - began_s, back_s - answered_s, merged_s - back_s, busy_s)
 
 
 @contextmanager
@@ -162,11 +175,13 @@ def _be_shadow(descriptors: list[int], stamp: int, cpu: int) -> NoReturn:
         poll.register(link.fileno(), select.POLLIN)
         while True:
             poll.poll()
-            for asked_for in link.pending():
+            for asked_for in link.pending() or (link.pending() if link.awaited() else []):
                 rows = link.to.read(asked_for.rows)
                 had_s = time.monotonic()
-                answer = [tensor.clone() for tensor in rows]
                 time.sleep(SETTLE_S)
+                if (asked_for.begin, asked_for.end) == FORETOLD:
+                    link.foretell()
+                answer = [torch.relu(tensor) for tensor in rows]
                 answered_s = time.monotonic()
                 written = link.back.write(answer) or ()
                 os.write(stamp, STAMPS.pack(had_s, answered_s))
@@ -178,7 +193,7 @@ def _be_shadow(descriptors: list[int], stamp: int, cpu: int) -> NoReturn:
 
 
 def figure_of(way: str, size_mb: int, values: list[float]) -> Figure:
-    goal = None if way == "back and merged" else GOAL_MS_PER_MB
+    goal = GOAL_MS_PER_MB if way in ("there", "back") else None
     return at_quantile(f"{way}, {size_mb:2} MB", values, "ms/MB", at_most=goal, detail=f"medians of {MEDIAN_OF}")
 
 

@@ -114,6 +114,7 @@ class ModelApplication:
             check_member(member, specs)
             return member
 
+        self._pairing.foretell(sum(member.size for member in batch.members))
         answers, good, members = _sort(batch.members, check)
         outputs = self._forward(read_batch(members, specs), [member.size for member in members]) if members else []
         for index, output in zip(good, outputs, strict=True):

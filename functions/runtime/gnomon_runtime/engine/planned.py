@@ -10,7 +10,7 @@ strides, and so does what may be overwritten.
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -49,16 +49,14 @@ class PlannedOperations:
             slots[slot] = tensor
         return slots
 
-    def _walk(self, plan: Plan, slots: Slots) -> tuple[Tensor, ...]:
-        for call, gather, only, each, clears in plan.steps:
-            result = call(*gather(slots))
-            if only >= 0:
-                slots[only] = result
-            else:
-                for position, slot in each:
-                    slots[slot] = result[position]
-            for slot in clears:
-                slots[slot] = None
+    def _walk(self, plan: Plan, slots: Slots, before_last: Callable[[], None] | None = None) -> tuple[Tensor, ...]:
+        """Run a plan on its slots. `before_last` is called before the last operation."""
+        if before_last is None:
+            _take(plan.steps, slots)
+        else:
+            _take(plan.steps[:-1], slots)
+            before_last()
+            _take(plan.steps[-1:], slots)
         return tuple(slots[slot] for slot in self._bindings.outputs)
 
     def _first_run(self, form: Hashable, batch: int, inputs: Sequence[Tensor]) -> tuple[Tensor, ...]:
@@ -68,3 +66,15 @@ class PlannedOperations:
         outputs = tuple(run.slots[slot] for slot in self._bindings.outputs)
         self._plans[form] = Plan(constants, tuple(steps), run.peak_bytes)
         return outputs
+
+
+def _take(steps: Sequence[Step], slots: Slots) -> None:
+    for call, gather, only, each, clears in steps:
+        result = call(*gather(slots))
+        if only >= 0:
+            slots[only] = result
+        else:
+            for position, slot in each:
+                slots[slot] = result[position]
+        for slot in clears:
+            slots[slot] = None

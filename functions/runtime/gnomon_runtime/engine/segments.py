@@ -10,7 +10,7 @@ computed again from them when it fails. It is freed after its last use all the s
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import torch
@@ -96,10 +96,11 @@ class Segment(PlannedOperations):
         checked = check_program(program, border.begin, border.end)
         super().__init__(bind(part, checked, weights, border.passing), limits)
 
-    def run(self, rows: int, values: list[Tensor]) -> tuple[Tensor, ...]:
+    def run(self, rows: int, values: list[Tensor], before_last: Callable[[], None] | None = None) -> tuple[Tensor, ...]:
         """What the segment makes of so many rows of what it reads, in the border's order.
 
-        It empties the list, so that a value which only this run holds is freed after its last use.
+        It empties the list, so that a value which only this run holds is freed after its last use. `before_last` is called before
+        its last operation; not in the first run in a form.
 
         Raises:
             GnomonError: 422 when the values would exceed its limits.
@@ -114,7 +115,7 @@ class Segment(PlannedOperations):
                 return self._first_run(form, rows, values)
             slots = self._given(plan.slots, values)
             values.clear()
-            return self._walk(plan, slots)
+            return self._walk(plan, slots, before_last)
 
 
 def segments_between(

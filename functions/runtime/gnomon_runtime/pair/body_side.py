@@ -65,6 +65,11 @@ class BodySide:
             if channel.holds_more or channel.fileno() in ready:
                 return
 
+    def foretell(self, batch: int) -> None:
+        """A batch of so many samples has come and is being read."""
+        if self._split is not None:
+            self._split.foretell(batch)
+
     def run(self, inputs: Sequence[Tensor], left_s: float | None) -> tuple[tuple[Tensor, ...], list[RunTiming]]:
         """The outputs of a batch that must be done in `left_s` seconds, and how its hand-overs went."""
         split = self._split

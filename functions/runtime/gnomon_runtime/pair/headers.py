@@ -2,6 +2,7 @@ r"""The messages on a pair's data socket: a fixed header, and a fixed row for ea
 
     Body   ──COMPUTE 7, operations 5–90, 4 samples, rows──▶ Shadow         tensors in the buffer `to`
     Body   ◀──DONE 7 … rows── Shadow                                       tensors in the buffer `from`
+    either ──SOON──▶ the other                                             one of these two follows within a moment
 
 The socket keeps messages apart (SOCK_SEQPACKET). A sequence number says which hand-over an answer belongs to: one that comes too
 late belongs to none. A run is named by its operations, so that both sides mean the same one while its blocks are being changed.
@@ -38,7 +39,7 @@ DATATYPES = tuple(DATATYPE_BYTES)
 
 
 class Kind(IntEnum):
-    """What a message says. COMPUTE goes to the Shadow, the others come from it."""
+    """What a message says. COMPUTE goes to the Shadow, SOON either way, the others come from it."""
 
     COMPUTE = 1
     DONE = 2
@@ -46,6 +47,8 @@ class Kind(IntEnum):
     """The Shadow's operations raised; the Body computes the samples itself and learns why."""
     REFUSED = 4
     """The Shadow does not hold these operations."""
+    SOON = 5
+    """Another message follows within a moment: whoever waits for it may be awake by then. This one is about nothing."""
 
 
 class NonsenseError(ValueError):
@@ -120,7 +123,7 @@ def decode(data: bytes, buffer_bytes: int) -> Message:
     magic, kind, count, zero, sequence, begin, end, samples, more_zero, compute_ns = HEADER.unpack_from(data)
     if magic != MAGIC or zero or more_zero or len(data) != HEADER.size + count * ROW.size or count > MAX_TENSORS:
         raise NonsenseError("not a message")
-    if not Kind.COMPUTE <= kind <= Kind.REFUSED or begin >= end or not 1 <= samples <= MAX_SAMPLES:
+    if not Kind.COMPUTE <= kind <= Kind.SOON or begin >= end or not 1 <= samples <= MAX_SAMPLES:
         raise NonsenseError("a message about nothing")
     rows = tuple(_decode_row(fields, samples, buffer_bytes) for fields in ROW.iter_unpack(data[HEADER.size :]))
     return Message(Kind(kind), sequence, begin, end, samples, rows, compute_ns / 1e9)

@@ -3,6 +3,10 @@
 `DataPath` is what a Body's model sees. What comes too late, twice or as nonsense is recognised and harmless: a hand-over has a
 sequence number, and a side reads the buffer `back` only between an answer to its newest number and its own next message.
 
+Whoever waits sleeps, and a processor that has nothing else to do sleeps too: a virtual one is woken in 0.2 ms, in which 2 MB are
+copied. So a side says that a message follows (`foretell`) before the operation that makes its tensors. The other wakes meanwhile,
+and then looks for the message without sleeping (`awaited`), `SOON_S` at most.
+
 `Link` is the path within a node: a data socket that never blocks, and two buffers that both sides have mapped. The path to
 another node is `gnomon_runtime.pair.remote_link`.
 """
@@ -10,6 +14,8 @@ another node is `gnomon_runtime.pair.remote_link`.
 from __future__ import annotations
 
 import contextlib
+import math
+import os
 import select
 import socket
 import time
@@ -26,6 +32,10 @@ from gnomon_runtime.pair.orders import close, three_of
 
 MAX_PENDING = 256
 """Messages that one look at the socket reads at most; a peer that sends more than that unasked is nonsense."""
+
+SOON_S = 0.002
+"""How long a side looks for a message that was foretold before it sleeps again. It has nothing else to do then, and lets others
+have the processor who have."""
 
 
 class Outcome(StrEnum):
@@ -54,11 +64,24 @@ class DataPath(ABC):
         """Whether the coordinator has been told that the path is ready."""
         self.late: list[Message] = []
         """Answers to earlier hand-overs, for whoever wants to learn from them."""
+        self._soon_until_s = 0.0
 
     @property
     def ready(self) -> bool:
         """Whether the other side can be told something."""
         return True
+
+    @abstractmethod
+    def foretell(self) -> None:
+        """Say that a message follows within a moment."""
+
+    def awaited(self, until_s: float = math.inf) -> bool:
+        """Look for what was foretold without sleeping, no longer than until this time; whether something has come."""
+        while time.monotonic() < min(self._soon_until_s, until_s):
+            if self._readable(0.0):
+                return True
+            os.sched_yield()
+        return False
 
     @abstractmethod
     def fileno(self) -> int:
@@ -88,15 +111,16 @@ class DataPath(ABC):
 
         """
         while True:
-            if not self._readable(max(0.0, until_s - time.monotonic())):
+            if not self.awaited(until_s) and not self._readable(max(0.0, until_s - time.monotonic())):
                 return Outcome.LATE
             try:
-                message = self._receive()
+                message = self._next()
             except NonsenseError:
                 return Outcome.NONSENSE
             if message is None:
-                continue
-            if message.sequence != self.sequence:
+                if time.monotonic() > until_s:
+                    return Outcome.LATE
+            elif message.sequence != self.sequence:
                 self.late.append(message)
                 del self.late[:-MAX_PENDING]
                 if time.monotonic() > until_s:
@@ -119,8 +143,20 @@ class DataPath(ABC):
             message = self._receive()
             if message is None:
                 return found
-            found.append(message)
+            if not self._foretold(message):
+                found.append(message)
         raise NonsenseError("messages that nobody asked for")
+
+    def _next(self) -> Message | None:
+        """The next message; None where there is none, or one that only says that another follows."""
+        message = self._receive()
+        return None if message is None or self._foretold(message) else message
+
+    def _foretold(self, message: Message) -> bool:
+        """Whether it only says that another follows."""
+        soon = message.kind is Kind.SOON
+        self._soon_until_s = time.monotonic() + SOON_S if soon else 0.0
+        return soon
 
     @abstractmethod
     def send(self, message: Message) -> bool:
@@ -168,6 +204,10 @@ class Link(DataPath):
 
     def fileno(self) -> int:
         return self._socket.fileno()
+
+    def foretell(self) -> None:
+        with contextlib.suppress(packets.PeerGoneError):
+            self.send(Message(Kind.SOON, self.sequence, 0, 1, 1))
 
     def send(self, message: Message) -> bool:
         try:

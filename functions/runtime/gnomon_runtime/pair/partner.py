@@ -67,6 +67,11 @@ class Partner:
         """Whether it can be handed these operations. While blocks change, one Shadow of a Body has them before the others."""
         return self.over is None and self.link.ready and run in self._runs
 
+    def foretell(self) -> None:
+        """Let it be awake when its rows come."""
+        if self.over is None and self.link.ready:
+            self.link.foretell()
+
     def hand_over(self, run: tuple[int, int], rows: Sequence[Tensor]) -> Outcome | None:
         """Give it these rows of what the run reads. None when it has been told."""
         try:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 import json
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
 import torch
@@ -25,15 +25,20 @@ from gnomon_runtime.pair.buffers import SharedBuffer
 from gnomon_runtime.pair.headers import Kind, Message
 
 
-def computed(held: HeldBlocks | None, asked: Message, to: SharedBuffer, back: SharedBuffer) -> Message:
-    """The answer to a hand-over whose tensors lie in `to`; what it makes of them is written to `back`."""
+def computed(
+    held: HeldBlocks | None, asked: Message, to: SharedBuffer, back: SharedBuffer, soon: Callable[[], None] | None = None
+) -> Message:
+    """The answer to a hand-over whose tensors lie in `to`; what it makes of them is written to `back`.
+
+    `soon` is called when only the last operation is missing.
+    """
     began_s = time.monotonic()
     kind, rows = Kind.REFUSED, None
     try:
         segment = None if held is None else held.segment(asked.begin, asked.end)
         if segment is not None and len(segment.border.reads) == len(asked.rows):
             with torch.inference_mode():
-                rows = back.write(segment.run(asked.samples, to.read(asked.rows)))
+                rows = back.write(segment.run(asked.samples, to.read(asked.rows), soon))
             kind = Kind.FAILED if rows is None else Kind.DONE
     except Exception:  # noqa: BLE001 - a kernel may raise anything; the Body computes the samples and learns what
         kind = Kind.FAILED

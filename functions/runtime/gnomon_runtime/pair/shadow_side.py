@@ -87,9 +87,12 @@ class ShadowSide:
     def _attend(self, link: Link) -> None:
         """Compute the newest of the waiting hand-overs."""
         try:
-            asked = [message for message in link.pending() if message.kind is Kind.COMPUTE]
+            asked = link.pending()
+            if not asked and link.awaited():
+                asked = link.pending()
+            asked = [message for message in asked if message.kind is Kind.COMPUTE]
             if asked:
-                link.send(computed(self._held, asked[-1], link.to, link.back))
+                link.send(computed(self._held, asked[-1], link.to, link.back, link.foretell))
         except packets.PeerGoneError:
             self._leave("the Body has gone")
         except NonsenseError as error:

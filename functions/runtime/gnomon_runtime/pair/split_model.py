@@ -17,6 +17,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -94,6 +95,17 @@ class SplitModel:
         """How many samples of such a batch the Body gives away in the run in which it gives away most."""
         return max((sum(share.samples for share in self._shares(run, batch)) for run in self._runs), default=0)
 
+    def foretell(self, batch: int) -> None:
+        """A batch of this size is about to begin. Shadows whose rows it begins with wake now."""
+        self._foretell(0, batch)
+
+    def _foretell(self, position: int, batch: int) -> None:
+        """The segment at this position comes next: its Shadows, where it has some, get their rows within a moment."""
+        border = self._segments[position].border
+        if (run := (border.begin, border.end)) in self._runs:
+            for share in self._shares(run, batch):
+                share.partner.foretell()
+
     def _shares(self, run: tuple[int, int], batch: int) -> list[Share]:
         """Who computes what in this run besides the Body, which has the first rows."""
         able = [partner for partner in self.partners if partner.computes(run)]
@@ -120,7 +132,7 @@ class SplitModel:
         program = self._model.program
         values = dict(zip(program.inputs, inputs, strict=True))
         with torch.inference_mode():
-            for segment in self._segments:
+            for position, segment in enumerate(self._segments, 1):
                 border = segment.border
                 run = (border.begin, border.end)
                 given = [values[name] for name in border.reads]
@@ -131,7 +143,8 @@ class SplitModel:
                     made = self._together(segment, given, given_away, budget_s)
                     ends_s[run] = time.monotonic()
                 else:
-                    made = segment.run(batch, given)
+                    more = position < len(self._segments)
+                    made = segment.run(batch, given, partial(self._foretell, position, batch) if more else None)
                 values |= zip(border.makes, made, strict=True)
                 del given, made
         done_s = time.monotonic()
