@@ -83,12 +83,14 @@ def measure(worker: Worker, grid: Grid, kept: Kept, *, runs: tuple[int, int], en
     """Measure what is missing until all is there or until `end_s` of the monotonic clock. `runs`: fewest and most of a cell."""
     missing = kept.missing(grid)
     whole, begun_s, last_s = len(missing), time.monotonic(), 0.0
+    # A cell takes as long as its batch is large and its share of a core small.
+    costs = [batch / cores_of(memory_mb) for (memory_mb, batch), _ in missing]
     for number, (cell, again) in enumerate(missing):
         now_s = time.monotonic()
         if now_s >= end_s:
             return
         if now_s - last_s > SAY_EVERY_S:
-            left_s = (now_s - begun_s) / number * (whole - number) if number else 0.0
+            left_s = (now_s - begun_s) * sum(costs[number:]) / sum(costs[:number]) if number else 0.0
             say(f"{whole - number} cells to measure" + (f", about {left_s / 60:.0f} min" if number else ""))
             last_s = now_s
         kept.add(cell, worker.times(cell, *runs), again=again)
