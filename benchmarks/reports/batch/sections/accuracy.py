@@ -116,7 +116,8 @@ def _claims(figure: str, found: Found) -> Iterable[Claim]:
         f"{where}, with the service times that were measured",
         f"The model's error is {said}.",
         f"With the exact distribution and all measured times, the worst {of} is {worst['measured']:.1%} off, on average "
-        f"{means['measured']:.1%}.",
+        f"{means['measured']:.1%}. What happened is drawn from these same times: "
+        "this tests the mathematics, not the machine.",
         holds=worst["measured"] < goal,
         why="The run is too short for bursts of minutes." if figure == "fig12" else "The MAP fitted to an hour is not the hour.",
     )
