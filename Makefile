@@ -6,7 +6,7 @@ BIN := .venv/bin
 TORCH_CPU_INDEX ?= https://download.pytorch.org/whl/cpu
 export TORCH TORCH_CPU_INDEX
 
-.PHONY: run test test-again test-slow check format bench figures templates constraints clean venv bench-shadow demo-burst
+.PHONY: run test test-again test-slow check format bench figures templates constraints clean venv bench-shadow demo-burst report-batch
 
 run: venv  ## start Gnomon, deploy stack.yml, classify a photograph; ONCE=1 ends after the answer
 	@$(BIN)/gnomon run --port $(PORT) $(if $(ONCE),--once)
@@ -38,6 +38,9 @@ demo-burst: venv  ## a burst carried by Shadows, beside od and k-lv: a table, an
 
 bench-shadow: venv  ## measure Body and Shadow, on a quiet machine; writes benchmarks/results/shadow_*.json
 	@$(BIN)/python -m benchmarks.shadow
+
+report-batch: venv  ## BATCH's figures made again, beside what the paper says: a page in .cache/reports/batch; goes on where it was
+	@$(BIN)/python -m benchmarks.reports.batch
 
 figures: venv  ## every measured figure with its goal, those not met first
 	@$(BIN)/python -m benchmarks.figures
