@@ -4,8 +4,9 @@ Every plan is made anew from everything, and says the same as long as it has not
 lost, sent twice or begun by a process that has died does no harm. A plan's numbers are absolute, never "one more".
 
     an instance waits, no spare pod ▶ raise the number ▶ a gated pod appears ▶ claim it: node, ungated ▶ healthy ▶ let it serve
-    an instance is to go ▶ make its pod unready and cheap ▶ lower the number, as far as nobody else would go
-    another version waits ▶ release what serves from the ReplicaSet ▶ change the template ▶ each goes when its instance does
+    an instance is to go ▶ make its pod unready and cheap ▶ release it ▶ remove it by its uid; a spare comes for it
+    nobody waits for a spare ▶ lower the number: a spare is gated, and so the first to go
+    another version waits ▶ release what serves ▶ change the template ▶ each goes when its instance does
 """
 
 from __future__ import annotations
@@ -34,14 +35,13 @@ class Wanted:
     `version` is the one that instances are wanted of, `waiting` those without a pod, in their order; `kept` are the pods of the
     others by name, with the cores that they are to have, None where the deployment says that. Every other pod is to go, but
     while `adopting` those that an earlier process claimed may be given to instances that are asked for again, unless they are
-    `going`. `stuck` are pods that have been about to go for too long.
+    `going`.
     """
 
     version: int
     waiting: tuple[Waiting, ...] = ()
     kept: Mapping[str, int | None] = field(default_factory=dict)
     going: frozenset[str] = frozenset()
-    stuck: frozenset[str] = frozenset()
     adopting: bool = False
 
 
@@ -114,10 +114,14 @@ def plan(deployed: DeployedFunction | None, pods: Iterable[PodFacts], wanted: Wa
     if deployed is None:
         return (*steps, Deploy(len(wanted.waiting))) if wanted.waiting else tuple(steps)
     mine = counted(pods)
+    # What the ReplicaSet's controller knows of pods may be older than what we do. While it has as many as it should, by our own
+    # view, it knows of every release: it would have made a spare for each that it knows of, and removed what is too many.
+    balanced = len(mine) == deployed.replicas
     steps += _of_kept(pods, wanted)
     if wanted.waiting and deployed.template_version != wanted.version:
         serving = [pod for pod in mine if pod.name in wanted.kept]
-        return (*steps, *(Release(pod, deployed.uid) for pod in serving)) if serving else (*steps, Deploy(len(wanted.waiting)))
+        change = [Release(pod, deployed.uid) for pod in serving] or [Deploy(len(wanted.waiting))]
+        return (*steps, *(change if balanced else ()))
     others = [pod for pod in mine if pod.name not in wanted.kept]
     staying = [pod for pod in others if pod.name not in wanted.going and pod.deletion_cost != VICTIM_COST]
     spares = [pod for pod in staying if pod.version == wanted.version]
@@ -129,16 +133,25 @@ def plan(deployed: DeployedFunction | None, pods: Iterable[PodFacts], wanted: Wa
     claimed = {claim.pod.name for claim in claims}
     missing = len(wanted.waiting) - len(claims)
     if missing > 0:
-        _scale(steps, deployed, len(mine) + missing)
-        return tuple(steps)
+        # The number is only raised here: whom a lower one would cost is not known while anything is under way.
+        raised = max(deployed.replicas, len(mine) + missing)
+        return (*steps, Scale(raised)) if raised != deployed.replicas else tuple(steps)
     left = [pod for pod in others if pod.name not in claimed]
     surplus = [pod for pod in left if pod.instance is None or not wanted.adopting or pod not in staying]
-    steps += [Retire(pod) for pod in surplus if pod.instance is not None and (pod.serving or pod.deletion_cost != VICTIM_COST)]
-    steps += [Release(pod, deployed.uid) for pod in surplus if pod.name in wanted.stuck]
-    # Those that are being claimed are seen as spares still: nobody may go in a tie with them.
-    number = removable(mine, {pod.name for pod in surplus})
-    if number:
-        _scale(steps, deployed, len(mine) - number)
+    for pod in surplus:
+        if pod.instance is not None:
+            retired = pod.deletion_cost == VICTIM_COST and not pod.serving
+            if not retired:
+                steps.append(Retire(pod))
+            elif balanced:
+                steps.append(Release(pod, deployed.uid))
+    # Only a spare has its place in the order of removal from the beginning; it is certainly the first where all others are ready,
+    # and the Deployment says so.
+    spare = {pod.name for pod in surplus if pod.instance is None}
+    number = removable(mine, spare)
+    certain = balanced and all(pod.ready for pod in mine if pod.name not in spare) and deployed.available == len(mine) - len(spare)
+    if number and certain and not any(isinstance(step, Release) for step in steps):
+        steps.append(Scale(len(mine) - number))
     return tuple(steps)
 
 
@@ -166,8 +179,3 @@ def _claims(spares: list[PodFacts], waiting: Iterable[Waiting]) -> list[Claim]:
             left.remove(found)
             claims.append(Claim(found, one))
     return claims
-
-
-def _scale(steps: list[Step], deployed: DeployedFunction, replicas: int) -> None:
-    if deployed.replicas != replicas:
-        steps.append(Scale(replicas))

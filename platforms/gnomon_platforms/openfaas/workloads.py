@@ -31,8 +31,6 @@ from gnomon_platforms.openfaas.steps import Steps
 if TYPE_CHECKING:
     import aiohttp
 
-STUCK_S = 30.0
-"""How long a pod waits for those that a ReplicaSet would take before it, until it is released instead."""
 LOOK_AGAIN_S = 5.0
 REFUSED = range(400, 500)
 
@@ -65,8 +63,8 @@ class Workload:
         self._steps, self._around = steps, around
         self._spec: FunctionSpec | None = None
         self._version = 0
-        self._going: dict[str, float] = {}
-        """Pods that are to go, by name, and since when."""
+        self._going: set[str] = set()
+        """Pods that are to go, by name."""
         self._token: str | None = None
         self._look = asyncio.Event()
         self._connecting: set[asyncio.Task[None]] = set()
@@ -91,7 +89,7 @@ class Workload:
         """An instance has ended; its pod, if there still is one, is to go."""
         self.lives.pop(life.instance.id, None)
         if life.pod is not None:
-            self._going.setdefault(life.pod.name, self._around.clock.now_s())
+            self._going.add(life.pod.name)
         self.look()
 
     def look(self) -> None:
@@ -189,20 +187,17 @@ class Workload:
             self._too_late()
 
     def _plan(self) -> Sequence[Step]:
-        now_s = self._around.clock.now_s()
         pods = tuple(self._around.pods(self.key))
         owners = {pod.instance: pod.name for pod in pods if pod.instance is not None and not pod.ending}
         living = [life for life in self.lives.values() if life.living]
         kept = {owners[life.instance.id]: life.sized_cores for life in living if life.instance.id in owners}
-        since = {pod.name: self._going.get(pod.name, now_s) for pod in pods if pod.name in self._going or self._stopping(pod)}
-        going = self._going = since
-        stuck = frozenset(name for name, since_s in going.items() if now_s - since_s > STUCK_S)
+        going = self._going = {pod.name for pod in pods if pod.name in self._going or self._stopping(pod)}
         waiting = tuple(
             Waiting(life.instance.id, life.instance.node)
             for life in living
             if life.instance.id not in owners and life.pod is None
         )
-        wanted = Wanted(self._version, waiting, kept, frozenset(going), stuck, adopting=self._around.adopting())
+        wanted = Wanted(self._version, waiting, kept, frozenset(going), adopting=self._around.adopting())
         return plan(self._around.deployed(self.key), pods, wanted)
 
     def _stopping(self, pod: PodFacts) -> bool:

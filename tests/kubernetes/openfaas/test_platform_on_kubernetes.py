@@ -68,6 +68,16 @@ class TestOpenFaasPlatform(PlatformContract):
         assert pod.spec.node_name == "node-a"
         assert pod.spec.containers[0].resources.limits == {"memory": "64Mi"}
 
+    async def test_the_victim_that_was_meant_goes_and_the_others_stay(self, started: Started) -> None:
+        platform, told = started
+        made = [await platform.create(instance_of(deployment())) for _ in range(3)]
+        channels = {instance.id: await told.channel(instance.id) for instance in made}
+        await platform.destroy(made[1].id)
+        assert await told.reason(made[1].id) == "stopped"
+        for instance in (made[0], made[2]):
+            assert answers(await send(channels[instance.id], request_frame(b"still"))) == [(200, b"still")]
+        assert set(told.gone) == {made[1].id}
+
     async def test_another_version_serves_beside_the_old_one_until_that_is_destroyed(self, started: Started) -> None:
         platform, told = started
         old = await platform.create(instance_of(deployment(), version=1))

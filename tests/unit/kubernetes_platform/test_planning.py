@@ -32,8 +32,8 @@ SPEC = read_deployment({"service": "figlet", "image": "figlet:1"})
 SPARE = replace(pod_facts({"metadata": {"name": "p", "uid": "u"}}), function="figlet", version=1, gated=True)
 
 
-def deployed(replicas: int, version: int = 1) -> DeployedFunction:
-    return DeployedFunction(SPEC, "uid-d", "1", 1, 1, version, version, 0.0, replicas, 0, ours=True)
+def deployed(replicas: int, version: int = 1, available: int = 0) -> DeployedFunction:
+    return DeployedFunction(SPEC, "uid-d", "1", 1, 1, version, version, 0.0, replicas, available, ours=True)
 
 
 def spare(name: str) -> PodFacts:
@@ -74,34 +74,37 @@ def test_healthy_pods_that_are_kept_serve_and_get_their_cores() -> None:
     assert plan(deployed(1), [pod], Wanted(1, (), {"p1": 2})) == (Resize(pod, 2),)
 
 
-def test_a_victim_is_retired_and_then_the_number_lowered() -> None:
-    pods = [running("p1", "a"), running("p2", "b")]
-    assert plan(deployed(2), pods, Wanted(1, (), {"p1": 1})) == (Retire(pods[1]),)
-    pods[1] = replace(pods[1], serving=False, ready=False, deletion_cost=VICTIM_COST)
-    assert plan(deployed(2), pods, Wanted(1, (), {"p1": 1})) == (Scale(1),)
-    assert plan(deployed(1), pods, Wanted(1, (), {"p1": 1})) == ()
+def test_a_victim_is_retired_then_released_then_removed_and_its_spare_goes() -> None:
+    kept, victim = running("p1", "a"), running("p2", "b")
+    wanted = Wanted(1, (), {"p1": 1})
+    assert plan(deployed(2), [kept, victim], wanted) == (Retire(victim),)
+    victim = replace(victim, serving=False, deletion_cost=VICTIM_COST)
+    assert plan(deployed(2), [kept, victim], wanted) == (Release(victim, "uid-d"),)
+    victim = replace(victim, released=True)
+    # The number stays until the ReplicaSet has noticed, and has made a spare: only then is it certain whom it would remove.
+    assert plan(deployed(2), [kept, victim], wanted) == (Remove(victim),)
+    assert plan(deployed(2), [kept, replace(victim, ending=True)], wanted) == ()
+    assert plan(deployed(2, available=1), [kept, spare("p3")], wanted) == (Scale(1),)
+    assert plan(deployed(1), [kept], wanted) == ()
 
 
-def test_a_victim_waits_for_a_pod_that_would_go_before_it_unless_it_is_stuck() -> None:
-    starting = replace(running("p2", "b"), phase="Pending", healthy=False, ready=False, serving=False)
-    victim = running("p1", "a", serving=False, ready=False, deletion_cost=VICTIM_COST)
-    wanted = Wanted(1, (), {"p2": 1})
-    assert plan(deployed(2), [victim, starting], wanted) == ()
-    assert plan(deployed(2), [victim, starting], replace(wanted, stuck=frozenset({"p1"}))) == (Release(victim, "uid-d"),)
-    # Released, it is removed by name, and the spare that the ReplicaSet made for it goes first.
-    released = replace(victim, released=True)
-    assert set(plan(deployed(2), [released, starting, spare("p3")], wanted)) == {Remove(released), Scale(1)}
+def test_a_spare_stays_while_the_replica_set_might_take_another_for_it() -> None:
+    # What it knows may be from before the claim, when both were spares.
+    starting = replace(running("p2", "b"), node=None, phase="Pending", healthy=False, ready=False, serving=False, cores=0.0)
+    assert plan(deployed(2), [starting, spare("p3")], Wanted(1, (), {"p2": 1})) == ()
 
 
 def test_spares_that_nobody_waits_for_go_and_burden_no_node() -> None:
-    assert plan(deployed(2), [running("p1", "a"), spare("p2")], Wanted(1, (), {"p1": 1})) == (Scale(1),)
+    assert plan(deployed(2, available=1), [running("p1", "a"), spare("p2")], Wanted(1, (), {"p1": 1})) == (Scale(1),)
 
 
 def test_another_version_releases_what_serves_before_the_template_changes() -> None:
     old = running("p1", "a")
     wanted = Wanted(2, waiting("b"), {"p1": 1})
     assert plan(deployed(1), [old], wanted) == (Release(old, "uid-d"),)
-    assert plan(deployed(1), [replace(old, released=True)], wanted) == (Deploy(1),)
+    # The ReplicaSet may not know of it yet, and would count it among those of the old template; its spare tells that it does.
+    assert plan(deployed(1), [replace(old, released=True)], wanted) == ()
+    assert plan(deployed(1), [replace(old, released=True), spare("p2")], wanted) == (Deploy(1),)
     # It serves on until its instance is destroyed.
     assert plan(deployed(1, 2), [replace(old, released=True), replace(spare("p2"), version=2)], wanted) == (
         Claim(replace(spare("p2"), version=2), wanted.waiting[0]),
@@ -133,34 +136,45 @@ class SmallCluster:
     def __init__(self, chance: random.Random) -> None:
         self.chance = chance
         self.pods: dict[str, PodFacts] = {}
+        self.known: dict[str, PodFacts] = {}
+        """What the ReplicaSet's controller knows of pods. It waits only for news of what it did itself."""
         self.deployed: DeployedFunction | None = None
         self.numbers = itertools.count()
         self.removed: list[PodFacts] = []
 
     def mine(self) -> list[PodFacts]:
         assert self.deployed is not None
-        return [pod for pod in counted(self.pods.values()) if pod.version == self.deployed.template_version]
+        return [pod for pod in counted(self.known.values()) if pod.version == self.deployed.template_version]
 
     def tick(self) -> None:
-        self.chance.choice([self.replica_set, self.schedule, self.start, self.probe, self.finish])()
+        self.chance.choice([self.replica_set, self.observe, self.schedule, self.start, self.probe, self.finish])()
+
+    def observe(self) -> None:
+        """The ReplicaSet's controller hears of what has happened."""
+        self.known = dict(self.pods)
+        if self.deployed is not None:
+            self.deployed = replace(self.deployed, available=sum(pod.ready for pod in self.mine()))
 
     def replica_set(self) -> None:
         if self.deployed is None:
             return
         mine = self.mine()
-        for pod in counted(self.pods.values()):
+        for pod in counted(self.known.values()):
             if pod.version != self.deployed.template_version:
                 self.take(pod)  # a rolling update without a bound
         if len(mine) < self.deployed.replicas:
             name = f"p{next(self.numbers)}"
             self.pods[name] = replace(spare(name), version=self.deployed.template_version, uid=name)
+            self.observe()
         elif len(mine) > self.deployed.replicas:
             self.chance.shuffle(mine)
             self.take(min(mine, key=rank))
 
     def take(self, pod: PodFacts) -> None:
-        self.removed.append(pod)
-        self.pods[pod.name] = replace(pod, ending=True)
+        if pod.name in self.pods:
+            self.removed.append(self.pods[pod.name])
+            self.pods[pod.name] = replace(self.pods[pod.name], ending=True)
+        self.observe()
 
     def change(self, among: Iterable[PodFacts], **fields: object) -> None:
         some = list(among)
