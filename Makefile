@@ -6,7 +6,7 @@ BIN := .venv/bin
 TORCH_CPU_INDEX ?= https://download.pytorch.org/whl/cpu
 export TORCH TORCH_CPU_INDEX
 
-.PHONY: run test test-again test-slow check format bench figures templates constraints clean venv bench-shadow demo-burst report-batch
+.PHONY: run test test-again test-slow test-kubernetes cluster cluster-down cluster-build check format bench figures templates constraints clean venv bench-shadow demo-burst report-batch
 
 run: venv  ## start Gnomon, deploy stack.yml, classify a photograph; ONCE=1 ends after the answer
 	@$(BIN)/gnomon run --port $(PORT) $(if $(ONCE),--once)
@@ -19,13 +19,25 @@ check: venv  ## format, lint, types, import contracts, unit and property tests
 	@$(BIN)/python -m pytest -q tests/unit tests/properties --timeout 60
 
 test: venv  ## every test that one machine can run
-	@$(BIN)/python -m pytest -q tests
+	@$(BIN)/python -m pytest -q tests --ignore=tests/kubernetes
 
 test-again: venv  ## those that failed the last time
-	@$(BIN)/python -m pytest -q tests --last-failed --last-failed-no-failures all
+	@$(BIN)/python -m pytest -q tests --ignore=tests/kubernetes --last-failed --last-failed-no-failures all
 
 test-slow: venv  ## those that take more than ten seconds each: every benchmark of Body and Shadow, briefly
 	@$(BIN)/python -m pytest -q tests -m slow
+
+test-kubernetes: venv  ## tests on a real Kubernetes: one booted here, or the one that KUBECONFIG names
+	@$(BIN)/python -m deploy.test_cluster run -- $(BIN)/python -m pytest -q tests/kubernetes --timeout 300
+
+cluster: venv  ## boot a real Kubernetes with Knative here, as root; prints its KUBECONFIG
+	@$(BIN)/python -m deploy.test_cluster up
+
+cluster-down: venv  ## end it, and say so if anything stays behind
+	@$(BIN)/python -m deploy.test_cluster down
+
+cluster-build: venv  ## compile it only
+	@$(BIN)/python -m deploy.test_cluster build
 
 format: venv
 	@$(BIN)/ruff check --quiet --fix-only . && $(BIN)/ruff format --quiet .
