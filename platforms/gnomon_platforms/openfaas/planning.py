@@ -120,7 +120,8 @@ def plan(deployed: DeployedFunction | None, pods: Iterable[PodFacts], wanted: Wa
     steps += _of_kept(pods, wanted)
     if wanted.waiting and deployed.template_version != wanted.version:
         serving = [pod for pod in mine if pod.name in wanted.kept]
-        change = [Release(pod, deployed.uid) for pod in serving] or [Deploy(len(wanted.waiting))]
+        change: list[Step] = [Release(pod, deployed.uid) for pod in serving]
+        change = change or [Deploy(len(wanted.waiting))]
         return (*steps, *(change if balanced else ()))
     others = [pod for pod in mine if pod.name not in wanted.kept]
     staying = [pod for pod in others if pod.name not in wanted.going and pod.deletion_cost != VICTIM_COST]
@@ -149,8 +150,8 @@ def plan(deployed: DeployedFunction | None, pods: Iterable[PodFacts], wanted: Wa
     # and the Deployment says so.
     spare = {pod.name for pod in surplus if pod.instance is None}
     number = removable(mine, spare)
-    certain = balanced and all(pod.ready for pod in mine if pod.name not in spare) and deployed.available == len(mine) - len(spare)
-    if number and certain and not any(isinstance(step, Release) for step in steps):
+    others_ready = all(pod.ready for pod in mine if pod.name not in spare) and deployed.available == len(mine) - len(spare)
+    if number and balanced and others_ready and not any(isinstance(step, Release) for step in steps):
         steps.append(Scale(len(mine) - number))
     return tuple(steps)
 
