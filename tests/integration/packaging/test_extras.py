@@ -40,11 +40,13 @@ PARTS = {
     ),
     "gateway": (
         ["gnomon_gateway", "gnomon_platforms", "gnomon_autoscaler", "gnomon_cli"],
-        # AWS Lambda needs boto3, and says so.
-        ["gnomon_platforms.aws_lambda", "gnomon_cli.lambda_profile"],
+        # AWS Lambda needs boto3 and Kubernetes its client, and they say so.
+        ["gnomon_platforms.aws_lambda", "gnomon_platforms.kubernetes", "gnomon_platforms.openfaas", "gnomon_cli.lambda_profile"],
     ),
     "lambda": (["gnomon_platforms.aws_lambda"], []),
-    "replay": (["gnomon_simulator"], ["gnomon_simulator.buffer", "gnomon_simulator.markov"]),  # these need the planner's
+    "kubernetes": (["gnomon_platforms.kubernetes", "gnomon_platforms.openfaas"], []),
+    # Those left out need the planner's.
+    "replay": (["gnomon_simulator"], ["gnomon_simulator.buffer", "gnomon_simulator.held", "gnomon_simulator.markov"]),
     "planner": (["gnomon_planner", "gnomon_autoscaler"], []),
     "body": (["gnomon_runtime"], []),
 }
