@@ -109,7 +109,7 @@ def test_a_shadow_needs_a_body_that_serves_and_room_on_its_node() -> None:
 
 
 def test_two_shadows_share_a_batch_with_their_body() -> None:
-    """Three samples, one each, in 0.5 s: what one sample takes. With one Shadow two of them do, and the third comes after them."""
+    """Three samples, one each, in 0.5 s: what one sample takes. With one Shadow two of them do, the third comes after."""
     one = Pair(1, (0, 1), (0, 1, 1, 2))
     two = {0.5: (CreateShadow("f-1", one), CreateShadow("f-1", replace(one, split=(0, 0, 1, 1))))}
     batches = [2.0, 2.1, 2.1, 2.1]
