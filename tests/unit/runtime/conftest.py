@@ -25,6 +25,12 @@ def make(tmp_path: Path) -> Iterator[Make]:
             (folder / name).write_text(textwrap.dedent(text))
         return load_application(Launch("handler", "echo", "echo-1", 2, 8, environment, {"folder": str(folder)}))
 
+    forget_handlers()
     yield build
+    forget_handlers()
+
+
+def forget_handlers() -> None:
+    """A process has one handler for its life; this one has had others, also those of tests in other folders."""
     for name in [name for name in sys.modules if name == "function" or name.startswith("function.")]:
         del sys.modules[name]
