@@ -13,12 +13,14 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Protocol, TypeAlias
+from typing import Protocol, TypeAlias, TypeGuard
 
 from gnomon_core.scaling import Observation, StateValue
 
 Memory: TypeAlias = Mapping[str, StateValue]
 
+TOLERANCE_S = 1e-6
+"""Sums of ticks fall short of a period by less than this."""
 ROUNDING = 1e-9
 """What binary fractions add: 3 × 0.7 / 0.7 is 2.9999999999999996 or 3.0000000000000004 and must count as 3."""
 
@@ -73,6 +75,11 @@ def moment(memory: Memory, key: str) -> float | None:
     """A time that the memory holds, None if it holds none."""
     value = memory.get(key)
     return float(value) if isinstance(value, int | float) else None
+
+
+def goes_on(since_s: float | None, period_s: float, now_s: float) -> TypeGuard[float]:
+    """Whether a period that began then has not ended. None goes on that never began, or that begins later than now."""
+    return since_s is not None and 0.0 <= now_s - since_s < period_s - TOLERANCE_S
 
 
 def count_in(memory: Memory, key: str) -> int | None:

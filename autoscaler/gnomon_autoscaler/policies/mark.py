@@ -19,7 +19,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from gnomon_autoscaler.by_count import ByCount
-from gnomon_autoscaler.counting import Memory, Wish, count_in, moment
+from gnomon_autoscaler.counting import TOLERANCE_S, Memory, Wish, count_in, goes_on, moment
 from gnomon_autoscaler.policies.capacity import Capacity, capacity
 from gnomon_autoscaler.policies.rates import Rate
 from gnomon_autoscaler.wrappers import standard
@@ -28,7 +28,6 @@ from gnomon_core.scaling import Decision, Observation, PolicyState
 PERIOD_S = 60.0
 SURGE_S = 5.0
 WINDOW_S = 120.0
-_TOLERANCE_S = 1e-6
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,12 +41,12 @@ class Predicting:
 
     def wish(self, seen: Observation, memory: Memory) -> Wish:
         count, planned_at_s = count_in(memory, "count"), moment(memory, "planned_at_s")
-        if count is not None and planned_at_s is not None and 0.0 <= seen.now_s - planned_at_s < PERIOD_S - _TOLERANCE_S:
+        if count is not None and goes_on(planned_at_s, PERIOD_S, seen.now_s):
             return Wish(count, f"{count} planned {seen.now_s - planned_at_s:.0f} s ago", memory)
         wish = Rate(self.name, WINDOW_S, 1.0 / seen.settings.alpha).wish(seen, {})
         # What it took over stays until two minutes have been seen: a short history foresees little, one of no length nothing.
         floor = count_in(memory, "floor") if memory else len(seen.live)
-        if floor is not None and len(seen.history.arrivals) * seen.history.bin_s < WINDOW_S - _TOLERANCE_S:
+        if floor is not None and len(seen.history.arrivals) * seen.history.bin_s < WINDOW_S - TOLERANCE_S:
             if wish.count < floor:
                 wish = Wish(floor, f"{wish.reason}; {floor} until there are {WINDOW_S:g} s")
         else:

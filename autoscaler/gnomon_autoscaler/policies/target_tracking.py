@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from gnomon_autoscaler.counting import Memory, Wish, count_in, moment, whole
+from gnomon_autoscaler.counting import Memory, Wish, count_in, goes_on, moment, whole
 from gnomon_autoscaler.policies.capacity import capacity
 from gnomon_core.scaling import Observation
 
@@ -26,7 +26,6 @@ BELOW = 15
 SLACK = 0.9
 """Between this share of the target and the target nothing happens."""
 SAFETY = 0.5
-_TOLERANCE_S = 1e-6
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +76,7 @@ class TargetTracking:
 
     def wish(self, seen: Observation, memory: Memory) -> Wish:
         kept = _Kept.of(seen, memory)
-        if kept.minute_at_s is not None and 0.0 <= seen.now_s - kept.minute_at_s < MINUTE_S - _TOLERANCE_S:
+        if goes_on(kept.minute_at_s, MINUTE_S, seen.now_s):
             return kept.wish("within the minute")
         target = _target(seen)
         if target is None:

@@ -12,7 +12,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from gnomon_autoscaler.counting import ROUNDING, Memory, Wish, count_in, moment
+from gnomon_autoscaler.counting import ROUNDING, Memory, Wish, count_in, goes_on, moment
 from gnomon_autoscaler.policies.asyfunc.knowledge import Knowledge, Known
 from gnomon_autoscaler.policies.asyfunc.model_level import configurations, from_nothing, many, scale_in, scale_out
 from gnomon_autoscaler.policies.asyfunc.options import Options
@@ -23,9 +23,6 @@ from gnomon_autoscaler.room import Room
 from gnomon_core.fleet import Instance
 from gnomon_core.pairs import together
 from gnomon_core.scaling import Observation
-
-TOLERANCE_S = 1e-6
-"""Sums of ticks fall short of the period by less than this."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,10 +44,8 @@ class Bodies:
 
     def wish(self, seen: Observation, memory: Memory) -> Wish:
         decided_at_s, count = moment(memory, "decided_at_s"), count_in(memory, "count")
-        if decided_at_s is not None and count is not None:
-            left_s = decided_at_s + self.options.period_s - seen.now_s
-            if TOLERANCE_S < left_s <= self.options.period_s:
-                return Wish(count, f"{count} for this period", memory)
+        if count is not None and goes_on(decided_at_s, self.options.period_s, seen.now_s):
+            return Wish(count, f"{count} for this period", memory)
         known = self.known.of(seen)
         if known is None:
             wish = Rate(self.name, self.options.period_s).wish(seen, {})

@@ -8,8 +8,8 @@ the list of actions: they are what cannot wait, and a Body that is refused must 
 from __future__ import annotations
 
 from gnomon_autoscaler.by_count import towards
-from gnomon_autoscaler.counting import Memory, inner, moment
-from gnomon_autoscaler.policies.asyfunc.bodies import TOLERANCE_S, Bodies, body_memory_bytes, mean_rps, sustained_rps
+from gnomon_autoscaler.counting import Memory, goes_on, inner, moment
+from gnomon_autoscaler.policies.asyfunc.bodies import Bodies, body_memory_bytes, mean_rps, sustained_rps
 from gnomon_autoscaler.policies.asyfunc.growth import Grown, as_they_were, given_back, grown_after, grown_in
 from gnomon_autoscaler.policies.asyfunc.knowledge import Knowledge, Known
 from gnomon_autoscaler.policies.asyfunc.layer_level import LayerLevel, Tick
@@ -107,7 +107,7 @@ class AsyFunc:
         if self.options.adaptive:
             return ()
         planned_at_s, last = moment(memory, "planned_at_s"), memory.get("plan")
-        if planned_at_s is not None and TOLERANCE_S < planned_at_s + self.options.period_s - seen.now_s <= self.options.period_s:
+        if goes_on(planned_at_s, self.options.period_s, seen.now_s):
             remembered |= {"planned_at_s": planned_at_s, "plan": last}
             return ()
         best = configurations(known, mean_rps(seen, self.options))[0]
