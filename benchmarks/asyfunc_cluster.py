@@ -15,18 +15,16 @@ the same command goes on from there.
 from __future__ import annotations
 
 import argparse
-import hashlib
 import json
 import multiprocessing
 import os
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import replace
-from functools import cache
 from pathlib import Path
-from typing import Any
 
 from benchmarks.cluster_cells import C_MAX, READINGS, Cell, Outcome, Row, measure, read_model
+from benchmarks.kept import Kept
 from benchmarks.pace import ROOT, pace_of, pace_parser, step
 from benchmarks.report import Figure, write
 from gnomon_core.errors import bad_request
@@ -37,7 +35,6 @@ USUAL = 0.05
 SWEPT = (0.1, 1.0, 10.0)
 OTHERS = ((1.0, "private"), (1.0, "shared"))
 HOUR_S, QUARTER_S, QUICK_S = 3600.0, 900.0, 120.0
-KEPT = ROOT / ".cache" / "benchmarks" / "asyfunc_cluster_cells.jsonl"
 SOURCES = ("core", "autoscaler", "simulator", "gateway-plugin", "benchmarks/cluster_cells.py")
 SIDE_BY_SIDE = ("asyfunc", "asyfunc- without layers", "asyfunc- without adaptive", "od", "lv", "k-lv", "opt")
 GB = 1e9
@@ -155,43 +152,21 @@ def run(asked: argparse.Namespace) -> None:
     pace = pace_of(asked)
     paths = profiles_in(asked.profiles, asked.models)
     cells = [cell for path in paths for cell in cells_of(path, quick=pace.quick, readings=True)]
-    kept = {} if asked.afresh or pace.quick else read_kept()
-    outcomes = [Outcome.from_json(cell, kept[cell.key]) for cell in cells if cell.key in kept]
+    kept = Kept("asyfunc_cluster", SOURCES)
+    if asked.afresh or pace.quick:
+        kept.forget()
+    found = {cell: kept.get(cell.key) for cell in cells}
+    outcomes = [Outcome.from_json(cell, result) for cell, result in found.items() if result is not None]
     if outcomes:
         step(f"{len(outcomes)} of {len(cells)} were simulated before")
     with ProcessPoolExecutor(asked.processes, mp_context=multiprocessing.get_context("spawn")) as pool:
-        for outcome in pool.map(measure, [cell for cell in cells if cell.key not in kept]):
+        for outcome in pool.map(measure, [cell for cell, result in found.items() if result is None]):
             outcomes.append(outcome)
             if not pace.quick:
-                keep(outcome)
+                kept.keep(outcome.cell.key, outcome.to_json())
             step(f"{outcome.model}: {outcome.cell.name} ({len(outcomes)} of {len(cells)})\n{table(outcome)}")
     figures = [figure for outcome in outcomes for figure in figures_of(outcome)] + conclusions(outcomes)
     write("asyfunc_cluster", figures, repeats=1, packages=("gnomon",), folder=pace.results)
-
-
-def read_kept() -> dict[str, Any]:
-    """What earlier runs of the same code have simulated, by the key of the cell."""
-    code = source_digest()
-    lines = KEPT.read_text(encoding="utf-8").splitlines() if KEPT.exists() else []
-    documents = [json.loads(line) for line in lines if line.endswith("}")]  # the last may be half written
-    return {document["key"]: document["outcome"] for document in documents if document["code"] == code}
-
-
-def keep(outcome: Outcome) -> None:
-    """Write an outcome down at once."""
-    KEPT.parent.mkdir(parents=True, exist_ok=True)
-    with KEPT.open("a", encoding="utf-8") as file:
-        file.write(json.dumps({"code": source_digest(), "key": outcome.cell.key, "outcome": outcome.to_json()}) + "\n")
-
-
-@cache
-def source_digest() -> str:
-    """Tells one version of everything that decides an outcome from another."""
-    digest = hashlib.sha256()
-    for folder in SOURCES:
-        for path in sorted((ROOT / folder).rglob("*.py")) or [ROOT / folder]:
-            digest.update(path.read_bytes())
-    return digest.hexdigest()[:16]
 
 
 def table(outcome: Outcome) -> str:
