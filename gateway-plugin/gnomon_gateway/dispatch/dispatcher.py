@@ -197,6 +197,7 @@ class Dispatcher(Sending):
         """
         self._counting.advance(now_s)
         self.policy = policy
+        self.workers.another_policy()
         self.queue.max_requests, self.queue.max_bytes = settings.queue_max_requests, settings.queue_max_bytes
         self._sizing.bound(settings.slo_s, sized_by)
         self.workers.size_again()

@@ -113,6 +113,8 @@ class Sending(Endings):
             request.state = DISPATCHED
             request.batch = batch
         self.workers.take(worker, batch)
+        if lane:
+            self.workers.left_some(worker, batch)
         effects.append(Send(batch))
         return True
 

@@ -21,15 +21,19 @@ Largest: TypeAlias = Callable[[int, int, Pair | None], int]
 class Worker:
     """One instance that can take batches, one at a time; at most `most` samples, and `slot.max_batch` where that is good.
 
+    `usual` is how many it gets while more wait than that: a policy may find smaller batches worth more (see `immediate`). Until
+    it has shown that, it is the largest batch.
+
     The order is AsyFunc's: by the largest batch it supports, ascending, and of equals the one with fewer cores, its Shadows'
     included.
     """
 
-    __slots__ = ("batch", "cores", "draining", "id", "most", "number", "order", "pair", "slot", "solo_slot")
+    __slots__ = ("batch", "cores", "draining", "id", "most", "number", "order", "pair", "slot", "solo_slot", "usual")
 
     order: tuple[int, int, int]
     slot: Slot
     solo_slot: Slot
+    usual: int
 
     def __init__(self, instance_id: str, number: int) -> None:
         self.id = instance_id
@@ -43,6 +47,7 @@ class Worker:
     def size(self, max_batch: int) -> None:
         """Take so many samples at once from now on. Not while it is among the idle, whose order depends on it."""
         pair = self.pair
+        self.usual = max_batch
         self.order = (max_batch, self.cores + (sum(pair.cores) if pair is not None else 0), self.number)
         self.slot = Slot(self.id, self.cores, max_batch, pair)
         self.solo_slot = Slot(self.id, self.cores, 1, pair)
@@ -71,12 +76,12 @@ class Workers:
     def capacity(self) -> Capacity:
         """What can be counted on for the requests that wait: everything but the draining instances."""
         if self._capacity is None:
-            slots = [worker.slot for worker in self.by_id.values() if not worker.draining]
-            smallest = min(slots, key=_power, default=None)
+            workers = [worker for worker in self.by_id.values() if not worker.draining]
+            smallest = min(workers, key=_power, default=None)
             self._capacity = Capacity(
-                instances=len(slots),
-                samples=sum([slot.max_batch for slot in slots]),
-                max_batch=smallest.max_batch if smallest else 1,
+                instances=len(workers),
+                samples=sum([worker.usual for worker in workers]),
+                batch=smallest.usual if smallest else 1,
                 cores=smallest.cores if smallest else 1,
                 pair=smallest.pair if smallest else None,
             )
@@ -124,6 +129,12 @@ class Workers:
         worker.pair = pair
         self._size(worker)
 
+    def another_policy(self) -> None:
+        """Nothing is known of the batches that are made from now on."""
+        for worker in self.by_id.values():
+            worker.usual = worker.slot.max_batch
+        self._capacity = None
+
     def size_again(self) -> None:
         """What is known about latency has changed: so may what is good for each."""
         for worker in self.by_id.values():
@@ -137,6 +148,12 @@ class Workers:
         worker.batch = batch
         self.busy += 1
         self.busy_cores += worker.cores
+
+    def left_some(self, worker: Worker, batch: Batch) -> None:
+        """More waited than this batch holds: so large are the batches that the policy makes."""
+        if worker.usual != batch.size:
+            worker.usual = batch.size
+            self._capacity = None
 
     def release(self, worker: Worker) -> None:
         """The worker's batch has ended."""
@@ -192,6 +209,6 @@ class Workers:
         self._changed()
 
 
-def _power(slot: Slot) -> tuple[int, int]:
+def _power(worker: Worker) -> tuple[int, int]:
     """By which the smallest instance is found: its cores, and those of its Shadows."""
-    return slot.cores, sum(slot.pair.cores) if slot.pair is not None else 0
+    return worker.cores, sum(worker.pair.cores) if worker.pair is not None else 0

@@ -1,7 +1,7 @@
 """Whether a request is let in, or refused before anything is spent on it.
 
 A request that arrives at a busy function waits for the first running batch to end, then for the rounds of batches before its own,
-then for its own. With instances that take *S* samples together, at most B each, and a batch of b taking t(b):
+then for its own. With instances that take *S* samples together, B each where more wait, and a batch of b taking t(b):
 
     finish = until the first is free + (ceil(n/S) − 1)·t(B) + t(min(B, n)),    n = samples waiting with this one
 
@@ -35,11 +35,13 @@ SPREADS = 4.0
 
 @dataclass(frozen=True, slots=True)
 class Capacity:
-    """What a fleet can take: `samples` over all `instances`; `max_batch`, `cores` and `pair` are those of the smallest."""
+    """What a fleet takes in one round while more waits: `samples` over all `instances`; `batch`, `cores` and `pair` are those of
+    the smallest. The batches are those that the scheduling policy makes, which may be smaller than the largest.
+    """
 
     instances: int
     samples: int
-    max_batch: int
+    batch: int
     cores: int
     pair: Pair | None = None
 
@@ -75,7 +77,7 @@ def refusal(request: Request, queue: FunctionQueue, fleet: Fleet, latency: Foret
     capacity = fleet.capacity()
     if not capacity.instances:
         return None  # it is held until the first instance is ready
-    full_s = latency.seconds(request.lane.variant, capacity.cores, capacity.max_batch, capacity.pair)
+    full_s = latency.seconds(request.lane.variant, capacity.cores, capacity.batch, capacity.pair)
     rounds = -(-(queue.samples + request.size) // capacity.samples)
     if full_s is None or MOST_MARGIN * (rounds + 1) * full_s <= budget_s:
         return None  # in time even if every batch were a full one: nearly always, and one look-up
@@ -94,7 +96,7 @@ def _judged(
         return _hopeless(f"The request takes about {alone_s * 1e3:.0f} ms, its deadline leaves {budget_s * 1e3:.0f} ms.")
     if fleet.any_idle and not queue.requests:
         return None
-    own_s = latency.seconds(variant, cores, min(capacity.max_batch, queue.samples + request.size), pair) or 0.0
+    own_s = latency.seconds(variant, cores, min(capacity.batch, queue.samples + request.size), pair) or 0.0
     margin = min(MOST_MARGIN, max(LEAST_MARGIN, 1 + SPREADS * latency.spread(variant, cores, pair)))
     finish_s = margin * (fleet.free_in_s(now_s) + before_s + own_s)
     if finish_s <= budget_s:
@@ -122,15 +124,15 @@ def would_be_late(request: Request, lane: Lane, capacity: Capacity, latency: Lat
     Even alone; or, where the others fill a whole batch without it, in a whole batch: a smaller one for its sake would cost the
     others more.
     """
-    crowded = not lane.solo and lane.samples - request.size >= capacity.max_batch
-    takes_s = latency.seconds(lane.variant, capacity.cores, capacity.max_batch if crowded else request.size, capacity.pair)
+    crowded = not lane.solo and lane.samples - request.size >= capacity.batch
+    takes_s = latency.seconds(lane.variant, capacity.cores, capacity.batch if crowded else request.size, capacity.pair)
     if takes_s is None or now_s + takes_s <= request.deadline_s:
         return None
     return Late.EVER if not crowded and takes_s > request.deadline_s - request.arrived_s else Late.NOW
 
 
 def _full(queue: FunctionQueue, capacity: Capacity, latency: LatencyModel, request: Request) -> GnomonError:
-    full_s = latency.seconds(request.lane.variant, capacity.cores, capacity.max_batch, capacity.pair) or 1.0
+    full_s = latency.seconds(request.lane.variant, capacity.cores, capacity.batch, capacity.pair) or 1.0
     return GnomonError(
         429,
         "queue_full",

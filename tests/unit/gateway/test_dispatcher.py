@@ -54,6 +54,31 @@ def test_batches_form_while_the_instance_is_busy_and_the_next_one_leaves_before_
     assert sent(dispatcher.finished("i0", 2, [200] * 4, 0.02)) == [others[4:]]
 
 
+def test_admission_counts_on_the_batches_that_the_policy_makes() -> None:
+    """An instance could take 8 and gets 2."""
+
+    class Pairs:
+        name = "pairs"
+
+        def next(self, queue: QueueView, fleet: FleetView, latency: LatencyModel, now_s: float) -> Sequence[ScheduleAction]:
+            del latency, now_s
+            return (Dispatch(fleet.idle[0].instance_id, tuple(queue.requests[:2])),) if fleet.idle and queue.samples else ()
+
+    dispatcher = make(Pairs(), max_batch=8)
+    for batch in range(1, 9):
+        for _ in range(4):
+            dispatcher.latency.observe("f", 1, batch, 0.02 * batch)
+    capacity = dispatcher.workers.capacity
+    assert (capacity().samples, capacity().batch) == (8, 8), "nothing is known about the policy"
+    dispatcher.arrive([request() for _ in range(5)], 0.0)
+    assert (capacity().samples, capacity().batch) == (2, 2), "three are left behind"
+    # Three wait, 40 ms until it is free, a round of 40 ms before its own: (40 + 40 + 40) · 1.25 = 150 ms.
+    assert errors(dispatcher.arrive([request(0.0, deadline_s=0.151)], 0.0)) == []
+    assert errors(dispatcher.arrive([request(0.0, deadline_s=0.149)], 0.0)) == ["overloaded"]
+    dispatcher.set_policy(Settings(), Immediate(), 0.0)
+    assert capacity().batch == 8, "another policy shows anew what it does"
+
+
 def test_what_arrives_together_leaves_together_each_kind_for_itself() -> None:
     dispatcher = make(instances=2)
     first, second, third = request(), request(), request()
