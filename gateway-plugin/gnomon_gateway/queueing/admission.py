@@ -35,8 +35,9 @@ SPREADS = 4.0
 
 @dataclass(frozen=True, slots=True)
 class Capacity:
-    """What a fleet takes in one round while more waits: `samples` over all `instances`; `batch`, `cores` and `pair` are those of
-    the smallest. The batches are those that the scheduling policy makes, which may be smaller than the largest.
+    """What a fleet takes in one round while more waits, in batches as the scheduling policy makes them.
+
+    That is `samples` over all `instances`; `batch`, `cores` and `pair` are those of the smallest.
     """
 
     instances: int
