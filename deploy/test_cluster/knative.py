@@ -64,6 +64,9 @@ def adapted(item: dict[str, Any]) -> dict[str, Any]:
     if item["kind"] == "ConfigMap" and name == "config-network":
         # There is no mesh between them, so pods are probed and reached by their own addresses.
         item.setdefault("data", {})["mesh-compatibility-mode"] = "disabled"
+    if item["kind"] == "ConfigMap" and name == "config-observability":
+        # By its count of waiting requests the activator tells other autoscalers than Knative's to scale from zero. Read at start.
+        item.setdefault("data", {})["metrics-protocol"] = "prometheus"
     return item
 
 
