@@ -198,6 +198,7 @@ class Runner:
     def _choose(self, settings: Settings) -> None:
         self._settings = settings
         self._failures, self._instead, self.overflow = 0, "", 0.0
+        self.windows.keep_at_least(settings.stable_window_s)
         try:
             self._policy = scaling_policy(settings.autoscaler, settings, self._policies)
         except Exception as error:  # noqa: BLE001 - a third party's maker may raise anything

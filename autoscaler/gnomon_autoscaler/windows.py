@@ -53,6 +53,12 @@ class LoadWindows:
         self._bins: deque[_Point] = deque(maxlen=self._keep)
         self._last: _Last | None = None
 
+    def keep_at_least(self, keep_s: float) -> None:
+        """Keep so many seconds from now on, if that is more than is kept already."""
+        bins = round(keep_s / self.bin_s)
+        if bins > self._keep:
+            self._keep, self._bins = bins, deque(self._bins, maxlen=bins)
+
     def record(self, now_s: float, counters: LoadCounters) -> None:
         """Take a sample. One that is not later than the last is ignored; counters that fell begin a new curve."""
         point = (float(counters.arrivals), float(counters.successes), counters.concurrency_s, counters.busy_core_s)

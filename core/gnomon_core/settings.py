@@ -52,7 +52,8 @@ class Settings:
     it is not set, equals the deadline. `max_wait_s` None leaves the wait to the scheduling policy. `cores` is the size of an instance,
     `memory_mb` that of one whose cores follow from its memory, on Lambda. `plan_cores` "any" lets plans choose another size.
     `alpha` … `ablation` are those of `asyfunc`, by the names of its paper; `burst_cores`, `promotion` and `max_shadows`
-    go beyond it.
+    go beyond it. `stable_window_s` … `zero_grace_s` are those of `kpa`, which Knative's annotations set: the panic window is a share
+    of the stable one.
     """
 
     model: str | None = None
@@ -83,6 +84,11 @@ class Settings:
     burst_cores: str = "shadow"
     promotion: bool = False
     max_shadows: int = 1
+    stable_window_s: float = 60.0
+    panic_share: float = 0.1
+    panic_threshold: float = 2.0
+    target_utilization: float = 0.7
+    zero_grace_s: float = 30.0
     scale: ScaleSettings = field(default_factory=ScaleSettings)
 
 

@@ -4,7 +4,7 @@ Two windows are averaged, 60 s (stable) and 6 s (panic), every 2 s. Each asks fo
 70 % of what the function's settings name: requests in the system (`gnomon/target-concurrency`) or requests per second
 (`gnomon/target-rps`). If the panic window asks for at least twice the ready instances, the function panics: for as long as that
 lasts and 60 s more the count only rises. Otherwise the stable window decides. One decision makes at most 1000 × and at least
-half of what there is (a `RateLimit` around this policy).
+half of what there is (a `RateLimit` around this policy). On Knative its annotations say other lengths, shares and thresholds.
 
 With `scale.min` 0, a function goes to zero when its stable window is empty and 30 s of grace have passed.
 """
@@ -16,13 +16,9 @@ from dataclasses import dataclass
 from gnomon_autoscaler.counting import Memory, Wish, count_in, in_system, moment, whole
 from gnomon_core.scaling import Observation, StateValue
 
-STABLE_S = 60.0
-PANIC_S = 6.0
-PANIC_THRESHOLD = 2.0
-TARGET_UTILIZATION = 0.7
+LEAST_PANIC_S = 1.0
 MAX_SCALE_UP_RATE = 1000.0
 MAX_SCALE_DOWN_RATE = 2.0
-SCALE_TO_ZERO_GRACE_S = 30.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +27,8 @@ class _Load:
     panic: float
     target: float
     unit: str
+    stable_s: float
+    panic_s: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,10 +44,10 @@ class Kpa:
         load = _load(seen)
         stable, panic = whole(load.stable / load.target), whole(load.panic / load.target)
         ready = max(1, len(seen.ready))
-        panicking_at_s = _panicking_at_s(panic >= PANIC_THRESHOLD * ready, seen.now_s, memory)
+        panicking_at_s = _panicking_at_s(panic >= seen.settings.panic_threshold * ready, seen, memory)
         if panicking_at_s is not None:
             return _in_panic(load, max(stable, panic), panicking_at_s, seen, memory)
-        said = f"{load.stable:.2f} {load.unit} in {STABLE_S:g} s / target {load.target:.2f} = {stable}"
+        said = f"{load.stable:.2f} {load.unit} in {load.stable_s:g} s / target {load.target:.2f} = {stable}"
         if stable == 0 and seen.live:
             return _to_zero(said, seen, memory)
         return Wish(stable, said)
@@ -57,25 +55,27 @@ class Kpa:
 
 def _load(seen: Observation) -> _Load:
     settings, history = seen.settings, seen.history
+    stable_s, share = settings.stable_window_s, settings.target_utilization
+    windows_s = stable_s, max(LEAST_PANIC_S, float(round(stable_s * settings.panic_share)))
     if settings.target_rps is not None:
-        stable, panic = (history.rate_rps(history.arrivals, window_s) for window_s in (STABLE_S, PANIC_S))
-        return _Load(stable, panic, settings.target_rps * TARGET_UTILIZATION, "rps")
-    stable, panic = (history.mean(history.concurrency, window_s) for window_s in (STABLE_S, PANIC_S))
-    return _Load(stable, panic, settings.target_concurrency * TARGET_UTILIZATION, "in the system")
+        stable, panic = (history.rate_rps(history.arrivals, window_s) for window_s in windows_s)
+        return _Load(stable, panic, settings.target_rps * share, "rps", *windows_s)
+    stable, panic = (history.mean(history.concurrency, window_s) for window_s in windows_s)
+    return _Load(stable, panic, settings.target_concurrency * share, "in the system", *windows_s)
 
 
-def _panicking_at_s(over: bool, now_s: float, memory: Memory) -> float | None:  # noqa: FBT001 - private, one caller
+def _panicking_at_s(over: bool, seen: Observation, memory: Memory) -> float | None:  # noqa: FBT001 - private, one caller
     """When the panic was last justified; None without panic."""
     if over:
-        return now_s
+        return seen.now_s
     at_s = moment(memory, "panicking_at_s")
-    return at_s if at_s is not None and now_s - at_s <= STABLE_S else None
+    return at_s if at_s is not None and seen.now_s - at_s <= seen.settings.stable_window_s else None
 
 
 def _in_panic(load: _Load, wanted: int, panicking_at_s: float, seen: Observation, memory: Memory) -> Wish:
     count = max(wanted, count_in(memory, "most") or 0)
     kept = "" if count == wanted else f"; panic never scales down from {count}"
-    said = f"panic: {load.panic:.2f} {load.unit} in {PANIC_S:g} s / target {load.target:.2f} = {wanted}"
+    said = f"panic: {load.panic:.2f} {load.unit} in {load.panic_s:g} s / target {load.target:.2f} = {wanted}"
     remembered: dict[str, StateValue] = {"panicking_at_s": panicking_at_s, "most": count}
     return Wish(count, f"{said} for {len(seen.ready)} ready{kept}", remembered)
 
@@ -86,7 +86,8 @@ def _to_zero(said: str, seen: Observation, memory: Memory) -> Wish:
     empty_at_s = moment(memory, "empty_at_s")
     if empty_at_s is None:
         empty_at_s = seen.now_s
-    empty_s = seen.now_s - empty_at_s
-    if empty_s >= SCALE_TO_ZERO_GRACE_S:
-        return Wish(0, f"{said}, and {empty_s:g} s of grace are over", {"empty_at_s": empty_at_s})
-    return Wish(1, f"{said}, 1 for {SCALE_TO_ZERO_GRACE_S:g} s of grace", {"empty_at_s": empty_at_s})
+    empty_s, grace_s = seen.now_s - empty_at_s, seen.settings.zero_grace_s
+    if empty_s >= grace_s:
+        over = f", and {empty_s:g} s of grace are over" if grace_s else ""
+        return Wish(0, said + over, {"empty_at_s": empty_at_s})
+    return Wish(1, f"{said}, 1 for {grace_s:g} s of grace", {"empty_at_s": empty_at_s})
