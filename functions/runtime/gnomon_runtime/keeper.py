@@ -1,9 +1,10 @@
 """What outlives a coordinator: the coordination sockets of the instances, and whoever starts the next one.
 
 Every Body that can have a Shadow and every empty container is born with one end of a socket pair; the keeper has the other end
-for as long as the instance lives. A coordinator gets duplicates. When it ends another is started at once, with a higher epoch,
-and is handed all of them again: no instance notices more than a new epoch. Instances never outlive the supervisor, so a counter
-in it is higher with every coordinator that any of them can meet.
+for as long as the instance lives; an instance of another container (a Body in its pod) comes with a socket of its own, which is
+kept until the owner says that it has gone. A coordinator gets duplicates. When it ends another is started at once, with a higher
+epoch, and is handed all of them again: no instance notices more than a new epoch. Where instances outlive a supervisor, the owner
+says from which epoch on the next one counts.
 
     to the coordinator     {"event": "epoch", "epoch"}      {"event": "instance", "id", "kind", "pid"} + [socket]
                            {"event": "gone", "id"}          {"event": "adopted"}: these were all
@@ -42,7 +43,7 @@ Said = Callable[[Mapping[str, Any], list[int]], None]
 
 @dataclass(slots=True)
 class Kept:
-    """An instance's coordination socket, ours. `pid` is None until it is born."""
+    """An instance's coordination socket, ours. `pid` is None until it is born, and 0 for one of another container."""
 
     id: str
     kind: str
@@ -113,6 +114,13 @@ class Keeper:
             kept.kind = "body"
             self._tell({"event": "promoted", "id": shadow})
 
+    def adopt(self, instance_id: str, kind: str, connection: socket.socket) -> None:
+        """An instance of another container has come, with a socket of its own. It takes the place of an earlier one of its id."""
+        self.gone(instance_id)
+        connection.setblocking(False)  # noqa: FBT003 - the signature is socket's
+        kept = self._kept[instance_id] = Kept(instance_id, kind, connection, pid=0)
+        self._announce(kept)
+
     # The coordinator's process
 
     @property
@@ -125,6 +133,7 @@ class Keeper:
             return
         self._command, self._environment = list(message["command"]), dict(message["environment"])
         self._platform = os.dup(descriptors[0])
+        self._epoch = int(message.get("after", 0))
         self._start()
 
     def replace(self, epoch: int) -> None:

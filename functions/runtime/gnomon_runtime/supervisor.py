@@ -7,9 +7,12 @@ inherits (`python -m gnomon_runtime.supervisor FD`), in JSON messages (gnomon_co
           {"do": "create", "id", "zygote", "join", "coordinated"}
                                                              + order, channel, log; `join` are control-group files
           {"do": "kill", "id", "signal"}   {"do": "retire", "id"}
-          {"do": "coordinator", "command", "environment"}    + its end of the owner's socket
+          {"do": "coordinator", "command", "environment", "after"}
+                                                             + its end of the owner's socket; the first one's epoch is after + 1
           {"do": "replace_coordinator", "epoch"}
           {"do": "promoted", "id"}                           a Shadow that has become a Body
+          {"do": "adopt", "id", "kind"}                      + the coordination socket of an instance of another container
+          {"do": "forget", "id"}                             it has gone
     out   {"event": "hello", "isolation"}   {"event": "warm", "zygote", …}   {"event": "zygote_gone", "zygote", "reason"}
           {"event": "born", "id", "pid"}    {"event": "gone", "id", "status", "cpu_s", "reason"}
           {"event": "coordinator", "epoch", "pid"}           {"event": "coordinator_gone", "epoch", "status"}
@@ -90,6 +93,10 @@ class Supervisor:
                 self._keeper.promoted(str(message["id"]))
             elif message["do"] == "replace_coordinator":
                 self._keeper.replace(int(message["epoch"]))
+            elif message["do"] == "adopt":
+                self._keeper.adopt(str(message["id"]), str(message["kind"]), socket.socket(fileno=os.dup(descriptors[0])))
+            elif message["do"] == "forget":
+                self._keeper.gone(str(message["id"]))
         finally:
             _close(descriptors)
 

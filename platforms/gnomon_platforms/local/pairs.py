@@ -17,18 +17,19 @@ from typing import Any
 
 from gnomon_core import packets
 from gnomon_core.blocks import Layers
+from gnomon_core.coordinator_client import CoordinatorClient
 from gnomon_core.errors import GnomonError
 from gnomon_core.fleet import Instance, InstanceKind, InstanceState
 from gnomon_core.pairs import MAX_SHADOWS, Pair, shadow_seconds
 from gnomon_core.profiles import ModelProfile
 from gnomon_core.seam_values import InstanceRequest
 from gnomon_platforms.local.container_pool import ContainerPool
-from gnomon_platforms.local.coordinator_client import CoordinatorClient
 from gnomon_platforms.local.lives import Life, Surroundings
 from gnomon_platforms.local.nodes import LocalNode, claimed_cores
 from gnomon_platforms.local.profiles import LayerFiles
 from gnomon_platforms.local.recipes import MODEL_OVERHEAD_BYTES, Recipe, Recipes, joining, shadow_order
 from gnomon_platforms.local.shadow_lives import ShadowLife
+from gnomon_platforms.local.supervisor_client import BASE_ENVIRONMENT
 from gnomon_platforms.local.zygotes import TORCH
 
 _LOG = logging.getLogger(__name__)
@@ -75,7 +76,7 @@ class Pairs:
     def begin(self) -> None:
         """Have a coordinator started, unless there is one."""
         if self._coordinator is None:
-            self._coordinator = CoordinatorClient(self._send, self._heard)
+            self._coordinator = CoordinatorClient(self._send, self._heard, BASE_ENVIRONMENT)
 
     def lost(self) -> None:
         """The supervisor has ended, and with it the coordinator and every Shadow."""

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from gnomon_core import packets
-from gnomon_platforms.local.packet_link import PacketLink
+from gnomon_core.packet_link import PacketLink
 
 Event = dict[str, Any]
 END_S = 10.0

@@ -12,6 +12,7 @@ import pytest
 import pytest_asyncio
 import torch
 
+from gnomon_core import coordinator_client
 from gnomon_core.errors import GnomonError
 from gnomon_core.fleet import Instance, InstanceKind, InstanceState
 from gnomon_core.functions import FunctionSpec, read_deployment
@@ -19,7 +20,6 @@ from gnomon_core.pairs import Pair
 from gnomon_core.seam_values import InstanceRequest
 from gnomon_core.seams import BatchChannel
 from gnomon_core.wire import Frame, Kind, Member
-from gnomon_platforms.local import coordinator_client
 from gnomon_platforms.local.platform import LocalPlatform
 from gnomon_platforms.testing import NothingBuilt, Recorder, answers, send
 from gnomon_profiler.extractor import Description, capture

@@ -28,9 +28,10 @@ PARTS = {
     # What `pip install gnomon` brings is enough for the command line and for every policy but those that plan, which say so.
     "": (
         ["gnomon_core", "gnomon_cli", "gnomon_autoscaler", "gnomon_coordinator"],
-        # What serves needs the gateway's extra and says so.
+        # What serves needs the gateway's extra and says so; a node's coordinator needs its own.
         [
             "gnomon_autoscaler.policies.batch",
+            "gnomon_coordinator.node",
             "gnomon_cli.composition",
             "gnomon_cli.serve",
             "gnomon_cli.run",

@@ -47,7 +47,9 @@ class BodySide:
         self._watched: set[int] = set()
 
     def listen(self, coordination: Coordination) -> None:
-        """Take orders from this socket from now on."""
+        """Take orders from this socket from now on, and from none before it."""
+        if self._duties is not None:
+            self._hear_no_more(self._duties)
         carry_out = {"hello": self._hello, "pair": self._pair, "change": self._change, "unpair": self._unpair}
         self._duties = Duties(coordination, carry_out)
         self._watch(coordination.fileno())
@@ -113,9 +115,12 @@ class BodySide:
             pass
         if duties.gone:
             # The pairs go on without a coordinator, as long as both of each live.
-            self._unwatch(duties.fileno())
-            self._duties = None
-            duties.close()
+            self._hear_no_more(duties)
+
+    def _hear_no_more(self, duties: Duties) -> None:
+        self._unwatch(duties.fileno())
+        self._duties = None
+        duties.close()
 
     def _hello(self, _message: dict[str, Any], _descriptors: list[int]) -> None:
         pairs = [

@@ -1,4 +1,4 @@
-"""The platform's end of the node's coordinator: what it wishes for Shadows, and what it hears of them.
+"""The other end of a node's coordinator, in its platform: what that wishes for Shadows, and what it hears of them.
 
 The socket outlives the coordinators at its other end: the supervisor hands it to each of them. A new one says that it is ready
 and with which epoch; whoever had wishes under way says them again. One that does not answer for a while is frozen: the supervisor
@@ -24,8 +24,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from gnomon_core import packets
-from gnomon_platforms.local.packet_link import PacketLink
-from gnomon_platforms.local.supervisor_client import BASE_ENVIRONMENT
+from gnomon_core.packet_link import PacketLink
 
 PING_S = 1.0
 FROZEN_S = 5.0
@@ -35,9 +34,18 @@ _LOG = logging.getLogger(__name__)
 
 
 class CoordinatorClient:
-    """`send_supervisor` reaches the supervisor, `on_event` gets what the coordinator says."""
+    """`send_supervisor` reaches the supervisor, which starts coordinators in this environment; `on_event` gets what they say.
 
-    def __init__(self, send_supervisor: Callable[..., None], on_event: Callable[[Mapping[str, Any]], None]) -> None:
+    Their numbers begin after `epoch`: that of the last one whom any of the node's instances has met.
+    """
+
+    def __init__(
+        self,
+        send_supervisor: Callable[..., None],
+        on_event: Callable[[Mapping[str, Any]], None],
+        environment: Mapping[str, str],
+        epoch: int = 0,
+    ) -> None:
         self._send_supervisor = send_supervisor
         self._on_event = on_event
         self._loop = asyncio.get_running_loop()
@@ -48,7 +56,8 @@ class CoordinatorClient:
         self._unanswered_since_s: float | None = None
         self._timer = self._loop.call_later(PING_S, self._watch)
         self._link = PacketLink(ours, self._heard, self.close)
-        send_supervisor({"do": "coordinator", "command": COMMAND, "environment": BASE_ENVIRONMENT}, [theirs.detach()])
+        wish = {"do": "coordinator", "command": COMMAND, "environment": dict(environment), "after": epoch}
+        send_supervisor(wish, [theirs.detach()])
 
     def send(self, message: Mapping[str, Any], descriptors: Sequence[int] = ()) -> None:
         """Send a wish. Copies of the descriptors travel with it."""

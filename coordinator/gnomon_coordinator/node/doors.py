@@ -1,0 +1,86 @@
+"""A door is a listening socket in a pod's volume: whoever comes through it is that pod, whatever it says.
+
+Only that pod has the folder mounted, and on the node the way to it is closed to everybody but root. So nobody is asked who they
+are. What comes through is the coordination socket of the pod's Body itself (`gnomon_core.coordination`): a connection of
+SOCK_SEQPACKET, over which descriptors travel. A pod has one: the newest takes the place of the one before, because a container
+that was restarted may be back before the end of its predecessor has been seen.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import socket
+from collections.abc import Callable
+from dataclasses import dataclass
+
+SOCKET = "coordination.sock"
+_FOR_ALL = 0o666
+"""A function's container runs as any user; the folder's way in decides who gets here."""
+_WAITING = 4
+
+
+@dataclass(frozen=True, slots=True)
+class Pod:
+    """Who is at the other end, as the kubelet has said. `function` is what the pod's own volume says that it is a part of."""
+
+    uid: str
+    namespace: str
+    name: str
+    function: str = ""
+
+    @property
+    def instance(self) -> str:
+        """Its name among the instances of the node."""
+        return f"{self.name[:200]}.{self.uid}"
+
+
+Came = Callable[[Pod, socket.socket], None]
+"""Gets each connection; the socket is its to close."""
+
+
+class Door:
+    """One pod's. Lives on an event loop."""
+
+    def __init__(self, pod: Pod, folder: int, came: Came) -> None:
+        self.pod = pod
+        self._came = came
+        self._loop = asyncio.get_running_loop()
+        self._socket = _listening(folder)
+        self._loop.add_reader(self._socket.fileno(), self._accept)
+
+    def close(self) -> None:
+        """Let nobody in any more. What has come stays. May be called again."""
+        if self._socket.fileno() >= 0:
+            self._loop.remove_reader(self._socket.fileno())
+            self._socket.close()
+
+    def _accept(self) -> None:
+        try:
+            connection, _ = self._socket.accept()
+        except OSError:
+            # Whoever it was has gone again, or we have no descriptor left: the next one tries anew.
+            return
+        connection.setblocking(False)  # noqa: FBT003 - the signature is socket's
+        self._came(self.pod, connection)
+
+
+def _listening(folder: int) -> socket.socket:
+    """Listen in this folder. Its descriptor is in the path: a pod's own path is longer than an address may be."""
+    listening = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    try:
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(SOCKET, dir_fd=folder)
+        # To change the mode afterwards would be to follow whatever is there by then.
+        mask = os.umask(0o777 & ~_FOR_ALL)
+        try:
+            listening.bind(f"/proc/self/fd/{folder}/{SOCKET}")
+        finally:
+            os.umask(mask)
+        listening.listen(_WAITING)
+        listening.setblocking(False)  # noqa: FBT003 - the signature is socket's
+    except OSError:
+        listening.close()
+        raise
+    return listening

@@ -1,0 +1,194 @@
+"""The pods' volumes on this node: published, found again after a restart, unpublished.
+
+    /var/lib/kubelet/pods/UID/volumes/kubernetes.io~csi/NAME/mount/coordination.sock     the pod has `mount` as a volume
+    STATE/VOLUME.json                                                                    what is published, for our successor
+
+The folder is a plain one. A mount would have to reach the kubelet's mount namespace, for which a container has to be privileged;
+a folder with a socket needs neither, and the container runtime binds it into the pod like any other volume. Only root writes
+there. Publishing twice is publishing once, and so is unpublishing.
+
+A record is written before its folder is made and removed after it has gone, so that nothing is left that nobody knows of.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import logging
+import re
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from gnomon_coordinator.node import folders
+from gnomon_coordinator.node.csi import EPHEMERAL_KEY, FUNCTION_KEY, POD_KEY, Publish, Unpublish
+from gnomon_coordinator.node.doors import Came, Door, Pod
+
+_LOG = logging.getLogger("gnomon.node")
+_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
+_UID = re.compile(r"[A-Za-z0-9][A-Za-z0-9-]{0,62}")
+_NAME = re.compile(r"[a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?")
+_FOLDER_MODE = 0o755
+
+
+class RefusedError(Exception):
+    """A volume that cannot be published. `code` is the name of a gRPC status."""
+
+    def __init__(self, code: str, reason: str) -> None:
+        super().__init__(reason)
+        self.code = code
+
+
+@dataclass(frozen=True, slots=True)
+class Volume:
+    """One that is published: for whom, and where below the folder of all pods."""
+
+    id: str
+    pod: Pod
+    where: tuple[str, ...]
+
+
+class Volumes:
+    """All of them, on an event loop. `came` gets whoever comes through one of their doors."""
+
+    def __init__(self, pods: Path, state: Path, came: Came) -> None:
+        self._pods = pods
+        self._state = state
+        self._came = came
+        self._volumes: dict[str, Volume] = {}
+        self._doors: dict[str, Door] = {}
+        state.mkdir(mode=0o700, parents=True, exist_ok=True)
+
+    def __iter__(self) -> Iterator[Volume]:
+        return iter(tuple(self._volumes.values()))
+
+    def recover(self) -> None:
+        """Open the doors that an earlier process had. Those of pods that have gone meanwhile are forgotten."""
+        for file in sorted(self._state.glob("*.json")):
+            volume = self._recorded(file)
+            if volume is None:
+                file.unlink()
+                continue
+            try:
+                self._open(volume, new=False)
+            except OSError as error:
+                _LOG.warning("volume %s of pod %s/%s has gone: %s", volume.id, volume.pod.namespace, volume.pod.name, error)
+                file.unlink()
+            else:
+                self._volumes[volume.id] = volume
+
+    def publish(self, wanted: Publish) -> None:
+        """Make the pod's folder, with a socket in it that is its own.
+
+        Raises:
+            RefusedError: the request is not what a kubelet asks for an inline volume, or the folder cannot be made.
+
+        """
+        volume = self._wanted(wanted)
+        known = self._volumes.get(volume.id)
+        if known is not None and known != volume:
+            raise RefusedError("ALREADY_EXISTS", f"volume {volume.id} is published for pod {known.pod.uid}, elsewhere")
+        try:
+            if known is None or not self._stands(volume):
+                self._record(volume)
+                self._open(volume, new=True)
+        except OSError as error:
+            self._forget(volume.id)
+            raise RefusedError("INTERNAL", f"the volume's folder cannot be made: {error}") from error
+        self._volumes[volume.id] = volume
+
+    def unpublish(self, wanted: Unpublish) -> None:
+        """Close the door and remove the folder. One that has gone, or was never published, is no mistake.
+
+        Raises:
+            RefusedError: the path is none of a pod's volumes, or the folder cannot be removed.
+
+        """
+        where = self._where(wanted.volume_id, wanted.target)
+        known = self._volumes.get(wanted.volume_id)
+        if known is not None and known.where != where:
+            raise RefusedError("INVALID_ARGUMENT", f"volume {known.id} is published elsewhere")
+        self._shut(wanted.volume_id)
+        try:
+            with folders.opened(self._pods, where[:-1]) as parent:
+                folders.removed(parent, where[-1])
+        except FileNotFoundError:
+            pass
+        except OSError as error:
+            raise RefusedError("INTERNAL", f"the volume's folder cannot be removed: {error}") from error
+        self._forget(wanted.volume_id)
+
+    def close(self) -> None:
+        """Close the doors; the folders stay for whoever comes next."""
+        for volume_id in list(self._doors):
+            self._shut(volume_id)
+
+    # Requests
+
+    def _wanted(self, wanted: Publish) -> Volume:
+        where = self._where(wanted.volume_id, wanted.target)
+        context = wanted.context
+        if wanted.block:
+            raise RefusedError("INVALID_ARGUMENT", "this volume is a folder, not a device")
+        if context.get(EPHEMERAL_KEY) != "true":
+            raise RefusedError("INVALID_ARGUMENT", "only an inline volume of a pod (csi: in its specification) is served")
+        uid, namespace, name = (context.get(f"{POD_KEY}pod.{what}", "") for what in ("uid", "namespace", "name"))
+        if not (_UID.fullmatch(uid) and _NAME.fullmatch(namespace) and _NAME.fullmatch(name)):
+            raise RefusedError("INVALID_ARGUMENT", "the pod is not named: the CSIDriver needs podInfoOnMount: true")
+        if where[0] != uid:
+            raise RefusedError("INVALID_ARGUMENT", f"the path is pod {where[0]}'s, the volume pod {uid}'s")
+        function = context.get(FUNCTION_KEY, "")
+        return Volume(wanted.volume_id, Pod(uid, namespace, name, function if _NAME.fullmatch(function) else ""), where)
+
+    def _where(self, volume_id: str, target: str) -> tuple[str, ...]:
+        """UID, volumes, kubernetes.io~csi, NAME, mount: below the folder of all pods, and nothing else."""
+        if not _ID.fullmatch(volume_id):
+            raise RefusedError("INVALID_ARGUMENT", "the volume's id is none")
+        root = f"{self._pods}/"
+        parts = target.removeprefix(root).rstrip("/").split("/") if target.startswith(root) else []
+        match parts:
+            case [uid, "volumes", "kubernetes.io~csi", name, "mount"] if _UID.fullmatch(uid) and _NAME.fullmatch(name):
+                return tuple(parts)
+        raise RefusedError("INVALID_ARGUMENT", f"{target[:300]!r} is no place of a pod's volume below {self._pods}")
+
+    # Folders, doors and records
+
+    def _open(self, volume: Volume, *, new: bool) -> None:
+        self._shut(volume.id)
+        with folders.opened(self._pods, volume.where[:-1]) as parent:
+            if not new:
+                with folders.opened(self._pods, volume.where):
+                    pass
+            with folders.made(parent, volume.where[-1], _FOLDER_MODE) as folder:
+                self._doors[volume.id] = Door(volume.pod, folder, self._came)
+
+    def _stands(self, volume: Volume) -> bool:
+        """Whether its door is open, and the folder in which it is still there."""
+        return volume.id in self._doors and self._pods.joinpath(*volume.where).is_dir()
+
+    def _shut(self, volume_id: str) -> None:
+        door = self._doors.pop(volume_id, None)
+        if door is not None:
+            door.close()
+
+    def _forget(self, volume_id: str) -> None:
+        self._shut(volume_id)
+        self._volumes.pop(volume_id, None)
+        with contextlib.suppress(FileNotFoundError):
+            (self._state / f"{volume_id}.json").unlink()
+
+    def _record(self, volume: Volume) -> None:
+        file = self._state / f"{volume.id}.json"
+        new = file.with_suffix(".new")
+        new.write_text(json.dumps({"pod": asdict(volume.pod), "where": volume.where}), encoding="utf-8")
+        new.replace(file)
+
+    def _recorded(self, file: Path) -> Volume | None:
+        try:
+            document = json.loads(file.read_text(encoding="utf-8"))
+            pod = Pod(**document["pod"])
+            where = self._where(file.stem, "/".join([str(self._pods), *document["where"]]))
+        except (ValueError, KeyError, TypeError, OSError, RefusedError) as error:
+            _LOG.warning("the record %s is left out: %s", file.name, error)
+            return None
+        return Volume(file.stem, pod, where)

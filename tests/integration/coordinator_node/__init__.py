@@ -1,0 +1,1 @@
+"""The node's coordinator as the kubelet and pods meet it."""
