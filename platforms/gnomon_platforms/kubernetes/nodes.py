@@ -1,8 +1,7 @@
 """The cluster's nodes: what each has, what is asked of it, and which of them a pod of ours gets.
 
-A node's free amounts are what it can allocate, less the requests of the pods on it, less what our instances were given that have
-no pod there yet. The scheduler counts in the same way, so what is given here fits when the gate is lifted, unless somebody else
-was quicker: such a pod waits, and its instance says why.
+What a node has left is in the `ledger`. The scheduler counts in the same way, so what is given here fits when the gate is lifted,
+unless somebody else was quicker: such a pod waits, and its instance says why.
 """
 
 from __future__ import annotations
@@ -82,41 +81,6 @@ class Given:
     node: str
     cores: float
     memory_bytes: int
-
-
-class Ledger:
-    """What our instances were given, and with it what every node has left."""
-
-    def __init__(self) -> None:
-        self._given: dict[str, Given] = {}
-
-    def give(self, instance_id: str, given: Given) -> None:
-        """The instance has this from now on, instead of what it had."""
-        self._given[instance_id] = given
-
-    def given(self, instance_id: str) -> Given | None:
-        return self._given.get(instance_id)
-
-    def take_back(self, instance_id: str) -> None:
-        """The instance has gone."""
-        self._given.pop(instance_id, None)
-
-    def nodes(self, nodes: Iterable[NodeFacts], loads: Iterable[Load]) -> tuple[Node, ...]:
-        """The nodes that take pods, by name, with what they have left."""
-        taken: dict[str, tuple[float, int]] = {}
-        others = [load for load in loads if not load.ended and load.node is not None and load.instance not in self._given]
-        each: list[Given | Load] = [*self._given.values(), *others]
-        amounts = [(one.node, one.cores, one.memory_bytes) for one in each]
-        for node, more, more_bytes in amounts:
-            cores, memory_bytes = taken.get(node or "", (0.0, 0))
-            taken[node or ""] = cores + more, memory_bytes + more_bytes
-        found = []
-        for facts in sorted(nodes, key=lambda facts: facts.name):
-            cores, memory_bytes = taken.get(facts.name, (0.0, 0))
-            if facts.usable:
-                free, free_bytes = max(0.0, round(facts.cores - cores, 6)), max(0, facts.memory_bytes - memory_bytes)
-                found.append(Node(facts.name, int(facts.cores), facts.memory_bytes, free, free_bytes))
-        return tuple(found)
 
 
 def choose(nodes: Iterable[Node], allowed: set[str], cores: float, memory_bytes: int, named: str | None) -> str:

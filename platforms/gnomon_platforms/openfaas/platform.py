@@ -21,7 +21,7 @@ from dataclasses import dataclass, field, replace
 from gnomon_core.clock import Clock, WallClock
 from gnomon_core.errors import GnomonError, bad_request
 from gnomon_core.fleet import Instance, Node
-from gnomon_core.functions import FunctionKey, FunctionSpec
+from gnomon_core.functions import FunctionKey, FunctionSpec, parse_key
 from gnomon_core.pairs import Pair
 from gnomon_core.profiles import ModelProfile
 from gnomon_core.seam_values import Capabilities, InstanceRequest, Usage
@@ -31,7 +31,8 @@ from gnomon_platforms.beginning import starting
 from gnomon_platforms.kubernetes.api import Api, Fence
 from gnomon_platforms.kubernetes.cache import Change
 from gnomon_platforms.kubernetes.informer import Informer
-from gnomon_platforms.kubernetes.nodes import Given, Ledger, Load, NodeFacts, choose, node_facts, pod_load, takes
+from gnomon_platforms.kubernetes.ledger import Ledger
+from gnomon_platforms.kubernetes.nodes import Given, Load, NodeFacts, choose, node_facts, pod_load, takes
 from gnomon_platforms.kubernetes.objects.functions import DeployedFunction, deployed_function
 from gnomon_platforms.kubernetes.objects.manifests import deployment
 from gnomon_platforms.kubernetes.objects.names import FUNCTION_LABEL, MANAGED_LABEL
@@ -91,6 +92,8 @@ class OpenFaasPlatform:
         self._nodes: Informer[NodeFacts] = Informer(api, Source(NODES), node_facts)
         self._ledger = Ledger()
         self._workloads: dict[FunctionKey, Workload] = {}
+        self._lives: dict[str, Life] = {}
+        """By instance, those that have not ended."""
         self._around: Surroundings | None = None
         self._listener: PlatformListener | None = None
         self._stopping = False
@@ -117,6 +120,9 @@ class OpenFaasPlatform:
             caught_up=self._caught_up,
             start_timeout_s=self._options.start_timeout_s,
         )
+        self._nodes.listen(self._ledger.node_changed)
+        self._loads.listen(self._ledger.load_changed)
+        self._pods.listen(self._ledger.pod_changed)
         self._pods.listen(self._pod_changed)
         self._deployments.listen(self._deployment_changed)
 
@@ -157,14 +163,11 @@ class OpenFaasPlatform:
         return None
 
     def nodes(self) -> tuple[Node, ...]:
-        # Two informers tell of our pods: what the one has seen the end of, the other may still count.
-        held = {pod.instance for pod in self._pods.values()}
-        loads = (load for load in self._loads.values() if load.instance is None or load.instance in held)
-        return self._ledger.nodes(self._nodes.values(), loads)
+        return self._ledger.nodes()
 
     def instances(self, function: str) -> tuple[Instance, ...]:
-        lives = (life for workload in self._workloads.values() for life in workload.lives.values())
-        return tuple(life.instance for life in lives if life.instance.function == function)
+        workload = self._workloads.get(parse_key(function))
+        return () if workload is None else tuple(life.instance for life in workload.lives.values())
 
     async def create(self, request: InstanceRequest) -> Instance:
         """Begin an instance: it gets a node, then a pod. What follows is told to the listener."""
@@ -174,7 +177,7 @@ class OpenFaasPlatform:
         self.check(spec)
         cores, memory_bytes = claimed_cores(spec, request.cores), spec.memory_bytes or 0
         placing = read_constraints(spec.constraints)
-        allowed = {facts.name for facts in self._nodes.values() if takes(facts, placing)}
+        allowed = {facts.name for facts in self._ledger.facts() if takes(facts, placing)}
         node = choose(self.nodes(), allowed, cores, memory_bytes, request.node)
         instance_id = f"{spec.key.name}-{chance_of_secrets.token_hex(5)}"
         self._ledger.give(instance_id, Given(node, cores, memory_bytes))
@@ -183,7 +186,7 @@ class OpenFaasPlatform:
         if workload is None:
             workload = Workload(spec.key, Steps(self._writer, spec.key, self._options.pods), self._around)
             self._workloads[spec.key] = workload
-        workload.add(Life(instance, request, self._listener, self._ended))
+        workload.add(self._life_of(instance, request))
         return instance
 
     async def destroy(self, instance_id: str) -> None:
@@ -252,11 +255,17 @@ class OpenFaasPlatform:
         with contextlib.suppress(TimeoutError):
             await self._deployments.until(seen, CAUGHT_UP_S)
 
+    def _life_of(self, instance: Instance, request: InstanceRequest) -> Life:
+        assert self._listener is not None
+        life = self._lives[instance.id] = Life(instance, request, self._listener, self._ended)
+        return life
+
     def _life(self, instance_id: str) -> Life | None:
-        return next((one.lives[instance_id] for one in self._workloads.values() if instance_id in one.lives), None)
+        return self._lives.get(instance_id)
 
     def _ended(self, life: Life) -> None:
         self._ledger.take_back(life.instance.id)
+        self._lives.pop(life.instance.id, None)
         self._workloads[life.request.spec.key].forget(life)
 
     def _pod_changed(self, change: Change[PodFacts]) -> None:
