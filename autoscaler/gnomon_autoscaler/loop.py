@@ -2,7 +2,7 @@
 
 Every bin of the windows each function is looked at: a sample is taken, and if it is time its policy is asked beside the event
 loop. While a policy thinks or its decision is being carried out, the function is only sampled; a poke in between is remembered.
-One function's slow or failing policy holds up no other function.
+One function's slow or failing policy holds up no other function. One that nothing happens to is left in peace (`rest`).
 """
 
 from __future__ import annotations
@@ -16,14 +16,19 @@ from typing import cast
 from gnomon_autoscaler.beside import Caller, Overrun, beside
 from gnomon_autoscaler.decisions import DecisionLog, DecisionRecord
 from gnomon_autoscaler.registry import BUILT_IN, Policies
+from gnomon_autoscaler.rest import Resting, calm, later
 from gnomon_autoscaler.runner import Question, Runner, told
 from gnomon_autoscaler.windows import BIN_S
 from gnomon_core.clock import Clock
 from gnomon_core.errors import GnomonError
 from gnomon_core.json_types import JsonObject
-from gnomon_core.scaling import Decision, ScaledFleet
+from gnomon_core.scaling import Decision, FunctionLoad, ScaledFleet
 
 DECIDE_LIMIT_S = 1.0
+AT_ONCE = 16
+"""Policies that think at the same time. A leader that takes over asks all of them, and each one's time counts from its turn."""
+PART = 50
+"""Functions that are looked at before others have the event loop: some milliseconds."""
 STATE_VERSION = 1
 
 log = logging.getLogger("gnomon.autoscaler")
@@ -60,12 +65,15 @@ class Autoscaler:
         self._poked: set[str] = set()
         self._again: set[str] = set()
         self._saved: dict[str, tuple[JsonObject, float]] = {}
+        self._resting = Resting(fleet)
+        self._turns = asyncio.Semaphore(AT_ONCE)
+        self._turned_s = self._origin_s
 
     async def run(self) -> None:
         """Look at every function each bin, until cancelled."""
         try:
             while True:
-                self._turn()
+                await self._turn()
                 # The rhythm is kept, so that bins end when they are looked at.
                 await self._clock.sleep(BIN_S - (self._clock.now_s() - self._origin_s) % BIN_S)
         finally:
@@ -98,6 +106,7 @@ class Autoscaler:
         """The function is gone: one by the same name begins with nothing."""
         self._runners.pop(function, None)
         self._logs.pop(function, None)
+        self._resting.forget(function)
 
     def decisions(self, function: str, limit: int = 100) -> list[DecisionRecord]:
         """The function's last decisions, the newest first."""
@@ -135,47 +144,58 @@ class Autoscaler:
         functions = cast("Mapping[str, JsonObject]", document["functions"])
         self._saved = {function: (saved, shift_s) for function, saved in functions.items()}
 
-    def _turn(self) -> None:
+    async def _turn(self) -> None:
         functions = self._fleet.functions()
         for function in self._runners.keys() - set(functions):
             self.removed(function)
-        for function in functions:
-            self._look(function)
+        before_s, self._turned_s = self._turned_s, self._clock.now_s()
+        for number, function in enumerate(functions, start=1):
+            if not self._resting.rests(function, self._turned_s):
+                self._look(function, before_s)
+            if number % PART == 0:
+                await asyncio.sleep(0)
 
     def _poke(self, function: str) -> None:
         self._poked.discard(function)
         if function in self._steps:
             self._again.add(function)
-        self._look(function)
+        self._look(function, self._turned_s)
 
     def _done(self, function: str) -> None:
         self._steps.pop(function, None)
         if function in self._again:
             self._again.discard(function)
-            self._look(function)
+            self._look(function, self._turned_s)
 
-    def _look(self, function: str) -> None:
+    def _look(self, function: str, before_s: float) -> None:
+        """Look at a function. `before_s` is when it was known last to be as it was in its rest, if it did rest."""
         try:
-            self._look_at(function)
+            self._look_at(function, before_s)
         except Exception:
             # Whatever is wrong with one function must not stop the others.
             log.exception("%s: cannot be observed", function)
 
-    def _look_at(self, function: str) -> None:
+    def _look_at(self, function: str, before_s: float) -> None:
+        stamp = self._resting.look(function)
         load = self._fleet.load(function)
         if load is None:
             return
         runner, now_s = self._runner(function), self._clock.now_s()
+        rested = self._resting.wake(function)
+        if rested is not None:
+            # What has come since then came after this, not spread over the whole rest.
+            runner.sample(before_s, rested)
+            runner.rested(now_s)
         runner.sample(now_s, load)
         if function in self._steps:
             return
         work: Question | Decision | None = runner.question(now_s, load) or runner.replacement(now_s, load)
         if work is not None:
-            step = asyncio.get_running_loop().create_task(self._step(function, runner, work))
+            step = asyncio.get_running_loop().create_task(self._step(function, runner, work, stamp, load))
             self._steps[function] = step
             step.add_done_callback(lambda _: self._done(function))
 
-    async def _step(self, function: str, runner: Runner, work: Question | Decision) -> None:
+    async def _step(self, function: str, runner: Runner, work: Question | Decision, stamp: object, load: FunctionLoad) -> None:
         decision, error = (work, "") if isinstance(work, Decision) else await self._decide(runner, work)
         if decision.actions:
             try:
@@ -191,11 +211,30 @@ class Autoscaler:
                 runner.carried_out(decision)
         if self._runners.get(function) is runner:
             self._log(function).add(self._stamp_s(), runner.policy_name, decision, error)
+            if isinstance(work, Question) and not error and await self._is_calm(runner, work, decision):
+                self._lay(function, runner, stamp, load)
+
+    async def _is_calm(self, runner: Runner, asked: Question, decision: Decision) -> bool:
+        """Whether the function is to be left in peace: nothing happens to it, and its policy would say the same in a while."""
+        if not self._resting.possible or not calm(asked.seen, decision):
+            return False
+        try:
+            async with self._turns:
+                then, _ = await self._caller(later(asked, runner.state).answer, self._limit_s)
+        except Exception:  # noqa: BLE001 - a policy that raises is asked again at its own rhythm, and reported then
+            return False
+        return not then.actions and then.desired == decision.desired
+
+    def _lay(self, function: str, runner: Runner, stamp: object, load: FunctionLoad) -> None:
+        """Leave a function in peace, if it still is as it was seen."""
+        if self._runners.get(function) is runner and self._resting.look(function) == stamp:
+            self._resting.lay(function, stamp, load, self._clock.now_s())
 
     async def _decide(self, runner: Runner, asked: Question) -> tuple[Decision, str]:
         """The decision, and why the policy could not take one or why not all of it is carried out, if so."""
         try:
-            decision, state = await self._caller(asked.answer, self._limit_s)
+            async with self._turns:
+                decision, state = await self._caller(asked.answer, self._limit_s)
         except Exception as failed:  # noqa: BLE001 - whatever a policy raises leaves the last decision in force
             error = str(failed) if isinstance(failed, Overrun) else told(failed)
             return runner.fail(error), error

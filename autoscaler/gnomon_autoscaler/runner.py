@@ -10,6 +10,7 @@ instance lives. Between those, instances that ended by themselves are replaced, 
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
 from typing import cast
 
@@ -134,6 +135,12 @@ class Runner:
         seen = observe(now_s, self.function, load, self.windows.history(now_s), self._requested)
         self._requested = None
         return Question(policy, seen, self.state)
+
+    def rested(self, now_s: float) -> None:
+        """The function was left in peace until now: the rhythm goes on as if its policy had been asked all the time."""
+        if self._policy is not None and self._next_s < now_s:
+            missed = math.ceil((now_s - _TOLERANCE_S - self._next_s) / self._policy.period_s)
+            self._next_s += missed * self._policy.period_s
 
     def accept(self, asked: Question, decision: Decision, state: PolicyState) -> Decision:
         """Take the policy's answer; the decision to carry out."""

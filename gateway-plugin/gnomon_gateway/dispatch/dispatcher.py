@@ -227,6 +227,11 @@ class Dispatcher(Sending):
         """How many requests were let in and still wait for their answer."""
         return self._counting.in_system
 
+    def events(self) -> tuple[object, ...]:
+        """A value that is another one after any request has come, has been begun or has been answered."""
+        counting = self._counting
+        return counting.arrivals, counting.successes, counting.in_system, counting.busy_cores, counting.last_request_s
+
     def counters(self, now_s: float) -> LoadCounters:
         """The function's load, cumulative and now."""
         oldest_s = self.queue.oldest_arrival_s()

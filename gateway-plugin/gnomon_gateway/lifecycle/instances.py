@@ -95,6 +95,11 @@ class Instances:
             return None
         return deployed.load(self._platform.instances(function), self._platform.nodes())
 
+    def stamp(self, function: str) -> object:
+        """A value that is another one as soon as anything has happened to the function that the autoscaler would see."""
+        deployed = self._deployed.get(function)
+        return None if deployed is None else deployed.stamp(self._platform.instances(function))
+
     async def apply(self, function: str, actions: Sequence[Action]) -> None:
         deployed = self._deployed.get(function)
         if deployed is None:

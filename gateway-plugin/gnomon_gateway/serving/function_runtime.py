@@ -195,6 +195,10 @@ class FunctionRuntime(Delivery):
         """The function's load, cumulative and now."""
         return self.dispatcher.counters(time.monotonic())
 
+    def events(self) -> tuple[object, ...]:
+        """A value that is another one as soon as its load has changed."""
+        return self.dispatcher.events()
+
     def in_flight(self, instance_id: str) -> int:
         """How many requests the instance executes; 0 when it is idle or unknown."""
         worker = self.dispatcher.workers.by_id.get(instance_id)

@@ -1,0 +1,138 @@
+"""A function that nothing happens to is left in peace, and is missed by nobody: what it decides is what it would have decided."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+
+from gnomon_autoscaler.beside import at_once
+from gnomon_autoscaler.loop import Autoscaler
+from gnomon_autoscaler.rest import REST_S
+from gnomon_autoscaler.testing import FUNCTION, MemoryFleet, MemoryFunction
+from gnomon_core.clock import VirtualClock
+from gnomon_core.scaling import FunctionLoad
+from gnomon_core.settings import ScaleSettings, Settings
+
+
+class StampingFleet(MemoryFleet):
+    """A fleet that can tell whether anything is new, and counts how often it is looked at."""
+
+    looks = 0
+
+    def load(self, function: str) -> FunctionLoad | None:
+        self.looks += 1
+        return super().load(function)
+
+    def stamp(self, function: str) -> object:
+        load = super().load(function)
+        assert load is not None
+        counters = load.counters
+        return load.settings, load.instances, counters.arrivals, counters.queued, counters.executing, load.requested
+
+
+class Stage:
+    """The same function twice: in a fleet that stamps, and in one that does not."""
+
+    def __init__(self, settings: Settings) -> None:
+        self.clock = VirtualClock()
+        self.stamping = StampingFleet(self.clock.now_s, (("node-1", 64),), 0.0)
+        self.plain = MemoryFleet(self.clock.now_s, (("node-1", 64),), 0.0)
+        self.fleets = self.stamping, self.plain
+        for fleet in self.fleets:
+            fleet.known[FUNCTION] = MemoryFunction(settings)
+        self.loops = [Autoscaler(fleet, self.clock, caller=at_once) for fleet in self.fleets]
+
+    @property
+    def functions(self) -> list[MemoryFunction]:
+        return [fleet.known[FUNCTION] for fleet in self.fleets]
+
+    @property
+    def counts(self) -> tuple[int, int]:
+        first, second = (len(function.instances) for function in self.functions)
+        return first, second
+
+    @asynccontextmanager
+    async def running(self) -> AsyncIterator[None]:
+        tasks = [asyncio.create_task(loop.run()) for loop in self.loops]
+        try:
+            yield
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+
+
+def settings(policy: str, **scale: Any) -> Settings:
+    return Settings(autoscaler=policy, scale=ScaleSettings(**scale))
+
+
+async def test_a_quiet_function_is_looked_at_each_half_minute() -> None:
+    stage = Stage(settings("openfaas", min=1))
+    async with stage.running():
+        await stage.clock.advance(5)
+        before = stage.stamping.looks
+        await stage.clock.advance(10 * REST_S)
+        assert stage.stamping.looks - before < 20  # 600 without rest
+    assert stage.counts == (1, 1)
+
+
+async def test_a_function_under_load_does_not_rest() -> None:
+    stage = Stage(settings("openfaas", min=1))
+    async with stage.running():
+        stage.stamping.known[FUNCTION].rps = 0.1
+        await stage.clock.advance(15)
+        before = stage.stamping.looks
+        await stage.clock.advance(60)
+        assert stage.stamping.looks - before > 100
+
+
+@pytest.mark.parametrize("policy", ["openfaas", "kpa", "od", "lv", "hpa"])
+async def test_who_rests_wakes_for_a_burst_as_quickly_as_who_does_not(policy: str) -> None:
+    stage = Stage(settings(policy, min=1, max=8))
+    async with stage.running():
+        for quiet_s, rps in ((100.0, 20.0), (400.0, 30.0), (47.0, 10.0)):
+            for function in stage.functions:
+                function.rps = 0.0
+            await stage.clock.advance(quiet_s)
+            for function in stage.functions:
+                function.rps = rps
+            for _ in range(60):
+                await stage.clock.advance(0.5)
+                resting, awake = stage.counts
+                assert resting == awake, f"{policy} after {quiet_s} s, at {stage.clock.now_s()}"
+
+
+async def test_who_is_to_go_to_zero_does_so_in_time() -> None:
+    stage = Stage(settings("openfaas", min=1, zero=True, zero_duration_s=100.0))
+    async with stage.running():
+        await stage.clock.advance(2)
+        before = stage.stamping.looks
+        await stage.clock.advance(50)
+        assert stage.stamping.looks - before < 10
+        for _ in range(120):
+            await stage.clock.advance(0.5)
+            resting, awake = stage.counts
+            assert resting == awake
+        assert stage.counts == (0, 0)
+
+
+async def test_a_poke_and_an_operator_wake_it() -> None:
+    stage = Stage(settings("openfaas", min=1, max=5))
+    async with stage.running():
+        await stage.clock.advance(20)
+        stage.loops[0].request(FUNCTION, 3)
+        await stage.clock.advance(0.0)
+        assert stage.counts[0] == 3
+
+
+async def test_an_instance_that_ends_in_its_rest_is_replaced_within_a_turn() -> None:
+    stage = Stage(settings("openfaas", min=2))
+    async with stage.running():
+        await stage.clock.advance(40)
+        stage.stamping.known[FUNCTION].instances.popitem()
+        await stage.clock.advance(1.0)
+        assert stage.counts[0] == 2
