@@ -28,6 +28,7 @@ TABLE = {
     "remove": Entry(f"{_COMMANDS}.functions", "remove", "Remove functions."),
     "secret": Entry(f"{_COMMANDS}.secrets", "secret", "Create, list, update and remove secrets."),
     "namespaces": Entry(f"{_COMMANDS}.about", "namespaces", "List the namespaces."),
+    "doctor": Entry(f"{_COMMANDS}.doctor", "doctor", "Check what an installation needs, and say what to do."),
     "ready": Entry(f"{_COMMANDS}.about", "ready", "Wait until the gateway or a function is ready."),
     "version": Entry(f"{_COMMANDS}.about", "version", "Show our version and the gateway's."),
     "login": Entry(f"{_COMMANDS}.login", "login", "Keep a login for a gateway."),

@@ -86,10 +86,11 @@ def down() -> int:
 
 
 def compile_only() -> int:
-    """The cluster's programs, and kwok."""
+    """The cluster's programs, kwok and helm."""
     phases = Phases()
     print(build.programs(folders(), phases).folder)
     print(build.kwok(folders(), phases).folder)
+    print(build.helm(folders(), phases).folder)
     return 0
 
 

@@ -20,6 +20,7 @@ from deploy.test_cluster.settings import HERE, Folders
 
 SOURCES = HERE / "programs"
 KWOK_SOURCES = HERE / "kwok"
+HELM_SOURCES = HERE / "helm"
 DONE = "complete"
 
 # Module → its folders that hold manifests. Several of serving's are links to the other two, which a module cannot contain.
@@ -31,7 +32,7 @@ MANIFESTS = {
 KWOK_MANIFESTS = {"sigs.k8s.io/kwok": "kustomize/stage"}
 
 # With empty caches.
-MINUTES = {"programs": "seven minutes", "kwok": "one minute more"}
+MINUTES = {"programs": "seven minutes", "kwok": "one minute more", "helm": "one minute more"}
 
 # How Go words that it could not get something, as opposed to that something does not compile.
 REFUSED = re.compile(
@@ -92,6 +93,11 @@ def programs(folders: Folders, phases: Phases) -> Programs:
 def kwok(folders: Folders, phases: Phases) -> Programs:
     """kwok, likewise."""
     return _alone(folders, phases, KWOK_SOURCES, KWOK_MANIFESTS)
+
+
+def helm(folders: Folders, phases: Phases) -> Programs:
+    """helm, which tests compare the chart by."""
+    return _alone(folders, phases, HELM_SOURCES, {})
 
 
 def _alone(folders: Folders, phases: Phases, sources: Path, manifests: dict[str, str]) -> Programs:

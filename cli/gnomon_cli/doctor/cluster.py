@@ -1,0 +1,198 @@
+"""A cluster: can it be reached, is it new enough, is everything there, does the gateway run?"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from importlib.metadata import PackageNotFoundError, version
+from typing import Any
+
+from gnomon_cli.doctor.findings import Level, Look
+from gnomon_cli.doctor.looking import Cluster
+from gnomon_cli.doctor.permissions import Asker, permissions
+from gnomon_cli.doctor.rivals import rivals
+from gnomon_platforms.kubernetes.resources import DEPLOYMENTS, NAMESPACES, NODES, SECRETS
+from gnomon_platforms.openfaas.permissions import PERMISSIONS, Scope
+
+API_SERVER = "API server"
+OLDEST = (1, 30)
+"""Scheduling gates, by which pods are placed, and a pause before a container's end."""
+RESIZING_SINCE = (1, 33)
+"""In-place resize is on by default; before, it needs a feature gate on every node."""
+SECURITY_LABEL = "pod-security.kubernetes.io/enforce"
+GATEWAY, LOGIN = "gateway", "basic-auth"
+
+
+@dataclass(frozen=True, slots=True)
+class Installation:
+    """Where the gateway and the functions are, and for whom permissions are asked."""
+
+    system: str
+    functions: str
+    asker: Asker
+
+
+def cluster_checks(cluster: Cluster) -> Iterator[tuple[str, Look]]:
+    """The checks of any cluster. Nothing can be looked at where the first fails."""
+    yield API_SERVER, lambda: api_server(cluster)
+    yield "nodes", lambda: nodes(cluster)
+    yield "in-place resize", lambda: resize(cluster)
+    yield "metrics", lambda: metrics(cluster)
+
+
+def openfaas_checks(cluster: Cluster, installation: Installation) -> Iterator[tuple[str, Look]]:
+    """The checks of deploy/openfaas."""
+    system, functions = installation.system, installation.functions
+    scopes = {Scope.CLUSTER: None, Scope.FUNCTIONS: functions, Scope.SYSTEM: system}
+    yield "namespaces", lambda: namespaces(cluster, (system, functions))
+    yield "permissions", lambda: permissions(cluster, PERMISSIONS, scopes, installation.asker)
+    yield "login", lambda: login(cluster, system)
+    yield "gateway", lambda: gateway(cluster, system)
+    yield "other autoscalers", lambda: rivals(cluster, functions)
+
+
+def api_server(cluster: Cluster) -> tuple[Level, str, str]:
+    """Reachable, and of which version.
+
+    Raises:
+        Refused, Unreachable: it is not.
+
+    """
+    said = str((cluster.get("/version") or {}).get("gitVersion", ""))
+    found = minor(said)
+    if found is None or found < OLDEST:
+        return Level.FAIL, f"Kubernetes {said or 'of no version'}.", f"Gnomon needs {OLDEST[0]}.{OLDEST[1]} or newer."
+    return Level.OK, f"Kubernetes {said} answers; our client is {client_version()}.", ""
+
+
+def nodes(cluster: Cluster) -> tuple[Level, str, str]:
+    """How many take pods.
+
+    Raises:
+        Refused, Unreachable: it cannot be looked at.
+
+    """
+    found = cluster.items(NODES.path())
+    ready = [node for node in found if is_ready(node) and not node["spec"].get("unschedulable")]
+    if not ready:
+        return Level.FAIL, f"None of {len(found)} nodes takes pods.", "kubectl get nodes"
+    level = Level.OK if len(ready) == len(found) else Level.WARN
+    return level, f"{len(ready)} of {len(found)} take pods.", "" if level is Level.OK else "kubectl get nodes"
+
+
+def resize(cluster: Cluster) -> tuple[Level, str, str]:
+    """Whether pods can be given other cores while they run.
+
+    Raises:
+        Refused, Unreachable: it cannot be looked at.
+
+    """
+    known = {one["name"] for one in (cluster.get("/api/v1") or {}).get("resources", ())}
+    hint = "Policies that change an instance's cores make new pods instead; use Kubernetes 1.33 or newer."
+    if "pods/resize" not in known:
+        return Level.WARN, "The API server does not offer it.", hint
+    old = sorted(node["metadata"]["name"] for node in cluster.items(NODES.path()) if kubelet(node) < RESIZING_SINCE)
+    if old:
+        return Level.WARN, f"These nodes are too old for it: {', '.join(old)}.", hint
+    return Level.OK, "Pods can be given other cores while they run.", ""
+
+
+def namespaces(cluster: Cluster, names: tuple[str, str]) -> tuple[Level, str, str]:
+    """Ours and that of functions: there, and under Pod Security's strictest level.
+
+    Raises:
+        Refused, Unreachable: it cannot be looked at.
+
+    """
+    found = {name: cluster.one(NAMESPACES, None, name) for name in names}
+    missing = [name for name, namespace in found.items() if namespace is None]
+    if missing:
+        return Level.FAIL, f"There is no namespace {' and no '.join(missing)}.", "kubectl apply -k deploy/openfaas"
+    levels = {name: ((one or {})["metadata"].get("labels") or {}).get(SECURITY_LABEL) for name, one in found.items()}
+    loose = [name for name, level in levels.items() if level != "restricted"]
+    if loose:
+        return Level.WARN, f"Pod Security is not held to in {' and '.join(loose)}.", f"Label it {SECURITY_LABEL}=restricted."
+    return Level.OK, f"{' and '.join(names)} are there, and hold pods to Pod Security's restricted.", ""
+
+
+def login(cluster: Cluster, system: str) -> tuple[Level, str, str]:
+    """The Secret without which the gateway's pods wait.
+
+    Raises:
+        Refused, Unreachable: it cannot be looked at.
+
+    """
+    found = cluster.one(SECRETS, system, LOGIN)
+    make = (
+        f"kubectl -n {system} create secret generic {LOGIN} --from-literal=basic-auth-user=… --from-literal=basic-auth-password=…"
+    )
+    if found is None:
+        return Level.FAIL, f"There is no Secret {LOGIN} in {system}.", make
+    lacking = {"basic-auth-user", "basic-auth-password"} - set(found.get("data") or {})
+    if lacking:
+        return Level.FAIL, f"Secret {LOGIN} has no {' and no '.join(sorted(lacking))}.", make
+    return Level.OK, f"Secret {LOGIN} is there.", ""
+
+
+def gateway(cluster: Cluster, system: str) -> tuple[Level, str, str]:
+    """Whether the gateway's pods are ready, and if not what they say.
+
+    Raises:
+        Refused, Unreachable: it cannot be looked at.
+
+    """
+    found = cluster.one(DEPLOYMENTS, system, GATEWAY)
+    if found is None:
+        return Level.FAIL, f"There is no Deployment {GATEWAY} in {system}.", "kubectl apply -k deploy/openfaas"
+    wanted, ready = int(found["spec"].get("replicas", 1)), int((found.get("status") or {}).get("readyReplicas", 0))
+    if ready >= wanted > 0:
+        return Level.OK, f"{ready} of {wanted} replicas are ready.", ""
+    level = Level.WARN if ready else Level.FAIL
+    return (
+        level,
+        f"{ready} of {wanted} replicas are ready.",
+        f"kubectl -n {system} describe pods -l app.kubernetes.io/component={GATEWAY}",
+    )
+
+
+def metrics(cluster: Cluster) -> tuple[Level, str, str]:
+    """Whether the cluster tells what pods use.
+
+    Raises:
+        Refused, Unreachable: it cannot be looked at.
+
+    """
+    if cluster.get("/apis/metrics.k8s.io/v1beta1") is None:
+        return (
+            Level.WARN,
+            "No metrics server: what functions use is not shown.",
+            "Install metrics-server; scaling does not need it.",
+        )
+    return Level.OK, "A metrics server answers.", ""
+
+
+def minor(text: str) -> tuple[int, int] | None:
+    """`v1.35.4+k3s1` → (1, 35)."""
+    found = re.match(r"v?(\d+)\.(\d+)", text)
+    return None if found is None else (int(found[1]), int(found[2]))
+
+
+def kubelet(node: dict[str, Any]) -> tuple[int, int]:
+    """The version of a node's kubelet; the newest for one that says none, as nodes that are only played."""
+    said = ((node.get("status") or {}).get("nodeInfo") or {}).get("kubeletVersion", "")
+    return minor(said) or RESIZING_SINCE
+
+
+def is_ready(node: dict[str, Any]) -> bool:
+    """Whether its kubelet is heard of."""
+    conditions = (node.get("status") or {}).get("conditions") or ()
+    return any(one.get("type") == "Ready" and one.get("status") == "True" for one in conditions)
+
+
+def client_version() -> str:
+    """The version of the Python client."""
+    try:
+        return version("kubernetes")
+    except PackageNotFoundError:  # pragma: no cover - then nothing here runs
+        return "not installed"

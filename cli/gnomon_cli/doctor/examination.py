@@ -1,0 +1,40 @@
+"""Which checks an installation gets, and how the cluster is reached for them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+from gnomon_cli.doctor.cluster import API_SERVER, Installation, cluster_checks, openfaas_checks
+from gnomon_cli.doctor.findings import Finding, Level, Look, carry_out
+from gnomon_cli.doctor.knative import knative_checks
+from gnomon_cli.doctor.looking import Cluster
+from gnomon_cli.doctor.machine import machine_checks
+from gnomon_cli.doctor.permissions import Asker
+from gnomon_core.errors import GnomonError
+from gnomon_platforms.kubernetes.api import connect
+
+
+def examine_machine(state: Path) -> list[Finding]:
+    """One machine, on which `gnomon serve` keeps its state in this folder."""
+    return carry_out(machine_checks(state))
+
+
+def examine_cluster(
+    kubeconfig: Path | None, context: str | None, namespaces: tuple[str, str], account: tuple[str, str] | None, *, knative: bool
+) -> list[Finding]:
+    """A cluster. `namespaces` are ours and that of functions; permissions are asked for `account`, or for ourselves."""
+    try:
+        api = connect(kubeconfig, context)
+    except GnomonError as error:
+        return [Finding(API_SERVER, Level.FAIL, error.message, error.hint)]
+    try:
+        installation = Installation(*namespaces, Asker(account))
+        return carry_out(_checks(Cluster(api), installation, knative=knative), frozenset({API_SERVER}))
+    finally:
+        api.close()
+
+
+def _checks(cluster: Cluster, installation: Installation, *, knative: bool) -> Iterator[tuple[str, Look]]:
+    yield from cluster_checks(cluster)
+    yield from knative_checks(cluster) if knative else openfaas_checks(cluster, installation)

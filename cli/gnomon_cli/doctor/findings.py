@@ -1,0 +1,68 @@
+"""What a check has found, and how checks are carried out: one that cannot look is no reason not to try the next."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from enum import Enum
+
+from gnomon_core.errors import GnomonError
+from gnomon_platforms.kubernetes.errors import Refused, Unreachable
+
+
+class Level(Enum):
+    """How it is: as it should be, less than it could be, or not to be worked with."""
+
+    OK = "ok"
+    WARN = "warn"
+    FAIL = "fail"
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """What one check says. `hint` is what to do about it, empty where nothing is to be done."""
+
+    check: str
+    level: Level
+    message: str
+    hint: str = ""
+
+    @property
+    def line(self) -> str:
+        """For people: one line."""
+        return f"{self.level.value:<4}  {self.check}: {' '.join(f'{self.message} {self.hint}'.split())}"
+
+    @property
+    def document(self) -> dict[str, str]:
+        """For programs."""
+        return {"check": self.check, "level": self.level.value, "message": self.message, "hint": self.hint}
+
+
+Look = Callable[[], tuple[Level, str, str]]
+"""A check: the level, what is there, and what to do."""
+
+
+def carry_out(checks: Iterable[tuple[str, Look]], needed: frozenset[str] = frozenset()) -> list[Finding]:
+    """Every check in order, up to the first of the `needed` ones that fails: what follows could not look at anything."""
+    found: list[Finding] = []
+    for name, look in checks:
+        found.append(_finding(name, look))
+        if name in needed and found[-1].level is Level.FAIL:
+            break
+    return found
+
+
+def failed(findings: Iterable[Finding]) -> bool:
+    """Whether anything is not to be worked with."""
+    return any(finding.level is Level.FAIL for finding in findings)
+
+
+def _finding(name: str, look: Look) -> Finding:
+    try:
+        return Finding(name, *look())
+    except GnomonError as error:
+        return Finding(name, Level.FAIL, error.message, error.hint)
+    except Refused as error:
+        return Finding(name, Level.WARN, f"Could not be looked at: {error.message}.".replace("..", "."), "Ask somebody who may.")
+    except Unreachable as error:
+        return Finding(name, Level.FAIL, f"The API server does not answer: {error}.", "Check KUBECONFIG and the network.")

@@ -1,0 +1,68 @@
+"""One machine: memory, disk, control groups, huge pages, torch."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+from gnomon_cli.doctor.findings import Level, Look
+from gnomon_cli.preflight import check_room
+from gnomon_platforms.local.cgroups import MemoryGroups
+
+HUGE_PAGES = Path("/sys/kernel/mm/transparent_hugepage/enabled")
+COLLAPSE_SINCE = (6, 1)
+"""The first Linux with the call by which a process gathers its own memory in huge pages."""
+
+
+def machine_checks(state: Path) -> Iterator[tuple[str, Look]]:
+    """The checks of a machine whose state folder is or will be `state`."""
+    yield "memory and disk", lambda: room(state)
+    yield "control groups", control_groups
+    yield "huge pages", lambda: huge_pages(HUGE_PAGES, os.uname().release)
+    yield "models", models
+
+
+def room(state: Path) -> tuple[Level, str, str]:
+    """Whether there is memory and disk to begin with.
+
+    Raises:
+        GnomonError: 500 `no_memory` or `no_disk`.
+
+    """
+    check_room(state)
+    return Level.OK, "There is enough of both to begin with.", ""
+
+
+def control_groups() -> tuple[Level, str, str]:
+    """Which mechanism bounds an instance's memory."""
+    groups = MemoryGroups()
+    groups.close()
+    if groups.available:
+        return Level.OK, f"Memory limits hold by {groups.description}.", ""
+    return (
+        Level.WARN,
+        f"Memory limits hold by {groups.description}.",
+        "Run where a memory control group can be written, as root or delegated by systemd: its limits count shared pages once.",
+    )
+
+
+def huge_pages(setting: Path, release: str) -> tuple[Level, str, str]:
+    """Whether the zygote's memory can be gathered in huge pages, so that forks copy few page tables."""
+    version = re.match(r"(\d+)\.(\d+)", release)
+    if version is None or (int(version[1]), int(version[2])) < COLLAPSE_SINCE:
+        return Level.WARN, f"Linux {release} cannot gather memory in huge pages: starts are slower.", "Use Linux 6.1 or newer."
+    try:
+        chosen = re.search(r"\[(\w+)\]", setting.read_text(encoding="ascii"))
+    except OSError:
+        return Level.WARN, "This kernel was built without huge pages: starts are slower.", ""
+    return Level.OK, f"Transparent huge pages are there ({chosen[1] if chosen else 'unknown'}), and can be asked for.", ""
+
+
+def models() -> tuple[Level, str, str]:
+    """Whether layer programs can be run here."""
+    if importlib.util.find_spec("torch") is None:
+        return Level.WARN, "torch is not installed: handlers run, models do not.", "pip install 'gnomon[models]'"
+    return Level.OK, "torch is installed.", ""

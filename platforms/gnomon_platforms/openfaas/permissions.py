@@ -1,0 +1,63 @@
+"""What we ask of the API server, and for what: the one table behind the roles of deploy/openfaas, the chart and `gnomon doctor`.
+
+A test drives the platform as the service account and compares what the API server's audit log saw with this table, in both
+directions: what is not here is refused, and what is never used is not asked for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from enum import Enum
+
+
+class Scope(Enum):
+    """Where a rule holds: in the namespace of functions, in our own, or everywhere."""
+
+    FUNCTIONS = "functions"
+    SYSTEM = "system"
+    CLUSTER = "cluster"
+
+
+@dataclass(frozen=True, slots=True)
+class Permission:
+    """Verbs on one resource: `pods`, or a subresource such as `pods/resize`. `group` is empty for the core's."""
+
+    scope: Scope
+    group: str
+    resource: str
+    verbs: tuple[str, ...]
+    why: str
+
+    @property
+    def name(self) -> str:
+        """As kubectl writes it: `deployments.apps/scale`."""
+        plural, slash, subresource = self.resource.partition("/")
+        return f"{plural}{f'.{self.group}' if self.group else ''}{slash}{subresource}"
+
+
+PERMISSIONS = (
+    Permission(Scope.CLUSTER, "", "nodes", ("list", "watch"), "see where there is room"),
+    Permission(Scope.CLUSTER, "", "pods", ("list", "watch"), "see what everybody's pods take of it"),
+    Permission(
+        Scope.FUNCTIONS,
+        "apps",
+        "deployments",
+        ("get", "list", "watch", "create", "update", "delete"),
+        "keep one for each function",
+    ),
+    Permission(Scope.FUNCTIONS, "apps", "deployments/scale", ("patch",), "set how many pods it has"),
+    Permission(Scope.FUNCTIONS, "", "pods", ("get", "list", "watch", "patch", "delete"), "place pods, mark and remove them"),
+    Permission(Scope.FUNCTIONS, "", "pods/status", ("patch",), "say whether a pod serves"),
+    Permission(Scope.FUNCTIONS, "", "pods/resize", ("patch",), "change a pod's cores in place"),
+    Permission(Scope.FUNCTIONS, "", "secrets", ("get", "create"), "keep the token of each function's batch route"),
+    Permission(Scope.FUNCTIONS, "", "services", ("get", "create"), "name functions inside the cluster"),
+    Permission(Scope.SYSTEM, "coordination.k8s.io", "leases", ("get", "create", "update"), "let one gateway lead"),
+)
+
+
+def asked() -> Iterator[tuple[Scope, str, str, str]]:
+    """Every single thing: scope, group, resource, verb."""
+    for permission in PERMISSIONS:
+        for verb in permission.verbs:
+            yield permission.scope, permission.group, permission.resource, verb

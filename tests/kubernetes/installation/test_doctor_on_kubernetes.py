@@ -1,0 +1,130 @@
+"""`gnomon doctor` on a real API server: what is missing is said, what was done about it is seen."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+
+from deploy.test_cluster import build
+from deploy.test_cluster.client import Kubectl, documents
+from deploy.test_cluster.clusters import Cluster
+from gnomon_cli.main import gnomon
+
+SYSTEM, FUNCTIONS = "openfaas", "openfaas-fn"
+
+
+def examine(kubeconfig: Path, *more: str, platform: str = "openfaas") -> tuple[dict[str, dict[str, str]], int]:
+    """The findings by their checks, and the exit code."""
+    result = CliRunner().invoke(gnomon, ["doctor", "--json", "--platform", platform, "--kubeconfig", str(kubeconfig), *more])
+    return {one["check"]: one for one in json.loads(result.output)}, result.exit_code
+
+
+@pytest.fixture
+def nodes(installed: Cluster) -> Any:
+    """Adds nodes that say that they are ready."""
+    made = []
+
+    def add(name: str, version: str) -> None:
+        made.append(name)
+        installed.core.create_node({"metadata": {"name": name}})
+        fields = ("kubeletVersion", "machineID", "systemUUID", "bootID", "kernelVersion", "osImage", "containerRuntimeVersion")
+        info = {**dict.fromkeys((*fields, "kubeProxyVersion", "operatingSystem", "architecture"), ""), "kubeletVersion": version}
+        status = {"conditions": [{"type": "Ready", "status": "True"}], "nodeInfo": info}
+        installed.core.patch_node_status(name, {"status": status})
+
+    yield add
+    for name in made:
+        installed.core.delete_node(name)
+
+
+def test_an_empty_cluster_lacks_what_an_installation_makes(installed: Cluster) -> None:
+    found, code = examine(installed.kubeconfig, "--system-namespace", "nowhere", "--namespace", "nowhere-fn")
+    assert code == 1
+    assert found["API server"]["level"] == "ok"
+    assert "v1.35" in found["API server"]["message"]
+    assert found["nodes"]["level"] == "fail"
+    assert found["namespaces"]["message"] == "There is no namespace nowhere and no nowhere-fn."
+    assert found["namespaces"]["hint"] == "kubectl apply -k deploy/openfaas"
+    assert found["gateway"]["level"] == found["login"]["level"] == "fail"
+    assert found["metrics"]["level"] == "warn"
+
+
+def test_what_was_done_about_it_is_seen(installed: Cluster, nodes: Any) -> None:
+    nodes("node-a", "v1.35.4")
+    found, code = examine(installed.kubeconfig)
+    assert [check for check, one in found.items() if one["level"] == "fail"] == ["login", "gateway"]
+    assert found["namespaces"]["level"] == found["in-place resize"]["level"] == "ok"
+    assert code == 1
+
+    credentials = {"basic-auth-user": "admin", "basic-auth-password": "long"}
+    installed.core.create_namespaced_secret(SYSTEM, {"metadata": {"name": "basic-auth"}, "stringData": credentials})
+    status = {"replicas": 2, "readyReplicas": 1, "availableReplicas": 1, "updatedReplicas": 2}
+    installed.apps.patch_namespaced_deployment_status("gateway", SYSTEM, {"status": status})
+    found, code = examine(installed.kubeconfig)
+    assert code == 0
+    assert found["login"]["level"] == "ok"
+    assert found["gateway"]["level"] == "warn"
+    assert found["gateway"]["message"] == "1 of 2 replicas are ready."
+
+
+def test_permissions_are_those_of_the_account_that_is_named(installed: Cluster) -> None:
+    found, _ = examine(installed.kubeconfig, "--service-account", "openfaas:gateway")
+    assert found["permissions"]["level"] == "ok", found["permissions"]["message"]
+    found, code = examine(installed.kubeconfig, "--service-account", "openfaas-fn:default")
+    assert code == 1
+    assert "list nodes (to see where there is room)" in found["permissions"]["message"]
+    assert found["permissions"]["hint"] == "kubectl apply -k deploy/openfaas"
+
+
+def test_an_old_node_takes_resizing_away(installed: Cluster, nodes: Any) -> None:
+    nodes("node-new", "v1.35.4")
+    nodes("node-old", "v1.32.1")
+    found, _ = examine(installed.kubeconfig)
+    assert found["in-place resize"]["level"] == "warn"
+    assert "node-old" in found["in-place resize"]["message"]
+    assert "node-new" not in found["in-place resize"]["message"]
+
+
+def test_another_autoscaler_of_a_function_is_named(installed: Cluster) -> None:
+    labels = {"app": "classify"}
+    template = {"metadata": {"labels": labels}, "spec": {"containers": [{"name": "c", "image": "x"}]}}
+    function = {
+        "metadata": {"name": "classify", "labels": {"gnomon/managed": "true"}},
+        "spec": {"replicas": 0, "selector": {"matchLabels": labels}, "template": template},
+    }
+    installed.apps.create_namespaced_deployment(FUNCTIONS, function)
+    assert examine(installed.kubeconfig)[0]["other autoscalers"]["level"] == "ok"
+    target = {"apiVersion": "apps/v1", "kind": "Deployment", "name": "classify"}
+    scaler = {"metadata": {"name": "by-cpu"}, "spec": {"maxReplicas": 3, "scaleTargetRef": target}}
+    body = {"apiVersion": "autoscaling/v2", "kind": "HorizontalPodAutoscaler", **scaler}
+    installed.custom.create_namespaced_custom_object("autoscaling", "v2", FUNCTIONS, "horizontalpodautoscalers", body)
+    found = examine(installed.kubeconfig)[0]["other autoscalers"]
+    assert found["level"] == "warn"
+    assert "HorizontalPodAutoscaler by-cpu → classify" in found["message"]
+
+
+def test_knatives_config_maps_are_read(installed: Cluster, kubectl: Kubectl, compiled: build.Programs) -> None:
+    found, code = examine(installed.kubeconfig, platform="knative")
+    assert code == 1
+    assert found["Knative"]["level"] == "fail"
+
+    serving = compiled.manifests / "serving"
+    schemas = [*(serving / "300-resources").glob("*.yaml"), compiled.manifests / "caching" / "image.yaml"]
+    schemas += [compiled.manifests / "networking" / f"{name}.yaml" for name in ("certificate", "ingress", "serverlessservice")]
+    kubectl.apply([one for one in documents(*schemas) if one["kind"] == "CustomResourceDefinition"])
+    kubectl("wait", "--for=condition=Established", "--timeout=60s", "crd", "--all")
+    kubectl.apply(documents(serving / "100-namespace.yaml", *(serving / "configmaps").glob("*.yaml")))
+    found, _ = examine(installed.kubeconfig, platform="knative")
+    assert found["Knative"]["level"] == "ok"
+    assert found["Knative's volumes"]["level"] == "warn"
+    assert "Bodies run without Shadows" in found["Knative's volumes"]["message"]
+
+    enabled = {"data": {"kubernetes.podspec-volumes-csi": "enabled"}}
+    installed.core.patch_namespaced_config_map("config-features", "knative-serving", enabled)
+    found, _ = examine(installed.kubeconfig, platform="knative")
+    assert found["Knative's volumes"]["level"] == "ok"
+    assert found["Knative's scaling"]["level"] == found["Knative's network"]["level"] == "ok"
