@@ -17,6 +17,7 @@ from collections.abc import Callable
 from gnomon_core.errors import GnomonError, bad_request, not_found
 from gnomon_core.wire import Frame, Kind, Member
 from gnomon_gateway.call_id import new_call_id
+from gnomon_gateway.dispatch.refusals import QUEUE_MOVED
 from gnomon_gateway.headers import HOP_BY_HOP, UnfitHeadersError, named_by_connection, response_lines
 from gnomon_gateway.queueing.request import Request
 from gnomon_gateway.routes import ANY
@@ -172,6 +173,8 @@ class Invocation:
         self._exchange.respond(member.code, lines + self._own_lines(), member.body)
 
     def refuse(self, error: GnomonError) -> None:
+        if error.code == QUEUE_MOVED and self._exchange.move_on():
+            return
         self._exchange.fail(error, self._own_lines())
 
     def stream(self, frame: Frame) -> None:

@@ -167,7 +167,7 @@ def _refused(frame: Frame, newest: int) -> Frame:
     text = f"This batch is from epoch {frame.epoch}; the function's queue has moved on to {newest}."
     error = GnomonError(409, "stale_epoch", text, "Try again.")
     member = Member(409, 1, b"Content-Type: application/json", error.body())
-    return Frame(Kind.RESULT, frame.batch_id, frame.epoch, members=[member] * len(frame.members))
+    return Frame(Kind.RESULT, frame.batch_id, newest, members=[member] * len(frame.members))
 
 
 _STARTED: list[Sandbox] = []

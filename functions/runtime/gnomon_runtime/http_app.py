@@ -1,7 +1,8 @@
 """The application inside an image: the workload contract of OpenFaaS, and the batch channel, on one HTTP port.
 
-    /, /anything         a request of its own: a batch of one
-    POST /gnomon/batch   a BATCH frame of gnomon_core.wire, answered with a RESULT frame or a stream of frames; needs the token
+    /, /anything         a request of its own: a batch of one, of no gateway's queue
+    POST /gnomon/batch   a BATCH frame of gnomon_core.wire, answered with a RESULT frame or a stream of frames; needs the token.
+                         One of an older epoch than was seen is refused: the result bears the newest, its members 409 stale_epoch
     GET /gnomon/pair     upgraded to gnomon-pair/1: a Shadow's work for the Body that asks (gnomon_runtime.pair); needs the token
     /_/health, /_/ready  200, or 503 from the moment the process has been told to end
 
@@ -50,9 +51,9 @@ class Service:
         self._epoch = 0
         self.draining = False
 
-    def run(self, batch: Frame) -> Frame | Iterator[Frame]:
-        """Answer a batch when its turn comes."""
-        answer = self._executor.submit(self._run, batch, self._clock()).result()
+    def run(self, batch: Frame, *, of_queue: bool = True) -> Frame | Iterator[Frame]:
+        """Answer a batch when its turn comes. Those that are of no gateway's queue have no epoch."""
+        answer = self._executor.submit(self._run, batch, self._clock(), of_queue).result()
         return answer if isinstance(answer, Frame) else self._stream(answer)
 
     def serve_body(self, connection: socket.socket) -> None:
@@ -65,11 +66,12 @@ class Service:
         """Whether the application works for Bodies."""
         return isinstance(self._application, ForBodies)
 
-    def _run(self, batch: Frame, received_s: float) -> Frame | Iterator[Frame]:
-        if batch.epoch < self._epoch:
+    def _run(self, batch: Frame, received_s: float, of_queue: bool) -> Frame | Iterator[Frame]:  # noqa: FBT001 - by submit
+        if of_queue and batch.epoch < self._epoch:
             text = f"This batch is from epoch {batch.epoch}; the function's queue has moved on to {self._epoch}."
-            return _refused(batch, GnomonError(409, "stale_epoch", text, "Try again."))
-        self._epoch = batch.epoch
+            return _refused(batch, GnomonError(409, "stale_epoch", text, "Try again."), self._epoch)
+        if of_queue:
+            self._epoch = batch.epoch
         if 0 < batch.budget_s < self._clock() - received_s:
             return _refused(batch, GnomonError(504, "deadline_exceeded", "The deadline passed before the batch's turn came."))
         return self._application.run(batch)
@@ -117,7 +119,7 @@ def create_app(environment: Mapping[str, str] = os.environ) -> Flask:
     @app.route("/<path:_path>", methods=METHODS, provide_automatic_options=False)
     def alone(_path: str = "") -> Response:
         member = Member(0, 1, _meta(), _body(max_body_bytes))
-        return _plain(service.run(Frame(Kind.BATCH, members=(member,))))
+        return _plain(service.run(Frame(Kind.BATCH, members=(member,)), of_queue=False))
 
     @app.errorhandler(HTTPException)
     def refused(error: HTTPException) -> Response:
@@ -230,9 +232,9 @@ def _headers(meta: bytes) -> list[tuple[str, str]]:
     return [(name, value) for name, separator, value in (line.partition(": ") for line in lines) if separator]
 
 
-def _refused(batch: Frame, error: GnomonError) -> Frame:
+def _refused(batch: Frame, error: GnomonError, epoch: int = 0) -> Frame:
     member = Member(error.status, 1, b"Content-Type: application/json", error.body())
-    return Frame(Kind.RESULT, batch.batch_id, members=[member] * len(batch.members))
+    return Frame(Kind.RESULT, batch.batch_id, epoch, members=[member] * len(batch.members))
 
 
 def _error(error: GnomonError) -> Response:

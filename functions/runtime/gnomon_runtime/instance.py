@@ -6,7 +6,9 @@ receive buffer is used again for the next frame unless the function has kept a v
 A batch that was cancelled before it was read, because this process did not get to it in time, is not run.
 
 A batch from an older epoch than one already seen comes from a gateway that no longer owns the function's queue: its members get
-409. Bytes that are not a frame end the connection, and with it the instance.
+409, in a result that bears the newest epoch, by which the gateway knows that none of it was run.
+
+Bytes that are not a frame end the connection, and with it the instance.
 """
 
 from __future__ import annotations
@@ -225,7 +227,7 @@ def _refused(frame: Frame, newest: int) -> Frame:
         "Try again.",
     )
     member = Member(409, 1, b"Content-Type: application/json", error.body())
-    return Frame(Kind.RESULT, frame.batch_id, frame.epoch, members=[member] * len(frame.members))
+    return Frame(Kind.RESULT, frame.batch_id, newest, members=[member] * len(frame.members))
 
 
 def _cancelled(frame: Frame) -> Frame:

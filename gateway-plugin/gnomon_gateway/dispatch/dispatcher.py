@@ -176,6 +176,23 @@ class Dispatcher(Sending):
         effects += answers
         return effects
 
+    def not_run(self, instance_id: str, batch_id: int, now_s: float) -> Effects:
+        """An instance has refused a batch because another owner of the queue has begun: its requests wait again.
+
+        The policy is not asked: what is still ours to send, the newest map of owners says.
+        """
+        worker = self.workers.by_id.get(instance_id)
+        batch = worker.batch if worker is not None else None
+        if worker is None or batch is None or batch.id != batch_id:
+            self.stale_batches += 1
+            return []
+        self._counting.advance(now_s)
+        self._put_back([one for one in batch.requests if one.batch is batch and one.state == DISPATCHED])
+        batch.end()
+        self.workers.release(worker)
+        self._counting.busy_cores = self.workers.busy_cores
+        return [Drained(instance_id)] if worker.draining else []
+
     # Other events
 
     def timer(self, now_s: float) -> Effects:

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from gnomon_core.errors import GnomonError
 
+QUEUE_MOVED = "queue_moved"
+"""The code of the error by which a request is handed on."""
+
 
 def deadline_exceeded(waited_s: float) -> GnomonError:
     """504: its deadline passed before an answer came."""
@@ -46,6 +49,13 @@ def invalid_result(instance_id: str) -> GnomonError:
     """502: the instance answered something that is not a result of this batch."""
     return GnomonError(
         502, "invalid_result", f"Instance {instance_id} did not answer every request of its batch.", "See the function's logs."
+    )
+
+
+def queue_moved() -> GnomonError:
+    """421: another gateway replica has the function's queue now. Nothing was executed; whoever forwarded it asks that one."""
+    return GnomonError(
+        421, QUEUE_MOVED, "Another replica of the gateway has taken over this function's queue.", "Try again.", retry_after_s=1.0
     )
 
 

@@ -9,7 +9,7 @@ Pipelined requests wait for their turn; answers therefore leave in order.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -50,6 +50,10 @@ class HotRoutes(Protocol):
         ...
 
 
+Moved = Callable[["Exchange", "bytes | memoryview"], None]
+"""Takes a request, and its body, that the owner of the exchange has given back: another replica is to answer it."""
+
+
 class _Unheard:
     """Stands where uvicorn's protocol rouses the task of an ASGI request: an exchange has none."""
 
@@ -60,6 +64,7 @@ class Exchange:
     """A request, and how to answer it.
 
     `path` and `query` are as they were sent, undecoded; header names are lower-case. `max_body_bytes` bounds what is received.
+    Where there are several gateway replicas, `moved` takes what turns out to be another's; the body is kept for it.
     """
 
     __slots__ = (
@@ -76,6 +81,7 @@ class Exchange:
         "max_body_bytes",
         "method",
         "more_body",
+        "moved",
         "path",
         "query",
         "response_complete",
@@ -111,8 +117,9 @@ class Exchange:
         self.disconnected = False
         self.response_complete = False
         self.streaming = False
+        self.moved: Moved | None = None
         self._owner: Owner | None = None
-        self._body: bytes | bytearray = b""
+        self._body: bytes | bytearray | memoryview = b""
         self._held_bytes = 0
 
     # The request
@@ -121,6 +128,10 @@ class Exchange:
     def client(self) -> bytes:
         """The address of the client."""
         return self._protocol.client_address
+
+    def speak_for(self, client: bytes) -> None:
+        """Who sent this request has forwarded it for this client."""
+        self._protocol.client_address = client
 
     def accept(self, owner: Owner, max_body_bytes: int) -> None:
         """Receive the body and give it to this owner."""
@@ -138,6 +149,20 @@ class Exchange:
             self._deliver()
         elif self.expects_continue:
             self._protocol.transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
+
+    def again(self, routes: HotRoutes, body: bytes | memoryview) -> None:
+        """Begin anew with these routes: the whole body has been received, by another owner."""
+        self._owner, self._body = None, body
+        self.begin(routes)
+
+    def move_on(self) -> bool:
+        """Give the request to `moved`, with its body, unless an answer has begun; whether it was given."""
+        moved, self.moved = self.moved, None
+        if moved is None or self.response_complete or self.streaming or self.more_body:
+            return False
+        body, self._body, self._owner = self._body, b"", None
+        moved(self, body if isinstance(body, bytes) else memoryview(body))
+        return True
 
     def on_body(self, data: bytes) -> None:
         """Part of the body has come."""
@@ -174,6 +199,8 @@ class Exchange:
         assert self._owner is not None
         body = self._body
         self._let_go()
+        if self.moved is not None:
+            self._body = body
         self._owner.received(body if isinstance(body, bytes) else memoryview(body))
 
     def _hold(self) -> None:

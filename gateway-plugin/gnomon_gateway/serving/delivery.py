@@ -19,7 +19,9 @@ from gnomon_core.seams import BatchChannel
 from gnomon_core.wire import Frame, Kind, Member
 from gnomon_gateway.dispatch.dispatcher import Dispatcher
 from gnomon_gateway.dispatch.effects import Answer, Cancel, Effects, Send
+from gnomon_gateway.dispatch.refusals import queue_moved
 from gnomon_gateway.queueing.batch import Batch
+from gnomon_gateway.queueing.request import Request
 from gnomon_gateway.serving.health import PROBE_TIMEOUT_S, Health
 from gnomon_gateway.serving.metrics import FunctionMetrics
 
@@ -37,6 +39,8 @@ class Delivery:
         self.dispatcher = dispatcher
         self.metrics = FunctionMetrics()
         self._epoch = epoch
+        self._outdated: Callable[[int], None] | None = None
+        self._disowned = False
         self._channels: dict[str, BatchChannel] = {}
         self._served: set[str] = set()
         self._drains: dict[str, list[asyncio.Future[None]]] = {}
@@ -53,6 +57,29 @@ class Delivery:
             _LOG.info("instance %s of %s is gone: %s", instance_id, self.name, reason)
         unread = channel is not None and channel.unread
         self._carry_out(self.dispatcher.instance_gone(instance_id, time.monotonic(), unread=unread))
+
+    def own(self, epoch: int, outdated: Callable[[int], None] | None = None) -> None:
+        """This replica owns the queue since a map of this epoch. `outdated` is called when an instance knows of a newer one."""
+        self._epoch, self._outdated, self._disowned = epoch, outdated, False
+
+    def disown(self) -> None:
+        """Another replica owns the queue: from now on nothing is sent to any instance. See `give_back`."""
+        self._disowned = True
+        self.give_back()
+
+    def give_back(self) -> None:
+        """Hand everything that waits to whoever has the queue now; nothing of it was executed. What executes goes on."""
+        for effect in self.dispatcher.give_up(queue_moved(), time.monotonic()):
+            if isinstance(effect, Answer):
+                self._hand_on(effect.request)
+        self._carry_out([])
+
+    def _hand_on(self, request: Request) -> None:
+        """The request leaves this queue without an answer."""
+        responder, request.responder = request.responder, None
+        self.metrics.left += 1
+        if responder is not None:
+            responder.refuse(queue_moved())
 
     def _carry_out(self, effects: Effects, result: Frame | None = None) -> None:
         """Do what the dispatcher wants, in its order, and set the timer for what comes next."""
@@ -91,6 +118,13 @@ class Delivery:
             return
         if frame is None:
             self.instance_gone(batch.instance_id, "its channel closed")
+            return
+        if frame.epoch > self._epoch:
+            # The instance has had a batch of a later owner, and has not run this one.
+            self._carry_out(self.dispatcher.not_run(batch.instance_id, batch.id, time.monotonic()))
+            if self._outdated is not None:
+                self._outdated(frame.epoch)
+            self.give_back()
             return
         self._served.add(batch.instance_id)
         codes = [200] if batch.streamed else [member.code for member in frame.members]

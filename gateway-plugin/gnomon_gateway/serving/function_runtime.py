@@ -78,6 +78,8 @@ class FunctionRuntime(Delivery):
 
     def _admit(self) -> None:
         """Let in what has arrived in this turn of the loop: requests that come together leave together, and nobody waits."""
+        if self._disowned:
+            self.give_back()
         arrived, self._arrived = self._arrived, []
         if arrived:
             self._carry_out(self.dispatcher.arrive(arrived, time.monotonic()))
@@ -140,6 +142,20 @@ class FunctionRuntime(Delivery):
         """Answer everything that waits with this error."""
         self._admit()
         self._carry_out(self.dispatcher.give_up(error, time.monotonic()))
+
+    def give_back(self) -> None:
+        arrived, self._arrived = self._arrived, []
+        for request in arrived:
+            request.state = ANSWERED
+            self._hand_on(request)
+        super().give_back()
+
+    async def quiet(self) -> None:
+        """Return when nobody waits for an answer and no instance executes anything of this queue."""
+        while self.dispatcher.in_system or any(worker.batch is not None for worker in self.dispatcher.workers.by_id.values()):
+            emptied: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+            self._emptied.append(emptied)
+            await emptied
 
     def close(self) -> None:
         """Release the loop's timers. Nothing is submitted afterwards."""

@@ -17,6 +17,7 @@ from gnomon_core.errors import GnomonError, bad_request
 from gnomon_core.signature import ModelSignature
 from gnomon_core.wire import Frame, Member
 from gnomon_gateway.call_id import new_call_id
+from gnomon_gateway.dispatch.refusals import QUEUE_MOVED
 from gnomon_gateway.invoke import DEADLINE_HEADER, read_deadline_s
 from gnomon_gateway.queueing.request import Request
 from gnomon_gateway.server.exchange import Exchange, too_large
@@ -152,6 +153,8 @@ class Inference:
         self._exchange.respond(_OK, lines + self._own_lines(), body)
 
     def refuse(self, error: GnomonError) -> None:
+        if error.code == QUEUE_MOVED and self._exchange.move_on():
+            return
         lines = b"".join([b"%b: %b\r\n" % (name.lower().encode(), value.encode()) for name, value in error.headers().items()])
         self._fail(error.status, str(error), lines)
 

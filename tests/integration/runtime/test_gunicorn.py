@@ -210,7 +210,16 @@ def test_a_batch_whose_time_is_over_when_its_turn_comes_is_not_run(served: Serve
 
 def test_a_batch_of_an_older_epoch_is_refused(alone: Served) -> None:
     assert decode(alone.batch(frame(b"a", epoch=3))[1]).members[0].code == 200
-    assert decode(alone.batch(frame(b"a", epoch=2))[1]).members[0].code == 409
+    refused = decode(alone.batch(frame(b"a", b"b", epoch=2))[1])
+    assert [member.code for member in refused.members] == [409, 409]
+    assert json.loads(bytes(refused.members[0].body))["error"]["code"] == "stale_epoch"
+    assert refused.epoch == 3  # by which the gateway knows that none of it was run
+    assert decode(alone.batch(frame(b"a", epoch=3))[1]).members[0].code == 200
+
+
+def test_a_request_of_its_own_is_of_no_epoch(alone: Served) -> None:
+    assert decode(alone.batch(frame(b"a", epoch=3))[1]).members[0].code == 200
+    assert alone.request("POST", "/", b"beside the queue")[0] == 200
 
 
 @pytest.mark.parametrize("token", [None, "", "wrong", TOKEN + "x", "é"])
