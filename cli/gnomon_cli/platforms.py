@@ -53,7 +53,8 @@ def _on_lambda(
     require_boto3()
     from gnomon_platforms.aws_lambda.platform import LambdaPlatform  # noqa: PLC0415 - boto3 is an extra of its own
 
-    return LambdaPlatform(aws, repository, built, images=options.images, clock=clock)
+    profiles = options.model_folder / PROFILES
+    return LambdaPlatform(aws, repository, built, images=options.images, profiles=profiles, clock=clock)
 
 
 def require_boto3() -> None:

@@ -43,6 +43,7 @@ class Instance:
     `function` is `name.namespace`; `version` changes when the deployment does so that old and new instances can be told apart.
     `busy` is whether a batch is executing, `in_flight` its requests. `partner` is a Shadow's Body, or a Body's first Shadow once
     it is registered, and `others` are a Body's further ones; `pair` is what they do together, None for a Body that works alone.
+    `memory_mb` is a memory size that it was given and that its cores follow from, as on Lambda; None where it was given cores.
     """
 
     id: str
@@ -59,6 +60,12 @@ class Instance:
     partner: str | None = None
     pair: Pair | None = None
     others: tuple[str, ...] = ()
+    memory_mb: int | None = None
+
+    @property
+    def size(self) -> int:
+        """What its speed is looked up by: its cores, or the MB that they follow from."""
+        return self.cores if self.memory_mb is None else self.memory_mb
 
     @property
     def shadows(self) -> dict[str, Pair]:

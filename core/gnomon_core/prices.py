@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
+
+MB_PER_GB = 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -14,6 +17,12 @@ class LambdaRates:
     usd_per_gb_s: float
     usd_per_call: float
     usd_per_storage_gb_s: float
+
+    def invoke_usd(self, seconds: float, memory_mb: int) -> float:
+        """What an Invoke of so many seconds costs, rounded up to whole milliseconds: BATCH's Eq. 1, s × GB × K1 + K2."""
+        # 0.213 s are 213.00000000000003 ms: what is a whole millisecond but for its last digits is one.
+        billed_s = math.ceil(round(seconds * 1e3, 6)) / 1e3
+        return billed_s * memory_mb / MB_PER_GB * self.usd_per_gb_s + self.usd_per_call
 
 
 _PAGE = "aws.amazon.com/lambda/pricing, us-east-1"

@@ -110,6 +110,8 @@ class ModelProfile:
     interquartile range of the whole model's cells, by "cores/batch". `provenance` says machine, versions, date and commit.
     `block_load_s` is, by weight mode, what loading each block by itself took; empty where that was not measured. `network` is
     what a hand-over to another node takes; None where nobody has measured or declared it, and then no Shadow is made elsewhere.
+    `memories` is the whole model by memory size in MB instead of cores, where a platform sells that; each call pays for its own
+    time there, and instances cost nothing while they are idle.
     """
 
     model: str
@@ -126,6 +128,11 @@ class ModelProfile:
     provenance: Mapping[str, str] = field(default_factory=dict)
     block_load_s: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
     network: Network | None = None
+    memories: LatencyTable = LatencyTable({})
+
+    def at(self, size: int, batch: int) -> float | None:
+        """The whole model's latency on an instance of that size (`gnomon_core.fleet.Instance.size`); None where not known."""
+        return (self.memories if self.memories.measured(size) else self.whole).at(size, batch)
 
     def run_seconds(self, run: Run, cores: int, batch: int) -> float | None:
         """How long a run of blocks takes, as the sum of its blocks; None where one is not known."""
@@ -202,6 +209,8 @@ class ModelProfile:
             "overhead_bytes": self.overhead_bytes,
             "transfer": {"fixed_s": self.transfer_fixed_s, "seconds_per_byte": self.transfer_seconds_per_byte},
         }
+        if self.memories.seconds:
+            document["memories_s"] = self.memories.to_json()
         return document if self.network is None else document | {"network": _network_to_json(self.network)}
 
     @staticmethod
@@ -235,6 +244,7 @@ class ModelProfile:
                     str(mode): tuple(float(one) for one in seconds) for mode, seconds in document.get("block_load_s", {}).items()
                 },
                 network=_network_from_json(document["network"]) if "network" in document else None,
+                memories=LatencyTable.from_json(document.get("memories_s", {})),
             )
         except (KeyError, TypeError, AttributeError) as error:
             raise ValueError(f"no profile: {type(error).__name__}: {error}") from None

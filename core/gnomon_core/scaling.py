@@ -123,10 +123,14 @@ class FunctionLoad:
 
 @dataclass(frozen=True, slots=True)
 class CreateBody:
-    """Start an instance with the whole model; `node` None leaves the place to the platform."""
+    """Start an instance with the whole model; `node` None leaves the place to the platform.
+
+    `memory_mb` is for platforms that sell memory, and cores with it: a size other than the function's own.
+    """
 
     cores: int
     node: str | None = None
+    memory_mb: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

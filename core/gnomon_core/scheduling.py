@@ -45,12 +45,21 @@ class QueueView(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Slot:
-    """An instance that can take a batch now; `pair` where it is a Body with a Shadow."""
+    """An instance that can take a batch now; `pair` where it is a Body with a Shadow.
+
+    `size` is what the latency model knows it by (`gnomon_core.fleet.Instance.size`): its cores, or its `memory_mb` where it was
+    given one.
+    """
 
     instance_id: str
     cores: int
     max_batch: int
     pair: Pair | None = None
+    memory_mb: int | None = None
+
+    @property
+    def size(self) -> int:
+        return self.cores if self.memory_mb is None else self.memory_mb
 
 
 @dataclass(frozen=True, slots=True)

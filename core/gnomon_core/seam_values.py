@@ -28,13 +28,17 @@ class Capabilities:
 
 @dataclass(frozen=True, slots=True)
 class InstanceRequest:
-    """An instance to be made: the function, which version of it, how large, where, and the secrets it may see."""
+    """An instance to be made: the function, which version of it, how large, where, and the secrets it may see.
+
+    `memory_mb` is a memory size other than the function's own, for platforms where cores follow from it; others leave it out.
+    """
 
     spec: FunctionSpec
     version: int
     cores: int
     node: str | None
     secrets: Mapping[str, bytes]
+    memory_mb: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -62,7 +62,7 @@ class LatencyModel(Protocol):
     def seconds(self, variant: str, body_cores: int, batch: int, pair: Pair | None = None) -> float | None:
         """The predicted latency of a batch of `batch` samples on `body_cores` cores, with these Shadows where there are some.
 
-        None while nothing is known.
+        An instance that was given a memory size is asked for by that (`Instance.size`). None while nothing is known.
         """
         ...
 

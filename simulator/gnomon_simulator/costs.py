@@ -20,7 +20,10 @@ from gnomon_simulator.simulated_platform import Lifetime
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-    """Sums over a function's instances. `instance_s` and `body_core_s` are those of Bodies, `shadow_*` those of Shadows."""
+    """Sums over a function's instances. `instance_s` and `body_core_s` are those of Bodies, `shadow_*` those of Shadows.
+
+    `calls` and `calls_usd` are what Lambda would send a bill for, where the profile is one over memory sizes.
+    """
 
     instance_s: float = 0.0
     body_core_s: float = 0.0
@@ -30,6 +33,8 @@ class Cost:
     shadow_busy_core_s: float = 0.0
     shadows: int = 0
     memory_byte_s: float = 0.0
+    calls: int = 0
+    calls_usd: float = 0.0
 
     @property
     def core_s(self) -> float:
@@ -55,6 +60,8 @@ def cost(lives: Sequence[Lifetime], now_s: float, *, busy_core_s: float) -> Cost
         shadow_busy_core_s=sum(life.busy_s * life.instance.cores for life in shadows),
         shadows=len(shadows),
         memory_byte_s=sum(life.instance.memory_bytes * _length_s(life, now_s) for life in lives) + _shared_byte_s(bodies, now_s),
+        calls=sum(life.calls for life in bodies),
+        calls_usd=sum(life.calls_usd for life in bodies),
     )
 
 

@@ -74,7 +74,8 @@ class Profile:
 
     def _seconds(self, body_cores: int, batch: int, pair: Pair | None) -> float | None:
         if pair is None:
-            return self.latency.at(body_cores, batch)
+            sold = self.model is not None and self.model.memories.measured(body_cores)
+            return self.model.at(body_cores, batch) if sold and self.model is not None else self.latency.at(body_cores, batch)
         return None if self.model is None else pair_seconds(self.model, body_cores, pair, batch)
 
     def shadow_load_s(self, pair: Pair) -> float:
@@ -125,6 +126,19 @@ def modelled(model: ModelProfile, weight_mode: str = "shared", noise: Noise = No
         raise _bad(model.model, f"has no loading times with {weight_mode} weights")
     memory_bytes = model.memory_bytes(0 if weight_mode == "shared" else model.layers.parameter_bytes())
     return Profile(model.model, model.whole, model.body_load_s(weight_mode), memory_bytes, noise, model, weight_mode)
+
+
+def on_lambda(model: ModelProfile, memory_mb: int, *, cores: int = 1, noise: Noise = Noise()) -> Profile:
+    """A model by its profile over memory sizes; `memory_mb` is that of a function whose plan has not chosen another.
+
+    Raises:
+        GnomonError: 400 `bad_profile` for a size that was not measured.
+
+    """
+    row = model.memories.seconds.get(memory_mb)
+    if row is None:
+        raise _bad(model.model, f"was not measured with {memory_mb} MB")
+    return Profile(model.model, LatencyTable({cores: row}), model.body_start_s, memory_mb * 2**20, noise, model, "private")
 
 
 def read_profile(path: Path, weight_mode: str = "shared") -> Profile:

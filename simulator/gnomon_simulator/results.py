@@ -155,6 +155,8 @@ class FunctionResult:
             "mean_instances": self.instance_s / self.duration_s if self.duration_s else 0.0,
             "cpu_utility": round(self.cost.cpu_utility, 6),
             "memory_byte_s": round(self.cost.memory_byte_s),
+            "calls": self.cost.calls,
+            "calls_usd": self.cost.calls_usd,
             "shadows": self.cost.shadows,
             "shadow_s": round(self.cost.shadow_s, 6),
             "shadow_core_s": round(self.cost.shadow_core_s, 6),

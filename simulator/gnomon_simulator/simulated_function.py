@@ -135,9 +135,8 @@ class SimulatedFunction:
 
     def _ready(self, instance: Instance) -> None:
         self._count_starting()
-        self._carry_out(
-            self._dispatcher.instance_ready(instance.id, instance.cores, self._settings.max_batch, self._events.now_s)
-        )
+        most, now_s, memory_mb = self._settings.max_batch, self._events.now_s, instance.memory_mb
+        self._carry_out(self._dispatcher.instance_ready(instance.id, instance.cores, most, now_s, memory_mb=memory_mb))
         self._poke()
 
     def _pair_changed(self, body: Instance) -> None:
@@ -241,7 +240,9 @@ class SimulatedFunction:
     def _act(self, action: Action) -> None:
         now_s = self._events.now_s
         if isinstance(action, CreateBody):
-            self._platform.create(self.plan.name, self.plan.profile, action.cores, action.node, self._ready)
+            self._platform.create(
+                self.plan.name, self.plan.profile, action.cores, action.node, self._ready, memory_mb=action.memory_mb
+            )
             self._count_starting()
         elif isinstance(action, DestroyBody):
             self._platform.drain(action.id)
@@ -268,7 +269,8 @@ class SimulatedFunction:
         policy, now_s = scheduling_policy(self._scheduler, self._settings), self._events.now_s
         self._carry_out(self._dispatcher.set_policy(self._settings, policy, now_s))
         for worker in list(self._dispatcher.workers.by_id.values()):
-            self._carry_out(self._dispatcher.instance_ready(worker.id, worker.cores, plan.max_batch, now_s))
+            memory_mb = worker.memory_mb
+            self._carry_out(self._dispatcher.instance_ready(worker.id, worker.cores, plan.max_batch, now_s, memory_mb=memory_mb))
 
     def _load(self) -> FunctionLoad:
         settings = self.plan.settings  # as live: a buffer plan changes what the dispatcher does, not what was deployed

@@ -16,11 +16,13 @@ from typing import Any
 from gnomon_core.errors import GnomonError
 from gnomon_core.fleet import Instance, InstanceKind, InstanceState, Node
 from gnomon_core.pairs import MAX_SHADOWS, Pair
+from gnomon_core.prices import LAMBDA_X86
 from gnomon_core.seam_values import Capabilities
 from gnomon_simulator.events import Events
 from gnomon_simulator.profiles import Factor, Profile
 
 _STARTING = InstanceState.STARTING
+MEGABYTE = 2**20
 CAPABILITIES = Capabilities(place=True, size=True, victim=True, resize=True, pair=True, promote=True)
 
 
@@ -38,7 +40,7 @@ class Lifetime:
     """An instance from its creation to its end; what it costs adds up in `core_s` as its cores change.
 
     `busy_s` is how long a Shadow computed; a Body's dispatcher knows that of Bodies. A Shadow that becomes a Body begins a second
-    one, of the same id.
+    one, of the same id. Where memory is sold, as on Lambda, each batch is a call that is paid for, and so is the start.
     """
 
     instance: Instance
@@ -48,6 +50,8 @@ class Lifetime:
     core_s: float = 0.0
     busy_s: float = 0.0
     gone_s: float | None = None
+    calls: int = 0
+    calls_usd: float = 0.0
     was_of: str | None = None
     """The Body that it works for until it is one itself."""
 
@@ -55,6 +59,12 @@ class Lifetime:
         """Add what it has cost since it last changed."""
         self.core_s += self.instance.cores * (now_s - self.cores_since_s)
         self.cores_since_s = now_s
+
+    def call(self, seconds: float) -> None:
+        """It was invoked for so long; of no account where instances are held and not called."""
+        if self.profile.model is not None and self.profile.model.memories.seconds:
+            self.calls += 1
+            self.calls_usd += LAMBDA_X86.invoke_usd(seconds, self.instance.memory_bytes // MEGABYTE)
 
 
 class SimulatedPlatform:
@@ -84,17 +94,30 @@ class SimulatedPlatform:
         return instance_id in self._live
 
     def create(
-        self, function: str, profile: Profile, cores: int, node: str | None, ready: Callable[[Instance], None]
+        self,
+        function: str,
+        profile: Profile,
+        cores: int,
+        node: str | None,
+        ready: Callable[[Instance], None],
+        *,
+        memory_mb: int | None = None,
     ) -> Instance:
         """Begin an instance, STARTING; `ready` is called when its model has loaded, unless it ends before.
+
+        `memory_mb` is a memory size other than the profile's.
 
         Raises:
             GnomonError: 503 `no_capacity` where no node has room.
 
         """
-        place = self._place(cores, profile.memory_bytes, node)
-        planned = Instance(self._name(function), function, 1, place, cores, profile.memory_bytes, _STARTING, 0.0)
+        memory_bytes = profile.memory_bytes if memory_mb is None else memory_mb * MEGABYTE
+        memory_mb = None if memory_bytes == profile.memory_bytes else memory_mb
+        place = self._place(cores, memory_bytes, node)
+        name = self._name(function)
+        planned = Instance(name, function, 1, place, cores, memory_bytes, _STARTING, 0.0, memory_mb=memory_mb)
         instance = self._begin(planned, profile)
+        self._live[instance.id].call(profile.load_s)
         self._events.at(self._events.now_s + profile.load_s, self._loaded, instance.id, ready)
         return instance
 
@@ -206,12 +229,13 @@ class SimulatedPlatform:
         life = self._live[instance_id]
         profile = life.profile
         body = life.instance
-        seconds = profile.seconds(profile.variant, body.cores, samples, body.pair)
+        seconds = profile.seconds(profile.variant, body.size, samples, body.pair)
         assert seconds is not None, "the profile was checked for the function's cores"
         factor = 1.0 if life.factor is None else life.factor(self._chance)
         if body.pair is not None:
             for (shadow, pair), share in zip(body.shadows.items(), body.pair.shares(samples), strict=True):
                 self._live[shadow].busy_s += factor * profile.shadow_busy_s(pair, share)
+        life.call(seconds * factor)
         return seconds * factor
 
     def end(self) -> None:

@@ -17,12 +17,12 @@ from gnomon_cli.commands.profiles import Numbers
 from gnomon_cli.model_folder import folder_options, model_folder, model_repository
 from gnomon_cli.options import json_option
 from gnomon_cli.output import note, print_json, print_table
+from gnomon_profiler.measuring.store import FOLDER as PROFILES
 
 MEMORY = "1024,1769,3538,5307,8845"
 BATCHES = "1,2,4,8,16"
 REPEATS = 10
 SAMPLE_MS = 100.0
-FOLDER = "lambda"
 
 
 @click.command(
@@ -70,6 +70,7 @@ def lambda_profile(
     require_boto3()
     from gnomon_cli.lambda_profile import Profiling  # noqa: PLC0415 - as above
     from gnomon_platforms.aws_lambda.clients import Clients  # noqa: PLC0415 - as above
+    from gnomon_platforms.aws_lambda.profiles import path_of  # noqa: PLC0415 - as above
     from gnomon_platforms.aws_lambda.profiling import Table, Wishes, estimate  # noqa: PLC0415 - as above
 
     aws = read_lambda_options(**options)
@@ -77,7 +78,7 @@ def lambda_profile(
     entry = repository.get(name)
     model, region = f"{entry.name}@{entry.version}", Clients(1).region
     wishes = Wishes(tuple(sorted(set(memory))), tuple(sorted(set(batches))), repeats, sample_ms / 1000)
-    path = output or model_folder(folder, state) / "profiles" / model / FOLDER / f"{region}.json"
+    path = output or path_of(model_folder(folder, state) / PROFILES, model, region)
     table = Table.open(path, {"model": model, "program": entry.sha256["program.json"], "region": region, "image": aws.image})
     missing = [cell for cell in wishes.cells() if cell not in table.cells]
     cost = estimate(wishes, missing)

@@ -106,10 +106,12 @@ class Dispatcher(Sending):
 
     # Events of instances
 
-    def instance_ready(self, instance_id: str, cores: int, max_batch: int, now_s: float) -> Effects:
-        """An instance can take batches from now on; or a known one has another number of cores or largest batch."""
+    def instance_ready(
+        self, instance_id: str, cores: int, max_batch: int, now_s: float, *, memory_mb: int | None = None
+    ) -> Effects:
+        """An instance can take batches from now on; or a known one has another size or largest batch."""
         self._counting.advance(now_s)
-        self.workers.add(instance_id, cores, max_batch)
+        self.workers.add(instance_id, cores, max_batch, memory_mb)
         return self._schedule_all(now_s, [])
 
     def pair_changed(self, instance_id: str, pair: Pair | None, now_s: float) -> Effects:
@@ -165,7 +167,7 @@ class Dispatcher(Sending):
         answers: Effects = []
         # Of a batch during which the Shadow came, changed or went, nobody knows what it was computed with.
         if not batch.streamed and batch.live and batch.pair is worker.pair:
-            self.latency.observe(batch.lane.variant, worker.cores, batch.size, now_s - batch.sent_s, batch.pair)
+            self.latency.observe(batch.lane.variant, worker.slot.size, batch.size, now_s - batch.sent_s, batch.pair)
             if self._sizing.outdated:
                 self.workers.size_again()
         self._collect(batch, codes, now_s, answers)

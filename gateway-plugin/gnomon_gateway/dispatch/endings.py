@@ -111,4 +111,4 @@ class Endings:
 
     def _doubt(self, request: Request) -> None:
         capacity = self.workers.capacity()
-        self.latency.doubt(request.lane.variant, capacity.cores, capacity.pair)
+        self.latency.doubt(request.lane.variant, capacity.size, capacity.pair)

@@ -38,7 +38,7 @@ class ProfiledLatency:
         if profile is None:
             return None
         if pair is None:
-            return profile.whole.at(body_cores, batch)
+            return profile.at(body_cores, batch)
         return pair_seconds(profile, body_cores, pair, batch, self._runs(profile, pair.blocks))
 
     def _runs(self, profile: ModelProfile, blocks: tuple[int, ...]) -> tuple[Run, ...]:
@@ -78,4 +78,5 @@ def _scaled(profile: ModelProfile, by: Mapping[int, float]) -> ModelProfile:
         }
         return replace(table, seconds=rows)
 
-    return replace(profile, whole=scaled(profile.whole), blocks=tuple(scaled(table) for table in profile.blocks))
+    blocks = tuple(scaled(table) for table in profile.blocks)
+    return replace(profile, whole=scaled(profile.whole), blocks=blocks, memories=scaled(profile.memories))

@@ -107,7 +107,7 @@ class Sending(Endings):
         self._last_batch += 1
         batch = Batch(self._last_batch, worker.id, lane.key, requests, now_s)
         batch.pair = worker.pair
-        batch.expected_end_s = now_s + (self.latency.seconds(lane.variant, worker.cores, batch.size, worker.pair) or 0.0)
+        batch.expected_end_s = now_s + (self.latency.seconds(lane.variant, worker.slot.size, batch.size, worker.pair) or 0.0)
         for request in requests:
             self.queue.remove(request)
             request.state = DISPATCHED

@@ -15,7 +15,7 @@ from gnomon_gateway.queueing.admission import Capacity
 from gnomon_gateway.queueing.batch import Batch
 
 Largest: TypeAlias = Callable[[int, int, Pair | None], int]
-"""The largest batch that is good for an instance: of its cores, of what it could take at most, and of what its Shadow does."""
+"""The largest batch that is good for an instance: of its size, of what it could take at most, and of what its Shadow does."""
 
 
 class Worker:
@@ -28,7 +28,9 @@ class Worker:
     included.
     """
 
-    __slots__ = ("batch", "cores", "draining", "id", "most", "number", "order", "pair", "slot", "solo_slot", "usual")
+    __slots__ = (
+        "batch", "cores", "draining", "id", "memory_mb", "most", "number", "order", "pair", "slot", "solo_slot", "usual"
+    )  # fmt: skip
 
     order: tuple[int, int, int]
     slot: Slot
@@ -39,6 +41,7 @@ class Worker:
         self.id = instance_id
         self.number = number
         self.cores = 0
+        self.memory_mb: int | None = None
         self.most = 0
         self.pair: Pair | None = None
         self.batch: Batch | None = None
@@ -49,8 +52,8 @@ class Worker:
         pair = self.pair
         self.usual = max_batch
         self.order = (max_batch, self.cores + (sum(pair.cores) if pair is not None else 0), self.number)
-        self.slot = Slot(self.id, self.cores, max_batch, pair)
-        self.solo_slot = Slot(self.id, self.cores, 1, pair)
+        self.slot = Slot(self.id, self.cores, max_batch, pair, self.memory_mb)
+        self.solo_slot = Slot(self.id, self.cores, 1, pair, self.memory_mb)
 
     def __lt__(self, other: Worker) -> bool:
         return self.order < other.order
@@ -82,7 +85,7 @@ class Workers:
                 instances=len(workers),
                 samples=sum([worker.usual for worker in workers]),
                 batch=smallest.usual if smallest else 1,
-                cores=smallest.cores if smallest else 1,
+                size=smallest.slot.size if smallest else 1,
                 pair=smallest.pair if smallest else None,
             )
         return self._capacity
@@ -110,7 +113,7 @@ class Workers:
                 self._view = view
         return view
 
-    def add(self, instance_id: str, cores: int, max_batch: int) -> None:
+    def add(self, instance_id: str, cores: int, max_batch: int, memory_mb: int | None = None) -> None:
         """An instance that can take a batch now. One that is known already gets the new size."""
         worker = self.by_id.get(instance_id)
         if worker is None:
@@ -120,7 +123,7 @@ class Workers:
             self._leave_idle(worker)
         if worker.batch is not None:
             self.busy_cores += cores - worker.cores
-        worker.cores, worker.most = cores, max_batch
+        worker.cores, worker.most, worker.memory_mb = cores, max_batch, memory_mb
         self._size(worker)
 
     def pair(self, worker: Worker, pair: Pair | None) -> None:
@@ -138,7 +141,7 @@ class Workers:
     def size_again(self) -> None:
         """What is known about latency has changed: so may what is good for each."""
         for worker in self.by_id.values():
-            if self._largest(worker.cores, worker.most, worker.pair) != worker.slot.max_batch:
+            if self._largest(worker.slot.size, worker.most, worker.pair) != worker.slot.max_batch:
                 self._leave_idle(worker)
                 self._size(worker)
 
@@ -184,7 +187,8 @@ class Workers:
 
     def _size(self, worker: Worker) -> None:
         """Its cores, its bound or its Shadow are others now."""
-        worker.size(self._largest(worker.cores, worker.most, worker.pair))
+        size = worker.cores if worker.memory_mb is None else worker.memory_mb
+        worker.size(self._largest(size, worker.most, worker.pair))
         self._idle_again(worker)
         self._resized()
 

@@ -115,5 +115,6 @@ class Corrections:
 
 def _digest(profile: ModelProfile) -> str:
     """Of what the whole model was measured to take: ratios are against these very times."""
-    measured = json.dumps([profile.layers.program_sha256, profile.whole.to_json()], sort_keys=True)
+    tables = [profile.whole.to_json(), *([profile.memories.to_json()] if profile.memories.seconds else [])]
+    measured = json.dumps([profile.layers.program_sha256, *tables], sort_keys=True)
     return hashlib.sha256(measured.encode()).hexdigest()[:16]

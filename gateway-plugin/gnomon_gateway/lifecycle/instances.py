@@ -107,8 +107,8 @@ class Instances:
         deployed.requested = None
         for action in actions:
             match action:
-                case CreateBody(cores, node):
-                    await self.create(deployed, cores, node)
+                case CreateBody(cores, node, memory_mb):
+                    await self.create(deployed, cores, node, memory_mb)
                 case DestroyBody(instance_id):
                     self.stop(deployed, instance_id)
                 case CreateShadow() | ChangeShadow() | PromoteShadow() | DestroyShadow():
@@ -121,14 +121,14 @@ class Instances:
                     deployed.runtime.plan_buffer(self._policy(settings), max_batch)
         self.retire_old(deployed)
 
-    async def create(self, deployed: Deployed, cores: int, node: str | None = None) -> None:
+    async def create(self, deployed: Deployed, cores: int, node: str | None = None, memory_mb: int | None = None) -> None:
         """Begin an instance.
 
         Raises:
             GnomonError: 503 `no_capacity`.
 
         """
-        request = InstanceRequest(deployed.spec, deployed.version, cores, node, deployed.secrets)
+        request = InstanceRequest(deployed.spec, deployed.version, cores, node, deployed.secrets, memory_mb)
         instance = await self._platform.create(request)
         self._owners[instance.id] = deployed
         self._tell_starting(deployed)

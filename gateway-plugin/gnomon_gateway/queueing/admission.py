@@ -37,13 +37,13 @@ SPREADS = 4.0
 class Capacity:
     """What a fleet takes in one round while more waits, in batches as the scheduling policy makes them.
 
-    That is `samples` over all `instances`; `batch`, `cores` and `pair` are those of the smallest.
+    That is `samples` over all `instances`; `batch`, `size` and `pair` are those of the smallest.
     """
 
     instances: int
     samples: int
     batch: int
-    cores: int
+    size: int
     pair: Pair | None = None
 
 
@@ -78,7 +78,7 @@ def refusal(request: Request, queue: FunctionQueue, fleet: Fleet, latency: Foret
     capacity = fleet.capacity()
     if not capacity.instances:
         return None  # it is held until the first instance is ready
-    full_s = latency.seconds(request.lane.variant, capacity.cores, capacity.batch, capacity.pair)
+    full_s = latency.seconds(request.lane.variant, capacity.size, capacity.batch, capacity.pair)
     rounds = -(-(queue.samples + request.size) // capacity.samples)
     if full_s is None or MOST_MARGIN * (rounds + 1) * full_s <= budget_s:
         return None  # in time even if every batch were a full one: nearly always, and one look-up
@@ -91,14 +91,14 @@ def _judged(
     """The careful answer. `before_s` is what the rounds before the request's own take."""
     capacity = fleet.capacity()
     budget_s = request.deadline_s - now_s
-    variant, cores, pair = request.lane.variant, capacity.cores, capacity.pair
-    alone_s = latency.seconds(variant, cores, request.size, pair) or 0.0
+    variant, size, pair = request.lane.variant, capacity.size, capacity.pair
+    alone_s = latency.seconds(variant, size, request.size, pair) or 0.0
     if alone_s > budget_s:
         return _hopeless(f"The request takes about {alone_s * 1e3:.0f} ms, its deadline leaves {budget_s * 1e3:.0f} ms.")
     if fleet.any_idle and not queue.requests:
         return None
-    own_s = latency.seconds(variant, cores, min(capacity.batch, queue.samples + request.size), pair) or 0.0
-    margin = min(MOST_MARGIN, max(LEAST_MARGIN, 1 + SPREADS * latency.spread(variant, cores, pair)))
+    own_s = latency.seconds(variant, size, min(capacity.batch, queue.samples + request.size), pair) or 0.0
+    margin = min(MOST_MARGIN, max(LEAST_MARGIN, 1 + SPREADS * latency.spread(variant, size, pair)))
     finish_s = margin * (fleet.free_in_s(now_s) + before_s + own_s)
     if finish_s <= budget_s:
         return None
@@ -126,14 +126,14 @@ def would_be_late(request: Request, lane: Lane, capacity: Capacity, latency: Lat
     others more.
     """
     crowded = not lane.solo and lane.samples - request.size >= capacity.batch
-    takes_s = latency.seconds(lane.variant, capacity.cores, capacity.batch if crowded else request.size, capacity.pair)
+    takes_s = latency.seconds(lane.variant, capacity.size, capacity.batch if crowded else request.size, capacity.pair)
     if takes_s is None or now_s + takes_s <= request.deadline_s:
         return None
     return Late.EVER if not crowded and takes_s > request.deadline_s - request.arrived_s else Late.NOW
 
 
 def _full(queue: FunctionQueue, capacity: Capacity, latency: LatencyModel, request: Request) -> GnomonError:
-    full_s = latency.seconds(request.lane.variant, capacity.cores, capacity.batch, capacity.pair) or 1.0
+    full_s = latency.seconds(request.lane.variant, capacity.size, capacity.batch, capacity.pair) or 1.0
     return GnomonError(
         429,
         "queue_full",

@@ -51,11 +51,11 @@ class Adaptive:
         wake_s = float("inf")
         before: tuple[int, int, Pair | None] | None = None
         for slot in fleet.idle:
-            size = (slot.max_batch, slot.cores, slot.pair)
+            size = (slot.max_batch, slot.size, slot.pair)
             if size == before:
                 continue  # what was found for its equal holds for it as well
             before = size
-            batch_s = latency.seconds(queue.variant, slot.cores, min(queue.samples, slot.max_batch), slot.pair)
+            batch_s = latency.seconds(queue.variant, slot.size, min(queue.samples, slot.max_batch), slot.pair)
             if batch_s is None:
                 return (Dispatch(slot.instance_id, fill(queue.requests, slot.max_batch)),)
             stay_s = now_s - oldest_s + batch_s
@@ -122,4 +122,4 @@ class AdaptivePaper(Adaptive):
 
 
 def _seconds(latency: LatencyModel, queue: QueueView, slot: Slot, samples: int) -> float:
-    return latency.seconds(queue.variant, slot.cores, samples, slot.pair) or 0.0
+    return latency.seconds(queue.variant, slot.size, samples, slot.pair) or 0.0

@@ -38,10 +38,10 @@ class Immediate:
 
 def worthwhile(most: int, variant: str, slot: Slot, latency: LatencyModel) -> int:
     """The largest batch up to `most` that answers about as many samples a second as the best one does."""
-    whole_s = latency.seconds(variant, slot.cores, most, slot.pair) if most > 1 else None
+    whole_s = latency.seconds(variant, slot.size, most, slot.pair) if most > 1 else None
     if whole_s is None or whole_s < SHORT_S:
         return most
-    rates = [_rate(size, latency.seconds(variant, slot.cores, size, slot.pair)) for size in range(1, most + 1)]
+    rates = [_rate(size, latency.seconds(variant, slot.size, size, slot.pair)) for size in range(1, most + 1)]
     enough = NEAR * max(rates)
     return max(size for size, rate in enumerate(rates, start=1) if rate >= enough)
 

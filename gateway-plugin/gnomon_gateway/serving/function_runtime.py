@@ -106,7 +106,8 @@ class FunctionRuntime(Delivery):
         """Route batches to this instance from now on."""
         self._channels[instance.id] = channel
         self._health.start()
-        self._carry_out(self.dispatcher.instance_ready(instance.id, instance.cores, self._max_batch, time.monotonic()))
+        now_s, memory_mb = time.monotonic(), instance.memory_mb
+        self._carry_out(self.dispatcher.instance_ready(instance.id, instance.cores, self._max_batch, now_s, memory_mb=memory_mb))
 
     def instance_resized(self, instance_id: str, cores: int) -> None:
         """The instance has another number of cores."""
@@ -189,7 +190,7 @@ class FunctionRuntime(Delivery):
         now_s = time.monotonic()
         effects = self.dispatcher.set_policy(self.settings, policy, now_s, sized_by=self._foretold)
         for worker in list(self.dispatcher.workers.by_id.values()):
-            effects += self.dispatcher.instance_ready(worker.id, worker.cores, max_batch, now_s)
+            effects += self.dispatcher.instance_ready(worker.id, worker.cores, max_batch, now_s, memory_mb=worker.memory_mb)
         self._carry_out(effects)
 
     def set_starting(self, count: int) -> None:

@@ -39,10 +39,11 @@ from gnomon_platforms.aws_lambda.functions import RemoteFunctions
 from gnomon_platforms.aws_lambda.hand_over import HandOver
 from gnomon_platforms.aws_lambda.invoking import Invoker, Target
 from gnomon_platforms.aws_lambda.options import LambdaOptions
+from gnomon_platforms.aws_lambda.profiles import MeasuredModels
 from gnomon_platforms.aws_lambda.publishing import Publisher
 from gnomon_platforms.aws_lambda.recipes import Recipes
 from gnomon_platforms.aws_lambda.reports import Report
-from gnomon_platforms.aws_lambda.sizes import LARGEST_MB, MB_PER_CORE, MEGABYTE, cores_of, memory_mb
+from gnomon_platforms.aws_lambda.sizes import LARGEST_MB, MB_PER_CORE, MEGABYTE, memory_mb
 from gnomon_platforms.aws_lambda.slots import Slot
 from gnomon_platforms.beginning import Ids, starting
 from gnomon_platforms.local.images import BuiltImages, ImageTable
@@ -55,7 +56,11 @@ _LOG = logging.getLogger(__name__)
 
 
 class LambdaPlatform:
-    """See `gnomon_core.seams.Platform`. `chance` draws the pauses between attempts; `on_report` gets what each Invoke took."""
+    """See `gnomon_core.seams.Platform`.
+
+    `profiles` is the folder with what was measured on Lambda, `chance` draws the pauses between attempts, `on_report` gets what
+    each Invoke took.
+    """
 
     name = "lambda"
     capabilities = Capabilities(place=False, size=True, victim=True, resize=True, pair=False)
@@ -67,6 +72,7 @@ class LambdaPlatform:
         built: BuiltImages,
         *,
         images: Path | None = None,
+        profiles: Path | None = None,
         clock: Clock | None = None,
         chance: random.Random | None = None,
         start_timeout_s: float = START_TIMEOUT_S,
@@ -74,6 +80,7 @@ class LambdaPlatform:
     ) -> None:
         self._options = options
         self._recipes = Recipes(options, repository, built, ImageTable(images))
+        self._measured = MeasuredModels(profiles)
         self._clock = clock or WallClock()
         self._chance = chance or random.SystemRandom()
         self._start_timeout_s = start_timeout_s
@@ -132,11 +139,10 @@ class LambdaPlatform:
         return self._recipes.find(spec).signature
 
     def nodes(self) -> tuple[Node, ...]:
-        """One node, the region, as large as the concurrency is at Lambda's largest size."""
-        slots = self._options.concurrency
-        held_mb = sum(slot.instance.memory_bytes for slot in self._slots.values()) // MEGABYTE
-        cores, memory_bytes = slots * LARGEST_CORES, slots * LARGEST_MB * MEGABYTE
-        return (Node(self._node, cores, memory_bytes, cores - cores_of(held_mb), memory_bytes - held_mb * MEGABYTE),)
+        """One node, the region: so many slots of Lambda's largest size. One that is taken is no room for others."""
+        slots, free = self._options.concurrency, self._options.concurrency - len(self._slots)
+        slot_bytes = LARGEST_MB * MEGABYTE
+        return (Node(self._node, slots * LARGEST_CORES, slots * slot_bytes, float(free * LARGEST_CORES), free * slot_bytes),)
 
     def instances(self, function: str) -> tuple[Instance, ...]:
         return tuple(slot.instance for slot in self._slots.values() if slot.instance.function == function)
@@ -150,7 +156,7 @@ class LambdaPlatform:
         assert self._listener is not None
         spec = request.spec
         recipe = self._recipes.find(spec)
-        size_mb = memory_mb(spec, request.cores)
+        own_mb, size_mb = memory_mb(spec, request.cores), memory_mb(spec, request.cores, request.memory_mb)
         if request.node not in (None, self._node):
             raise GnomonError(
                 503, "no_capacity", f"There is no node {request.node!r} here, only {self._node!r}.", "Name it or none."
@@ -163,7 +169,8 @@ class LambdaPlatform:
                 "Allow more with --lambda-concurrency, up to what the account may run at once.",
             )
         id_ = self._ids.new(f"{spec.key.name}-")
-        instance = starting(id_, request, self._node, size_mb * MEGABYTE, self._clock.now_s())
+        began = starting(id_, request, self._node, size_mb * MEGABYTE, self._clock.now_s())
+        instance = replace(began, memory_mb=None if size_mb == own_mb else size_mb)
         remote = self._publisher.name(spec.key, recipe)
         self._accounts.opened(instance.function, remote)
         slot = self._slots[instance.id] = Slot(instance, spec.key, recipe, remote, listener=self._listener, ended=self._ended)
@@ -210,9 +217,8 @@ class LambdaPlatform:
         """There are none."""
 
     def profile(self, spec: FunctionSpec) -> ModelProfile | None:
-        """None: profiles say what layer blocks take on a machine, and here is nobody to hand blocks to."""
-        del spec
-        return None
+        """What was measured of the function's model by memory size, in this region; None where nobody has measured it."""
+        return self._measured.of(spec, self._recipes.find(spec), self._region)
 
     def usage(self, function: str) -> Usage:
         """What the function's Invokes have used and cost, by their reports; memory is the most that live slots have used."""

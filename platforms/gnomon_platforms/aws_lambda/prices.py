@@ -5,13 +5,12 @@
 
 from __future__ import annotations
 
-from gnomon_core.prices import LAMBDA_X86
+from gnomon_core.prices import LAMBDA_X86, MB_PER_GB
 
 FREE_STORAGE_MB = 512
 
 
 def invoke_usd(billed_s: float, memory_mb: int, storage_mb: int = FREE_STORAGE_MB) -> float:
     """One Invoke on x86. The first 512 MB of /tmp are free."""
-    storage_gb = max(0, storage_mb - FREE_STORAGE_MB) / 1024
-    per_s = memory_mb / 1024 * LAMBDA_X86.usd_per_gb_s + storage_gb * LAMBDA_X86.usd_per_storage_gb_s
-    return billed_s * per_s + LAMBDA_X86.usd_per_call
+    storage_gb = max(0, storage_mb - FREE_STORAGE_MB) / MB_PER_GB
+    return LAMBDA_X86.invoke_usd(billed_s, memory_mb) + billed_s * storage_gb * LAMBDA_X86.usd_per_storage_gb_s

@@ -54,7 +54,7 @@ class Slot:
 
     def resized(self, cores: int, memory_mb: int) -> None:
         """Another version serves its batches from now on."""
-        self.instance = replace(self.instance, cores=cores, memory_bytes=memory_mb * MEGABYTE)
+        self.instance = replace(self.instance, cores=cores, memory_bytes=memory_mb * MEGABYTE, memory_mb=None)
 
     def log(self, line: str) -> None:
         """A line that the function wrote."""

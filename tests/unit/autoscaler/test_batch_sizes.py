@@ -121,7 +121,7 @@ def test_the_chosen_cores_are_kept_over_a_restart() -> None:
     line.play(100)
     chosen = cores_of(line)
     state = line.runner.state
-    assert state.values["cores"] in chosen
+    assert state.values["size"] in chosen
     policy = scaling_policy("batch", line.settings)
     assert policy.name == state.policy
 

@@ -25,7 +25,7 @@ class Instances:
         return self.count > 0 and self.free_s == 0
 
     def capacity(self) -> Capacity:
-        return Capacity(instances=self.count, samples=8 * self.count, batch=8, cores=1)
+        return Capacity(instances=self.count, samples=8 * self.count, batch=8, size=1)
 
     def free_in_s(self, now_s: float) -> float:
         return self.free_s - now_s

@@ -130,7 +130,7 @@ def test_smaller_instances_come_first_and_a_shadow_makes_a_larger_one() -> None:
     view = dispatcher.workers.view(solo=False)
     assert [(slot.instance_id, slot.max_batch, slot.pair) for slot in view.idle] == [("other", 5, None), ("body", 7, PAIR)]
     capacity = dispatcher.workers.capacity()
-    assert (capacity.samples, capacity.batch, capacity.cores, capacity.pair) == (12, 5, 1, None)
+    assert (capacity.samples, capacity.batch, capacity.size, capacity.pair) == (12, 5, 1, None)
 
 
 def test_adaptive_waits_for_a_larger_batch_where_a_shadow_helps() -> None:

@@ -12,7 +12,10 @@ MOVED = 0.1
 
 @dataclass(frozen=True, slots=True)
 class InForce:
-    """What was planned, when, for which service times and how long it holds; with `batch` 0, why there is no plan."""
+    """What was planned, when, for which service times and how long it holds; with `batch` 0, why there is no plan.
+
+    `size` is the instances': cores, or MB where that is what they have.
+    """
 
     planned_at_s: float
     holds_s: float
@@ -23,7 +26,7 @@ class InForce:
     rate_rps: float
     dispersion: float
     said: str
-    cores: int
+    size: int
 
     @staticmethod
     def of(memory: Memory) -> InForce | None:

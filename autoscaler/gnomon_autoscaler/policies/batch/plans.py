@@ -7,9 +7,9 @@ SLO·(i/12)². It has to be found within the second that a decision may take, so
 are settled exactly, and more than `MOST_BUSY` instances are not planned for. Where calls are paid, as on Lambda, a plan's price
 is known without being settled, so that there are 48 timeouts, SLO·i/48.
 
-Where an instance may have several numbers of cores, each has its cheapest plan, and the cheapest of these that meets the SLO
-with no more cores than the nodes have is taken. Those that instances have now stay unless others save a tenth: it takes a while
-until all have others.
+Where an instance may have several sizes, each has its cheapest plan, and the cheapest of these that meets the SLO with no more
+cores than the nodes have is taken. The size that instances have now stays unless another saves a tenth: it takes a while until
+all have another.
 """
 
 from __future__ import annotations
@@ -52,7 +52,8 @@ class Task:
 
     Instances of `cores` take `service_s` for batches of 1, 2, …; `longest_s` bounds the timeout; `most` is how many instances
     there may be. With `memory_mb` each call pays for itself as on Lambda, otherwise instances are held. `others` are service
-    times for other numbers of cores that instances may have instead, `all_cores` what they may have together.
+    times for other sizes that instances may have instead, MB with `memory_mb` and otherwise cores, `all_cores` what they may
+    have together.
     """
 
     slo_s: float
@@ -70,7 +71,8 @@ class Task:
     def sizes(self) -> tuple[Size, ...]:
         """What an instance may be; what it is now comes first."""
         if self.memory_mb is not None:
-            return (Size(f"{self.memory_mb} MB", self.memory_mb, self.memory_mb / MB_PER_CORE, self.service_s),)
+            bought = {self.memory_mb: self.service_s} | dict(self.others) | {self.memory_mb: self.service_s}
+            return tuple(Size(f"{one} MB", one, one / MB_PER_CORE, row) for one, row in bought.items())
         rows = {self.cores: self.service_s} | dict(self.others) | {self.cores: self.service_s}
         return tuple(Size(_named(cores), self.memory_bytes / MB, cores, row) for cores, row in rows.items())
 
@@ -85,7 +87,7 @@ class Task:
 
 @dataclass(frozen=True, slots=True)
 class Planned:
-    """A buffer (B, T), how many instances it takes, and the arrivals that it was made for."""
+    """A buffer (B, T), how many instances of which size it takes, and the arrivals that it was made for."""
 
     batch: int
     timeout_s: float
@@ -93,7 +95,7 @@ class Planned:
     rate_rps: float
     dispersion: float
     said: str
-    cores: int
+    size: int
 
 
 def plan_for(counts: Sequence[float], bin_s: float, task: Task) -> Planned:
@@ -126,9 +128,9 @@ def plan_for(counts: Sequence[float], bin_s: float, task: Task) -> Planned:
     chosen, reference = choice.plan, Reference.of(process, RULE)
     instances = chosen.instances or held.settled(process, chosen).instances or 1
     said = f"{process.rate_rps:.2f} rps in {len(counts) * bin_s:g} s, {fitted.chosen.family}: {_told(choice, task.percent)}{lost}"
-    cores = task.cores if task.memory_mb is not None else round(chosen.size.cores)
+    size = round(chosen.size.cores if task.memory_mb is None else chosen.size.memory_mb)
     buffer = chosen.buffer
-    return Planned(buffer.batch, buffer.timeout_s, instances, reference.rate_rps, reference.dispersion, said, cores)
+    return Planned(buffer.batch, buffer.timeout_s, instances, reference.rate_rps, reference.dispersion, said, size)
 
 
 def _busy(process: Map, size: Size) -> float:
@@ -144,11 +146,12 @@ def _best(choices: Sequence[Choice], task: Task) -> tuple[Choice, str]:
     """
     if len(choices) == 1:
         return choices[0], ""
+    first = task.sizes[0].name
     fitting = [one for one in choices if (one.plan.instances or 1) * one.plan.size.cores <= task.all_cores] or choices[:1]
     meeting = [one for one in fitting if not one.failed]
     if meeting:
         best = min(meeting, key=lambda one: one.plan.usd_per_request)
-        now = next((one for one in meeting if one.plan.size.cores == task.cores), None)
+        now = next((one for one in meeting if one.plan.size.name == first), None)
         if now is not None and best.plan.usd_per_request > (1.0 - WORTH_A_CHANGE) * now.plan.usd_per_request:
             best = now
     else:

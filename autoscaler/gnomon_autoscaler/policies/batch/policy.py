@@ -4,7 +4,7 @@ Counts per second of the last hour are kept; from them the planner fits how requ
 percentile is within the SLO (`gnomon/slo-ms`, `gnomon/slo-percentile`), with service times as they are known now. The number of
 instances is the 99.9 % quantile of concurrent batches. `batch` has T served by `fixed` scheduling; `batch+` leaves the time to
 `adaptive` scheduling, so that only B and the number are the plan's. With `gnomon/plan-cores: any` the plan has the cores of an
-instance too, by the function's profile (`sizes.py`).
+instance too, or on Lambda its memory, by the function's profile (`sizes.py`).
 
 A plan holds for as long as the time it was made from, at most an hour: after 30 s there is one, after 60, 120, … a better one. It
 is made anew when the rate has changed (then from the counts since it did), when batches take a tenth more or less than it counted
@@ -21,14 +21,14 @@ from gnomon_autoscaler.counting import Memory, Wish, count_in, inner, moment
 from gnomon_autoscaler.policies.batch.counts import BIN_S, HOUR_S, Counts, counted
 from gnomon_autoscaler.policies.batch.in_force import InForce
 from gnomon_autoscaler.policies.batch.plans import RULE, ChangeRule, Evidence, Task, plan_for, watch
-from gnomon_autoscaler.policies.batch.sizes import all_cores, may_have, sized, towards_size
+from gnomon_autoscaler.policies.batch.sizes import all_cores, may_have, own_size, sized, towards_size
 from gnomon_autoscaler.policies.rates import LAST_VALUE_PERIOD_S, Rate
 from gnomon_autoscaler.wrappers import standard
 from gnomon_core.errors import GnomonError
 from gnomon_core.scaling import Action, Decision, DestroyShadow, Observation, PolicyState, SetBufferPlan, StateValue
 from gnomon_core.settings import Settings
 
-VERSION = 1
+VERSION = 2
 DEFAULT_SCHEDULERS = {"batch": "fixed", "batch+": "adaptive"}
 PERIOD_S = 1.0
 FEWEST_ARRIVALS = 100.0
@@ -60,12 +60,12 @@ class Batch:
         basis = zlib.crc32(repr(seen.settings).encode())
         version = max((one.version for one in seen.instances), default=count_in(memory, "version") or 0)
         counts, plan = counted(memory, seen, away=away), InForce.of(memory)
-        seen = sized(seen, _cores_of(memory, seen))
+        seen = sized(seen, _size_of(memory, seen))
         if basis != memory.get("basis") and plan is not None:
             plan = self._anew(plan, counts, seen)
         counts, plan, evidence = self._followed(memory, counts, plan, seen)
         if plan is not None and plan.batch:
-            seen = sized(seen, plan.cores)
+            seen = sized(seen, plan.size)
         wish = standard(_Given(self.name, _wish(counts, plan, seen))).wish(seen, inner(memory))
         forgotten = away or (basis, version) != (memory.get("basis"), memory.get("version"))
         bounds = (plan.batch, self._wait_s(plan, seen.settings)) if plan is not None and plan.batch else None
@@ -76,7 +76,7 @@ class Batch:
         shadows = tuple(DestroyShadow(shadow.id) for shadow in seen.shadows)
         remembered: dict[str, StateValue] = {
             "inner": wish.memory, "decided_at_s": seen.now_s, "basis": basis, "version": version, "told": bounds,
-            "counts": counts.bins, "counted_at_s": counts.until_s, "cores": seen.settings.cores, **evidence,
+            "counts": counts.bins, "counted_at_s": counts.until_s, "size": own_size(seen), **evidence,
         }  # fmt: skip
         if plan is not None:
             remembered["plan"] = asdict(plan)
@@ -122,15 +122,15 @@ class Batch:
         try:
             found = plan_for(counts.bins, BIN_S, task)
         except GnomonError as error:
-            return InForce(seen.now_s, AGAIN_S, (), 0, 0.0, 0, 0.0, 1.0, error.message.rstrip("."), settings.cores)
+            return InForce(seen.now_s, AGAIN_S, (), 0, 0.0, 0, 0.0, 1.0, error.message.rstrip("."), own_size(seen))
         holds_s = min(HOUR_S, max(FIRST_S, counts.seconds))
-        service_s = tuple(sized(seen, found.cores).latency_s[: found.batch])
+        service_s = tuple(sized(seen, found.size).latency_s[: found.batch])
         said = (
             f"{found.said}, {settings.slo_s * 1e3:g} ms asked for{'; T is left to adaptive scheduling' if self._adaptive else ''}"
         )
         return InForce(
             seen.now_s, holds_s, service_s, found.batch, found.timeout_s, found.instances, found.rate_rps, found.dispersion, said,
-            found.cores,
+            found.size,
         )  # fmt: skip
 
     def _wait_s(self, plan: InForce | None, settings: Settings) -> float:
@@ -167,10 +167,10 @@ def _can_plan(seen: Observation, counts: Counts, seconds: float = 0.0) -> bool:
     return bool(seen.latency_s) and counts.arrivals >= FEWEST_ARRIVALS and counts.seconds >= seconds
 
 
-def _cores_of(memory: Memory, seen: Observation) -> int:
-    """The cores that instances have by the last plan; the function's own where it is not for plans to choose them."""
-    chosen = count_in(memory, "cores")
-    return chosen if chosen is not None and chosen in may_have(seen) else seen.settings.cores
+def _size_of(memory: Memory, seen: Observation) -> int:
+    """The size that instances have by the last plan; the function's own where it is not for plans to choose it."""
+    chosen = count_in(memory, "size")
+    return chosen if chosen is not None and chosen in may_have(seen) else own_size(seen)
 
 
 def _evidence(memory: Memory) -> Evidence:

@@ -1,17 +1,20 @@
-"""How many cores an instance has, where the plan chooses it (`gnomon/plan-cores`): what may be chosen, and the way there.
+"""How large an instance is, where the plan chooses it (`gnomon/plan-cores`): what may be chosen, and the way there.
 
-What may be chosen are the numbers of cores that the function's profile has service times for, up to `gnomon/max-cores` and to
-what the largest node has. Instances get the chosen number in place where their node has room, those first that are least busy;
-what is still missing is created. One of another size ends when enough of the right size serve, or, where a node is full, when
-there are more of the others than will be needed and its cores make room. So a change takes nothing from what serves now.
+A size is a number of cores; where a platform sells memory and cores follow from it, it is that in MB (`memories`). What may be
+chosen are the numbers of cores that the function's profile has service times for, up to `gnomon/max-cores` and to what the
+largest node has. Instances get the chosen number in place where their node has room, those first that are least busy; what is
+still missing is created. One of another size ends when enough of the right size serve, or, where a node is full, when there are
+more of the others than will be needed and its cores make room. So a change takes nothing from what serves now.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import replace
 
 from gnomon_autoscaler.by_count import cost_of_ending, towards
+from gnomon_autoscaler.policies.batch import memories
 from gnomon_autoscaler.room import Room
 from gnomon_core.fleet import Instance, InstanceState
 from gnomon_core.profiles import LatencyTable
@@ -24,9 +27,13 @@ only those next to what instances have now are looked at, so that a long way tak
 
 
 def may_have(seen: Observation) -> Mapping[int, tuple[float, ...]]:
-    """Service times of batches 1, 2, … by the numbers of cores that a plan may choose; empty where there is nothing to choose."""
+    """Service times of batches 1, 2, … by the sizes that a plan may choose; empty where there is nothing to choose."""
     settings = seen.settings
-    if settings.plan_cores != "any" or settings.memory_mb is not None or seen.profile is None:
+    if settings.plan_cores != "any" or seen.profile is None:
+        return {}
+    if memories.are_sold(seen):
+        return memories.measured(seen)
+    if settings.memory_mb is not None:
         return {}
     largest = min(settings.max_cores, max((node.cores for node in seen.nodes), default=0))
     known = (cores for cores in _known(seen.profile.whole, largest) if cores <= largest)
@@ -36,21 +43,36 @@ def may_have(seen: Observation) -> Mapping[int, tuple[float, ...]]:
     return {cores: row for cores, row in rows.items() if cores in kept}
 
 
+def own_size(seen: Observation) -> int:
+    """The size that instances have which no plan has chosen."""
+    return memories.own_mb(seen) if memories.are_sold(seen) else seen.settings.cores
+
+
 def all_cores(seen: Observation) -> float:
     """The cores that all instances may have together: those that they have, and what is free."""
+    if memories.are_sold(seen):
+        return math.inf
     return sum(one.cores for one in seen.live) + sum(node.free_cores for node in seen.nodes)
 
 
-def sized(seen: Observation, cores: int) -> Observation:
-    """What is seen, for instances of so many cores instead of the function's own."""
-    if cores == seen.settings.cores:
+def sized(seen: Observation, size: int) -> Observation:
+    """What is seen, for instances of that size instead of the function's own."""
+    settings, profile = seen.settings, seen.profile
+    if memories.are_sold(seen) and profile is not None:
+        if size == memories.own_mb(seen):
+            return replace(seen, settings=replace(settings, memory_mb=size))
+        bought = replace(settings, memory_mb=size, cores=memories.cores_with(size))
+        return replace(seen, settings=bought, latency_s=_row(profile.memories, size, settings.max_batch))
+    if size == settings.cores:
         return seen
-    row = _row(seen.profile.whole, cores, seen.settings.max_batch) if seen.profile is not None else ()
-    return replace(seen, settings=replace(seen.settings, cores=cores), latency_s=row)
+    row = _row(profile.whole, size, settings.max_batch) if profile is not None else ()
+    return replace(seen, settings=replace(settings, cores=size), latency_s=row)
 
 
 def towards_size(count: int, seen: Observation) -> tuple[Action, ...]:
-    """What leads to `count` instances of the observed cores, `seen.settings.cores`."""
+    """What leads to `count` instances of the size that is observed, by `seen.settings`."""
+    if memories.are_sold(seen):
+        return memories.towards_memory(count, memories.own_mb(seen), seen)
     cores = seen.settings.cores
     others = sorted((one for one in seen.live if one.cores != cores), key=cost_of_ending)
     if not others:
