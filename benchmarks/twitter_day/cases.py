@@ -35,6 +35,8 @@ LOOK_S = 1.0
 MEMORY_MB = 1769
 INSTANCE_MB = 512
 PERCENT = 95.0
+ROUNDING = 1e-9
+"""Seconds: a request that is in time but for the last digit of a sum is in time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +77,10 @@ class Case:
             memory_mb=None if self.held else MEMORY_MB, scale=ScaleSettings(min=1, max=200),
         )  # fmt: skip
 
+    def within(self, latency_s: Vector) -> float:
+        """The share of these requests that are in time."""
+        return float((latency_s <= self.slo_s + ROUNDING).mean())
+
     def usd_of_calls(self, sizes: npt.NDArray[np.intp]) -> Vector:
         """What batches of these sizes cost, each."""
         return LAMBDA["x86"].per_call(MEMORY_MB, self.service_s)[sizes - 1]
@@ -89,6 +95,11 @@ CASES = (
     *(Case("Lambda", 28.0, 12.0, slo_ms, 32) for slo_ms in (200.0, 300.0, 500.0)),
     *(Case("held", 150.0, 50.0, slo_ms, 16) for slo_ms in (500.0, 700.0, 1000.0)),
 )
+
+
+def is_met(within: float) -> bool:
+    """Whether the percentile is within the SLO where this share of the requests is."""
+    return within >= PERCENT / 100.0
 
 
 @cache

@@ -14,7 +14,7 @@ from functools import cache
 
 import numpy as np
 
-from benchmarks.twitter_day.cases import HOUR_S, INSTANCE_MB, LOOK_S, PERCENT, Case, arrivals, counted
+from benchmarks.twitter_day.cases import HOUR_S, INSTANCE_MB, LOOK_S, PERCENT, Case, arrivals, counted, is_met
 from gnomon_autoscaler.policies.batch.policy import Batch
 from gnomon_autoscaler.registry import BUILT_IN
 from gnomon_autoscaler.states import state_from_json, state_to_json
@@ -28,7 +28,6 @@ from gnomon_simulator.held import instance_waits
 
 START_S = 1.0
 KEEP = 60
-ROUNDING = 1e-9
 FUNCTION = "f.openfaas-fn"
 MODES: dict[str, Callable[[Settings], ScalingPolicy]] = {
     "on change": BUILT_IN["batch"].make,
@@ -62,7 +61,7 @@ class Hour:
     @property
     def met(self) -> bool:
         """Whether the percentile is within the SLO."""
-        return self.within >= PERCENT / 100.0
+        return is_met(self.within)
 
 
 def followed(case: Case, mode: str, hour: int, before: Followed | None) -> Followed:
@@ -133,6 +132,5 @@ def _judged(case: Case, said: tuple[int, int, float], requests: tuple[Vector, Ve
     mine = latency_s[slice(*np.searchsorted(times, [begin_s, end_s]))]
     sizes = sizes[slice(*np.searchsorted(opened_s, [begin_s, end_s]))]
     usd = held * HOUR_S * case.usd_per_instance_s if case.held else float(case.usd_of_calls(sizes).sum())
-    within = float((mine <= case.slo_s + ROUNDING).mean())
     percentile_s = float(np.quantile(mine, PERCENT / 100.0, method="inverted_cdf"))
-    return Hour(hour, len(mine), within, percentile_s, usd / len(mine), plans, float(sizes.mean()), held)
+    return Hour(hour, len(mine), case.within(mine), percentile_s, usd / len(mine), plans, float(sizes.mean()), held)

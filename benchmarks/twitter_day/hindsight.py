@@ -18,14 +18,13 @@ from functools import cache
 
 import numpy as np
 
-from benchmarks.twitter_day.cases import HOUR_S, PERCENT, Case
+from benchmarks.twitter_day.cases import HOUR_S, ROUNDING, Case, is_met
 from gnomon_simulator.buffer import Vector, buffered
 from gnomon_simulator.held import busy_quantile, instance_waits
 
 STEPS = {"Lambda": 200, "held": 50}
 REACH = 2
 NEAR = 2
-ROUNDING = 1e-9
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +41,7 @@ class Cheapest:
     @property
     def met(self) -> bool:
         """Whether the percentile is within the SLO."""
-        return self.within >= PERCENT / 100.0
+        return is_met(self.within)
 
 
 def ran(case: Case, times: Vector, batch: int, timeout_s: float) -> Cheapest:
@@ -56,8 +55,7 @@ def ran(case: Case, times: Vector, batch: int, timeout_s: float) -> Cheapest:
         instances = busy_quantile(sent_s, service_s, (begin_s, begin_s + HOUR_S))
         latency_s = latency_s + np.repeat(instance_waits(sent_s, service_s, ((begin_s, instances),)), sizes)
     usd = instances * HOUR_S * case.usd_per_instance_s if case.held else float(case.usd_of_calls(sizes).sum())
-    within = float((latency_s <= case.slo_s + ROUNDING).mean())
-    return Cheapest(batch, timeout_s, instances, within, usd / len(times), float(sizes.mean()))
+    return Cheapest(batch, timeout_s, instances, case.within(latency_s), usd / len(times), float(sizes.mean()))
 
 
 def cheapest(case: Case, times: Vector) -> Cheapest:
