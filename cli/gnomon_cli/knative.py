@@ -1,0 +1,121 @@
+"""`gnomon serve --platform knative`: the autoscaler class `gnomon`, beside Knative's own autoscaler.
+
+    lead, by a Lease ▶ see every Revision ▶ the autoscaler's loop decides ▶ pods, ServerlessServices, PodAutoscalers' status
+
+Requests do not pass through it; `/decisions/NAMESPACE/REVISION` says what was decided and why, `/healthz` whether it sees and
+may write, `/metrics` how many Revisions there are and how many pods they are to have.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import socket
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from gnomon_autoscaler.loop import Autoscaler
+from gnomon_autoscaler.registry import with_entry_points
+from gnomon_cli.scaling import ScalingAdapter
+from gnomon_core.clock import WallClock
+from gnomon_core.seam_values import Capabilities
+from gnomon_core.settings import Settings
+from gnomon_gateway.service import DecisionRecord
+from gnomon_platforms.knative.scaling.autoscaler import AutoscalerOptions, KnativeAutoscaler
+from gnomon_platforms.kubernetes.api import Api, connect
+from gnomon_platforms.kubernetes.leader import Leader, Tenure, Watchdog
+from gnomon_platforms.kubernetes.resources import LEASES
+from gnomon_platforms.kubernetes.writes import Target, Writer
+
+if TYPE_CHECKING:
+    from random import Random
+
+LEASE = "gnomon-knative-autoscaler"
+CAPABILITIES = Capabilities(place=False, size=False, victim=False, resize=False, pair=False)
+"""A Deployment has a number: Kubernetes says which pods, where and how large."""
+
+
+@dataclass(frozen=True, slots=True)
+class KnativeOptions:
+    """What is told to it. `lease_namespace` is where the Lease is, None to lead without one. `policies` may be loaded."""
+
+    kubeconfig: Path | None = None
+    context: str | None = None
+    scaled: AutoscalerOptions = field(default_factory=AutoscalerOptions)
+    lease_namespace: str | None = "knative-serving"
+    policies: tuple[str, ...] = ()
+    host: str = "127.0.0.1"
+    port: int = 8080
+
+
+class Brain:
+    """What the platform asks: the policies of the registry, and the loop that they decide in."""
+
+    def __init__(self, adapter: ScalingAdapter) -> None:
+        self._adapter = adapter
+
+    def check(self, settings: Settings) -> None:
+        self._adapter.check(settings)
+        # Nothing is known here of a Revision's model.
+        self._adapter.check_profile(settings, None)
+
+    def poke(self, function: str) -> None:
+        self._adapter.poke(function)
+
+    def removed(self, function: str) -> None:
+        self._adapter.removed(function)
+
+    def decisions(self, function: str, limit: int) -> Sequence[DecisionRecord]:
+        return self._adapter.decisions(function, limit)
+
+
+class KnativeService:
+    """The whole of it. `start` returns when it leads and sees everything."""
+
+    def __init__(self, options: KnativeOptions, chance: Random, api: Api | None = None, tenure: Tenure | None = None) -> None:
+        self._options = options
+        self._api = api or connect(options.kubeconfig, options.context)
+        self._clock = WallClock()
+        self._tenure = tenure or Tenure()
+        self._chance = chance
+        policies = with_entry_points(options.policies)
+        adapter = ScalingAdapter(policies, CAPABILITIES)
+        fence = None if options.lease_namespace is None else self._tenure.check
+        self.platform = KnativeAutoscaler(self._api, options.scaled, fence=fence, clock=self._clock, chance=chance)
+        self.autoscaler = Autoscaler(self.platform, self._clock, policies=policies)
+        adapter.bind(self.autoscaler)
+        self.brain = Brain(adapter)
+        self._leader: Leader | None = None
+        self._watchdog: Watchdog | None = None
+        self._tasks: list[asyncio.Task[None]] = []
+
+    async def start(self) -> None:
+        """Lead, see everything, and begin to decide."""
+        loop = asyncio.get_running_loop()
+        if self._options.lease_namespace is not None:
+            writer = Writer(self._api, self._clock, self._chance)
+            identity = f"{socket.gethostname()}-{os.getpid()}-{os.urandom(4).hex()}"
+            lease = Target(LEASES, self._options.lease_namespace, LEASE)
+            self._leader = Leader(writer, lease, identity, self._tenure, self._clock)
+            self._watchdog = Watchdog(self._tenure)
+            self._watchdog.start()
+            self._tasks.append(loop.create_task(self._leader.run()))
+            await self._leader.leading.wait()
+        await self.platform.start(self.brain)
+        self._tasks.append(loop.create_task(self.autoscaler.run()))
+
+    async def stop(self) -> None:
+        """Decide nothing more; Revisions stay as they are, for whoever leads next."""
+        for task in reversed(self._tasks):
+            task.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await task
+        await self.platform.stop()
+        if self._leader is not None:
+            await self._leader.release()
+        if self._watchdog is not None:
+            self._watchdog.stop()
+        self._api.close()

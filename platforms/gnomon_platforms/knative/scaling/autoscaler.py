@@ -1,0 +1,238 @@
+"""The class `gnomon`: every Revision whose PodAutoscaler is of it, seen by informers and scaled as its policy decides.
+
+It is a `ScaledFleet`, so the same loop with the same policies scales Revisions as it scales functions on one machine.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any
+
+from gnomon_core.clock import Clock, WallClock
+from gnomon_core.functions import FunctionKey, parse_key
+from gnomon_core.scaling import Action, FunctionLoad
+from gnomon_platforms.knative.scaling.configuration import ClusterSettings, cluster_settings, config_data
+from gnomon_platforms.knative.scaling.objects import (
+    PaFacts,
+    RevisionPod,
+    ScaleTarget,
+    SksFacts,
+    own_annotations,
+    pa_facts,
+    revision_pod,
+    scale_target,
+    sks_facts,
+)
+from gnomon_platforms.knative.scaling.resources import (
+    ACTIVATOR_LABELS,
+    CLASS,
+    CONFIG_MAPS,
+    POD_AUTOSCALERS,
+    REVISION_LABEL,
+    REVISIONS,
+    SERVERLESS_SERVICES,
+    SYSTEM_NAMESPACE,
+)
+from gnomon_platforms.knative.scaling.revision import Brain, ScaledRevision, Surroundings
+from gnomon_platforms.knative.scaling.signals.scraper import Scraper
+from gnomon_platforms.knative.scaling.signals.stat import PodStat
+from gnomon_platforms.knative.scaling.steps import Steps
+from gnomon_platforms.kubernetes.api import Api, Fence
+from gnomon_platforms.kubernetes.cache import Change
+from gnomon_platforms.kubernetes.informer import Informer
+from gnomon_platforms.kubernetes.resources import DEPLOYMENTS, PODS
+from gnomon_platforms.kubernetes.watching import Source
+from gnomon_platforms.kubernetes.writes import Writer
+
+CONFIGS = ("config-autoscaler", "config-deployment")
+
+
+def utc_now_s() -> float:
+    """Seconds since 1970: what conditions are stamped with, and how long one has held."""
+    return datetime.now(UTC).timestamp()
+
+
+@dataclass(frozen=True, slots=True)
+class AutoscalerOptions:
+    """What the operator says once. `namespace` None looks after every namespace."""
+
+    namespace: str | None = None
+    class_name: str = CLASS
+    system_namespace: str = SYSTEM_NAMESPACE
+
+
+class KnativeAutoscaler:
+    """See `gnomon_core.scaling.ScaledFleet`. `fence` is asked right before each write; `wall_s` are seconds since 1970."""
+
+    def __init__(
+        self,
+        api: Api,
+        options: AutoscalerOptions | None = None,
+        *,
+        fence: Fence | None = None,
+        clock: Clock | None = None,
+        chance: random.Random | None = None,
+        wall_s: Callable[[], float] = utc_now_s,
+    ) -> None:
+        self._options = options or AutoscalerOptions()
+        self._clock, self._wall_s = clock or WallClock(), wall_s
+        self._writer = Writer(api, self._clock, chance or random.SystemRandom(), fence)
+        everywhere = self._options.namespace
+        system = self._options.system_namespace
+        self._pas: Informer[PaFacts] = Informer(api, Source(POD_AUTOSCALERS, everywhere), pa_facts)
+        self._services: Informer[SksFacts] = Informer(api, Source(SERVERLESS_SERVICES, everywhere), sks_facts)
+        self._targets: Informer[ScaleTarget] = Informer(api, Source(DEPLOYMENTS, everywhere, labels=REVISION_LABEL), scale_target)
+        self._pods: Informer[RevisionPod] = Informer(
+            api, Source(PODS, everywhere, labels=REVISION_LABEL), revision_pod, index=(REVISION_LABEL,)
+        )
+        self._revisions: Informer[Mapping[str, str]] = Informer(api, Source(REVISIONS, everywhere), own_annotations)
+        self._configs: Informer[Mapping[str, str]] = Informer(api, Source(CONFIG_MAPS, system), config_data)
+        self._activators: Informer[RevisionPod] = Informer(api, Source(PODS, system, labels=ACTIVATOR_LABELS), revision_pod)
+        self._cluster = ClusterSettings()
+        self._scaled: dict[FunctionKey, ScaledRevision] = {}
+        self._of_target: dict[tuple[str, str], FunctionKey] = {}
+        self._closing: set[asyncio.Task[None]] = set()
+        self._around: Surroundings | None = None
+        self._scraper: Scraper | None = None
+
+    async def start(self, brain: Brain) -> None:
+        """See all that is there, and begin to look after it.
+
+        Raises:
+            GnomonError: 503 `kubernetes_…`, with what to do.
+
+        """
+        import aiohttp  # noqa: PLC0415 - only who has pods to ask needs it
+
+        await asyncio.gather(*(informer.start() for informer in self._informers()))
+        session = aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0, keepalive_timeout=60.0), trust_env=False)
+        self._scraper = Scraper(
+            session,
+            self._clock,
+            pods=self._pods_to_ask,
+            activators=self._activators.values,
+            took_stats=self._take_stats,
+            took_waiting=self._take_waiting,
+        )
+        self._around = Surroundings(
+            pa=lambda key: self._pas.get(key.namespace, key.name),
+            sks=lambda key: self._services.get(key.namespace, key.name),
+            target=lambda pa: self._targets.get(pa.key.namespace, str(pa.target.get("name"))),
+            ready=lambda key: sum(pod.ready and not pod.ending for pod in self._pods_of(key)),
+            live=lambda key: self._revisions.get(key.namespace, key.name),
+            cluster=lambda: self._cluster,
+            wakeable=lambda: self._scraper is not None and self._scraper.seeing,
+            brain=brain,
+            steps=Steps(self._writer),
+            session=session,
+            clock=self._clock,
+            wall_s=self._wall_s,
+        )
+        self._configs.listen(self._config_changed)
+        self._pas.listen(self._pa_changed)
+        self._services.listen(self._named_changed)
+        self._revisions.listen(self._named_changed)
+        self._pods.listen(self._pod_changed)
+        self._targets.listen(self._target_changed)
+        self._scraper.start()
+
+    async def stop(self) -> None:
+        """Look after nothing any more. Revisions stay as they are."""
+        if self._scraper is not None:
+            await self._scraper.stop()
+        await asyncio.gather(*(one.close() for one in self._scaled.values()), *self._closing)
+        self._scaled.clear()
+        await asyncio.gather(*(informer.stop() for informer in self._informers()))
+        if self._around is not None:
+            await self._around.session.close()
+        self._writer.close()
+
+    # The fleet that the autoscaler's loop observes
+
+    def functions(self) -> Sequence[str]:
+        return [one.name for one in self._scaled.values()]
+
+    def load(self, function: str) -> FunctionLoad | None:
+        found = self._scaled.get(parse_key(function))
+        return None if found is None else found.function_load()
+
+    async def apply(self, function: str, actions: Sequence[Action]) -> None:
+        """Let the Revision have as many pods as this makes; they are made and ended behind it."""
+        found = self._scaled.get(parse_key(function))
+        if found is not None:
+            found.apply(actions)
+
+    # What informers and pods tell
+
+    def _informers(self) -> tuple[Informer[Any], ...]:
+        return (self._pas, self._services, self._targets, self._pods, self._revisions, self._configs, self._activators)
+
+    def _pods_of(self, key: FunctionKey) -> Iterable[RevisionPod]:
+        return (pod for pod in self._pods.labelled(REVISION_LABEL, key.name) if pod.namespace == key.namespace)
+
+    def _pods_to_ask(self) -> Mapping[FunctionKey, Iterable[RevisionPod]]:
+        return {key: [pod for pod in self._pods_of(key) if not pod.ending] for key in self._scaled}
+
+    def _take_stats(self, key: FunctionKey, stats: list[PodStat]) -> None:
+        found = self._scaled.get(key)
+        if found is not None:
+            found.measured(stats)
+
+    def _take_waiting(self, waiting: Mapping[FunctionKey, float]) -> None:
+        assert self._around is not None
+        for key, one in self._scaled.items():
+            one.waits(waiting.get(key, 0.0))
+
+    def _pa_changed(self, change: Change[PaFacts]) -> None:
+        assert self._around is not None
+        namespace, name = change.name
+        key = FunctionKey(name, namespace)
+        pa = change.new
+        if pa is None or pa.class_name != self._options.class_name or (change.old is not None and change.old.uid != pa.uid):
+            self._forget(key)
+        if pa is None or pa.class_name != self._options.class_name or pa.ending:
+            return
+        if key not in self._scaled:
+            self._of_target[namespace, str(pa.target.get("name"))] = key
+            self._scaled[key] = ScaledRevision(pa, self._around)
+        self._scaled[key].look()
+
+    def _forget(self, key: FunctionKey) -> None:
+        assert self._around is not None
+        found = self._scaled.pop(key, None)
+        if found is None:
+            return
+        self._of_target = {target: of for target, of in self._of_target.items() if of != key}
+        self._around.brain.removed(found.name)
+        task = asyncio.get_running_loop().create_task(found.close())
+        self._closing.add(task)
+        task.add_done_callback(self._closing.discard)
+
+    def _named_changed(self, change: Change[Any]) -> None:
+        self._look(FunctionKey(change.name[1], change.name[0]))
+
+    def _pod_changed(self, change: Change[RevisionPod]) -> None:
+        pod = change.new or change.old
+        if pod is not None:
+            self._look(FunctionKey(pod.revision, pod.namespace))
+
+    def _target_changed(self, change: Change[ScaleTarget]) -> None:
+        key = self._of_target.get(change.name)
+        if key is not None:
+            self._look(key)
+
+    def _look(self, key: FunctionKey) -> None:
+        found = self._scaled.get(key)
+        if found is not None:
+            found.look()
+
+    def _config_changed(self, change: Change[Mapping[str, str]]) -> None:
+        if change.name[1] in CONFIGS:
+            system = self._options.system_namespace
+            self._cluster = cluster_settings(*(self._configs.get(system, name) or {} for name in CONFIGS))
+            for one in self._scaled.values():
+                one.look()

@@ -1,0 +1,189 @@
+"""What is kept of Knative's objects and of pods: facts, read from documents as the API server sends them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any
+
+from gnomon_core.functions import FunctionKey
+from gnomon_core.settings import PREFIX
+from gnomon_platforms.knative.scaling.resources import CLASS_ANNOTATION, REVISION_LABEL
+
+Document = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Condition:
+    """One of an object's conditions. `since_s` is when its status last changed, in seconds since 1970."""
+
+    status: str = "Unknown"
+    reason: str = ""
+    message: str = ""
+    since_s: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class PaFacts:
+    """A PodAutoscaler: what a Revision is to be scaled by. `status` is as it was written last."""
+
+    key: FunctionKey
+    uid: str
+    generation: int
+    class_name: str
+    labels: Mapping[str, str]
+    annotations: Mapping[str, str]
+    target: Mapping[str, str]
+    protocol: str
+    concurrency: int
+    reachable: bool
+    ending: bool
+    status: Mapping[str, Any]
+
+    def condition(self, kind: str) -> Condition:
+        """What is said of the Revision now; Unknown where nothing is."""
+        return conditions(self.status).get(kind, Condition())
+
+    @property
+    def initialized(self) -> bool:
+        """Whether the first scale was reached once."""
+        return self.condition("ScaleTargetInitialized").status == "True"
+
+
+@dataclass(frozen=True, slots=True)
+class SksFacts:
+    """A ServerlessService: whether requests go to pods, or to activators first.
+
+    `proxied_since_s` is since when its endpoints are activators, None while they are not.
+    """
+
+    owner_uid: str
+    mode: str
+    activators: int
+    protocol: str
+    target: Mapping[str, str]
+    labels: Mapping[str, str]
+    annotations: Mapping[str, str]
+    service: str
+    private_service: str
+    ready: bool
+    message: str
+    proxied_since_s: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class RevisionPod:
+    """A pod of a Revision, or of the activator."""
+
+    namespace: str
+    name: str
+    revision: str
+    ip: str
+    running: bool
+    ready: bool
+    ending: bool
+
+
+@dataclass(frozen=True, slots=True)
+class ScaleTarget:
+    """A Revision's Deployment: how many pods it is to have."""
+
+    uid: str
+    replicas: int
+
+
+def pa_facts(document: Document) -> PaFacts:
+    """Read a PodAutoscaler."""
+    metadata, spec = document["metadata"], document.get("spec") or {}
+    annotations = metadata.get("annotations") or {}
+    return PaFacts(
+        key=FunctionKey(metadata["name"], metadata["namespace"]),
+        uid=metadata["uid"],
+        generation=int(metadata.get("generation") or 0),
+        class_name=annotations.get(CLASS_ANNOTATION, ""),
+        labels=metadata.get("labels") or {},
+        annotations=annotations,
+        target=spec.get("scaleTargetRef") or {},
+        protocol=str(spec.get("protocolType") or "http1"),
+        concurrency=int(spec.get("containerConcurrency") or 0),
+        reachable=spec.get("reachability") != "Unreachable",
+        ending="deletionTimestamp" in metadata,
+        status=document.get("status") or {},
+    )
+
+
+def sks_facts(document: Document) -> SksFacts:
+    """Read a ServerlessService."""
+    metadata, spec, status = document["metadata"], document.get("spec") or {}, document.get("status") or {}
+    known = conditions(status)
+    ready, proxied = known.get("Ready", Condition()), known.get("ActivatorEndpointsPopulated", Condition())
+    owner = next((one["uid"] for one in metadata.get("ownerReferences") or () if one.get("controller")), "")
+    current = status.get("observedGeneration") == metadata.get("generation")
+    return SksFacts(
+        owner_uid=owner,
+        mode=str(spec.get("mode") or "Serve"),
+        activators=int(spec.get("numActivators") or 0),
+        protocol=str(spec.get("protocolType") or ""),
+        target=spec.get("objectRef") or {},
+        labels=metadata.get("labels") or {},
+        annotations=metadata.get("annotations") or {},
+        service=str(status.get("serviceName") or ""),
+        private_service=str(status.get("privateServiceName") or ""),
+        ready=ready.status == "True" and current,
+        message=ready.message or ready.reason,
+        proxied_since_s=proxied.since_s if proxied.status == "True" else None,
+    )
+
+
+def revision_pod(document: Document) -> RevisionPod:
+    """Read a pod."""
+    metadata, status = document["metadata"], document.get("status") or {}
+    running = status.get("phase") == "Running"
+    return RevisionPod(
+        namespace=metadata["namespace"],
+        name=metadata["name"],
+        revision=(metadata.get("labels") or {}).get(REVISION_LABEL, ""),
+        ip=str(status.get("podIP") or ""),
+        running=running,
+        ready=running and conditions(status).get("Ready", Condition()).status == "True",
+        ending="deletionTimestamp" in metadata,
+    )
+
+
+def scale_target(document: Document) -> ScaleTarget:
+    """Read a Deployment. Kubernetes takes a number that is not there for 1."""
+    replicas = (document.get("spec") or {}).get("replicas")
+    return ScaleTarget(document["metadata"]["uid"], 1 if replicas is None else int(replicas))
+
+
+def own_annotations(document: Document) -> Mapping[str, str]:
+    """Gnomon's annotations of a Revision: the place where they can be changed while it serves."""
+    annotations = document["metadata"].get("annotations") or {}
+    return {key: text for key, text in annotations.items() if key.startswith(PREFIX)}
+
+
+def conditions(status: Mapping[str, Any]) -> dict[str, Condition]:
+    """The conditions of a status by their type."""
+    return {
+        one["type"]: Condition(
+            str(one.get("status") or "Unknown"),
+            str(one.get("reason") or ""),
+            str(one.get("message") or ""),
+            seconds(one.get("lastTransitionTime")),
+        )
+        for one in status.get("conditions") or ()
+    }
+
+
+def seconds(text: object) -> float:
+    """Seconds since 1970 of a time as Kubernetes writes it; 0 where there is none."""
+    try:
+        return datetime.fromisoformat(str(text)).timestamp()
+    except ValueError:
+        return 0.0
+
+
+def written(at_s: float) -> str:
+    """A time as Kubernetes writes it, in whole seconds."""
+    return datetime.fromtimestamp(int(at_s), UTC).strftime("%Y-%m-%dT%H:%M:%SZ")

@@ -1,0 +1,25 @@
+"""Knative's kinds of objects, and the names that mean something on them."""
+
+from __future__ import annotations
+
+from gnomon_platforms.kubernetes.resources import Resource
+
+POD_AUTOSCALERS = Resource("autoscaling.internal.knative.dev/v1alpha1", "podautoscalers", "PodAutoscaler")
+SERVERLESS_SERVICES = Resource("networking.internal.knative.dev/v1alpha1", "serverlessservices", "ServerlessService")
+REVISIONS = Resource("serving.knative.dev/v1", "revisions", "Revision")
+CONFIG_MAPS = Resource("v1", "configmaps", "ConfigMap")
+
+SYSTEM_NAMESPACE = "knative-serving"
+CLASS = "gnomon"
+"""Knative's webhook refuses classes that end in .knative.dev."""
+
+AUTOSCALING = "autoscaling.knative.dev/"
+CLASS_ANNOTATION = AUTOSCALING + "class"
+METRIC_ANNOTATION = AUTOSCALING + "metric"
+PROGRESS_DEADLINE_ANNOTATION = "serving.knative.dev/progress-deadline"
+REVISION_LABEL = "serving.knative.dev/revision"
+ACTIVATOR_LABELS = "app=activator"
+
+AUTOSCALING_PORT = 9090
+"""Where queue-proxy tells what it has seen in the last second."""
+ACTIVATOR_METRICS_PORT = 9090

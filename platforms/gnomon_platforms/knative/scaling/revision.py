@@ -1,0 +1,304 @@
+"""One Revision: how many pods its policy wants, and the task that makes it so.
+
+The autoscaler's loop speaks of instances that it creates and destroys. Here an instance is no certain pod: a Deployment has a
+number, and its ReplicaSet chooses. So a Revision has as many instances as its policy wants, each with an id of its own; the
+first of them are ready, as many as there are ready pods, and the others start.
+
+Whatever happens, news from an informer, another number, a request that waits, only lets the Revision be looked at again:
+`planning` says what to write, `steps` writes it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, Protocol
+
+from gnomon_core.clock import Clock
+from gnomon_core.errors import GnomonError
+from gnomon_core.fleet import Instance, InstanceState
+from gnomon_core.functions import FunctionKey
+from gnomon_core.scaling import Action, CreateBody, Decision, DestroyBody, FunctionLoad
+from gnomon_core.settings import Settings
+from gnomon_platforms.knative.scaling.configuration import ClusterSettings
+from gnomon_platforms.knative.scaling.objects import Document, PaFacts, ScaleTarget, SksFacts, pa_facts
+from gnomon_platforms.knative.scaling.planning import PROXY, Demand, Plan, Seen, plan
+from gnomon_platforms.knative.scaling.probe import proxied
+from gnomon_platforms.knative.scaling.rules import Rules, rules
+from gnomon_platforms.knative.scaling.signals.load import RevisionLoad
+from gnomon_platforms.knative.scaling.signals.stat import PodStat
+from gnomon_platforms.knative.scaling.steps import Steps
+
+if TYPE_CHECKING:
+    import aiohttp
+
+LOOK_AGAIN_S = 5.0
+PROBE_PERIOD_S = 0.25
+
+_LOG = logging.getLogger("gnomon.knative")
+
+
+class Recorded(Protocol):
+    """A decision that was taken, by which policy."""
+
+    @property
+    def policy(self) -> str: ...
+
+    @property
+    def decision(self) -> Decision: ...
+
+
+class Brain(Protocol):
+    """Who decides how many instances a Revision has: the autoscaler's loop with its policies."""
+
+    def check(self, settings: Settings) -> object:
+        """Raise a GnomonError for settings by which nothing can be scaled here."""
+        ...
+
+    def poke(self, function: str) -> None:
+        """A request waits and nothing lives."""
+        ...
+
+    def removed(self, function: str) -> None: ...
+
+    def decisions(self, function: str, limit: int) -> Sequence[Recorded]:
+        """The last decisions, the newest first."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Surroundings:
+    """What a Revision lives among. The callables answer from what informers hold."""
+
+    pa: Callable[[FunctionKey], PaFacts | None]
+    sks: Callable[[FunctionKey], SksFacts | None]
+    target: Callable[[PaFacts], ScaleTarget | None]
+    ready: Callable[[FunctionKey], int]
+    live: Callable[[FunctionKey], Mapping[str, str] | None]
+    cluster: Callable[[], ClusterSettings]
+    wakeable: Callable[[], bool]
+    brain: Brain
+    steps: Steps
+    session: aiohttp.ClientSession
+    clock: Clock
+    wall_s: Callable[[], float]
+
+
+class ScaledRevision:
+    """One Revision of our class. `close` ends its task."""
+
+    def __init__(self, pa: PaFacts, around: Surroundings) -> None:
+        self.key = pa.key
+        self.name = str(pa.key)
+        self._around = around
+        self._known: tuple[PaFacts, Mapping[str, str] | None, ClusterSettings] | None = None
+        self._rules = rules(pa, around.cluster(), around.live(pa.key), around.brain.check)
+        self._load = RevisionLoad(around.clock.now_s())
+        self._numbers = 0
+        self._ids: list[str] = []
+        self._floor, self._floor_until_s = 0, 0.0
+        self._proxied: bool | None = None
+        self._probing: asyncio.Task[None] | None = None
+        self._last_want: int | None = None
+        self._look = asyncio.Event()
+        self._adopt(pa)
+        self._task = asyncio.get_running_loop().create_task(self._run())
+
+    def look(self) -> None:
+        """Something has changed."""
+        self._look.set()
+
+    async def close(self) -> None:
+        """Look no longer."""
+        tasks = [task for task in (self._task, self._probing) if task is not None]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    # What the autoscaler's loop sees and decides
+
+    def function_load(self) -> FunctionLoad | None:
+        """Its load now; None where the PodAutoscaler has gone."""
+        pa = self._around.pa(self.key)
+        if pa is None:
+            return None
+        settings = self._rules_of(pa).settings
+        ready = self._around.ready(self.key)
+        now_s = self._around.clock.now_s()
+        instances = tuple(
+            Instance(id_, self.name, 1, "", settings.cores, 0, _state(number < ready), now_s)
+            for number, id_ in enumerate(self._ids)
+        )
+        return FunctionLoad(settings, self._load.counters(now_s), instances, ())
+
+    def apply(self, actions: Sequence[Action]) -> None:
+        """Take what was decided: from now on there are to be more or fewer pods."""
+        for action in actions:
+            if isinstance(action, CreateBody):
+                self._ids.append(self._new_id())
+            elif isinstance(action, DestroyBody) and action.id in self._ids:
+                self._ids.remove(action.id)
+        self.look()
+
+    def measured(self, stats: Sequence[PodStat]) -> None:
+        """What its pods tell of the last second."""
+        now_s = self._around.clock.now_s()
+        self._load.pods(now_s, stats)
+        if self._load.busy(now_s, self._rules.window_s):
+            # Whether activators are in the way depends on it.
+            self.look()
+
+    def waits(self, requests: float) -> None:
+        """So many requests wait at activators: the first wakes it."""
+        if self._load.waits(self._around.clock.now_s(), requests) and self.wanted == 0:
+            self._around.brain.poke(self.name)
+
+    @property
+    def wanted(self) -> int:
+        """How many pods the policy wants."""
+        return len(self._ids)
+
+    def _new_id(self) -> str:
+        self._numbers += 1
+        return f"{self.key.name}-{self._numbers}"
+
+    def _adopt(self, pa: PaFacts) -> None:
+        """Begin with what there is. Until the window has been seen once, a load that is not known yet is taken to need it."""
+        target = self._around.target(pa)
+        active = pa.condition("Active").status
+        count = 0 if active == "False" else max(self._rules.initial_scale, target.replicas if target is not None else 0)
+        if pa.initialized:
+            count = 0 if active == "False" else target.replicas if target is not None else 0
+            self._floor, self._floor_until_s = count, self._around.clock.now_s() + self._rules.window_s
+        self._ids = [self._new_id() for _ in range(count)]
+
+    # The task
+
+    async def _run(self) -> None:
+        while True:
+            self._look.clear()
+            again_s: float | None = LOOK_AGAIN_S
+            try:
+                again_s = await self._once()
+            except GnomonError as error:
+                _LOG.warning("%s: %s", self.name, error)
+            except Exception:  # noqa: BLE001 - a fault of ours in one plan must not leave the Revision to itself
+                _LOG.exception("%s could not be looked after", self.name)
+            with contextlib.suppress(TimeoutError):
+                # Not wait_for: it forgets a cancellation that comes together with what it waits for.
+                async with asyncio.timeout(again_s):
+                    await self._look.wait()
+
+    async def _once(self) -> float | None:
+        """Plan and write; when to look again if nothing happens."""
+        found = self._plan()
+        if found is None:
+            return None
+        seen, planned = found
+        if planned.want != 0 or seen.sks is None or seen.sks.mode != PROXY:
+            self._proxied = None
+        if planned.probe:
+            self._probe(seen.pa, seen.sks)
+        await self._take(seen, planned)
+        waits = self._floor_until_s - self._around.clock.now_s()
+        times = [one for one in (planned.again_s, waits if waits > 0.0 else None) if one is not None]
+        return max(0.05, min(times)) if times else None
+
+    def _plan(self) -> tuple[Seen, Plan] | None:
+        pa = self._around.pa(self.key)
+        if pa is None or pa.ending:
+            return None
+        around, now_s = self._around, self._around.clock.now_s()
+        rules_ = self._rules_of(pa)
+        last = next(iter(around.brain.decisions(self.name, 1)), None)
+        wanted = max(self.wanted, self._floor if now_s < self._floor_until_s else 0)
+        demand = Demand(
+            wanted,
+            busy=self._load.busy(now_s, rules_.window_s),
+            panic_load=self._load.recent(now_s, rules_.panic_s, by_rps=rules_.by_rps),
+            policy=last.policy if last is not None else "",
+            reason=last.decision.reason if last is not None else "",
+        )
+        seen = Seen(
+            pa,
+            around.sks(self.key),
+            around.target(pa),
+            around.ready(self.key),
+            rules_,
+            demand,
+            proxied=self._proxied,
+            wakeable=around.wakeable(),
+            now_s=around.wall_s(),
+        )
+        return seen, plan(seen)
+
+    def _rules_of(self, pa: PaFacts) -> Rules:
+        """Read again only when one of the three has changed."""
+        now = pa, self._around.live(self.key), self._around.cluster()
+        if self._known is None or any(new is not old for new, old in zip(now, self._known, strict=True)):
+            self._known = now
+            self._rules = rules(pa, now[2], now[1], self._around.brain.check)
+        return self._rules
+
+    async def _take(self, seen: Seen, planned: Plan) -> None:
+        pa, steps = seen.pa, self._around.steps
+        writes: list[Any] = []
+        if planned.replicas is not None:
+            self._say(seen, planned)
+            writes.append(steps.scale(pa, planned.replicas, lambda: self._still(planned.replicas)))
+        if planned.route is not None:
+            writes.append(steps.route(pa, planned.route))
+        if planned.status != pa.status:
+            writes.append(steps.tell(pa, lambda document: self._status(seen, document)))
+        failed = [error for error in await asyncio.gather(*writes, return_exceptions=True) if isinstance(error, BaseException)]
+        if failed:
+            raise failed[0]
+
+    def _still(self, replicas: int | None) -> bool:
+        """Whether as many are wanted still, by all that is known now."""
+        found = self._plan()
+        return found is not None and found[1].replicas == replicas
+
+    @staticmethod
+    def _status(seen: Seen, document: Document) -> Mapping[str, Any] | None:
+        """The status by the PodAutoscaler as it is now."""
+        return plan(replace(seen, pa=pa_facts(document))).status
+
+    def _say(self, seen: Seen, planned: Plan) -> None:
+        if planned.replicas != self._last_want and seen.target is not None:
+            reason = seen.demand.reason or "as Knative's annotations say"
+            _LOG.info("%s: %d to %d pods: %s", self.name, seen.target.replicas, planned.replicas, reason)
+        self._last_want = planned.replicas
+
+    def _probe(self, pa: PaFacts, sks: SksFacts | None) -> None:
+        """Ask at the public Service until an activator answers, or nobody wants to know any more."""
+        if sks is None or not sks.service or (self._probing is not None and not self._probing.done()):
+            return
+
+        async def ask() -> None:
+            around = self._around
+            while True:
+                address = await around.steps.address(pa.key.namespace, sks.service)
+                if address is not None and await proxied(around.session, address, pa.protocol):
+                    self._proxied = True
+                    self.look()
+                    return
+                await around.clock.sleep(PROBE_PERIOD_S)
+                found = self._plan()
+                if found is None or not found[1].probe:
+                    return
+
+        self._probing = asyncio.get_running_loop().create_task(ask())
+        self._probing.add_done_callback(self._probed)
+
+    def _probed(self, task: asyncio.Task[None]) -> None:
+        if not task.cancelled() and task.exception() is not None:
+            _LOG.warning("%s: its Service could not be asked: %s", self.name, task.exception())
+            asyncio.get_running_loop().call_later(LOOK_AGAIN_S, self.look)
+
+
+def _state(ready: bool) -> InstanceState:  # noqa: FBT001 - private, one caller
+    return InstanceState.READY if ready else InstanceState.STARTING

@@ -1,0 +1,116 @@
+"""How a plan is written: the ServerlessService, the status, and the number of pods.
+
+Each write is decided again from the object as it is when it is sent, and carries its uid and version; what is no longer wanted
+by then comes to nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from gnomon_platforms.knative.scaling.objects import Document, PaFacts, sks_facts
+from gnomon_platforms.knative.scaling.planning import Route, kept_annotations
+from gnomon_platforms.knative.scaling.resources import POD_AUTOSCALERS, SERVERLESS_SERVICES
+from gnomon_platforms.kubernetes.resources import DEPLOYMENTS, SERVICES
+from gnomon_platforms.kubernetes.writes import Create, Patch, Replace, Target, Write, Writer
+
+
+class Steps:
+    """Writes for Revisions."""
+
+    def __init__(self, writer: Writer) -> None:
+        self._writer = writer
+
+    async def route(self, pa: PaFacts, route: Route) -> None:
+        """Make the ServerlessService, or let it say this. One that somebody else owns is left alone.
+
+        Raises:
+            GnomonError: what the API server refuses.
+
+        """
+        wanted = serverless_service(pa, route)
+
+        def decide(seen: Document | None) -> Write | None:
+            if seen is None:
+                return Create(wanted)
+            if sks_facts(seen).owner_uid != pa.uid:
+                return None
+            metadata = {**seen["metadata"], **{name: wanted["metadata"][name] for name in ("labels", "annotations")}}
+            changed = {**seen, "metadata": metadata, "spec": {**seen["spec"], **wanted["spec"]}}
+            return None if changed == seen else Replace(changed)
+
+        target = Target(SERVERLESS_SERVICES, pa.key.namespace, pa.key.name)
+        await self._writer.settle(target, decide, f"route requests of {pa.key}")
+
+    async def tell(self, pa: PaFacts, said: Callable[[Document], Mapping[str, Any] | None]) -> None:
+        """Write the status that `said` makes of the PodAutoscaler as it is, None for no change.
+
+        Raises:
+            GnomonError: what the API server refuses.
+
+        """
+
+        def decide(seen: Document | None) -> Write | None:
+            if seen is None or seen["metadata"]["uid"] != pa.uid:
+                return None
+            status = said(seen)
+            return None if status is None or status == seen.get("status") else Replace({**seen, "status": dict(status)}, "status")
+
+        await self._writer.settle(Target(POD_AUTOSCALERS, pa.key.namespace, pa.key.name), decide, f"tell how {pa.key} is scaled")
+
+    async def scale(self, pa: PaFacts, replicas: int, still: Callable[[], bool]) -> None:
+        """Let the Revision's Deployment have so many pods, if `still` says so right before it is sent.
+
+        Raises:
+            GnomonError: what the API server refuses.
+
+        """
+
+        def decide(seen: Document | None) -> Write | None:
+            if seen is None or seen["spec"].get("replicas", 1) == replicas or not still():
+                return None
+            return Patch({"spec": {"replicas": replicas}}, "scale")
+
+        target = Target(DEPLOYMENTS, pa.key.namespace, str(pa.target.get("name") or ""))
+        await self._writer.settle(target, decide, f"scale {pa.key}")
+
+    async def address(self, namespace: str, service: str) -> str | None:
+        """The address of a Service inside of the cluster; None for one that is not there or has none.
+
+        Raises:
+            GnomonError: the API server could not be asked.
+
+        """
+        found = await self._writer.settle(Target(SERVICES, namespace, service), lambda _: None, "read a Service")
+        address = ((found or {}).get("spec") or {}).get("clusterIP")
+        return None if address in (None, "", "None") else str(address)
+
+
+def serverless_service(pa: PaFacts, route: Route) -> Document:
+    """The ServerlessService of a PodAutoscaler. Activators find the Revision by its labels."""
+    owner = {
+        "apiVersion": POD_AUTOSCALERS.api_version,
+        "kind": POD_AUTOSCALERS.kind,
+        "name": pa.key.name,
+        "uid": pa.uid,
+        "controller": True,
+        "blockOwnerDeletion": True,
+    }
+    return {
+        "apiVersion": SERVERLESS_SERVICES.api_version,
+        "kind": SERVERLESS_SERVICES.kind,
+        "metadata": {
+            "name": pa.key.name,
+            "namespace": pa.key.namespace,
+            "labels": dict(pa.labels),
+            "annotations": kept_annotations(pa),
+            "ownerReferences": [owner],
+        },
+        "spec": {
+            "mode": route.mode,
+            "objectRef": dict(pa.target),
+            "protocolType": pa.protocol,
+            "numActivators": route.activators,
+        },
+    }

@@ -1,0 +1,230 @@
+"""What is written for a Revision, by timelines in virtual time against a played Knative."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from gnomon_platforms.knative.scaling.objects import pa_facts
+from gnomon_platforms.knative.scaling.planning import PROXY, SERVE, plan
+from tests.unit.knative_autoscaler.played import Played
+
+ANNOTATION = "autoscaling.knative.dev/"
+
+
+def created(annotations: dict[str, str] | None = None, **cluster: object) -> Played:
+    """A Revision that has become ready."""
+    played = Played({ANNOTATION + "window": "20s", **(annotations or {})}, **cluster)
+    played.until(lambda: played.condition("Ready") == "True")
+    return played
+
+
+def test_a_new_revision_becomes_ready_with_its_first_pod() -> None:
+    played = Played(starts_s=5.0)
+    first = played.step()
+    assert first.route is not None
+    assert first.route.mode == PROXY
+    assert first.replicas is None
+    status = played.pa["status"]
+    assert (status["serviceName"], status["metricsServiceName"]) == ("", "")
+    assert played.condition("Ready") == "Unknown"
+    played.until(lambda: played.condition("Ready") == "True")
+    assert played.condition("Active") == played.condition("ScaleTargetInitialized") == played.condition("SKSReady") == "True"
+    status = played.pa["status"]
+    assert (status["serviceName"], status["metricsServiceName"]) == ("f-00001", "f-00001-private")
+    assert (status["desiredScale"], status["actualScale"]) == (1, 1)
+    assert status["observedGeneration"] == 1
+    # Never inactive before it was initialized: the Revision would have failed for ever.
+    assert all(active != "False" for _, active, _, _ in played.told)
+
+
+def test_a_plan_that_is_carried_out_is_followed_by_none() -> None:
+    played = created()
+    played.step()
+    before = played.pa["status"]
+    later = plan(replace(played.seen(), now_s=played.now_s + 5.0))
+    assert later.status == before
+    assert later.route is None
+    assert later.replicas is None
+
+
+def test_to_zero_activators_come_first_then_the_probe_then_the_grace() -> None:
+    played = created({ANNOTATION + "target-burst-capacity": "0"}, zero_grace_s=6.0)
+    played.until(lambda: played.sks is not None and played.sks["spec"]["mode"] == SERVE)
+    played.answers = False
+    played.wanted = 0
+    waited_s = played.until(lambda: played.condition("Active") == "False")
+    assert waited_s >= 15.0  # what was left of the window that it has to be active for
+    for _ in range(30):
+        played.step()
+    assert played.sks is not None
+    assert played.sks["spec"]["mode"] == PROXY
+    assert played.replicas == 1  # no activator has answered
+    assert played.probes > 10
+    played.answers = True
+    played.until(lambda: played.replicas == 0, limit_s=5.0)
+    played.until(lambda: played.ready == 0)
+    played.step()
+    # As after it is scaled to zero by Knative's own class: the service is what it was, and not ready.
+    assert played.condition("Active") == "False"
+    assert played.pa["status"]["desiredScale"] == 0
+    assert played.condition("ScaleTargetInitialized") == "True"
+
+
+def test_the_grace_counts_from_when_activators_are_in_the_way() -> None:
+    played = created({ANNOTATION + "target-burst-capacity": "0"}, zero_grace_s=12.0)
+    played.wanted = 0
+    played.until(lambda: played.condition("Active") == "False")
+    began_s = played.now_s
+    played.until(lambda: played.replicas == 0)
+    assert 10.0 <= played.now_s - began_s <= 14.0
+    # With activators in the way all the time, as for one pod by default, only the probe remains.
+    always = created(zero_grace_s=12.0)
+    always.until(lambda: always.now_s > 0)
+    for _ in range(15):
+        always.step()
+    always.wanted = 0
+    always.until(lambda: always.condition("Active") == "False")
+    assert always.until(lambda: always.replicas == 0) <= 4.0
+
+
+def test_the_last_pod_stays_for_its_retention_period() -> None:
+    played = created({ANNOTATION + "scale-to-zero-pod-retention-period": "45s"}, zero_grace_s=5.0)
+    played.wanted = 0
+    played.until(lambda: played.condition("Active") == "False")
+    assert 42.0 <= played.until(lambda: played.replicas == 0) <= 48.0
+
+
+@pytest.mark.parametrize("at", ["inactive", "proxied", "gone"])
+def test_a_request_on_the_way_to_zero_turns_it_round(at: str) -> None:
+    played = created({ANNOTATION + "target-burst-capacity": "0"}, zero_grace_s=10.0)
+    played.wanted = 0
+    played.until(lambda: played.condition("Active") == "False")
+    if at == "proxied":
+        played.until(lambda: played.proxied is True)
+    elif at == "gone":
+        played.until(lambda: played.replicas == 0)
+    played.wanted, played.busy = 1, True
+    woken = played.step()
+    assert played.replicas == 1
+    assert woken.want == 1
+    played.until(lambda: played.condition("Ready") == "True", limit_s=10.0)
+    played.until(lambda: played.sks is not None and played.sks["spec"]["mode"] == SERVE)
+    # A probe of before counts for nothing the next time.
+    assert played.proxied is None
+
+
+def test_bounds_hold_whatever_the_policy_wants() -> None:
+    played = created({ANNOTATION + "min-scale": "2", ANNOTATION + "max-scale": "5"})
+    assert played.replicas == 2
+    played.wanted = 9
+    played.until(lambda: played.replicas == 5)
+    played.wanted = 0
+    played.until(lambda: played.replicas == 2)
+    for _ in range(60):
+        played.step()
+    assert played.replicas == 2
+    assert played.condition("Active") == "True"
+
+
+def test_a_revision_without_routes_has_no_minimum() -> None:
+    played = created({ANNOTATION + "min-scale": "2"})
+    played.pa["spec"]["reachability"] = "Unreachable"
+    played.wanted = 0
+    played.until(lambda: played.replicas == 0)
+
+
+def test_the_first_scale_is_reached_before_it_is_active_and_then_forgotten() -> None:
+    played = Played({ANNOTATION + "initial-scale": "3", ANNOTATION + "window": "20s"})
+    played.replicas, played.born = 3, [played.now_s, played.now_s, played.now_s + 20.0]
+    for _ in range(15):
+        played.step()
+    assert played.condition("Active") == "Unknown"
+    played.until(lambda: played.condition("Ready") == "True")
+    assert played.ready == 3
+    played.until(lambda: played.replicas == 1)
+
+
+def test_an_activation_scale_counts_only_while_requests_come() -> None:
+    played = created({ANNOTATION + "activation-scale": "4"})
+    assert played.replicas == 1
+    played.busy = True
+    played.until(lambda: played.replicas == 4)
+    played.busy = False
+    played.until(lambda: played.replicas == 1)
+
+
+def test_what_cannot_be_activated_goes_to_zero_and_says_so() -> None:
+    played = Played(starts_s=1e9, progress_deadline_s=60.0)
+    played.until(lambda: played.condition("Active") == "Unknown" and "serviceName" in played.pa.get("status", {}))
+    played.wanted = 0
+    took_s = played.until(lambda: played.replicas == 0)
+    assert 85.0 <= took_s <= 95.0
+    active = pa_facts(played.pa).condition("Active")
+    assert (active.status, active.reason) == ("False", "TimedOut")
+
+
+def test_nothing_goes_to_zero_while_nobody_sees_what_waits() -> None:
+    played = created()
+    played.wanted, played.wakeable = 0, False
+    for _ in range(120):
+        played.step()
+    assert played.replicas == 1
+    assert played.condition("Active") == "True"
+    played.wakeable = True
+    played.until(lambda: played.replicas == 0)
+
+
+def test_scaling_to_zero_can_be_switched_off_for_all() -> None:
+    played = created(enable_scale_to_zero=False)
+    played.wanted = 0
+    for _ in range(120):
+        played.step()
+    assert played.replicas == 1
+
+
+def test_activators_leave_the_way_when_there_is_room_for_a_burst() -> None:
+    # 3 pods take 100 each: a burst of 211 fits beside 80, not beside 95. Two activators of 100 at least, and what 511 need.
+    played = created()
+    played.wanted = played.replicas = 3
+    played.born = [0.0, 0.0, 0.0]
+    for load, mode in ((95.0, PROXY), (80.0, SERVE)):
+        played.panic_load = load
+        played.step()
+        assert played.sks is not None
+        assert (played.sks["spec"]["mode"], played.sks["spec"]["numActivators"]) == (mode, 6)
+    never = created({ANNOTATION + "target-burst-capacity": "-1"})
+    never.step()
+    assert never.sks is not None
+    assert never.sks["spec"]["mode"] == PROXY
+
+
+def test_somebody_elses_service_is_left_alone() -> None:
+    played = created()
+    assert played.sks is not None
+    played.sks["metadata"]["ownerReferences"][0]["uid"] = "another"
+    planned = played.step()
+    assert planned.route is None
+    assert planned.replicas is None
+    assert pa_facts(played.pa).condition("Ready").reason == "NotOwned"
+
+
+def test_the_status_says_which_policy_and_why_and_changes_only_with_the_number() -> None:
+    played = created()
+    played.wanted = 2
+    played.step()
+    said = pa_facts(played.pa).condition("ScalingPolicy")
+    assert (said.reason, said.message) == ("kpa", "wants 2")
+    seen = played.seen()
+    later = plan(replace(seen, demand=replace(seen.demand, reason="wants 2, but with other numbers")))
+    assert pa_facts({**played.pa, "status": later.status}).condition("ScalingPolicy").message == "wants 2"
+
+
+def test_what_does_not_change_keeps_its_time() -> None:
+    played = created()
+    since_s = pa_facts(played.pa).condition("Active").since_s
+    played.wanted = 3
+    for _ in range(10):
+        played.step()
+    assert pa_facts(played.pa).condition("Active").since_s == since_s
