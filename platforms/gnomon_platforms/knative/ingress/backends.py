@@ -1,0 +1,228 @@
+"""Who serves: Services and EndpointSlices, made into backends with addresses and a protocol.
+
+    a Service with slices     its ready endpoints at the port that is asked for, so that each request is balanced by itself
+    an ExternalName           of another Service of the cluster: that one's own address; of an IP address: that one
+    a Revision that batches   the gateway
+
+The protocol is h2c where the Service's port says so by `appProtocol` or by its name `http2`, as Knative does, else HTTP/1.1.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from gnomon_platforms.knative.ingress.model import BackendRef, Key, Split
+from gnomon_platforms.knative.ingress.names import (
+    BATCH_ANNOTATIONS,
+    H2C,
+    H2C_PORT,
+    NAMESPACE_HEADER,
+    REVISION_HEADER,
+    SERVICE_LABEL,
+)
+
+GATEWAY = "gateway"
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Endpoint:
+    """An IP address and a port."""
+
+    ip: str
+    port: int
+
+    def __post_init__(self) -> None:
+        ipaddress.ip_address(self.ip)
+        if not 0 < self.port <= 2**16 - 1:
+            msg = f"{self.port} is not a port"
+            raise ValueError(msg)
+
+    def __str__(self) -> str:
+        return f"[{self.ip}]:{self.port}" if ":" in self.ip else f"{self.ip}:{self.port}"
+
+
+@dataclass(frozen=True, slots=True)
+class Backend:
+    """Who serves what is known as `key`. Without endpoints it answers 503."""
+
+    key: str
+    h2c: bool
+    endpoints: tuple[Endpoint, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ServicePort:
+    """A port of a Service."""
+
+    name: str
+    port: int
+    h2c: bool
+
+
+@dataclass(frozen=True, slots=True)
+class ServiceFacts:
+    """What is kept of a Service."""
+
+    key: Key
+    ports: tuple[ServicePort, ...]
+    external_name: str = ""
+    cluster_ip: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class SliceFacts:
+    """What is kept of an EndpointSlice: the ready addresses and the ports by name."""
+
+    service: Key
+    ports: tuple[tuple[str, int], ...]
+    addresses: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Gateway:
+    """Where requests to Revisions that batch go; None leaves them to the Revisions. Their names come with them in headers."""
+
+    endpoint: Endpoint | None = None
+    h2c: bool = False
+
+
+class View(Protocol):
+    """What is known of the cluster now."""
+
+    @property
+    def domain(self) -> str: ...
+
+    @property
+    def gateway(self) -> Gateway: ...
+
+    def service(self, key: Key) -> ServiceFacts | None: ...
+
+    def slices(self, key: Key) -> Iterable[SliceFacts]: ...
+
+    def revision(self, key: Key) -> Mapping[str, str] | None:
+        """The annotations of a Revision."""
+
+    def certificate(self, key: Key) -> str | None:
+        """A certificate with its key, in PEM."""
+
+
+@dataclass(frozen=True, slots=True)
+class StillView:
+    """A view that does not change."""
+
+    services: Mapping[Key, ServiceFacts] = field(default_factory=dict)
+    endpoint_slices: tuple[SliceFacts, ...] = ()
+    revisions: Mapping[Key, Mapping[str, str]] = field(default_factory=dict)
+    certificates: Mapping[Key, str] = field(default_factory=dict)
+    gateway: Gateway = field(default_factory=Gateway)
+    domain: str = "cluster.local"
+
+    def service(self, key: Key) -> ServiceFacts | None:
+        return self.services.get(key)
+
+    def slices(self, key: Key) -> Iterable[SliceFacts]:
+        return [one for one in self.endpoint_slices if one.service == key]
+
+    def revision(self, key: Key) -> Mapping[str, str] | None:
+        return self.revisions.get(key)
+
+    def certificate(self, key: Key) -> str | None:
+        return self.certificates.get(key)
+
+
+def service_facts(document: dict[str, Any]) -> ServiceFacts:
+    """Read a Service."""
+    metadata, spec = document["metadata"], document.get("spec") or {}
+    ports = tuple(
+        ServicePort(
+            one.get("name") or "",
+            int(one["port"]),
+            one.get("appProtocol") == H2C or (not one.get("appProtocol") and one.get("name") == H2C_PORT),
+        )
+        for one in spec.get("ports") or ()
+        if one.get("protocol", "TCP") == "TCP"
+    )
+    address = str(spec.get("clusterIP") or "")
+    external = str(spec.get("externalName") or "") if spec.get("type") == "ExternalName" else ""
+    return ServiceFacts((metadata["namespace"], metadata["name"]), ports, external, "" if address == "None" else address)
+
+
+def slice_facts(document: dict[str, Any]) -> SliceFacts:
+    """Read an EndpointSlice. One whose addresses are names has none for us."""
+    metadata = document["metadata"]
+    named = (metadata.get("labels") or {}).get(SERVICE_LABEL, "")
+    ready = [
+        one["addresses"][0]
+        for one in document.get("endpoints") or ()
+        if one.get("addresses") and (one.get("conditions") or {}).get("ready") is not False
+    ]
+    ports = tuple((one.get("name") or "", int(one["port"])) for one in document.get("ports") or () if one.get("port"))
+    known = () if document.get("addressType") == "FQDN" else tuple(ready)
+    return SliceFacts((metadata["namespace"], named), ports, known)
+
+
+def batches(split: Split, view: View) -> bool:
+    """Whether a split is of a Revision that batches, and there is a gateway to do so."""
+    if view.gateway.endpoint is None:
+        return False
+    headers = dict(split.headers)
+    namespace = headers.get(NAMESPACE_HEADER, split.backend.namespace)
+    annotations = view.revision((namespace, headers.get(REVISION_HEADER, split.backend.name)))
+    return annotations is not None and any(name in annotations for name in BATCH_ANNOTATIONS)
+
+
+def key_of(split: Split, view: View) -> str:
+    """The backend of a split, by name."""
+    return GATEWAY if batches(split, view) else f"{split.backend.namespace}/{split.backend.name}:{split.backend.port}"
+
+
+def backend(split: Split, view: View) -> Backend | str:
+    """Who serves a split; or what is missing, as a sentence."""
+    if batches(split, view):
+        assert view.gateway.endpoint is not None
+        return Backend(GATEWAY, view.gateway.h2c, (view.gateway.endpoint,))
+    ref = split.backend
+    service = view.service((ref.namespace, ref.name))
+    if service is None:
+        return f"there is no Service {ref.namespace}/{ref.name}"
+    key = key_of(split, view)
+    if service.external_name:
+        return _external(key, service, ref, view)
+    port = next((one for one in service.ports if ref.port in (one.port, one.name)), None)
+    if port is None:
+        return f"the Service {ref.namespace}/{ref.name} has no port {ref.port}"
+    found = {
+        Endpoint(address, number)
+        for one in view.slices(service.key)
+        for name, number in one.ports
+        if name == port.name
+        for address in one.addresses
+    }
+    return Backend(key, port.h2c, tuple(sorted(found)))
+
+
+def _external(key: str, service: ServiceFacts, ref: BackendRef, view: View) -> Backend | str:
+    """The Service or address that an ExternalName stands for."""
+    name = service.external_name.rstrip(".")
+    h2c = any(one.h2c for one in service.ports if ref.port in (one.port, one.name))
+    number = ref.port if isinstance(ref.port, int) else next((one.port for one in service.ports if one.name == ref.port), 0)
+    if not number:
+        return f"the Service {ref.namespace}/{ref.name} has no port {ref.port}"
+    address = name
+    inside = name.removesuffix(f".svc.{view.domain}")
+    if inside != name and inside.count(".") == 1:
+        other, namespace = inside.split(".")
+        meant = view.service((namespace, other))
+        if meant is None or not meant.cluster_ip:
+            return f"the Service {ref.namespace}/{ref.name} is another name of {name}, which has no address"
+        address = meant.cluster_ip
+    try:
+        ip = ipaddress.ip_address(address)
+    except ValueError:
+        return f"the Service {ref.namespace}/{ref.name} is another name of {name}, which is not of this cluster"
+    if ip.is_loopback or ip.is_link_local or ip.is_multicast or ip.is_unspecified:
+        return f"the Service {ref.namespace}/{ref.name} leads to {name}, which would be the ingress itself or its node"
+    return Backend(key, h2c, (Endpoint(str(ip), number),))
