@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 
 from gnomon_core.json_types import JsonObject
-from gnomon_core.scaling import Action, Decision
+from gnomon_core.scaling import Action, Decision, action_to_json
 
 KEEP = 1000
 
@@ -40,7 +40,7 @@ class DecisionRecord:
             "at": self.at,
             "policy": self.policy,
             "desired": self.desired,
-            "actions": [_told(action) for action in self.actions],
+            "actions": [action_to_json(action) for action in self.actions],
             "reason": self.reason,
             "error": self.error,
             "last_at": self.last_at,
@@ -81,10 +81,6 @@ def _same(last: DecisionRecord, record: DecisionRecord) -> bool:
     return nothing_new and (last.policy, last.desired, last.error) == (record.policy, record.desired, record.error)
 
 
-def _told(action: Action) -> JsonObject:
-    return {"action": type(action).__name__, **asdict(action)}
-
-
 def _text(action: Action) -> str:
-    values = ", ".join(f"{name}={getattr(action, name)}" for name in action.__dataclass_fields__)
-    return f"{type(action).__name__}({values})"
+    shown = [name for name in action_to_json(action) if name != "action"]
+    return f"{type(action).__name__}({', '.join(f'{name}={getattr(action, name)}' for name in shown)})"

@@ -6,7 +6,7 @@ made_up_profile([BlockPlan(0.5, 10_000_000), BlockPlan(0.5, 30_000_000)], [0.1, 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from gnomon_core.blocks import Block, Layers
 from gnomon_core.profiles import LatencyTable, Loading, ModelProfile, Network
@@ -72,3 +72,20 @@ def made_up_profile(
         transfer_seconds_per_byte=transfer_seconds_per_byte,
         network=network,
     )
+
+
+def sold_by_memory(
+    one_core_s: Sequence[float], memories_mb: Sequence[int], *, fixed_s: float = 0.0, load_s: float = 0.0
+) -> ModelProfile:
+    """A model as Lambda serves it: `one_core_s` is the work of batches of 1, 2, …, which any number of cores shares.
+
+    `fixed_s` is waiting that no memory shortens. 1,769 MB are one core, and what instances have that no plan has chosen.
+    """
+
+    def row(memory_mb: int) -> dict[int, float]:
+        return {size: fixed_s + work_s * 1769 / memory_mb for size, work_s in enumerate(one_core_s, start=1)}
+
+    made = made_up_profile(
+        [BlockPlan(1.0, 1_000_000)], [row(1769)[size] for size in range(1, len(one_core_s) + 1)], load_s=load_s
+    )
+    return replace(made, memories=LatencyTable({memory_mb: row(memory_mb) for memory_mb in memories_mb}))

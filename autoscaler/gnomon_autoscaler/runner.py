@@ -40,7 +40,7 @@ from gnomon_core.settings import Settings
 FAILURES_BEFORE_FIXED = 3
 LIVE = (InstanceState.STARTING, InstanceState.READY)
 OFTEN_S = 1.0
-"""A policy that is asked more often than this replaces by itself what has ended, and knows better with which size."""
+"""A policy that is asked as often as this replaces by itself what has ended, and knows better with which size."""
 _TOLERANCE_S = 1e-6
 """Sums of 0.1 s steps fall short of the whole second by less than this."""
 
@@ -162,7 +162,7 @@ class Runner:
 
     def replacement(self, now_s: float, load: FunctionLoad) -> Decision | None:
         """Instances in place of those that ended by themselves since the last decision; None if none are missing."""
-        often = self._policy is not None and self._policy.period_s < OFTEN_S
+        often = self._policy is not None and self._policy.period_s <= OFTEN_S
         if often or self.desired is None or now_s < max(self._starts.wait_until_s, self._replace_after_s):
             return None
         missing = self.desired - len(_live(load))

@@ -36,7 +36,9 @@ from gnomon_core.scaling import (
 from gnomon_core.settings import Settings
 
 FUNCTION = "echo.openfaas-fn"
-MEMORY_BYTES = 100 * 2**20
+MEGABYTE = 2**20
+MEMORY_BYTES = 100 * MEGABYTE
+PLACE_BYTES = 10_240 * MEGABYTE
 
 
 @dataclass(slots=True)
@@ -69,16 +71,26 @@ class MemoryFunction:
 
 
 class MemoryFleet:
-    """A `ScaledFleet` in memory: nodes with cores, instances that are ready `start_s` after they were created."""
+    """A `ScaledFleet` in memory: nodes with cores, instances that are ready `start_s` after they were created.
+
+    With `places` it is like Lambda: so many instances there may be, each in the place of the largest.
+    """
 
     def __init__(
-        self, now_s: Callable[[], float], nodes: Sequence[tuple[str, int]] = (("node-1", 64),), start_s: float = 0.0
+        self,
+        now_s: Callable[[], float],
+        nodes: Sequence[tuple[str, int]] = (("node-1", 64),),
+        start_s: float = 0.0,
+        places: int | None = None,
     ) -> None:
         self.known: dict[str, MemoryFunction] = {}
         self._now_s = now_s
         self._nodes = tuple(nodes)
         self._start_s = start_s
         self._made = 0
+        self._places = places
+        self._node_bytes = 2**40 if places is None else places * PLACE_BYTES
+        self._place_bytes = 0 if places is None else PLACE_BYTES
 
     def functions(self) -> Sequence[str]:
         return tuple(self.known)
@@ -119,8 +131,8 @@ class MemoryFleet:
         known = self.known[function]
         for action in actions:
             match action:
-                case CreateBody(cores, node):
-                    self._create(function, known, cores, node)
+                case CreateBody(cores, node, memory_mb):
+                    self._create(function, known, cores, node, memory_mb)
                 case DestroyBody(id_) | DestroyShadow(id_):
                     self._end(known, id_)
                 case CreateShadow(body, pair):
@@ -141,14 +153,20 @@ class MemoryFleet:
                 case _:
                     pass
 
-    def _create(self, function: str, known: MemoryFunction, cores: int, node: str | None) -> None:
+    def _create(self, function: str, known: MemoryFunction, cores: int, node: str | None, memory_mb: int | None = None) -> None:
+        if self._places is not None and sum(len(one.instances) for one in self.known.values()) >= self._places:
+            raise GnomonError(503, "no_capacity", f"All {self._places} places are taken.", "Allow more.")
         room = [seen.name for seen in self._seen_nodes() if seen.free_cores >= cores and node in (None, seen.name)]
         if not room:
             raise GnomonError(503, "no_capacity", f"No node has {cores} cores free.", "Remove a function or add a node.")
         self._made += 1
+        own_mb = known.settings.memory_mb
+        size_mb = memory_mb or own_mb
+        memory_bytes = MEMORY_BYTES if size_mb is None else size_mb * MEGABYTE
         made = Instance(
-            f"i-{self._made}", function, known.version, room[0], cores, MEMORY_BYTES, InstanceState.STARTING, self._now_s()
-        )
+            f"i-{self._made}", function, known.version, room[0], cores, memory_bytes, InstanceState.STARTING, self._now_s(),
+            memory_mb=memory_mb if memory_mb != own_mb else None,
+        )  # fmt: skip
         known.instances[made.id] = made
 
     def _create_shadow(self, function: str, known: MemoryFunction, body_id: str, pair: Pair) -> None:
@@ -179,10 +197,15 @@ class MemoryFleet:
 
     def _seen_nodes(self) -> tuple[Node, ...]:
         used = {name: 0 for name, _ in self._nodes}
+        held = dict(used)
         for known in self.known.values():
             for instance in known.instances.values():
                 used[instance.node] += instance.cores
-        return tuple(Node(name, cores, 2**40, cores - used[name], 2**40) for name, cores in self._nodes)
+                held[instance.node] += 1
+        return tuple(
+            Node(name, cores, self._node_bytes, cores - used[name], max(0, self._node_bytes - held[name] * self._place_bytes))
+            for name, cores in self._nodes
+        )
 
 
 class Timeline(MemoryFunction):
@@ -197,12 +220,13 @@ class Timeline(MemoryFunction):
         start_s: float = 0.0,
         runner: Runner | None = None,
         profile: ModelProfile | None = None,
+        places: int | None = None,
     ) -> None:
         super().__init__(settings, profile=profile)
         self.now_s = 0.0
         self.decisions: list[tuple[float, Decision]] = []
         self.errors: list[str] = []
-        self.fleet = MemoryFleet(lambda: self.now_s, nodes, start_s)
+        self.fleet = MemoryFleet(lambda: self.now_s, nodes, start_s, places)
         self.fleet.known[FUNCTION] = self
         self.runner = runner or Runner(FUNCTION, policies)
         self._ticks = 0

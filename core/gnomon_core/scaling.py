@@ -7,8 +7,8 @@ Neither holds a clock or a connection, so a recorded observation can be decided 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Protocol, TypeAlias
+from dataclasses import asdict, dataclass, field
+from typing import Any, Protocol, TypeAlias
 
 from gnomon_core.fleet import Instance, InstanceKind, InstanceState, Node
 from gnomon_core.pairs import Pair
@@ -190,6 +190,14 @@ Action: TypeAlias = (
     CreateBody | DestroyBody | CreateShadow | ChangeShadow | DestroyShadow | PromoteShadow | Resize | SetBufferPlan
 )
 """What a decision may ask for. A platform says by its capabilities what it can do."""
+
+
+def action_to_json(action: Action) -> dict[str, Any]:
+    """An action as logs and the API show it; a memory size only where one is asked for, which is on few platforms."""
+    told = asdict(action)
+    if told.get("memory_mb", 0) is None:
+        del told["memory_mb"]
+    return {"action": type(action).__name__, **told}
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict
 from typing import Any
 
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
 from gnomon_core.errors import bad_request
+from gnomon_core.scaling import action_to_json
 from gnomon_gateway.openfaas.control import Control, Handlers, rfc3339, unknown_function
 from gnomon_gateway.openfaas.documents import key_in_path
 from gnomon_gateway.service import DecisionRecord
@@ -61,7 +61,7 @@ def _document(record: DecisionRecord) -> dict[str, Any]:
         "desired": record.decision.desired,
         "error": record.error,
         "repeats": record.repeats,
-        "actions": [{"action": type(action).__name__, **asdict(action)} for action in record.decision.actions],
+        "actions": [action_to_json(action) for action in record.decision.actions],
     }
 
 
