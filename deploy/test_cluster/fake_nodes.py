@@ -1,12 +1,14 @@
 """Nodes by the hundred that run nothing: kwok keeps their heartbeats and says of their pods what a kubelet would.
 
-Pods with such a node become Running and Ready within a second; nothing answers at their addresses. Good for controllers that
-decide about many objects. Works beside a control plane alone; with its controllers, Deployments make the pods.
+Pods with such a node become Running and Ready within a second; nothing answers at their addresses, unless all are told to have
+one at which somebody does. Good for controllers that decide about many objects. Works beside a control plane alone; with its
+controllers, Deployments make the pods.
 """
 
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,6 +16,7 @@ from typing import Any
 
 from deploy.test_cluster.build import Programs as Compiled
 from deploy.test_cluster.client import Kubectl
+from deploy.test_cluster.phases import Trouble
 from deploy.test_cluster.processes import Process, Programs
 
 MARK = "kwok.x-k8s.io/node"
@@ -23,16 +26,18 @@ STAGES = ("node/fast", "node/heartbeat-with-lease", "pod/fast")
 
 @dataclass(frozen=True)
 class FakeNodes:
-    """kwok beside a control plane of the folder `state`."""
+    """kwok beside a control plane of the folder `state`. With `pods_at`, that is the address of every pod."""
 
     state: Path
     compiled: Compiled
     running: Programs
+    pods_at: str | None = None
 
     def start(self, kubeconfig: Path) -> Process:
         """Start kwok; it looks after nodes that are marked as its own, and leaves others alone."""
         stages = self.state / "kwok-stages.yaml"
-        stages.write_text("\n---\n".join(path.read_text() for path in self._stages()))
+        text = "\n---\n".join(path.read_text() for path in self._stages())
+        stages.write_text(text if self.pods_at is None else _all_at(self.pods_at, text))
         flags: dict[str, object] = {
             "kubeconfig": kubeconfig,
             "config": stages,
@@ -51,6 +56,15 @@ class FakeNodes:
             for path in sorted((self.compiled.manifests / "kwok" / name).glob("*.yaml")):
                 if path.name != "kustomization.yaml":
                     yield path
+
+
+def _all_at(address: str, stages: str) -> str:
+    """The stages with this address in place of the one that each pod would get."""
+    said = f'      podIP: "{address}"\n      podIPs:\n      - ip: "{address}"\n      phase:'
+    changed, times = re.subn(r"      \{\{ \$podIPs := .*?      phase:", lambda _: said, stages, flags=re.DOTALL)
+    if times != 1:
+        raise Trouble("kwok's stages do not say where they give a pod its address.")
+    return changed
 
 
 def nodes(count: int, cores: int, memory_gib: int) -> list[dict[str, Any]]:

@@ -49,6 +49,11 @@ class Life:
         """Whether it is there, or to come."""
         return not self.gone and not self.stopping
 
+    @property
+    def healthy(self) -> bool:
+        """Whether its pod is well, as its node says."""
+        return self.pod is not None and self.pod.healthy
+
     def ready(self, channel: HttpChannel, restarts: int) -> None:
         """Its pod takes batches."""
         self.channel, self.restarts = channel, restarts

@@ -154,7 +154,8 @@ class Workload:
                 return
             if life.living and life.channel is None:
                 deadline_s = life.request.spec.settings.deadline_s
-                channel = HttpChannel(self._around.session, f"http://{host}:{PORT}", token, deadline_s, life.end)
+                address = f"http://{host}:{PORT}"
+                channel = HttpChannel(self._around.session, address, token, deadline_s, life.end, well=lambda: life.healthy)
                 life.ready(channel, pod.restarts)
 
         task = asyncio.get_running_loop().create_task(connect())

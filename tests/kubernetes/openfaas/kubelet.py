@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from kubernetes import client
+from urllib3.exceptions import HTTPError
 
 from gnomon_platforms.kubernetes.objects.names import SERVING_CONDITION, TOKEN_KEY
 from tests.integration.kubernetes_platform.instance_server import InstanceServer
@@ -23,6 +24,7 @@ from tests.integration.kubernetes_platform.instance_server import InstanceServer
 LOOK_S = 0.05
 HEARTBEAT_S = 5.0
 FORCE = {"gracePeriodSeconds": 0}
+SERVER_ERRORS = 500
 
 
 def now() -> str:
@@ -72,8 +74,11 @@ class Kubelet:
                 for pod in self._pods():
                     self._look_at(pod)
             except client.ApiException as error:
-                if error.status not in (404, 409):
+                if error.status not in (404, 409) and error.status < SERVER_ERRORS:
                     raise
+            except HTTPError:
+                # The API server is away: what runs goes on.
+                continue
 
     def _pods(self) -> list[Mapping[str, Any]]:
         answer = self._core.list_pod_for_all_namespaces(field_selector=f"spec.nodeName={self.name}", _preload_content=False)

@@ -1,0 +1,271 @@
+"""The controller that the benchmark of scale measures: a process of its own, so that its time and memory are nobody else's.
+
+    python -m benchmarks.kubernetes.controller KUBECONFIG FUNCTIONS REPEATS STEADY_S
+
+It is joined as `gnomon serve` joins it: functions, autoscaler and the platform `openfaas` with its informers. Only the load of
+functions is made up, because fake nodes answer no requests: it is what gateways would have counted. Each function scales by its
+queue, ten waiting requests an instance, and one in twenty gets a request each second.
+
+deploy all ▶ wait until each has its instance ▶ steady ▶ several times: a leader takes over, decides for all, and changes 5 %
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import random
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from gnomon_autoscaler.loop import Autoscaler, utc_now_s
+from gnomon_autoscaler.registry import BUILT_IN
+from gnomon_cli.scaling import ScalingAdapter
+from gnomon_core.clock import WallClock
+from gnomon_core.fleet import InstanceState
+from gnomon_core.functions import FunctionSpec, read_deployment
+from gnomon_core.json_types import JsonObject
+from gnomon_core.scaling import Action, FunctionLoad, LoadCounters
+from gnomon_gateway.dispatch.latency import LearnedLatency
+from gnomon_gateway.dispatch.profiled import ProfiledLatency
+from gnomon_gateway.lifecycle.manager import Manager, Surroundings
+from gnomon_gateway.logs import LogBook
+from gnomon_gateway.store.sqlite import SqliteStore
+from gnomon_platforms.kubernetes.api import Api, connect
+from gnomon_platforms.kubernetes.informer import Informer
+from gnomon_platforms.kubernetes.resources import DEPLOYMENTS
+from gnomon_platforms.kubernetes.watching import Source
+from gnomon_platforms.openfaas.platform import OpenFaasOptions, OpenFaasPlatform
+
+NAMESPACE = "openfaas-fn"
+TARGET, QUEUED = 10, 15
+"""Requests that wait for each instance; and what lets one become two, at nine tenths of it."""
+CHANGED_SHARE = 20
+"""One function in so many changes, and one in so many has requests."""
+AT_ONCE = 16
+PATIENCE_S = 300.0
+SEED = 35
+WINDOW_BINS = 600
+SETTLING_S = 10.0
+
+
+def spec(number: int) -> FunctionSpec:
+    """One function of many."""
+    labels = {"com.openfaas.scale.type": "queue", "com.openfaas.scale.target": str(TARGET)}
+    document = {"service": f"f{number:04d}", "image": "gnomon/none:1", "namespace": NAMESPACE, "labels": labels}
+    return read_deployment({**document, "requests": {"cpu": "100m", "memory": "64Mi"}})
+
+
+class Counted:
+    """A `ScaledFleet` whose counters are those that gateways would have streamed."""
+
+    def __init__(self, manager: Manager, clock: WallClock) -> None:
+        self.queued: dict[str, int] = {}
+        self.busy: frozenset[str] = frozenset()
+        """Functions that get a request each second."""
+        self._fleet, self._clock, self._begun_s = manager.instances, clock, clock.now_s()
+
+    def functions(self) -> Sequence[str]:
+        return self._fleet.functions()
+
+    def load(self, function: str) -> FunctionLoad | None:
+        load = self._fleet.load(function)
+        return None if load is None else replace(load, counters=self._counters(function))
+
+    def stamp(self, function: str) -> object:
+        """What the function's counters and instances are known by."""
+        passed = int(self._clock.now_s() - self._begun_s) if function in self.busy else 0
+        return self._fleet.stamp(function), passed, self.queued.get(function, 0)
+
+    async def apply(self, function: str, actions: Sequence[Action]) -> None:
+        await self._fleet.apply(function, actions)
+
+    def _counters(self, function: str) -> LoadCounters:
+        queued = self.queued.get(function, 0)
+        if function not in self.busy:
+            return LoadCounters(queued=queued)
+        passed_s = self._clock.now_s() - self._begun_s
+        return LoadCounters(
+            int(passed_s), int(passed_s), 0.1 * passed_s, 0.1 * passed_s, queued=queued, last_request_s=self._clock.now_s()
+        )
+
+
+@dataclass
+class Joined:
+    """What is measured."""
+
+    manager: Manager
+    platform: OpenFaasPlatform
+    scaling: ScalingAdapter
+    fleet: Counted
+    clock: WallClock
+
+
+class Controller:
+    """The scenario."""
+
+    def __init__(self, api: Api, joined: Joined, functions: int) -> None:
+        self._joined, self._functions = joined, [spec(number) for number in range(functions)]
+        self._chance = random.Random(SEED)
+        self._scales: Informer[int] = Informer(
+            api, Source(DEPLOYMENTS, NAMESPACE), lambda document: int(document["spec"].get("replicas", 1))
+        )
+        self._autoscaler: Autoscaler | None = None
+        self._loop: asyncio.Task[None] | None = None
+
+    async def run(self, repeats: int, steady_s: float) -> dict[str, Any]:
+        """All of it; what was measured."""
+        await self._scales.start()
+        found: dict[str, Any] = {}
+        self._lead(None)
+        found["deploying_s"] = await self._deploy()
+        said(f"deployed in {found['deploying_s']:.1f} s")
+        busy = self._chance.sample(self._functions, len(self._functions) // CHANGED_SHARE)
+        self._joined.fleet.busy = frozenset(str(one.key) for one in busy)
+        await self._take_over()
+        found["steady"] = await self._steady(steady_s)
+        said(f"steady: {found['steady']}")
+        found["passes"] = []
+        for _ in range(repeats):
+            found["passes"].append(await self._pass())
+            said(f"a leader took over: {found['passes'][-1]}")
+        found |= memory()
+        await self._end_leading()
+        await self._scales.stop()
+        return found
+
+    def _lead(self, state: JsonObject | None) -> None:
+        """A leader begins, with the state of the one before it."""
+        autoscaler = Autoscaler(self._joined.fleet, self._joined.clock)
+        if state is not None:
+            autoscaler.import_state(state)
+        self._joined.scaling.bind(autoscaler)
+        self._autoscaler, self._loop = autoscaler, asyncio.get_running_loop().create_task(autoscaler.run())
+
+    async def _end_leading(self) -> None:
+        assert self._loop is not None
+        self._loop.cancel()
+        await asyncio.gather(self._loop, return_exceptions=True)
+
+    async def _take_over(self) -> None:
+        """Let the next leader go on from the state of this one, with windows as after five minutes."""
+        assert self._autoscaler is not None
+        state: Any = self._autoscaler.export_state()
+        for name, runner in state["functions"].items():
+            busy = name in self._joined.fleet.busy
+            draw = self._chance.random
+            runner["windows"]["bins"] = [
+                [draw(), draw(), draw(), draw()] if busy else [0.0, 0.0, 0.0, 0.0] for _ in range(WINDOW_BINS)
+            ]
+        await self._end_leading()
+        self._lead(state)
+        await asyncio.sleep(SETTLING_S)
+
+    async def _deploy(self) -> float:
+        begun_s, room = time.monotonic(), asyncio.Semaphore(AT_ONCE)
+
+        async def one(function: FunctionSpec) -> None:
+            async with room:
+                await self._joined.manager.deploy(function)
+
+        await asyncio.gather(*(one(function) for function in self._functions))
+        await until(lambda: all(self._ready(function) == 1 for function in self._functions), "an instance of each")
+        return time.monotonic() - begun_s
+
+    def _ready(self, function: FunctionSpec) -> int:
+        found = self._joined.platform.instances(str(function.key))
+        return sum(one.state is InstanceState.READY for one in found)
+
+    async def _steady(self, seconds: float) -> dict[str, float]:
+        cpu_s, begun_s = time.process_time(), time.monotonic()
+        await asyncio.sleep(seconds)
+        passed_s = time.monotonic() - begun_s
+        return {"seconds": passed_s, "core_share": (time.process_time() - cpu_s) / passed_s, **memory()}
+
+    async def _pass(self) -> dict[str, float]:
+        """A leader takes over, finds that 5 % need a second instance, and writes that."""
+        assert self._autoscaler is not None
+        single = [function for function in self._functions if self._ready(function) == 1]
+        changed = self._chance.sample(single, len(self._functions) // CHANGED_SHARE)
+        state = self._autoscaler.export_state()
+        await self._end_leading()
+        for function in changed:
+            self._joined.fleet.queued[str(function.key)] = QUEUED
+        cpu_s, begun_s = time.process_time(), time.monotonic()
+        self._lead(state)
+        await self._scales.until(lambda: all(self._scale_of(function) == 2 for function in changed), PATIENCE_S)
+        written_s, cpu_s = time.monotonic() - begun_s, time.process_time() - cpu_s
+        decided = sum(self._autoscaler.decided(str(function.key)) > 0 for function in self._functions)
+        await until(lambda: all(self._ready(function) == 2 for function in changed), "the second instances")
+        return {
+            "written_s": written_s,
+            "cpu_s": cpu_s,
+            "decided": decided,
+            "serving_s": time.monotonic() - begun_s,
+            "changed": len(changed),
+        }
+
+    def _scale_of(self, function: FunctionSpec) -> int | None:
+        return self._scales.get(NAMESPACE, function.key.name)
+
+
+async def until(condition: Callable[[], bool], what: str) -> None:
+    """Return when this holds."""
+    try:
+        async with asyncio.timeout(PATIENCE_S):
+            while not condition():  # noqa: ASYNC110 - what is waited for tells nobody
+                await asyncio.sleep(0.05)
+    except TimeoutError:
+        raise TimeoutError(f"after {PATIENCE_S:.0f} s still waiting for {what}") from None
+
+
+def said(text: str) -> None:
+    """Tell whoever waits."""
+    sys.stderr.write(f"  {text}\n")
+
+
+def memory() -> dict[str, float]:
+    """What the process holds, and what it held at most."""
+    lines = dict(line.split(":", 1) for line in Path("/proc/self/status").read_text().splitlines())
+    return {name: 1024 * int(lines[field].split()[0]) for name, field in (("resident_bytes", "VmRSS"), ("peak_bytes", "VmHWM"))}
+
+
+async def main(kubeconfig: Path, functions: int, repeats: int, steady_s: float) -> None:
+    """Join the parts, run the scenario, print what was measured as JSON."""
+    clock, scaling_policies = WallClock(), BUILT_IN
+    api = connect(kubeconfig)
+    platform = OpenFaasPlatform(api, OpenFaasOptions(adopting_s=0.0), clock=clock, chance=random.Random(SEED))
+    scaling = ScalingAdapter(scaling_policies, platform.capabilities)
+    profiled = ProfiledLatency()
+
+    async def no_model(_: str) -> None:
+        return None
+
+    with tempfile.TemporaryDirectory() as folder:
+        store = SqliteStore(Path(folder) / "functions.db")
+        manager = Manager(
+            Surroundings(
+                store=store,
+                platform=platform,
+                scaling=scaling,
+                latency=LearnedLatency(profiled),
+                logs=LogBook(utc_now_s),
+                fetch_model=no_model,
+                now=utc_now_s,
+                profiled=profiled,
+            )
+        )
+        await platform.start(manager.instances)
+        joined = Joined(manager, platform, scaling, Counted(manager, clock), clock)
+        found = await Controller(api, joined, functions).run(repeats, steady_s)
+        sys.stdout.write(json.dumps(found) + "\n")
+        sys.stdout.flush()
+        store.close()
+
+
+if __name__ == "__main__":
+    asyncio.run(main(Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3]), float(sys.argv[4])))
