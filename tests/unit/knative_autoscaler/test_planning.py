@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -13,7 +14,7 @@ from tests.unit.knative_autoscaler.played import Played
 ANNOTATION = "autoscaling.knative.dev/"
 
 
-def created(annotations: dict[str, str] | None = None, **cluster: object) -> Played:
+def created(annotations: dict[str, str] | None = None, **cluster: Any) -> Played:
     """A Revision that has become ready."""
     played = Played({ANNOTATION + "window": "20s", **(annotations or {})}, **cluster)
     played.until(lambda: played.condition("Ready") == "True")

@@ -1,0 +1,138 @@
+"""Knative's annotations keep their meaning, and Gnomon's choose the policy."""
+
+from __future__ import annotations
+
+import pytest
+
+from gnomon_autoscaler.registry import scaling_policy
+from gnomon_core.errors import bad_request
+from gnomon_core.settings import Settings
+from gnomon_platforms.knative.scaling.configuration import ClusterSettings, cluster_settings
+from gnomon_platforms.knative.scaling.objects import pa_facts
+from gnomon_platforms.knative.scaling.rules import UNBOUNDED, Rules, rules
+from tests.unit.knative_autoscaler.played import pod_autoscaler
+
+K = "autoscaling.knative.dev/"
+
+
+def of(annotations: dict[str, str] | None = None, cluster: ClusterSettings | None = None, **spec: object) -> Rules:
+    return rules(pa_facts(pod_autoscaler(annotations, **spec)), cluster or ClusterSettings())
+
+
+def test_without_annotations_a_revision_is_scaled_as_by_knatives_own_class() -> None:
+    found = of()
+    settings = found.settings
+    assert (settings.autoscaler, settings.stable_window_s, settings.panic_share, settings.panic_threshold) == (
+        "kpa",
+        60.0,
+        0.1,
+        2.0,
+    )
+    assert (settings.target_concurrency, settings.target_rps, settings.target_utilization) == (100.0, None, 0.7)
+    assert (settings.scale.min, settings.scale.max, settings.scale.zero) == (0, UNBOUNDED, True)
+    assert (found.initial_scale, found.burst_capacity, found.grace_s, found.panic_s) == (1, 211.0, 30.0, 6.0)
+    assert settings.zero_grace_s == 0.0
+    assert found.trouble == ""
+
+
+@pytest.mark.parametrize(
+    ("annotations", "concurrency", "takes", "aimed_at"),
+    [
+        ({}, 0, 100.0, 70.0),
+        ({}, 10, 10.0, 7.0),
+        ({K + "target": "4"}, 10, 4.0, 2.8),
+        ({K + "target": "40"}, 10, 10.0, 7.0),
+        ({K + "target": "40", K + "target-utilization-percentage": "50"}, 0, 40.0, 20.0),
+        ({K + "metric": "rps"}, 10, 200.0, 140.0),
+        ({K + "metric": "rps", K + "target": "40"}, 10, 40.0, 28.0),
+        ({"gnomon/target-concurrency": "8"}, 0, 8.0, 5.6),
+        ({"gnomon/target-concurrency": "8", K + "target": "4"}, 0, 4.0, 2.8),
+        ({"gnomon/target-rps": "30"}, 10, 30.0, 21.0),
+    ],
+)
+def test_what_a_pod_takes(annotations: dict[str, str], concurrency: int, takes: float, aimed_at: float) -> None:
+    found = of(annotations, containerConcurrency=concurrency)
+    assert found.total == takes
+    target = found.settings.target_rps if found.by_rps else found.settings.target_concurrency
+    assert target is not None
+    assert target * found.settings.target_utilization == pytest.approx(aimed_at)
+
+
+def test_bounds_times_and_both_spellings() -> None:
+    found = of(
+        {K + "minScale": "2", K + "max-scale": "7", K + "window": "2m", K + "scaleDownDelay": "90s", K + "initialScale": "4"}
+    )
+    scale = found.settings.scale
+    assert (scale.min, scale.max, scale.zero) == (2, 7, False)
+    assert (found.window_s, scale.down_window_s, scale.zero_duration_s) == (120.0, 90.0, 210.0)
+    assert found.initial_scale == 4
+
+
+def test_what_cannot_be_read_counts_as_not_said() -> None:
+    found = of({K + "min-scale": "many", K + "window": "soon"})
+    assert (found.min_scale, found.window_s) == (0, 60.0)
+
+
+def test_a_first_scale_of_none_must_be_allowed() -> None:
+    nothing = {K + "initial-scale": "0"}
+    assert of(nothing).initial_scale == 1
+    assert of(nothing, ClusterSettings(allow_zero_initial_scale=True)).initial_scale == 0
+
+
+def test_a_revision_without_routes_is_not_kept_up() -> None:
+    found = of({K + "min-scale": "3", K + "scale-to-zero-pod-retention-period": "1h"}, reachability="Unreachable")
+    assert (found.min_scale, found.retention_s) == (0, 0.0)
+
+
+def test_the_operators_settings_are_the_defaults() -> None:
+    cluster = cluster_settings(
+        {
+            "stable-window": "30s",
+            "container-concurrency-target-percentage": "0.5",
+            "min-scale": "1",
+            "_example": "stable-window: 9s",
+        },
+        {"progress-deadline": "90s", "scale-to-zero-grace-period": "often"},
+    )
+    found = of({}, cluster)
+    assert (found.window_s, found.settings.target_utilization, found.min_scale) == (30.0, 0.5, 1)
+    assert (found.activation_limit_s, found.grace_s) == (120.0, 30.0)
+
+
+def test_the_policy_is_what_the_revision_says_now() -> None:
+    pa = pa_facts(pod_autoscaler({"gnomon/autoscaler": "od"}))
+    assert rules(pa, ClusterSettings()).settings.autoscaler == "od"
+    assert rules(pa, ClusterSettings(), {"gnomon/autoscaler": "fixed"}).settings.autoscaler == "fixed"
+    assert rules(pa, ClusterSettings(), {}).settings.autoscaler == "kpa"
+
+
+@pytest.mark.parametrize(
+    ("annotations", "said"),
+    [
+        ({"gnomon/autoscaler": "magic"}, "no scaling policy"),
+        ({"gnomon/autoscaler": "hpa"}, "CPU"),
+        ({"gnomon/max-batch": "none"}, "whole number"),
+        ({K + "metric": "memory"}, "memory"),
+    ],
+)
+def test_what_cannot_be_had_is_said_and_scaled_by_kpa(annotations: dict[str, str], said: str) -> None:
+    def check(settings: Settings) -> None:
+        scaling_policy(settings.autoscaler, settings)
+
+    found = rules(pa_facts(pod_autoscaler(annotations)), ClusterSettings(), None, check)
+    assert found.settings.autoscaler == "kpa"
+    assert said in found.trouble
+
+
+def test_whatever_a_check_has_against_settings_is_said() -> None:
+    def check(settings: Settings) -> None:
+        if settings.autoscaler == "asyfunc":
+            raise bad_request("no_profile", "There is none.")
+
+    found = rules(pa_facts(pod_autoscaler({"gnomon/autoscaler": "asyfunc"})), ClusterSettings(), None, check)
+    assert found.trouble == "kpa is used: There is none."
+
+
+def test_policies_that_count_batches_take_a_pod_to_hold_what_it_may() -> None:
+    assert of({"gnomon/autoscaler": "od"}, containerConcurrency=8).settings.max_batch == 8
+    assert of({"gnomon/autoscaler": "od", "gnomon/max-batch": "2"}, containerConcurrency=8).settings.max_batch == 2
