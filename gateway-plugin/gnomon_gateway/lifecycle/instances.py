@@ -37,6 +37,7 @@ from gnomon_core.seams import BatchChannel, Platform, SchedulingPolicy
 from gnomon_core.settings import Settings
 from gnomon_gateway.lifecycle.control import ScalingControl
 from gnomon_gateway.lifecycle.deployed import Deployed
+from gnomon_gateway.lifecycle.lasting import left_over, refuse_hindered
 from gnomon_gateway.lifecycle.shadows import Shadows
 
 _LOG = logging.getLogger("gnomon.functions")
@@ -69,10 +70,19 @@ class Instances:
         """Look after this function from now on."""
         self._deployed[deployed.name] = deployed
 
-    def release(self, deployed: Deployed) -> None:
-        """The function is removed: answer what waits, then stop everything. Goes on behind the caller."""
+    def release(self, deployed: Deployed, *, leave: bool = False) -> None:
+        """The function is removed: answer what waits, then stop everything. Goes on behind the caller.
+
+        With `leave` it is only we who stop: its instances run on, for whoever adopts them.
+        """
         self._deployed.pop(deployed.name, None)
-        self._begin(self._wind_down(deployed))
+        self._begin(self._wind_down(deployed, leave=leave))
+
+    async def take_over(self, deployed: Deployed) -> None:
+        """Look after what an earlier gateway has left of this function's instances; those of an earlier version are replaced."""
+        self._owners |= {instance.id: deployed for instance in left_over(self._platform, deployed)}
+        self._tell_starting(deployed)
+        await self.replace(deployed)
 
     async def settle(self) -> None:
         """Return when nothing that was begun here is under way any more."""
@@ -104,6 +114,7 @@ class Instances:
         deployed = self._deployed.get(function)
         if deployed is None:
             return
+        refuse_hindered(self._platform, function)
         deployed.requested = None
         for action in actions:
             match action:
@@ -260,7 +271,7 @@ class Instances:
                 await self.create(deployed, deployed.spec.settings.cores)
         self._scaling.poke(deployed.name)
 
-    async def _wind_down(self, deployed: Deployed) -> None:
+    async def _wind_down(self, deployed: Deployed, *, leave: bool) -> None:
         runtime, name = deployed.runtime, deployed.name
         mine = [instance_id for instance_id, owner in self._owners.items() if owner is deployed]
         if not runtime.ready:
@@ -270,7 +281,8 @@ class Instances:
         except TimeoutError:
             _LOG.warning("%s was removed with requests that did not end in time", name)
         deployed.draining.update(mine)
-        await asyncio.gather(*(self._platform.destroy(instance_id) for instance_id in mine))
+        if not leave:
+            await asyncio.gather(*(self._platform.destroy(instance_id) for instance_id in mine))
         runtime.close()
 
     def _tell_starting(self, deployed: Deployed) -> None:

@@ -22,6 +22,7 @@ from gnomon_gateway.lifecycle.control import ScalingControl
 from gnomon_gateway.lifecycle.corrections import Corrections
 from gnomon_gateway.lifecycle.deployed import Deployed
 from gnomon_gateway.lifecycle.instances import Instances
+from gnomon_gateway.lifecycle.lasting import outlive_us, refuse_hindered
 from gnomon_gateway.logs import LogBook
 from gnomon_gateway.openfaas.control import unknown_function
 from gnomon_gateway.scheduling.registry import scheduling_policies, scheduling_policy
@@ -66,15 +67,12 @@ class Manager:
         stored = await asyncio.to_thread(self._around.store.functions)
         self._last_version = max((function.version for function in stored), default=0)
         for function in stored:
-            try:
-                await self._begin(function.spec, function.version, function.created_at)
-            except Exception as error:  # noqa: BLE001 - one function that fails must not keep the others down
-                self._around.logs.append(function.spec.key, "", f"gnomon: {function.spec.key} is not served: {error}")
+            await self._serve(function)
 
     async def stop(self) -> None:
-        """Answer everything that was let in, then stop every instance."""
+        """Answer everything that was let in, then stop every instance, or leave those that outlive us."""
         for deployed in list(self._functions.values()):
-            self.instances.release(deployed)
+            self.instances.release(deployed, leave=outlive_us(self._around.platform))
         self._functions.clear()
         self._names.clear()
         await self.instances.settle()
@@ -111,6 +109,7 @@ class Manager:
             revision = self._around.platform.revision(spec)
             same = (spec.same_instances(deployed.spec), revision, secrets) == (True, deployed.revision, deployed.secrets)
             if not same:
+                refuse_hindered(self._around.platform, deployed.name)
                 self._last_version += 1
             version = deployed.version if same else self._last_version
             await asyncio.to_thread(self._around.store.put_function, StoredFunction(spec, version, deployed.created_at))
@@ -128,13 +127,20 @@ class Manager:
             if deployed is None:
                 raise unknown_function(key)
             await asyncio.to_thread(self._around.store.delete_function, key)
-            del self._functions[key]
-            self._names.pop(str(key), None)
-            if key.namespace == DEFAULT_NAMESPACE:
-                self._names.pop(key.name, None)
-            self.instances.release(deployed)
-            self._around.scaling.removed(deployed.name)
-            self._around.logs.forget(key)
+            self._drop(key)
+
+    async def follow(self, key: FunctionKey) -> None:
+        """Serve what the store holds: somebody else has added this function there, or removed it.
+
+        What we have done ourselves is served already, and nothing happens.
+        """
+        async with self._lock(key):
+            stored = {one.spec.key: one for one in await asyncio.to_thread(self._around.store.functions)}.get(key)
+            if stored is None and key in self._functions:
+                self._drop(key)
+            elif stored is not None and key not in self._functions:
+                self._last_version = max(self._last_version, stored.version)
+                await self._serve(stored)
 
     async def scale(self, key: FunctionKey, replicas: int) -> None:
         deployed = self._functions.get(key)
@@ -184,6 +190,24 @@ class Manager:
         return KnownPolicies(self._around.scaling.policies(), scheduling_policies(self._around.plugins))
 
     # Behind the commands
+
+    async def _serve(self, stored: StoredFunction) -> None:
+        key = stored.spec.key
+        try:
+            await self._begin(stored.spec, stored.version, stored.created_at)
+            await self.instances.take_over(self._functions[key])
+        except Exception as error:  # noqa: BLE001 - one function that fails must not keep the others down
+            self._around.logs.append(key, "", f"gnomon: {key} is not served: {error}")
+
+    def _drop(self, key: FunctionKey) -> None:
+        """Serve a function no longer."""
+        deployed = self._functions.pop(key)
+        self._names.pop(str(key), None)
+        if key.namespace == DEFAULT_NAMESPACE:
+            self._names.pop(key.name, None)
+        self.instances.release(deployed)
+        self._around.scaling.removed(deployed.name)
+        self._around.logs.forget(key)
 
     def _lock(self, key: FunctionKey) -> asyncio.Lock:
         return self._locks.setdefault(key, asyncio.Lock())

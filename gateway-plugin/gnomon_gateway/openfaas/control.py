@@ -12,6 +12,7 @@ from starlette.responses import Response
 
 from gnomon_core.errors import GnomonError, not_found
 from gnomon_core.functions import FunctionKey
+from gnomon_gateway.log_sources import LogReader
 from gnomon_gateway.logs import LogBook
 from gnomon_gateway.namespaces import Namespaces
 from gnomon_gateway.secrets import Secrets
@@ -28,7 +29,7 @@ class Control:
     """The parts behind the control routes.
 
     `metrics` renders the Prometheus page; `healthy` is False while the gateway cannot take requests; `now_s` is a clock that
-    never goes back.
+    never goes back. `kept_logs` reads what instances write where the platform keeps it, None where `logs` hold it.
     """
 
     functions: FunctionService
@@ -40,6 +41,7 @@ class Control:
     now_s: Callable[[], float]
     healthy: Callable[[], bool] = lambda: True
     orchestration: str = "local"
+    kept_logs: LogReader | None = None
 
 
 def unknown_function(key: FunctionKey) -> GnomonError:

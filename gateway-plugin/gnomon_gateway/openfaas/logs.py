@@ -11,7 +11,8 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from gnomon_core.functions import parse_key
-from gnomon_gateway.logs import Follower, LogLine, LogQuery
+from gnomon_gateway.log_sources import LineSource, Logs
+from gnomon_gateway.logs import LogLine, LogQuery
 from gnomon_gateway.openfaas.control import Control, Handlers, rfc3339, unknown_function
 from gnomon_gateway.openfaas.documents import flag_in_query, invalid_query, namespace_in_query
 
@@ -23,7 +24,7 @@ class LogRoutes:
 
     def __init__(self, control: Control) -> None:
         self._functions = control.functions
-        self._logs = control.logs
+        self._logs = Logs(control.logs, control.kept_logs)
 
     def handlers(self) -> Handlers:
         return {"/system/logs": {"GET": self.read}}
@@ -34,15 +35,15 @@ class LogRoutes:
             raise unknown_function(query.function)
         if follow:
             return LineStream(self._logs.follow(query))
-        return Response(b"".join(map(_encode, self._logs.lines(query))), media_type=MEDIA_TYPE)
+        return Response(b"".join(map(_encode, await self._logs.lines(query))), media_type=MEDIA_TYPE)
 
 
 class LineStream(Response):
-    """Lines as they come, each sent at once, until the follower ends or the client leaves."""
+    """Lines as they come, each sent at once, until their source ends or the client leaves."""
 
     media_type = MEDIA_TYPE
 
-    def __init__(self, follower: Follower) -> None:
+    def __init__(self, follower: LineSource) -> None:
         super().__init__()
         del self.headers["content-length"]
         self._follower = follower

@@ -28,7 +28,7 @@ from gnomon_core.errors import GnomonError
 from gnomon_platforms.kubernetes.api import Document
 from gnomon_platforms.kubernetes.errors import Refused, Unreachable
 from gnomon_platforms.kubernetes.resources import LEASES
-from gnomon_platforms.kubernetes.terms import LeaseTiming, Observer, lease_record
+from gnomon_platforms.kubernetes.terms import ADDRESS_ANNOTATION, LeaseRecord, LeaseTiming, Observer, lease_record
 from gnomon_platforms.kubernetes.writes import Create, Replace, Target, Write, Writer
 
 EXIT_STATUS = 75
@@ -115,8 +115,8 @@ class Watchdog(threading.Thread):
 class Leader:
     """A candidate for a Lease, and its holder once it has it.
 
-    `identity` is unique to this process: a Lease that bears it is ours. `writer` sends renewals; it must not be fenced by
-    `tenure`, which they extend. `clock` only times pauses.
+    `identity` is unique to this process: a Lease that bears it is ours. `address` is where others reach us while we lead.
+    `writer` sends renewals; it must not be fenced by `tenure`, which they extend. `clock` only times pauses.
     """
 
     def __init__(
@@ -127,16 +127,24 @@ class Leader:
         tenure: Tenure,
         clock: Clock,
         *,
+        address: str = "",
         timing: LeaseTiming | None = None,
         boot_s: Callable[[], float] = boot_time_s,
     ) -> None:
         assert lease.resource is LEASES
         self._writer, self._lease, self._identity, self._tenure = writer, lease, identity, tenure
         self._clock, self._timing, self._boot_s = clock, timing or LeaseTiming(), boot_s
+        self.address = address
         self._observer = Observer()
         self._held: Document | None = None
         self.leading = asyncio.Event()
         """Set while we lead."""
+
+    @property
+    def seen(self) -> LeaseRecord | None:
+        """Who leads, and where they are reached, as the Lease said when we looked last; None where nobody does."""
+        record = self._observer.record
+        return record if record is not None and record.holder else None
 
     async def run(self) -> None:
         """Stand for the Lease, and renew it, until cancelled."""
@@ -202,7 +210,13 @@ class Leader:
             "renewTime": _now(),
         }
         metadata = (current or {}).get("metadata") or {"name": self._lease.name, "namespace": self._lease.namespace}
-        return {"apiVersion": LEASES.api_version, "kind": LEASES.kind, "metadata": metadata, "spec": spec}
+        annotations = {**(metadata.get("annotations") or {}), ADDRESS_ANNOTATION: self.address}
+        return {
+            "apiVersion": LEASES.api_version,
+            "kind": LEASES.kind,
+            "metadata": {**metadata, "annotations": annotations},
+            "spec": spec,
+        }
 
 
 def _now() -> str:

@@ -35,3 +35,5 @@ NODES = Resource("v1", "nodes", "Node", namespaced=False)
 NAMESPACES = Resource("v1", "namespaces", "Namespace", namespaced=False)
 LEASES = Resource("coordination.k8s.io/v1", "leases", "Lease")
 AUTOSCALERS = Resource("autoscaling/v2", "horizontalpodautoscalers", "HorizontalPodAutoscaler")
+SCALED_OBJECTS = Resource("keda.sh/v1alpha1", "scaledobjects", "ScaledObject")
+"""KEDA's; there only where KEDA is installed."""

@@ -19,6 +19,9 @@ from typing import Any
 
 from gnomon_core.errors import bad_request
 
+ADDRESS_ANNOTATION = "gnomon/address"
+"""On the Lease: where the gateway that leads is reached by the others."""
+
 
 @dataclass(frozen=True, slots=True)
 class LeaseTiming:
@@ -39,12 +42,13 @@ class LeaseTiming:
 
 @dataclass(frozen=True, slots=True)
 class LeaseRecord:
-    """What a Lease says."""
+    """What a Lease says. `address` is where its holder is reached, empty where it does not say."""
 
     holder: str
     duration_s: float
     transitions: int
     resource_version: str
+    address: str = ""
 
     @property
     def epoch(self) -> int:
@@ -59,6 +63,7 @@ def lease_record(document: dict[str, Any]) -> LeaseRecord:
         float(spec.get("leaseDurationSeconds") or 0),
         int(spec.get("leaseTransitions") or 0),
         str(document["metadata"].get("resourceVersion", "")),
+        str((document["metadata"].get("annotations") or {}).get(ADDRESS_ANNOTATION, "")),
     )
 
 
@@ -69,6 +74,11 @@ class Observer:
         self._record: LeaseRecord | None = None
         self._changed_s = 0.0
         self._transitions = -1
+
+    @property
+    def record(self) -> LeaseRecord | None:
+        """What the Lease said last; None where there was none."""
+        return self._record
 
     def see(self, record: LeaseRecord | None, now_s: float) -> None:
         """This is what the Lease says now; None where there is none."""

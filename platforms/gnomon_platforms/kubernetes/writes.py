@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
@@ -23,6 +23,7 @@ from gnomon_core.clock import Clock
 from gnomon_platforms.kubernetes.api import JSON_TYPE, MERGE_PATCH, READ_TIMEOUT_S, Api, Document, Fence
 from gnomon_platforms.kubernetes.errors import Refused, Unreachable, told
 from gnomon_platforms.kubernetes.resources import Resource
+from gnomon_platforms.kubernetes.watching import PAGE
 
 THREADS = 8
 PATIENCE_S = 20.0
@@ -107,6 +108,23 @@ class Writer:
                 return None
             raise
 
+    async def listed(self, resource: Resource, namespace: str, labels: str) -> list[Document]:
+        """The objects of a namespace that have these labels, as they are now.
+
+        Raises:
+            Refused, Unreachable.
+
+        """
+        found: list[Document] = []
+        following = ""
+        while True:
+            query = {"labelSelector": labels, "limit": PAGE} | ({"continue": following} if following else {})
+            page = await self._send("GET", resource.path(namespace), fence=None, query=query)
+            found += page.get("items") or ()
+            following = (page.get("metadata") or {}).get("continue") or ""
+            if not following:
+                return found
+
     async def settle(self, target: Target, decide: Decide, doing: str, *, patience_s: float = PATIENCE_S) -> Document | None:
         """Read, decide and write until it is done; the object as the last answer shows it, None where it is not there.
 
@@ -163,8 +181,24 @@ class Writer:
         return await self._send("PUT", target.path(write.subresource), manifest)
 
     async def _send(
-        self, method: str, path: str, body: Document | None = None, *, content_type: str = JSON_TYPE, fence: Any = ...
+        self,
+        method: str,
+        path: str,
+        body: Document | None = None,
+        *,
+        content_type: str = JSON_TYPE,
+        fence: Any = ...,
+        query: Mapping[str, str] | None = None,
     ) -> Document:
         guard: Fence | None = self._fence if fence is ... else None
-        call = partial(self._api.call, method, path, body=body, content_type=content_type, timeout_s=READ_TIMEOUT_S, fence=guard)
+        call = partial(
+            self._api.call,
+            method,
+            path,
+            query=query,
+            body=body,
+            content_type=content_type,
+            timeout_s=READ_TIMEOUT_S,
+            fence=guard,
+        )
         return await asyncio.get_running_loop().run_in_executor(self._threads, call)

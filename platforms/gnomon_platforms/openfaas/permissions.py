@@ -50,8 +50,14 @@ PERMISSIONS = (
     Permission(Scope.FUNCTIONS, "", "pods", ("get", "list", "watch", "patch", "delete"), "place pods, mark and remove them"),
     Permission(Scope.FUNCTIONS, "", "pods/status", ("patch",), "say whether a pod serves"),
     Permission(Scope.FUNCTIONS, "", "pods/resize", ("patch",), "change a pod's cores in place"),
-    Permission(Scope.FUNCTIONS, "", "secrets", ("get", "create"), "keep the token of each function's batch route"),
+    Permission(Scope.FUNCTIONS, "", "pods/log", ("get",), "read what functions write"),
+    Permission(
+        Scope.FUNCTIONS, "", "secrets", ("get", "list", "create", "update", "delete"), "keep secrets and tokens"
+    ),
     Permission(Scope.FUNCTIONS, "", "services", ("get", "create"), "name functions inside the cluster"),
+    Permission(Scope.FUNCTIONS, "", "events", ("get", "create"), "say on a Deployment why its pods are left alone"),
+    Permission(Scope.FUNCTIONS, "autoscaling", "horizontalpodautoscalers", ("list", "watch"), "see whose pods others count"),
+    Permission(Scope.FUNCTIONS, "keda.sh", "scaledobjects", ("list", "watch"), "see the same of KEDA"),
     Permission(Scope.SYSTEM, "coordination.k8s.io", "leases", ("get", "create", "update"), "let one gateway lead"),
 )
 

@@ -7,6 +7,7 @@ lost, sent twice or begun by a process that has died does no harm. A plan's numb
     an instance is to go ▶ make its pod unready and cheap ▶ release it ▶ remove it by its uid; a spare comes for it
     nobody waits for a spare ▶ lower the number: a spare is gated, and so the first to go
     another version waits ▶ release what serves ▶ change the template ▶ each goes when its instance does
+    the function was removed ▶ each goes when its instance does ▶ remove the Deployment, and with it all that is left
 """
 
 from __future__ import annotations
@@ -43,6 +44,11 @@ class Wanted:
     kept: Mapping[str, int | None] = field(default_factory=dict)
     going: frozenset[str] = frozenset()
     adopting: bool = False
+
+    @property
+    def nobody(self) -> bool:
+        """Whether no instance is there, to come or to go."""
+        return not (self.waiting or self.kept or self.going)
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,15 +110,20 @@ class Remove:
     pod: PodFacts
 
 
-Step: TypeAlias = Deploy | Scale | Claim | Resize | Serve | Retire | Release | Remove
+@dataclass(frozen=True, slots=True)
+class Withdraw:
+    """Remove the Deployment of a function that was removed, and with it everything that is the function's."""
+
+
+Step: TypeAlias = Deploy | Scale | Claim | Resize | Serve | Retire | Release | Remove | Withdraw
 
 
 def plan(deployed: DeployedFunction | None, pods: Iterable[PodFacts], wanted: Wanted) -> tuple[Step, ...]:
     """The steps that can be taken now. They do not depend on each other."""
     pods = tuple(pods)
     steps: list[Step] = [Remove(pod) for pod in pods if pod.released and not pod.ending and pod.name not in wanted.kept]
-    if deployed is None:
-        return (*steps, Deploy(len(wanted.waiting))) if wanted.waiting else tuple(steps)
+    if deployed is None or (deployed.removed and wanted.nobody):
+        return (*steps, *_begun_or_ended(deployed, wanted))
     mine = counted(pods)
     # What the ReplicaSet's controller knows of pods may be older than what we do. While it has as many as it should, by our own
     # view, it knows of every release: it would have made a spare for each that it knows of, and removed what is too many.
@@ -154,6 +165,13 @@ def plan(deployed: DeployedFunction | None, pods: Iterable[PodFacts], wanted: Wa
     if number and balanced and others_ready and not any(isinstance(step, Release) for step in steps):
         steps.append(Scale(len(mine) - number))
     return tuple(steps)
+
+
+def _begun_or_ended(deployed: DeployedFunction | None, wanted: Wanted) -> tuple[Step, ...]:
+    """What comes before everything else, and after it: the Deployment itself."""
+    if deployed is not None:
+        return (Withdraw(),)
+    return (Deploy(len(wanted.waiting)),) if wanted.waiting else ()
 
 
 def _of_kept(pods: Iterable[PodFacts], wanted: Wanted) -> list[Step]:

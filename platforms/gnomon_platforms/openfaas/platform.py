@@ -3,8 +3,8 @@
     create ▶ room on a node ▶ a pod of the function's Deployment is claimed ▶ scheduled ▶ healthy ▶ batches go to its port 8080
 
 What is seen comes from informers; what is written is bound to what it was decided from; each function has one task
-(`workloads`). Pods that an earlier gateway process claimed are used again where instances are asked for in the first minute, so
-that a restart costs none.
+(`workloads`). Pods outlive the gateway: one that stops leaves them serving, and the next one adopts them. Those that it has no
+use for go after the first minute, until when they are given out again.
 """
 
 from __future__ import annotations
@@ -15,8 +15,9 @@ import logging
 import math
 import random
 import secrets as chance_of_secrets
-from collections.abc import Iterable
+from collections.abc import Coroutine, Iterable
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 from gnomon_core.clock import Clock, WallClock
 from gnomon_core.errors import GnomonError, bad_request
@@ -38,18 +39,20 @@ from gnomon_platforms.kubernetes.objects.manifests import deployment
 from gnomon_platforms.kubernetes.objects.names import FUNCTION_LABEL, MANAGED_LABEL
 from gnomon_platforms.kubernetes.objects.placing import read_constraints
 from gnomon_platforms.kubernetes.objects.pod_template import PodOptions
-from gnomon_platforms.kubernetes.objects.pods import PodFacts, pod_facts
+from gnomon_platforms.kubernetes.objects.pods import ENDED_PHASES, PodFacts, pod_facts
+from gnomon_platforms.kubernetes.objects.removal import VICTIM_COST
 from gnomon_platforms.kubernetes.resources import DEPLOYMENTS, NODES, PODS
 from gnomon_platforms.kubernetes.watching import Source
 from gnomon_platforms.kubernetes.writes import Writer
 from gnomon_platforms.local.nodes import claimed_cores
 from gnomon_platforms.openfaas.lives import Life
+from gnomon_platforms.openfaas.pod_logs import PodLogs
+from gnomon_platforms.openfaas.rivals import Rivals, tell
 from gnomon_platforms.openfaas.steps import Steps
 from gnomon_platforms.openfaas.workloads import Surroundings, Workload
 
 ADOPTING_S = 60.0
 START_TIMEOUT_S = 300.0
-STOP_TIMEOUT_S = 60.0
 CAUGHT_UP_S = 10.0
 
 _LOG = logging.getLogger("gnomon.openfaas")
@@ -57,13 +60,17 @@ _LOG = logging.getLogger("gnomon.openfaas")
 
 @dataclass(frozen=True, slots=True)
 class OpenFaasOptions:
-    """What the operator says once. `namespace` None looks after every namespace."""
+    """What the operator says once.
+
+    `namespace` None looks after every namespace. With `stored`, a store of functions makes their Deployments: one that is not
+    there was removed, and is not made again by an instance that was asked for a moment earlier.
+    """
 
     namespace: str | None = None
     pods: PodOptions = field(default_factory=PodOptions)
     start_timeout_s: float = START_TIMEOUT_S
     adopting_s: float = ADOPTING_S
-    stop_timeout_s: float = STOP_TIMEOUT_S
+    stored: bool = False
 
 
 class OpenFaasPlatform:
@@ -90,6 +97,7 @@ class OpenFaasPlatform:
         self._pods: Informer[PodFacts] = Informer(api, our_pods, pod_facts, index=(FUNCTION_LABEL,))
         self._loads: Informer[Load] = Informer(api, Source(PODS, fields="spec.nodeName!="), pod_load)
         self._nodes: Informer[NodeFacts] = Informer(api, Source(NODES), node_facts)
+        self._rivals = Rivals(api, self._options.namespace, self._rivals_changed)
         self._ledger = Ledger()
         self._workloads: dict[FunctionKey, Workload] = {}
         self._lives: dict[str, Life] = {}
@@ -97,6 +105,9 @@ class OpenFaasPlatform:
         self._around: Surroundings | None = None
         self._listener: PlatformListener | None = None
         self._stopping = False
+        self._behind: set[asyncio.Task[None]] = set()
+        self.logs = PodLogs(api, self._pods, self._pods_of)
+        """What functions write, as the cluster keeps it."""
 
     async def start(self, listener: PlatformListener) -> None:
         """See all that is there.
@@ -107,7 +118,7 @@ class OpenFaasPlatform:
         """
         import aiohttp  # noqa: PLC0415 - only who has instances elsewhere needs it
 
-        await asyncio.gather(*(informer.start() for informer in self._informers()))
+        await asyncio.gather(*(informer.start() for informer in self._informers()), self._rivals.start())
         self._listener = listener
         session = aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0, keepalive_timeout=60.0), trust_env=False)
         until_s = self._clock.now_s() + self._options.adopting_s
@@ -116,7 +127,8 @@ class OpenFaasPlatform:
             pods=self._pods_of,
             session=session,
             clock=self._clock,
-            adopting=lambda: not self._stopping and self._clock.now_s() < until_s,
+            adopting=lambda: self._clock.now_s() < until_s,
+            left_alone=self._left_alone,
             caught_up=self._caught_up,
             start_timeout_s=self._options.start_timeout_s,
         )
@@ -127,22 +139,42 @@ class OpenFaasPlatform:
         self._deployments.listen(self._deployment_changed)
 
     async def stop(self) -> None:
-        """End every instance and return when all are gone."""
+        """Let every instance go, and return when all are told of as gone. Their pods serve on: see `adopt`."""
         self._stopping = True
         lives = [life for workload in self._workloads.values() for life in workload.lives.values()]
-        for life in lives:
-            self._workloads[life.request.spec.key].stop(life)
-        try:
-            await self._pods.until(lambda: not self._left() and all(life.gone for life in lives), self._options.stop_timeout_s)
-        except TimeoutError:
-            _LOG.warning("pods that have not ended: %s", ", ".join(self._left()) or "none, but their instances have not")
-        for life in lives:
-            life.end("stopped")
         await asyncio.gather(*(workload.close() for workload in self._workloads.values()))
-        await asyncio.gather(*(informer.stop() for informer in self._informers()))
+        for life in lives:
+            life.end("the gateway stops; its pod serves on")
+        await asyncio.gather(*self._behind, return_exceptions=True)
+        await asyncio.gather(*(informer.stop() for informer in self._informers()), self._rivals.stop(), self.logs.close())
         if self._around is not None:
             await self._around.session.close()
         self._writer.close()
+
+    def contents(self) -> set[str]:
+        """Nothing: what was built on this machine is in no pod."""
+        return set()
+
+    def adopt(self, spec: FunctionSpec, version: int) -> tuple[Instance, ...]:
+        """Look after the function's pods that an earlier process gave to instances, each as the instance that it was."""
+        assert self._listener is not None
+        workload = self._workload(spec.key)
+        found = []
+        for pod in sorted(self._pods_of(spec.key), key=lambda pod: (pod.created_at, pod.name)):
+            if pod.instance is None or pod.instance in workload.lives or not adoptable(pod, version):
+                continue
+            cores = max(1, round(pod.cores))
+            request = InstanceRequest(spec, pod.version, cores, pod.node, {})
+            instance = starting(pod.instance, request, pod.node or "", pod.memory_bytes, self._clock.now_s())
+            self._ledger.give(pod.instance, Given(pod.node or "", claimed_cores(spec, cores), pod.memory_bytes))
+            workload.add(self._life_of(instance, request))
+            workload.seen(pod, pod.name)
+            found.append(instance)
+        return tuple(found)
+
+    def hindrance(self, function: str) -> GnomonError | None:
+        """Why its pods are not ours to count: 409 `foreign_autoscaler`."""
+        return self._rivals.hindrance(parse_key(function))
 
     def check(self, spec: FunctionSpec) -> None:
         """Raise if Kubernetes would never take this function: its labels, annotations, constraints, resources, process."""
@@ -175,6 +207,7 @@ class OpenFaasPlatform:
         assert self._around is not None
         spec = request.spec
         self.check(spec)
+        self._refuse_hindered(spec.key)
         cores, memory_bytes = claimed_cores(spec, request.cores), spec.memory_bytes or 0
         placing = read_constraints(spec.constraints)
         allowed = {facts.name for facts in self._ledger.facts() if takes(facts, placing)}
@@ -182,10 +215,7 @@ class OpenFaasPlatform:
         instance_id = f"{spec.key.name}-{chance_of_secrets.token_hex(5)}"
         self._ledger.give(instance_id, Given(node, cores, memory_bytes))
         instance = starting(instance_id, request, node, memory_bytes, self._clock.now_s())
-        workload = self._workloads.get(spec.key)
-        if workload is None:
-            workload = Workload(spec.key, Steps(self._writer, spec.key, self._options.pods), self._around)
-            self._workloads[spec.key] = workload
+        workload = self._workload(spec.key)
         workload.add(self._life_of(instance, request))
         return instance
 
@@ -205,6 +235,7 @@ class OpenFaasPlatform:
         life, given = self._life(instance_id), self._ledger.given(instance_id)
         if life is None or given is None or not life.living:
             return
+        self._refuse_hindered(life.request.spec.key)
         # A claim by request or limit stays what the deployment says.
         wanted = float(cores) if math.isclose(given.cores, life.request.cores) else given.cores
         node = next((node for node in self.nodes() if node.name == given.node), None)
@@ -243,9 +274,46 @@ class OpenFaasPlatform:
     def _pods_of(self, key: FunctionKey) -> Iterable[PodFacts]:
         return (pod for pod in self._pods.labelled(FUNCTION_LABEL, key.name) if pod.namespace == key.namespace)
 
-    def _left(self) -> list[str]:
-        """The pods of functions that we have looked after."""
-        return [pod.name for key in self._workloads for pod in self._pods_of(key)]
+    def _workload(self, key: FunctionKey) -> Workload:
+        """Who looks after a function, from now on."""
+        workload = self._workloads.get(key)
+        if workload is None:
+            assert self._around is not None
+            steps = Steps(self._writer, key, self._options.pods, stored=self._options.stored)
+            workload = self._workloads[key] = Workload(key, steps, self._around)
+        return workload
+
+    def _left_alone(self, key: FunctionKey) -> bool:
+        """Whether somebody else counts a function's pods. What is left of one that was removed is ours to remove all the same."""
+        deployed = self._deployments.get(key.namespace, key.name)
+        return self._rivals.of(key) is not None and (deployed is None or not deployed.removed)
+
+    def _refuse_hindered(self, key: FunctionKey) -> None:
+        refusal = self._rivals.hindrance(key)
+        if refusal is not None:
+            raise refusal
+
+    def _rivals_changed(self, key: FunctionKey) -> None:
+        found, deployed = self._rivals.of(key), self._deployments.get(key.namespace, key.name)
+        if found is not None and deployed is not None:
+            _LOG.warning("%s: %s", key, found.says)
+            if self._listener is not None:
+                self._listener.log_line(key, "", f"gnomon: {found.says}")
+            self._begin(tell(self._writer, deployed, found))
+        workload = self._workloads.get(key)
+        if workload is not None:
+            workload.look()
+
+    def _begin(self, work: Coroutine[Any, Any, None]) -> None:
+        async def guarded() -> None:
+            try:
+                await work
+            except GnomonError as error:
+                _LOG.warning("%s", error)
+
+        task = asyncio.get_running_loop().create_task(guarded())
+        self._behind.add(task)
+        task.add_done_callback(self._behind.discard)
 
     async def _caught_up(self, key: FunctionKey, generation: int) -> None:
         def seen() -> bool:
@@ -276,6 +344,20 @@ class OpenFaasPlatform:
 
     def _deployment_changed(self, change: Change[DeployedFunction | None]) -> None:
         namespace, name = change.name
-        workload = self._workloads.get(FunctionKey(name, namespace))
-        if workload is not None:
+        key = FunctionKey(name, namespace)
+        workload = self._workloads.get(key)
+        if workload is None and change.new is not None and change.new.removed:
+            # An earlier process was killed before it had removed all of it.
+            workload = self._workload(key)
+        if workload is not None and change.new is None and not workload.lives:
+            self._begin(self._workloads.pop(key).close())
+        elif workload is not None:
             workload.look()
+        if change.new is not None and change.old is None and self._rivals.of(key) is not None:
+            self._rivals_changed(key)
+
+
+def adoptable(pod: PodFacts, version: int) -> bool:
+    """Whether a pod that was given to an instance can go on as that: it was not on its way out, and is not of a later version."""
+    ended = pod.ending or pod.phase in ENDED_PHASES or pod.deletion_cost == VICTIM_COST
+    return not ended and pod.version <= version

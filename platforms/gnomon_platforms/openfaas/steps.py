@@ -6,18 +6,20 @@ meant.
 
 from __future__ import annotations
 
-import secrets as chance_of_tokens
 from collections.abc import Callable
 from typing import Any
 
+from gnomon_core.errors import GnomonError
 from gnomon_core.functions import FunctionKey, FunctionSpec
 from gnomon_platforms.kubernetes.api import STRATEGIC_PATCH, Document
-from gnomon_platforms.kubernetes.objects.manifests import batch_token, deployment, owned_by, released, service
+from gnomon_platforms.kubernetes.objects.manifests import changed_metadata, deployment, released
 from gnomon_platforms.kubernetes.objects.names import (
     DELETION_COST,
     INSTANCE_ANNOTATION,
     PLACEMENT_GATE,
+    REMOVED_ANNOTATION,
     SERVING_CONDITION,
+    VERSION_LABEL,
     token_secret,
 )
 from gnomon_platforms.kubernetes.objects.placing import affinity_to
@@ -25,29 +27,31 @@ from gnomon_platforms.kubernetes.objects.pod_template import PodOptions
 from gnomon_platforms.kubernetes.objects.pods import PodFacts
 from gnomon_platforms.kubernetes.objects.quantities import cpu_quantity
 from gnomon_platforms.kubernetes.objects.removal import CLAIMED_COST, VICTIM_COST
-from gnomon_platforms.kubernetes.resources import DEPLOYMENTS, PODS, SECRETS, SERVICES
+from gnomon_platforms.kubernetes.resources import DEPLOYMENTS, PODS, SECRETS
 from gnomon_platforms.kubernetes.writes import Create, Decide, Delete, Patch, Replace, Target, Write, Writer
-from gnomon_platforms.openfaas.planning import Claim, Deploy, Release, Remove, Resize, Retire, Scale, Serve, Step
-
-TOKEN_BYTES = 32
+from gnomon_platforms.openfaas.furnishing import furnish
+from gnomon_platforms.openfaas.planning import Claim, Deploy, Release, Remove, Resize, Retire, Scale, Serve, Step, Withdraw
 
 
 class Steps:
-    """Writes the steps of one function's plans."""
+    """Writes the steps of one function's plans. With `stored`, Deployments are made by a store of functions and not here."""
 
-    def __init__(self, writer: Writer, key: FunctionKey, options: PodOptions) -> None:
-        self._writer, self._key, self._options = writer, key, options
+    def __init__(self, writer: Writer, key: FunctionKey, options: PodOptions, *, stored: bool = False) -> None:
+        self._writer, self._key, self._options, self._stored = writer, key, options, stored
 
-    async def take(self, step: Step, spec: FunctionSpec, version: int) -> int | None:
+    async def take(self, step: Step, spec: FunctionSpec | None, version: int) -> int | None:
         """Write a step. `spec` is the function's, for a Deployment that is made or changed; its generation is returned then.
 
         Raises:
-            GnomonError: what the API server refuses.
+            GnomonError: what the API server refuses; 404 `function_removed` for one that is in no store any more.
 
         """
         if isinstance(step, Deploy):
+            assert spec is not None, "who waits for a pod has a deployment"
             return await self.deploy(spec, version, step.replicas)
-        if isinstance(step, Scale):
+        if isinstance(step, Withdraw):
+            await self.remove()
+        elif isinstance(step, Scale):
             await self._scale(step.replicas)
         else:
             await self._writer.settle(Target(PODS, step.pod.namespace, step.pod.name), _of_pod(step), "look after its pods")
@@ -58,25 +62,41 @@ class Steps:
     async def deploy(self, spec: FunctionSpec, version: int, replicas: int) -> int:
         """Make what a function needs, or give its Deployment this template and number; the Deployment's generation.
 
+        What the function is, as its annotations and labels say, belongs to who stored it last, and is not written over by an
+        instance of an earlier version.
+
         Raises:
-            GnomonError: 400 for what Kubernetes would refuse; what the API server refuses.
+            GnomonError: 400 for what Kubernetes would refuse; what the API server refuses; 404 `function_removed`.
 
         """
         wanted = deployment(spec, version, self._options, replicas=replicas)
 
         def decide(seen: Document | None) -> Write | None:
             if seen is None:
+                if self._stored:
+                    raise GnomonError(404, "function_removed", f"{spec.key} was removed.", "Deploy it again.")
                 return Create(wanted)
-            return Replace({**seen, "metadata": {**seen["metadata"], **_merged(seen, wanted)}, "spec": wanted["spec"]})
+            metadata = seen["metadata"]
+            if int((metadata.get("labels") or {}).get(VERSION_LABEL, 0)) < version:
+                metadata = changed_metadata(metadata, wanted["metadata"])
+            return Replace({**seen, "metadata": metadata, "spec": wanted["spec"]})
 
         made = await self._writer.settle(self._target(DEPLOYMENTS), decide, f"deploy {spec.key}")
         assert made is not None
-        token = batch_token(self._key, chance_of_tokens.token_hex(TOKEN_BYTES))
-        for resource, manifest in ((SECRETS, token), (SERVICES, service(spec))):
-            owned = owned_by(manifest, made)
-            target = Target(resource, self._key.namespace, manifest["metadata"]["name"])
-            await self._writer.settle(target, _made_once(owned), f"make the {resource.kind} of {spec.key}")
+        await furnish(self._writer, spec, made)
         return int(made["metadata"].get("generation", 0))
+
+    async def furnish(self, spec: FunctionSpec) -> None:
+        """Make what a function needs beside its Deployment, where somebody has removed it or was killed before he made it.
+
+        Raises:
+            GnomonError: what the API server refuses.
+
+        """
+        target = self._target(DEPLOYMENTS)
+        found = await self._writer.settle(target, lambda _: None, f"look at the Deployment of {self._key}")
+        if found is not None:
+            await furnish(self._writer, spec, found)
 
     async def token(self) -> Document | None:
         """The Secret with the token of the function's batch route.
@@ -89,7 +109,7 @@ class Steps:
         return await self._writer.settle(target, lambda _: None, "read the token of a function's batch route")
 
     async def remove(self) -> None:
-        """Remove the Deployment, and with it everything that is the function's.
+        """Remove the Deployment of a function that was removed, and with it everything that is the function's.
 
         Raises:
             GnomonError: what the API server refuses.
@@ -97,7 +117,9 @@ class Steps:
         """
 
         def decide(seen: Document | None) -> Write | None:
-            return None if seen is None else Delete()
+            # It may have been deployed again meanwhile.
+            gone = seen is None or REMOVED_ANNOTATION not in (seen["metadata"].get("annotations") or {})
+            return None if gone else Delete()
 
         await self._writer.settle(self._target(DEPLOYMENTS), decide, f"remove {self._key}")
 
@@ -186,13 +208,3 @@ def _condition(seen: Document, status: str) -> Write | None:
 def _annotated(seen: Document, annotations: dict[str, str]) -> Write | None:
     given = seen["metadata"].get("annotations") or {}
     return None if annotations.items() <= given.items() else Patch({"metadata": {"annotations": annotations}})
-
-
-def _merged(seen: Document, wanted: Document) -> Document:
-    """Our labels and annotations over what others have put there."""
-    given, ours = seen["metadata"], wanted["metadata"]
-    return {name: {**(given.get(name) or {}), **ours[name]} for name in ("labels", "annotations")}
-
-
-def _made_once(manifest: Document) -> Decide:
-    return lambda seen: Create(manifest) if seen is None else None

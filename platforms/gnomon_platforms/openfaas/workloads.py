@@ -12,9 +12,9 @@ import asyncio
 import base64
 import contextlib
 import logging
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from gnomon_core.clock import Clock
 from gnomon_core.errors import GnomonError
@@ -25,7 +25,7 @@ from gnomon_platforms.kubernetes.objects.functions import DeployedFunction
 from gnomon_platforms.kubernetes.objects.names import PORT, TOKEN_KEY
 from gnomon_platforms.kubernetes.objects.pods import ENDED_PHASES, PodFacts
 from gnomon_platforms.openfaas.lives import Life
-from gnomon_platforms.openfaas.planning import Deploy, Step, Waiting, Wanted, plan
+from gnomon_platforms.openfaas.planning import Deploy, Resize, Step, Waiting, Wanted, plan
 from gnomon_platforms.openfaas.steps import Steps
 
 if TYPE_CHECKING:
@@ -42,7 +42,8 @@ class Surroundings:
     """What a function lives among.
 
     `deployed` and `pods` are what informers hold of it. `adopting` says whether pods of an earlier process may be used again.
-    `caught_up` returns when informers hold this generation of a Deployment, or after a while.
+    `left_alone` says whether its pods are somebody else's to count. `caught_up` returns when informers hold this generation of a
+    Deployment, or after a while.
     """
 
     deployed: Callable[[FunctionKey], DeployedFunction | None]
@@ -50,6 +51,7 @@ class Surroundings:
     session: aiohttp.ClientSession
     clock: Clock
     adopting: Callable[[], bool]
+    left_alone: Callable[[FunctionKey], bool]
     caught_up: Callable[[FunctionKey, int], Awaitable[None]]
     start_timeout_s: float
 
@@ -65,7 +67,10 @@ class Workload:
         self._version = 0
         self._going: set[str] = set()
         """Pods that are to go, by name."""
-        self._token: str | None = None
+        self._tokens: dict[str, str] = {}
+        """The token of the batch route, by the uid of the Deployment that it belongs to."""
+        self._furnished = ""
+        """The uid of the Deployment that is known to have its Service and its Secret."""
         self._look = asyncio.Event()
         self._connecting: set[asyncio.Task[None]] = set()
         self._task = asyncio.get_running_loop().create_task(self._run())
@@ -133,7 +138,19 @@ class Workload:
         elif state is InstanceState.STARTING and life.channel is None and self._fit(life, pod):
             self._connect(life, pod)
         elif state is InstanceState.READY and life.sized_cores is not None and pod.effective_cores == pod.cores:
-            life.resized(round(pod.cores))
+            self._resized(life, round(pod.cores))
+
+    def _resized(self, life: Life, cores: int) -> None:
+        """Its pod has these cores now: its process is told to use them."""
+        if life.instance.cores == cores or life.channel is None:
+            return
+        life.resized(cores)
+        self._begin(life.channel.resize(cores))
+
+    def _begin(self, work: Coroutine[Any, Any, object]) -> None:
+        task = asyncio.get_running_loop().create_task(work)
+        self._connecting.add(task)
+        task.add_done_callback(self._connecting.discard)
 
     @staticmethod
     def _fit(life: Life, pod: PodFacts) -> bool:
@@ -148,7 +165,7 @@ class Workload:
 
         async def connect() -> None:
             try:
-                token = self._token = self._token or await self._read_token()
+                token = await self._token()
             except GnomonError as error:
                 life.end(f"could not be started: {error}")
                 return
@@ -156,31 +173,39 @@ class Workload:
                 deadline_s = life.request.spec.settings.deadline_s
                 address = f"http://{host}:{PORT}"
                 channel = HttpChannel(self._around.session, address, token, deadline_s, life.end, well=lambda: life.healthy)
+                if life.sized_cores not in (None, life.request.spec.settings.cores):
+                    # Its process was born with as many threads as the deployment says, before it got the cores of its own.
+                    await channel.resize(life.sized_cores or 1)
                 life.ready(channel, pod.restarts)
 
-        task = asyncio.get_running_loop().create_task(connect())
-        self._connecting.add(task)
-        task.add_done_callback(self._connecting.discard)
+        self._begin(connect())
 
-    async def _read_token(self) -> str:
-        found = await self._steps.token()
-        if found is None:
-            raise GnomonError(503, "token_missing", f"{self.key} has no token for its batch route.", "Deploy it again.")
-        return base64.b64decode(found["data"][TOKEN_KEY]).decode()
+    async def _token(self) -> str:
+        deployed = self._around.deployed(self.key)
+        uid = "" if deployed is None else deployed.uid
+        if uid not in self._tokens:
+            found = await self._steps.token()
+            if found is None:
+                raise GnomonError(503, "token_missing", f"{self.key} has no token for its batch route.", "Deploy it again.")
+            self._tokens = {uid: base64.b64decode(found["data"][TOKEN_KEY]).decode()}
+        return self._tokens[uid]
 
     # The task
 
     async def _run(self) -> None:
         while True:
             self._look.clear()
+            failed = True
             try:
                 steps = self._plan()
-                if steps:
-                    await self._take(steps)
+                failed = bool(steps) and not await self._take(steps)
+            except GnomonError as error:
+                _LOG.warning("%s: %s", self.key, error)
             except Exception:  # noqa: BLE001 - whatever it is, the next look may do better
                 # A fault of ours in one plan must not leave the function to itself.
                 _LOG.exception("%s could not be looked after", self.key)
-            waits = any(life.instance.state is not InstanceState.READY for life in self.lives.values()) or self._going
+            starting = any(life.instance.state is not InstanceState.READY for life in self.lives.values())
+            waits = failed or starting or self._going
             with contextlib.suppress(TimeoutError):
                 # Not wait_for: it forgets a cancellation that comes together with what it waits for.
                 async with asyncio.timeout(LOOK_AGAIN_S if waits else None):
@@ -188,6 +213,8 @@ class Workload:
             self._too_late()
 
     def _plan(self) -> Sequence[Step]:
+        if self._around.left_alone(self.key):
+            return ()
         pods = tuple(self._around.pods(self.key))
         owners = {pod.instance: pod.name for pod in pods if pod.instance is not None and not pod.ending}
         living = [life for life in self.lives.values() if life.living]
@@ -205,10 +232,14 @@ class Workload:
         life = self.lives.get(pod.instance or "")
         return life is not None and life.stopping
 
-    async def _take(self, steps: Sequence[Step]) -> None:
-        assert self._spec is not None
+    async def _take(self, steps: Sequence[Step]) -> bool:
+        """Write these steps; whether all of them could be."""
         spec, version = self._spec, self._version
-        taken = await asyncio.gather(*(self._steps.take(step, spec, version) for step in steps), return_exceptions=True)
+        deployed = self._around.deployed(self.key)
+        if spec is not None and deployed is not None and not deployed.removed and self._furnished != deployed.uid:
+            await self._steps.furnish(spec)
+            self._furnished = deployed.uid
+        taken = await asyncio.gather(*(self._step(step, spec, version) for step in steps), return_exceptions=True)
         for step, error in zip(steps, taken, strict=True):
             if isinstance(error, int):
                 # Its pods are there before it is seen itself, and would be taken for those of an older version.
@@ -222,6 +253,15 @@ class Workload:
                     life.end(f"could not be started: {error}")
             elif not isinstance(error, GnomonError):
                 raise error
+        return not any(isinstance(error, BaseException) for error in taken)
+
+    async def _step(self, step: Step, spec: FunctionSpec | None, version: int) -> int | None:
+        if isinstance(step, Resize) and step.cores < step.pod.cores:
+            # Fewer threads come before fewer cores: those that are too many would be throttled all together.
+            life = self.lives.get(step.pod.instance or "")
+            if life is not None and life.channel is not None:
+                await life.channel.resize(step.cores)
+        return await self._steps.take(step, spec, version)
 
     def _too_late(self) -> None:
         """End what has not become ready in time."""

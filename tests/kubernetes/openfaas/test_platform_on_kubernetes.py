@@ -10,15 +10,19 @@ import pytest
 
 from deploy.test_cluster.clusters import Cluster
 from gnomon_core.errors import GnomonError
-from gnomon_core.functions import read_deployment
+from gnomon_core.functions import FunctionKey, read_deployment
+from gnomon_core.seam_values import StoredFunction
 from gnomon_platforms.kubernetes.api import connect
 from gnomon_platforms.openfaas.platform import OpenFaasOptions, OpenFaasPlatform
 from gnomon_platforms.testing import Recorder, answers, request_frame, send
 from tests.contracts.test_platform import PlatformContract, Started, deployment, instance_of
+from tests.kubernetes.openfaas.conftest import gone
 from tests.kubernetes.openfaas.kubelet import Kubelet
+from tests.kubernetes.openfaas.opening import opened
+from tests.waiting import until
 
 NAMESPACE = "openfaas-fn"
-AT_ONCE = OpenFaasOptions(adopting_s=0.0, start_timeout_s=60.0, stop_timeout_s=30.0)
+AT_ONCE = OpenFaasOptions(adopting_s=0.0, start_timeout_s=60.0)
 
 
 async def begun(cluster: Cluster, options: OpenFaasOptions = AT_ONCE) -> tuple[OpenFaasPlatform, Recorder]:
@@ -46,7 +50,7 @@ class TestOpenFaasPlatform(PlatformContract):
         await platform.prepare(deployment())
         assert platform.signature(deployment()) is None
 
-    @pytest.mark.skip(reason="logs are read from a kubelet's containers")
+    @pytest.mark.skip(reason="logs are read from a kubelet's containers, and kept by them")
     async def test_what_a_function_writes_is_told_line_by_line(self, started: Started) -> None: ...
 
     @pytest.mark.skip(reason="what an instance has used is measured by a kubelet")
@@ -137,7 +141,7 @@ async def test_a_process_that_died_leaves_pods_that_the_next_one_uses(controlled
         await workload.close()
     assert dead._around is not None
     await dead._around.session.close()
-    await asyncio.gather(*(informer.stop() for informer in dead._informers()))
+    await asyncio.gather(*(informer.stop() for informer in dead._informers()), dead._rivals.stop())
 
     platform, told = await begun(controlled, OpenFaasOptions(adopting_s=600.0))
     again = await platform.create(instance_of(deployment()))
@@ -154,3 +158,121 @@ async def test_a_function_that_no_namespace_takes_is_told_why(controlled: Cluste
     instance = await platform.create(instance_of(spec))
     assert "nowhere" in await told.reason(instance.id)
     await platform.stop()
+
+
+async def test_a_gateway_that_stops_leaves_its_pods_serving_and_the_next_adopts_them(
+    controlled: Cluster, kubelet: Kubelet, core: Any
+) -> None:
+    first, told = await begun(controlled)
+    made = [await first.create(instance_of(deployment())) for _ in range(2)]
+    for instance in made:
+        await told.channel(instance.id)
+    await first.stop()
+    assert told.times_gone == {instance.id: 1 for instance in made}
+    before = {pod.metadata.uid for pod in (await pods_of(core)).items}
+
+    second, told = await begun(controlled)
+    writes = await written(core)
+    adopted = second.adopt(deployment(), 1)
+    assert {instance.id for instance in adopted} == {instance.id for instance in made}
+    for instance in adopted:
+        assert answers(await send(await told.channel(instance.id), request_frame(b"still"))) == [(200, b"still")]
+    assert second.adopt(deployment(), 1) == (), "they are looked after already"
+    assert await written(core) == writes, "adopting changes nothing in the cluster"
+    assert {pod.metadata.uid for pod in (await pods_of(core)).items} == before
+    # From here on they are like those that it created.
+    await second.destroy(adopted[0].id)
+    assert await told.reason(adopted[0].id) == "stopped"
+    assert second.nodes()[0].free_cores < second.nodes()[0].cores
+    await second.stop()
+
+
+async def test_pods_of_a_later_version_or_on_their_way_out_are_not_adopted(
+    controlled: Cluster, kubelet: Kubelet, core: Any
+) -> None:
+    first, told = await begun(controlled)
+    instance = await first.create(instance_of(deployment(), version=3))
+    await told.channel(instance.id)
+    await first.stop()
+    second, _ = await begun(controlled)
+    assert second.adopt(deployment(), 2) == ()
+    [adopted] = second.adopt(deployment(), 4)
+    assert adopted.version == 3
+    await second.stop()
+
+
+async def test_a_removed_function_goes_when_its_last_instance_has_and_takes_everything_along(
+    controlled: Cluster, kubelet: Kubelet, core: Any
+) -> None:
+    store = await asyncio.to_thread(opened, controlled.kubeconfig)
+    platform, told = await begun(controlled, OpenFaasOptions(adopting_s=0.0, stored=True))
+    await asyncio.to_thread(store.put_function, StoredFunction(deployment(), 1, 1.5))
+    instance = await platform.create(instance_of(deployment()))
+    channel = await told.channel(instance.id)
+    assert await asyncio.to_thread(store.delete_function, FunctionKey("echo"))
+    # It is removed, and answers what was let in before that.
+    assert answers(await send(channel, request_frame(b"last"))) == [(200, b"last")]
+    await platform.destroy(instance.id)
+    assert await told.reason(instance.id) == "stopped"
+
+    def left() -> list[str]:
+        lists = controlled.apps.list_namespaced_deployment, core.list_namespaced_service, core.list_namespaced_secret
+        return [one.metadata.name for listed in lists for one in listed(NAMESPACE).items]
+
+    await until(lambda: not left(), "what belonged to the function was removed")
+    # Who asks for an instance of it now is told, and brings nothing back.
+    late = await platform.create(instance_of(deployment()))
+    assert "was removed" in await told.reason(late.id)
+    assert left() == []
+    await platform.stop()
+    await asyncio.to_thread(store.close)
+
+
+async def test_what_a_killed_process_had_begun_to_remove_is_removed_by_the_next(controlled: Cluster, kubelet: Kubelet) -> None:
+    store = await asyncio.to_thread(opened, controlled.kubeconfig)
+    await asyncio.to_thread(store.put_function, StoredFunction(deployment(), 1, 1.5))
+    await asyncio.to_thread(store.delete_function, FunctionKey("echo"))
+    await asyncio.to_thread(store.close)
+    platform, _ = await begun(controlled)
+    await until(lambda: not controlled.apps.list_namespaced_deployment(NAMESPACE).items, "the Deployment was removed")
+    await platform.stop()
+
+
+async def test_a_token_or_service_that_somebody_removed_is_made_again(controlled: Cluster, kubelet: Kubelet, core: Any) -> None:
+    store = await asyncio.to_thread(opened, controlled.kubeconfig)
+    await asyncio.to_thread(store.put_function, StoredFunction(deployment(), 1, 1.5))
+    await asyncio.to_thread(store.close)
+    await asyncio.to_thread(gone, controlled)
+    platform, told = await begun(controlled, OpenFaasOptions(adopting_s=0.0, stored=True))
+    instance = await platform.create(instance_of(deployment()))
+    assert answers(await send(await told.channel(instance.id), request_frame(b"there"))) == [(200, b"there")]
+    assert [one.metadata.name for one in (await asyncio.to_thread(core.list_namespaced_service, NAMESPACE)).items] == ["echo"]
+    await platform.stop()
+
+
+async def test_an_instance_of_an_earlier_deployment_does_not_write_over_a_later_one(
+    controlled: Cluster, kubelet: Kubelet, core: Any
+) -> None:
+    store = await asyncio.to_thread(opened, controlled.kubeconfig)
+    await asyncio.to_thread(store.put_function, StoredFunction(deployment(), 1, 1.5))
+    platform, told = await begun(controlled, OpenFaasOptions(adopting_s=0.0, stored=True))
+    newer = deployment(annotations={"gnomon/autoscaler": "kpa"}, envVars={"newer": "1"})
+    await asyncio.to_thread(store.put_function, StoredFunction(newer, 2, 1.5))
+    # The first changes the template; what it says of the function is older than what is stored by now.
+    latest = deployment(annotations={"gnomon/autoscaler": "fixed"}, envVars={"newer": "1"})
+    await asyncio.to_thread(store.put_function, StoredFunction(latest, 2, 1.5))
+    await told.channel((await platform.create(instance_of(newer, version=2))).id)
+    [found] = await asyncio.to_thread(store.functions)
+    assert found.spec.annotations == {"gnomon/autoscaler": "fixed"}
+    await platform.stop()
+    await asyncio.to_thread(store.close)
+
+
+async def pods_of(core: Any) -> Any:
+    return await asyncio.to_thread(core.list_namespaced_pod, NAMESPACE, label_selector="faas_function=echo")
+
+
+async def written(core: Any) -> set[str]:
+    """Whoever has written one of the pods, and when, but for the kubelet."""
+    entries = [entry for pod in (await pods_of(core)).items for entry in pod.metadata.managed_fields or ()]
+    return {f"{entry.manager} {entry.subresource} {entry.time}" for entry in entries if entry.subresource != "status"}

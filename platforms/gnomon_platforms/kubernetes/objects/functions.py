@@ -11,9 +11,12 @@ from gnomon_core.errors import GnomonError
 from gnomon_core.fleet import InstanceState
 from gnomon_core.functions import FunctionKey, FunctionSpec, read_deployment
 from gnomon_platforms.kubernetes.objects.names import (
+    CREATED_ANNOTATION,
     DEPLOYMENT_ANNOTATION,
     FUNCTION_LABEL,
     MANAGED_LABEL,
+    REMOVED_ANNOTATION,
+    RESERVED_ANNOTATIONS,
     VERSION_LABEL,
     token_secret,
 )
@@ -29,7 +32,10 @@ _OUR_VARIABLES = ("GNOMON_", "write_timeout", "fprocess")
 
 @dataclass(frozen=True, slots=True)
 class DeployedFunction:
-    """A function's Deployment. `spec` is what was deployed, `template_version` the version that its new pods have."""
+    """A function's Deployment. `spec` is what was deployed, `template_version` the version that its new pods have.
+
+    `removed` is whether the function was removed, and its Deployment only stays for what it has in flight.
+    """
 
     spec: FunctionSpec
     uid: str
@@ -42,6 +48,7 @@ class DeployedFunction:
     replicas: int
     available: int
     ours: bool
+    removed: bool = False
 
 
 def deployed_function(document: dict[str, Any]) -> DeployedFunction | None:
@@ -50,7 +57,7 @@ def deployed_function(document: dict[str, Any]) -> DeployedFunction | None:
     One that was made by other software, such as OpenFaaS's own provider, is read from its pod template.
     """
     metadata, status = document["metadata"], document.get("status") or {}
-    labels = metadata.get("labels") or {}
+    labels, annotations = metadata.get("labels") or {}, metadata.get("annotations") or {}
     template = document["spec"]["template"]
     name = labels.get(FUNCTION_LABEL) or (template["metadata"].get("labels") or {}).get(FUNCTION_LABEL)
     if not name or name != metadata["name"]:
@@ -68,11 +75,12 @@ def deployed_function(document: dict[str, Any]) -> DeployedFunction | None:
         observed_generation=status.get("observedGeneration", 0),
         version=int(labels.get(VERSION_LABEL) or 0),
         template_version=int(template_labels.get(VERSION_LABEL) or 0),
-        created_at=seconds_of(metadata.get("creationTimestamp")),
+        created_at=_created_at(metadata),
         # One that is absent means 1, by Kubernetes' own default.
         replicas=document["spec"].get("replicas", 1),
         available=status.get("availableReplicas", 0),
         ours=MANAGED_LABEL in labels,
+        removed=REMOVED_ANNOTATION in annotations,
     )
 
 
@@ -88,6 +96,14 @@ def function_status(deployed: DeployedFunction, pods: Iterable[PodFacts]) -> dic
     document["labels"] = {**spec.labels, FUNCTION_LABEL: spec.key.name}
     document |= {"replicas": deployed.replicas, "availableReplicas": serving}
     return document
+
+
+def _created_at(metadata: dict[str, Any]) -> float:
+    """To the fraction of a second where we have written it; Kubernetes' own time is of whole ones."""
+    try:
+        return float((metadata.get("annotations") or {})[CREATED_ANNOTATION])
+    except (KeyError, ValueError):
+        return seconds_of(metadata.get("creationTimestamp"))
 
 
 def _sent(document: dict[str, Any]) -> dict[str, Any]:
@@ -111,7 +127,9 @@ def _sent(document: dict[str, Any]) -> dict[str, Any]:
         "constraints": list(constraints_of(pod)),
         "secrets": [name for name in _mounted(pod) if name != token],
         "labels": {key: value for key, value in (metadata.get("labels") or {}).items() if key not in _OURS},
-        "annotations": dict(metadata.get("annotations") or {}),
+        "annotations": {
+            key: value for key, value in (metadata.get("annotations") or {}).items() if key not in RESERVED_ANNOTATIONS
+        },
         "limits": resources.get("limits"),
         "requests": resources.get("requests"),
         "readOnlyRootFilesystem": (container.get("securityContext") or {}).get("readOnlyRootFilesystem"),

@@ -8,12 +8,14 @@ on its pods. Its pods never begin or end by a rolling update: an update releases
 from __future__ import annotations
 
 import base64
+import contextlib
 import json
 from typing import Any
 
 from gnomon_core.errors import bad_request
 from gnomon_core.functions import FunctionKey, FunctionSpec
 from gnomon_platforms.kubernetes.objects.names import (
+    CREATED_ANNOTATION,
     DEPLOYMENT_ANNOTATION,
     FUNCTION_LABEL,
     MANAGED,
@@ -21,6 +23,7 @@ from gnomon_platforms.kubernetes.objects.names import (
     PORT,
     PORT_NAME,
     RELEASED,
+    REMOVED_ANNOTATION,
     SECRET_LABEL,
     SECRET_OWNER,
     TOKEN_KEY,
@@ -79,6 +82,28 @@ def deployment_metadata(spec: FunctionSpec, version: int) -> Manifest:
         )
     labels = {**spec.labels, FUNCTION_LABEL: spec.key.name, MANAGED_LABEL: MANAGED, VERSION_LABEL: str(version)}
     return {"name": spec.key.name, "namespace": spec.key.namespace, "labels": labels, "annotations": annotations}
+
+
+def changed_metadata(seen: Manifest, wanted: Manifest) -> Manifest:
+    """The metadata of a Deployment that is there, as `wanted` has it.
+
+    What the last deployment had said and this one does not say any more goes; what others have put there stays. The function is
+    there again where it had been removed.
+    """
+    said: dict[str, Any] = {}
+    with contextlib.suppress(ValueError):
+        said = json.loads((seen.get("annotations") or {}).get(DEPLOYMENT_ANNOTATION, "{}"))
+    changed = dict(seen)
+    for field in ("labels", "annotations"):
+        before = said.get(field) or {}
+        kept = {key: value for key, value in (seen.get(field) or {}).items() if key not in before and key != REMOVED_ANNOTATION}
+        changed[field] = {**kept, **wanted[field]}
+    return changed
+
+
+def with_creation(metadata: Manifest, created_at: float) -> Manifest:
+    """The same metadata, with when the function was deployed first."""
+    return {**metadata, "annotations": {**metadata["annotations"], CREATED_ANNOTATION: repr(created_at)}}
 
 
 def service(spec: FunctionSpec) -> Manifest:

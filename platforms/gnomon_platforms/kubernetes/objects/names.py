@@ -25,7 +25,11 @@ NAMESPACE_ANNOTATION, NAMESPACE_MARK = "openfaas", "1"
 
 DEPLOYMENT_ANNOTATION = "gnomon/deployment"
 """On the Deployment: the FunctionDeployment as it was sent, so that it can be answered field by field."""
-RESERVED_ANNOTATIONS = frozenset({DEPLOYMENT_ANNOTATION})
+CREATED_ANNOTATION = "gnomon/created-at"
+"""On the Deployment: when the function was deployed first, in seconds since 1970; an update keeps it."""
+REMOVED_ANNOTATION = "gnomon/removed"
+"""On the Deployment of a function that was removed, until what it has in flight is answered: it is listed no more."""
+RESERVED_ANNOTATIONS = frozenset({DEPLOYMENT_ANNOTATION, CREATED_ANNOTATION, REMOVED_ANNOTATION})
 
 PLACEMENT_GATE = "gnomon/placement"
 """The scheduling gate of pods that we place: the scheduler leaves them alone until a node was chosen."""

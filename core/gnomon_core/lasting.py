@@ -1,0 +1,31 @@
+"""Platforms whose instances outlive who asked for them, such as a cluster's.
+
+    a gateway stops ▶ answers what it has ▶ lets its instances go, which run on
+    a gateway starts ▶ `adopt` for each function ▶ they are told of as ready, like those that were just created
+
+Every other platform ends its instances when it stops.
+"""
+
+from __future__ import annotations
+
+from typing import Protocol, runtime_checkable
+
+from gnomon_core.errors import GnomonError
+from gnomon_core.fleet import Instance
+from gnomon_core.functions import FunctionSpec
+
+
+@runtime_checkable
+class Lasting(Protocol):
+    """What a `gnomon_core.seams.Platform` offers beside that, if `stop` leaves its instances running."""
+
+    def adopt(self, spec: FunctionSpec, version: int) -> tuple[Instance, ...]:
+        """Look after the instances that an earlier process has left for this function, of this version or an earlier one.
+
+        They come back STARTING, each under the id and the version that it had; what follows is told as after `create`.
+        """
+        ...
+
+    def hindrance(self, function: str) -> GnomonError | None:
+        """Why the function's instances are not ours to create, resize or destroy now; None where they are."""
+        ...

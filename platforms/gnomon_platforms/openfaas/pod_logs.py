@@ -1,0 +1,276 @@
+"""What functions write, as the cluster keeps it: read from the API server when somebody asks, and from nobody's memory.
+
+A line belongs to a pod, by whose name users of OpenFaaS on Kubernetes know it. Whoever follows a function follows every pod that
+it has or gets, each on a thread of its own; a pod's stream that breaks off is begun again after its last line. A reader that is
+slow holds the threads up, and with them the API server's streams: nothing is dropped, and nothing is hoarded.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import threading
+from collections.abc import Callable, Iterable
+from concurrent.futures import Future
+from dataclasses import dataclass
+from datetime import UTC, datetime
+
+from gnomon_core.errors import GnomonError
+from gnomon_core.functions import FunctionKey
+from gnomon_platforms.kubernetes.api import Api, Stream
+from gnomon_platforms.kubernetes.cache import Change
+from gnomon_platforms.kubernetes.errors import Refused, Unreachable, told
+from gnomon_platforms.kubernetes.informer import Informer
+from gnomon_platforms.kubernetes.objects.pods import ENDED_PHASES, PodFacts, seconds_of
+from gnomon_platforms.kubernetes.resources import PODS
+
+MAX_STREAMS = 64
+MAX_BYTES = 4 * 2**20
+"""Of one pod's lines that are read at once; older ones are asked for by `tail` and `since`."""
+SILENCE_S = 300.0
+AGAIN_S = 1.0
+WAITING_LINES = 500
+LINES_AT_ONCE = 200
+
+
+@dataclass(frozen=True, slots=True)
+class PodLine:
+    """A line that a pod's container wrote, `at` in seconds since 1970."""
+
+    instance: str
+    at: float
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Wish:
+    """Which lines of a function: `instance` "" is those of all pods, `tail` 0 all there are."""
+
+    key: FunctionKey
+    instance: str = ""
+    since: float | None = None
+    tail: int = 0
+
+    def query(self, container: str) -> dict[str, str]:
+        """The query of a pod's log."""
+        asked = {"container": container, "timestamps": "true"}
+        if self.since is not None:
+            asked["sinceTime"] = _time(self.since)
+        if self.tail > 0:
+            asked["tailLines"] = str(self.tail)
+        return asked
+
+
+class PodLogs:
+    """The logs of the pods that an informer holds; `pods_of` gives those of a function."""
+
+    def __init__(self, api: Api, pods: Informer[PodFacts], pods_of: Callable[[FunctionKey], Iterable[PodFacts]]) -> None:
+        self._api, self._pods, self._pods_of = api, pods, pods_of
+        self._followers: set[PodFollower] = set()
+
+    async def lines(self, wish: Wish) -> list[PodLine]:
+        """The lines there are, oldest first.
+
+        Raises:
+            GnomonError: 503 `kubernetes_…` where the API server cannot be asked, or does not let us.
+
+        """
+        pods = [pod for pod in self._pods_of(wish.key) if _wanted(pod, wish)]
+        read = await asyncio.gather(*(asyncio.to_thread(self._read, pod, wish) for pod in pods))
+        return sorted((line for lines in read for line in lines), key=lambda line: line.at)
+
+    def follow(self, wish: Wish) -> PodFollower:
+        """The lines there are, and each new one of every pod that the function has or gets.
+
+        Raises:
+            GnomonError: 429 `too_many_followers`.
+
+        """
+        if sum(follower.streams for follower in self._followers) >= MAX_STREAMS:
+            raise GnomonError(
+                429, "too_many_followers", f"{MAX_STREAMS} pods are followed already.", "End a reader.", retry_after_s=10
+            )
+        follower = PodFollower(self._api, wish, self._followers.discard)
+        self._followers.add(follower)
+        follower.listen(self._pods)
+        return follower
+
+    async def close(self) -> None:
+        """End every follower."""
+        for follower in tuple(self._followers):
+            follower.close()
+
+    def _read(self, pod: PodFacts, wish: Wish) -> list[PodLine]:
+        data = bytearray()
+        try:
+            with self._api.stream(_path(pod), wish.query(pod.function), silence_s=SILENCE_S) as stream:
+                while len(data) < MAX_BYTES and (more := stream.read()):
+                    data += more
+        except Refused as refusal:
+            if refusal.missing or _not_begun(refusal):
+                return []
+            raise told(refusal, f"read the log of {pod.name}") from refusal
+        except Unreachable as error:
+            raise told(error, f"read the log of {pod.name}") from error
+        lines = (_line(pod.name, line) for line in bytes(data).split(b"\n") if line)
+        return [line for line in lines if wish.since is None or line.at >= wish.since]
+
+
+class PodFollower:
+    """One reader. Whoever has it closes it."""
+
+    def __init__(self, api: Api, wish: Wish, leave: Callable[[PodFollower], None]) -> None:
+        self._api, self._wish, self._leave = api, wish, leave
+        self._loop = asyncio.get_running_loop()
+        self._lines: asyncio.Queue[PodLine | None] = asyncio.Queue(WAITING_LINES)
+        self._tails: dict[str, Tail] = {}
+        self._forget: Callable[[], None] = lambda: None
+        self._closed = False
+
+    @property
+    def streams(self) -> int:
+        """How many pods it follows."""
+        return sum(tail.is_alive() for tail in self._tails.values())
+
+    def listen(self, pods: Informer[PodFacts]) -> None:
+        """Follow the function's pods that there are, and those that come."""
+        self._forget = pods.listen(self._changed)
+
+    async def next_line(self) -> PodLine | None:
+        """The next line; None once it is closed."""
+        return None if self._closed else await self._lines.get()
+
+    def close(self) -> None:
+        """End it; who waits for a line is told."""
+        if self._closed:
+            return
+        self._closed = True
+        self._forget()
+        self._leave(self)
+        for tail in self._tails.values():
+            tail.end()
+        while not self._lines.empty():
+            self._lines.get_nowait()
+        self._lines.put_nowait(None)
+
+    def _changed(self, change: Change[PodFacts]) -> None:
+        pod = change.new
+        if pod is None:
+            gone = None if change.old is None else self._tails.get(change.old.uid)
+            if gone is not None:
+                gone.last_round = True
+            return
+        if pod.key != self._wish.key or not _wanted(pod, self._wish):
+            return
+        tail = self._tails.get(pod.uid)
+        if tail is None and self.streams < MAX_STREAMS:
+            tail = self._tails[pod.uid] = Tail(self._api, pod, self._wish, self._deliver)
+            tail.start()
+        if tail is not None and pod.phase in ENDED_PHASES:
+            tail.last_round = True
+
+    def _deliver(self, lines: list[PodLine]) -> Future[None] | None:
+        """From a thread: queue lines; what it returns ends when there was room for them."""
+
+        async def put() -> None:
+            for line in lines:
+                if self._closed:
+                    return
+                await self._lines.put(line)
+
+        work = put()
+        try:
+            return asyncio.run_coroutine_threadsafe(work, self._loop)
+        except RuntimeError:  # the loop has been closed
+            work.close()
+            return None
+
+
+class Tail(threading.Thread):
+    """Follows one pod's container. `deliver` queues lines and returns what to wait for, None where nobody reads any more."""
+
+    def __init__(self, api: Api, pod: PodFacts, wish: Wish, deliver: Callable[[list[PodLine]], Future[None] | None]) -> None:
+        super().__init__(name=f"log {pod.name}", daemon=True)
+        self._api, self._pod, self._wish, self._deliver = api, pod, wish, deliver
+        self._ended = threading.Event()
+        self._stream: Stream | None = None
+        self._under_way: Future[None] | None = None
+        self._last = ("", "")
+        self.last_round = False
+        """Whether the container has ended: what it wrote last is read, and then no more."""
+
+    def run(self) -> None:
+        """Read until the pod or the reader has ended."""
+        while not self._ended.is_set():
+            last_round = self.last_round
+            with contextlib.suppress(Refused, Unreachable):
+                self._follow()
+            if last_round:
+                return
+            self._ended.wait(AGAIN_S)
+
+    def end(self) -> None:
+        """Nobody reads any more."""
+        self._ended.set()
+        stream, under_way = self._stream, self._under_way
+        if stream is not None:
+            stream.end()
+        if under_way is not None:
+            under_way.cancel()
+
+    def _follow(self) -> None:
+        query = {**self._wish.query(self._pod.function), "follow": "true"}
+        if self._last[0]:
+            query.pop("tailLines", None)
+            query["sinceTime"] = f"{self._last[0]}Z"
+        with self._api.stream(_path(self._pod), query, silence_s=SILENCE_S) as stream:
+            self._stream = stream
+            rest = b""
+            while not self._ended.is_set() and (data := stream.read()):
+                *lines, rest = (rest + data).split(b"\n")
+                self._give(lines)
+            self._give([rest])
+
+    def _give(self, lines: list[bytes]) -> None:
+        new = []
+        for line in lines:
+            stamp = _stamp(line)
+            if line and stamp > self._last:
+                self._last = stamp
+                new.append(_line(self._pod.name, line))
+        for begin in range(0, len(new), LINES_AT_ONCE):
+            self._under_way = self._deliver(new[begin : begin + LINES_AT_ONCE])
+            if self._under_way is None or self._ended.is_set():
+                self._ended.set()
+                return
+            with contextlib.suppress(Exception):  # it was cancelled, because the reader has left
+                self._under_way.result()
+
+
+def _path(pod: PodFacts) -> str:
+    return PODS.path(pod.namespace, pod.name, "log")
+
+
+def _wanted(pod: PodFacts, wish: Wish) -> bool:
+    """Whether a pod may have written something that is asked for."""
+    return pod.phase != "Pending" and wish.instance in ("", pod.name)
+
+
+def _not_begun(refusal: Refused) -> bool:
+    """A container that waits to be started has no log, and the API server calls it a bad request."""
+    return refusal.reason == "BadRequest"
+
+
+def _stamp(line: bytes) -> tuple[str, str]:
+    """A line's time to the nanosecond, so that two can be compared: its trailing noughts are left out where it is written."""
+    whole, _, fraction = line.split(b" ", 1)[0].decode("ascii", "replace").rstrip("Z").partition(".")
+    return whole, fraction.ljust(9, "0")
+
+
+def _line(pod: str, line: bytes) -> PodLine:
+    stamp, _, text = line.partition(b" ")
+    return PodLine(pod, seconds_of(stamp.decode("ascii", "replace")), text.decode("utf-8", "replace").rstrip("\r"))
+
+
+def _time(seconds: float) -> str:
+    return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")

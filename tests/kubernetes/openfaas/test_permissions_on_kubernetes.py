@@ -1,0 +1,216 @@
+"""What the gateway's service account may do is what it does: no more, and no less.
+
+The platform runs as the account of deploy/openfaas, with its own token, and does all that it can do. What the API server's audit
+log says of it is compared with the roles.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import random
+from collections.abc import Awaitable, Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+import yaml
+from kubernetes.client import AutoscalingV2Api
+
+from deploy.test_cluster import build
+from deploy.test_cluster.client import Kubectl, documents
+from deploy.test_cluster.clusters import Cluster, reached, until
+from gnomon_core.clock import WallClock
+from gnomon_core.errors import GnomonError
+from gnomon_core.functions import FunctionKey
+from gnomon_core.seam_values import StoredFunction
+from gnomon_platforms.kubernetes.api import connect
+from gnomon_platforms.kubernetes.leader import Leader, Tenure
+from gnomon_platforms.kubernetes.resources import LEASES
+from gnomon_platforms.kubernetes.writes import Target, Writer
+from gnomon_platforms.openfaas.permissions import Scope, asked
+from gnomon_platforms.openfaas.platform import OpenFaasOptions, OpenFaasPlatform
+from gnomon_platforms.openfaas.pod_logs import Wish
+from gnomon_platforms.openfaas.store import KubernetesStore
+from gnomon_platforms.testing import Recorder
+from tests.contracts.test_platform import deployment, instance_of
+from tests.kubernetes.openfaas.kubelet import Kubelet
+
+ACCESS = Path(__file__).parents[3] / "deploy" / "openfaas" / "access.yaml"
+SYSTEM, FUNCTIONS, ACCOUNT = "openfaas", "openfaas-fn", "gateway"
+USER = f"system:serviceaccount:{SYSTEM}:{ACCOUNT}"
+OPTIONS = OpenFaasOptions(namespace=FUNCTIONS, adopting_s=0.0, start_timeout_s=60.0, stored=True)
+
+SCALED_OBJECTS: dict[str, Any] = {
+    "apiVersion": "apiextensions.k8s.io/v1",
+    "kind": "CustomResourceDefinition",
+    "metadata": {"name": "scaledobjects.keda.sh"},
+    "spec": {
+        "group": "keda.sh",
+        "scope": "Namespaced",
+        "names": {"plural": "scaledobjects", "singular": "scaledobject", "kind": "ScaledObject"},
+        "versions": [
+            {
+                "name": "v1alpha1",
+                "served": True,
+                "storage": True,
+                "schema": {"openAPIV3Schema": {"type": "object", "x-kubernetes-preserve-unknown-fields": True}},
+            }
+        ],
+    },
+}
+"""Of KEDA only what it is recognised by."""
+
+Use = tuple[Scope, str, str, str]
+"""Scope, group, resource with its subresource, verb."""
+
+
+@pytest.fixture
+def account(controlled: Cluster, compiled: build.Programs, tmp_path: Path) -> Iterator[Path]:
+    """A kubeconfig with the token of the gateway's service account, which has the roles of deploy/openfaas."""
+    kubectl = Kubectl(compiled.folder / "kubectl", controlled.kubeconfig)
+    kubectl.apply([{"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": SYSTEM}}, *documents(ACCESS), SCALED_OBJECTS])
+    kubectl("wait", "--for=condition=Established", f"crd/{SCALED_OBJECTS['metadata']['name']}", "--timeout=60s")
+    token = controlled.core.create_namespaced_service_account_token(ACCOUNT, SYSTEM, {"spec": {"expirationSeconds": 3600}})
+    config = yaml.safe_load(controlled.kubeconfig.read_text())
+    [user] = config["users"]
+    user["user"] = {"token": token.status.token}
+    file = tmp_path / "gateway.conf"
+    file.write_text(json.dumps(config))
+    file.chmod(0o600)
+    yield file
+    kubectl("delete", "-f", str(ACCESS), "--wait=false")
+    kubectl("delete", "crd", SCALED_OBJECTS["metadata"]["name"])
+
+
+async def act(kubeconfig: Path, rivalled: Callable[[], Awaitable[None]]) -> None:
+    """All that the platform does to a cluster: lead, deploy, place, resize, update, make way for another autoscaler, remove.
+
+    `rivalled` lets an autoscaler target the function.
+    """
+    api, clock, chance = await asyncio.to_thread(connect, kubeconfig), WallClock(), random.Random(1)
+    tenure = Tenure(gone=pytest.fail)
+    leader = Leader(Writer(api, clock, chance), Target(LEASES, SYSTEM, "gnomon"), "this", tenure, clock)
+    await leader.attempt()
+    await leader.attempt()
+    assert tenure.leading
+
+    store = await asyncio.to_thread(lambda: KubernetesStore(api, namespace=FUNCTIONS, fence=tenure.check))
+    await asyncio.to_thread(keep_a_secret, store)
+    platform, told = OpenFaasPlatform(api, OPTIONS, fence=tenure.check), Recorder()
+    await platform.start(told)
+    spec, newer = deployment(annotations={"gnomon/cores": "1"}), deployment(envVars={"newer": "1"})
+    await asyncio.to_thread(store.put_function, StoredFunction(spec, 1, 1.5))
+    first = await platform.create(instance_of(spec, version=1))
+    await told.channel(first.id)
+    await platform.resize(first.id, 2)
+    for _ in range(600):
+        if platform.instances("echo.openfaas-fn")[0].cores == 2:
+            break
+        await asyncio.sleep(0.05)
+    with contextlib.suppress(GnomonError):  # whom the test plays as a node keeps no logs
+        await platform.logs.lines(Wish(spec.key))
+    await asyncio.to_thread(store.put_function, StoredFunction(newer, 2, 1.5))
+    second = await platform.create(instance_of(newer, version=2))
+    await told.channel(second.id)
+    await rivalled()
+    await told.until(lambda: any("sets the number" in text for _, text in told.lines))
+    await asyncio.to_thread(store.delete_function, spec.key)
+    for instance in (first, second):
+        await platform.destroy(instance.id)
+        assert await told.reason(instance.id) == "stopped"
+    await platform._deployments.until(lambda: not platform._deployments.values(), 60.0)
+    await platform.stop()
+    await asyncio.to_thread(store.close)
+    await leader.release()
+    api.close()
+
+
+def keep_a_secret(store: KubernetesStore) -> None:
+    key = FunctionKey("api-key", FUNCTIONS)
+    for value in (b"one", b"two"):
+        store.put_secret(key, value)
+    assert list(store.secrets(FUNCTIONS)) == ["api-key"]
+    assert store.delete_secret(key)
+
+
+def events(cluster: Cluster) -> list[dict[str, Any]]:
+    """What the account has asked for, as the API server wrote it down. A line that is being written is left out."""
+    lines = (cluster.kubeconfig.parent / "logs" / "audit.log").read_text().splitlines()
+    whole = [json.loads(line) for line in lines if line.endswith("}")]
+    return [event for event in whole if event["user"]["username"] == USER and "objectRef" in event]
+
+
+def use_of(event: dict[str, Any]) -> Use:
+    target = event["objectRef"]
+    scope = {SYSTEM: Scope.SYSTEM, FUNCTIONS: Scope.FUNCTIONS, None: Scope.CLUSTER}[target.get("namespace")]
+    resource = "/".join(part for part in (target["resource"], target.get("subresource")) if part)
+    return scope, target.get("apiGroup", ""), resource, event["verb"]
+
+
+async def test_what_the_gateway_may_do_is_what_it_does(controlled: Cluster, kubelet: Kubelet, account: Path) -> None:
+    assert kubelet.name == "node-a"
+
+    async def rivalled() -> None:
+        target = {"apiVersion": "apps/v1", "kind": "Deployment", "name": "echo"}
+        body = {"metadata": {"name": "theirs"}, "spec": {"scaleTargetRef": target, "minReplicas": 1, "maxReplicas": 2}}
+        make = AutoscalingV2Api(controlled.api).create_namespaced_horizontal_pod_autoscaler
+        await asyncio.to_thread(make, FUNCTIONS, cast("Any", body))
+
+    try:
+        await act(account, rivalled)
+    finally:
+        AutoscalingV2Api(controlled.api).delete_collection_namespaced_horizontal_pod_autoscaler(FUNCTIONS)
+    found = await asyncio.to_thread(events, controlled)
+    refused = {use_of(event) for event in found if event.get("responseStatus", {}).get("code") == 403}
+    assert refused == set(), "the roles lack this"
+    used, may = {use_of(event) for event in found}, set(asked())
+    assert used - may == set(), "this is used, and not in gnomon_platforms.openfaas.permissions"
+    assert may - used == set(), "this is asked for, and never used"
+
+
+async def test_what_the_gateway_does_not_need_is_refused(controlled: Cluster, account: Path) -> None:
+    """The account reads no secrets but those of functions, makes no pods and gives nobody rights."""
+    cluster = reached(account)
+
+    def status(call: Any, *given: Any) -> int:
+        try:
+            call(*given)
+        except Exception as error:  # noqa: BLE001 - only its status matters
+            return int(getattr(error, "status", 0))
+        return 200
+
+    until(lambda: status(cluster.core.list_node) == 200, "the roles to be known")
+    try:
+        assert status(cluster.core.list_secret_for_all_namespaces) == 403
+        assert status(cluster.core.read_namespaced_secret, "basic-auth", SYSTEM) == 403
+        assert status(cluster.core.create_namespaced_pod, FUNCTIONS, {"metadata": {"name": "mine"}}) == 403
+        assert status(cluster.core.read_namespace, "kube-system") == 403
+    finally:
+        cluster.api.close()
+
+
+async def test_a_functions_pod_has_no_token_of_the_api_server(controlled: Cluster, kubelet: Kubelet) -> None:
+    """Not in its own specification, nor in what admission made of it."""
+    api = await asyncio.to_thread(connect, controlled.kubeconfig)
+    platform, told = OpenFaasPlatform(api, replace(OPTIONS, stored=False)), Recorder()
+    await platform.start(told)
+    await told.channel((await platform.create(instance_of(deployment()))).id)
+    [pod] = (await asyncio.to_thread(controlled.core.list_namespaced_pod, FUNCTIONS)).items
+    assert pod.spec.automount_service_account_token is False
+    sources = [source for volume in pod.spec.volumes for source in (volume.projected.sources if volume.projected else ())]
+    assert [source for source in sources if source.service_account_token] == []
+    mounts = [mount.mount_path for container in pod.spec.containers for mount in container.volume_mounts]
+    assert [path for path in mounts if "serviceaccount" in path] == []
+    # The namespace's own account has nothing to give either.
+    review = {"user": f"system:serviceaccount:{FUNCTIONS}:default", "resourceAttributes": {"verb": "get", "resource": "pods"}}
+    body = {
+        "apiVersion": "authorization.k8s.io/v1",
+        "kind": "SubjectAccessReview",
+        "spec": {**review, "groups": ["system:serviceaccounts"]},
+    }
+    answer = await asyncio.to_thread(api.call, "POST", "/apis/authorization.k8s.io/v1/subjectaccessreviews", body=body)
+    assert answer["status"]["allowed"] is False
+    await platform.stop()
