@@ -3,6 +3,7 @@
     /, /anything         a request of its own: a batch of one, of no gateway's queue
     POST /gnomon/batch   a BATCH frame of gnomon_core.wire, answered with a RESULT frame or a stream of frames; needs the token.
                          One of an older epoch than was seen is refused: the result bears the newest, its members 409 stale_epoch
+    POST /gnomon/resize  a RESIZE frame: so many threads from the next batch on; needs the token
     GET /gnomon/pair     upgraded to gnomon-pair/1: a Shadow's work for the Body that asks (gnomon_runtime.pair); needs the token
     /_/health, /_/ready  200, or 503 from the moment the process has been told to end
 
@@ -37,6 +38,7 @@ FRAME_TYPE = "application/octet-stream"
 EXTENSION = "gnomon"
 TOKEN_FILE = "/var/openfaas/secrets/gnomon-batch-token"  # noqa: S105 - where it is, not what it is
 MAX_BODY_BYTES = 256 << 20
+MAX_CORES = 1024
 PAIR_PATH, PAIR_PROTOCOL = "/gnomon/pair", "gnomon-pair/1"
 CONNECTION = "gunicorn.socket"
 
@@ -55,6 +57,10 @@ class Service:
         """Answer a batch when its turn comes. Those that are of no gateway's queue have no epoch."""
         answer = self._executor.submit(self._run, batch, self._clock(), of_queue).result()
         return answer if isinstance(answer, Frame) else self._stream(answer)
+
+    def resize(self, cores: int) -> None:
+        """Use so many threads from the next batch on. Only the thread that computes can be told that."""
+        self._executor.submit(self._application.resize, cores).result()
 
     def serve_body(self, connection: socket.socket) -> None:
         """Work for the Body at the other end of a connection, until one of us ends."""
@@ -105,6 +111,12 @@ def create_app(environment: Mapping[str, str] = os.environ) -> Flask:
     def batch() -> Response:
         _authorize(token, request.headers.get("Authorization", ""))
         return _framed(service.run(_read_batch(_body(max_body_bytes))))
+
+    @app.post("/gnomon/resize")
+    def resize() -> Response:
+        _authorize(token, request.headers.get("Authorization", ""))
+        service.resize(_read_cores(_body(max_body_bytes)))
+        return Response(status=204)
 
     @app.get(PAIR_PATH)
     def pair() -> Response:
@@ -193,6 +205,17 @@ def _read_batch(data: bytes) -> Frame:
     if frame.kind is not Kind.BATCH or not frame.members:
         raise bad_request("bad_frame", f"The body is a {frame.kind.name} frame of {len(frame.members)}.", "Send one BATCH frame.")
     return frame
+
+
+def _read_cores(data: bytes) -> int:
+    try:
+        frame = decode(data)
+        cores = frame.head_json().get("cores") if frame.kind is Kind.RESIZE else None
+    except (WireError, ValueError) as error:
+        raise bad_request("bad_frame", f"The body is no frame: {error}.", "Send one RESIZE frame.") from error
+    if not isinstance(cores, int) or not 1 <= cores <= MAX_CORES:
+        raise bad_request("bad_cores", "The body asks for no number of cores.", f"Send a RESIZE frame with 1 to {MAX_CORES}.")
+    return cores
 
 
 def _meta() -> bytes:

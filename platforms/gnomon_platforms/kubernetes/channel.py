@@ -15,6 +15,8 @@ a thousand pods that were asked every three seconds took a fifth of a core.
 from __future__ import annotations
 
 import asyncio
+import json
+import logging
 import zlib
 from collections.abc import Callable
 from typing import TYPE_CHECKING
@@ -24,13 +26,17 @@ from gnomon_core.wire import Frame, FrameReader, Kind, WireError, encode
 if TYPE_CHECKING:
     import aiohttp
 
-BATCH_PATH, HEALTH_PATH = "/gnomon/batch", "/_/health"
+BATCH_PATH, HEALTH_PATH, RESIZE_PATH = "/gnomon/batch", "/_/health", "/gnomon/resize"
 FRAME_TYPE = "application/octet-stream"
 CONNECT_TIMEOUT_S = 3.0
 CANARY_S = 30.0
 """The longest silence after which a pod is asked itself; for each pod another time between half of it and all of it."""
 GRACE_S = 2.0
-OK = 200
+OK, NO_CONTENT = 200, 204
+RESIZE_TIMEOUT_S = 30.0
+"""It waits for the batch that is being computed."""
+
+_LOG = logging.getLogger("gnomon.openfaas")
 
 Done = Callable[[Frame | None], None]
 Stream = Callable[[Frame], None]
@@ -95,6 +101,24 @@ class HttpChannel:
                 return answer.status == OK and not self._closed
         except (OSError, TimeoutError, self._broken):
             return False
+
+    async def resize(self, cores: int) -> None:
+        """Let the pod's process use so many threads from its next batch on. One that cannot be told goes on with those it has."""
+        head = json.dumps({"cores": cores}).encode()
+        trouble = ""
+        try:
+            async with (
+                asyncio.timeout(RESIZE_TIMEOUT_S),
+                self._session.post(
+                    self._address + RESIZE_PATH, data=encode(Frame(Kind.RESIZE, head=head)), headers=self._headers
+                ) as answer,
+            ):
+                if answer.status != NO_CONTENT:
+                    trouble = f"it answered {answer.status}"
+        except (OSError, TimeoutError, self._broken) as error:
+            trouble = f"{type(error).__name__}: {error}"
+        if trouble:
+            _LOG.warning("%s was not told to use %d cores: %s", self._address, cores, trouble)
 
     def retire(self, reason: str) -> None:
         """Take no further batch, and end when the one in flight has been answered."""
