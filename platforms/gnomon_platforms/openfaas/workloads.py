@@ -72,7 +72,7 @@ class Workload:
         self._furnished = ""
         """The uid of the Deployment that is known to have its Service and its Secret."""
         self._look = asyncio.Event()
-        self._connecting: set[asyncio.Task[None]] = set()
+        self._connecting: set[asyncio.Task[Any]] = set()
         self._task = asyncio.get_running_loop().create_task(self._run())
 
     def add(self, life: Life) -> None:
