@@ -6,7 +6,8 @@
                                                   └─ fault found ▶ what is served stays as it is
 
 A reload hands the listening sockets over; the old worker answers what it holds, and is told of changes until it is gone. A master
-that dies is started again with what was to be served last.
+that dies is started again with what was to be served last. It outlives us, so that requests do: who comes next finds its socket,
+and goes on with it by a reload.
 """
 
 from __future__ import annotations
@@ -73,6 +74,7 @@ class Proxy:
         self._master = Master(options.folder / MASTER_SOCKET)
         self._places = Places()
         self._process: asyncio.subprocess.Process | None = None
+        self._adopted: int | None = None
         self._held: Held | None = None
         self._recent: deque[tuple[float, State]] = deque()
         self.generation = ""
@@ -83,6 +85,8 @@ class Proxy:
     @property
     def running(self) -> bool:
         """Whether the process lives."""
+        if self._adopted is not None:
+            return _lives(self._adopted)
         return self._process is not None and self._process.returncode is None
 
     async def apply(self, routing: Routing) -> None:
@@ -124,11 +128,14 @@ class Proxy:
 
     async def close(self) -> None:
         """End it at once."""
+        if self._adopted is not None:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(self._adopted, signal.SIGTERM)
         if self._process is not None and self._process.returncode is None:
             with contextlib.suppress(ProcessLookupError):
                 self._process.send_signal(signal.SIGTERM)
             await self._process.wait()
-        self._process = self._held = None
+        self._process = self._held = self._adopted = None
 
     async def _tell(self, commands: list[Command]) -> None:
         if not commands:
@@ -156,7 +163,7 @@ class Proxy:
         shape = replace(self._shape, names=wanted.names, backends=self._places.count)
         generation = generation_of(wanted, shape.backends, self.reloads + 1)
         await install(self._options.program, shape, wanted, generation)
-        if self.running:
+        if self.running or await self._adopt():
             before = await self._master.workers()
             await self._master.reload()
             await self._until_loaded(before)
@@ -164,6 +171,14 @@ class Proxy:
             await self._start()
         self._shape, self._held, self.generation = shape, loaded(wanted), generation
         self.reloads += 1
+
+    async def _adopt(self) -> bool:
+        """Whether an earlier process of ours has left a master that lives; from now on it is ours."""
+        try:
+            self._adopted = (await self._master.workers()).master
+        except OSError:
+            self._adopted = None
+        return self._adopted is not None
 
     async def _start(self) -> None:
         file, socket = self._options.folder / CONFIGURATION, self._options.folder / MASTER_SOCKET
@@ -173,7 +188,7 @@ class Proxy:
         self._process = await asyncio.create_subprocess_exec(
             self._options.program, *arguments, stdin=asyncio.subprocess.DEVNULL, env=environment, start_new_session=True
         )
-        await self._until_loaded(Workers(None, (), 0))
+        await self._until_loaded(Workers(None, None, (), 0))
 
     async def _until_loaded(self, before: Workers) -> None:
         """Wait for the new worker, and until no other takes connections.
@@ -195,3 +210,12 @@ class Proxy:
 
     async def _stopped(self, workers: Workers) -> bool:
         return all([await self._master.stopping(old) for old in workers.old])
+
+
+def _lives(process: int) -> bool:
+    """Whether there is such a process."""
+    try:
+        os.kill(process, 0)
+    except ProcessLookupError:
+        return False
+    return True

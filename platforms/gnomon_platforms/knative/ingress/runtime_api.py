@@ -22,6 +22,7 @@ WORKER_FIELDS = 2
 class Workers:
     """The process that takes new connections, those that finish their old ones, and how many reloads have failed."""
 
+    master: int | None
     current: int | None
     old: tuple[int, ...]
     failed: int
@@ -40,6 +41,7 @@ class Master:
             OSError: there is no master, or none that answers.
 
         """
+        master: int | None = None
         current: int | None = None
         old: list[int] = []
         failed, section = 0, ""
@@ -47,14 +49,15 @@ class Master:
             words = line.split()
             if line.startswith("# "):
                 section = line
-            elif len(words) > WORKER_FIELDS and words[1] == "master" and "failed:" in line:
-                failed = int(line.partition("failed:")[2].split("]")[0])
+            elif len(words) > WORKER_FIELDS and words[1] == "master":
+                master = int(words[0])
+                failed = int(line.partition("failed:")[2].partition("]")[0] or 0)
             elif len(words) > WORKER_FIELDS and words[1] == "worker":
                 if section == "# workers":
                     current = int(words[0])
                 else:
                     old.append(int(words[0]))
-        return Workers(current, tuple(old), failed)
+        return Workers(master, current, tuple(old), failed)
 
     async def stopping(self, worker: int) -> bool:
         """Whether a worker takes no new connections any more; also where it is gone."""

@@ -1,0 +1,74 @@
+"""The ingress as a process: an HAProxy, a controller that programs it, and a Lease for who writes status.
+
+Whoever loses the Lease goes on programming its own proxy, and only writes no more: requests do not depend on who leads.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+import random
+import socket
+from dataclasses import dataclass
+
+from gnomon_core.clock import WallClock
+from gnomon_platforms.knative.ingress.controller import Controller, ControllerOptions
+from gnomon_platforms.knative.ingress.proxy import Proxy, ProxyOptions
+from gnomon_platforms.kubernetes.api import Api
+from gnomon_platforms.kubernetes.leader import Leader, Tenure
+from gnomon_platforms.kubernetes.resources import LEASES
+from gnomon_platforms.kubernetes.writes import Target, Writer
+
+LEASE = "gnomon-ingress"
+
+_LOG = logging.getLogger("gnomon.ingress")
+
+
+@dataclass(frozen=True, slots=True)
+class ServingOptions:
+    """What the operator says. Without a namespace for the Lease this process is the only one, and writes."""
+
+    controller: ControllerOptions
+    proxy: ProxyOptions
+    lease_namespace: str | None = "knative-serving"
+    leave_proxy: bool = False
+    """Whether HAProxy goes on when this process ends in good order, for the next to take over."""
+
+
+async def serve(api: Api, options: ServingOptions) -> None:
+    """Serve until cancelled.
+
+    Raises:
+        GnomonError: the cluster cannot be seen at the start.
+
+    """
+    clock, chance = WallClock(), random.SystemRandom()
+    proxy = Proxy(options.proxy, clock)
+    if options.lease_namespace is None:
+        await _until_cancelled(Controller(api, proxy, options.controller, clock=clock, chance=chance), proxy, options)
+        return
+    tenure = Tenure(gone=lambda reason: _LOG.warning("%s", reason))
+    identity = f"{socket.gethostname()}-{os.getpid()}-{os.urandom(4).hex()}"
+    lease = Target(LEASES, options.lease_namespace, LEASE)
+    leader = Leader(Writer(api, clock, chance), lease, identity, tenure, clock)
+    controller = Controller(
+        api, proxy, options.controller, leading=lambda: tenure.leading, fence=tenure.check, clock=clock, chance=chance
+    )
+    standing = asyncio.create_task(leader.run())
+    try:
+        await _until_cancelled(controller, proxy, options)
+    finally:
+        standing.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await standing
+        await leader.release()
+
+
+async def _until_cancelled(controller: Controller, proxy: Proxy, options: ServingOptions) -> None:
+    try:
+        await controller.run()
+    finally:
+        if not options.leave_proxy:
+            await proxy.close()
