@@ -1,0 +1,217 @@
+"""The class `gnomon` on a real API server: what it writes, and that it goes on after anything."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from collections.abc import AsyncIterator, Callable
+from functools import partial
+from random import Random
+from typing import Any
+
+from kubernetes import client
+
+from deploy.test_cluster.clusters import Cluster
+from gnomon_cli.knative import KnativeOptions, KnativeService
+from gnomon_platforms.knative.scaling.autoscaler import AutoscalerOptions
+from tests.kubernetes.knative_autoscaler.played_knative import PA, SERVING, SKS, PlayedKnative
+
+K = "autoscaling.knative.dev/"
+QUICK = {K + "window": "4s", K + "target": "10", K + "target-burst-capacity": "-1", K + "panic-threshold-percentage": "1000"}
+"""With activators always in the way, there is nobody to be asked: there are no addresses of Services here."""
+PATIENCE_S = 90.0
+
+
+@contextlib.asynccontextmanager
+async def running(cluster: Cluster, knative: PlayedKnative, **options: Any) -> AsyncIterator[KnativeService]:
+    scaled = AutoscalerOptions(namespace=knative.namespace, system_namespace=knative.system)
+    service = KnativeService(
+        KnativeOptions(kubeconfig=cluster.kubeconfig, scaled=scaled, lease_namespace=knative.system, **options), Random(7)
+    )
+    await service.start()
+    try:
+        yield service
+    finally:
+        await service.stop()
+
+
+async def until(true: Callable[[], Any], what: str) -> float:
+    """Wait for what the API server says; how long it took."""
+    began_s = time.monotonic()
+    while not await asyncio.to_thread(true):
+        assert time.monotonic() - began_s < PATIENCE_S, f"still waiting for {what}"
+        await asyncio.sleep(0.05)
+    return time.monotonic() - began_s
+
+
+def grace(cluster: Cluster, knative: PlayedKnative, **data: str) -> None:
+    named = {"scale-to-zero-grace-period": "1s", **{key.replace("_", "-"): text for key, text in data.items()}}
+    cluster.core.create_namespaced_config_map(knative.system, {"metadata": {"name": "config-autoscaler"}, "data": named})
+
+
+async def test_a_revision_becomes_ready_follows_its_load_and_comes_back_from_zero(
+    knative_kinds: Cluster, knative: PlayedKnative
+) -> None:
+    grace(knative_kinds, knative)
+    async with running(knative_kinds, knative) as service:
+        knative.revision("f-00001", QUICK)
+        await until(lambda: knative.condition("f-00001", "Ready")["status"] == "True", "Ready")
+        made = knative.sks("f-00001")
+        assert made is not None
+        pa = knative.pa("f-00001")
+        [owner] = made["metadata"]["ownerReferences"]
+        assert (owner["uid"], owner["controller"], owner["blockOwnerDeletion"]) == (pa["metadata"]["uid"], True, True)
+        assert made["metadata"]["labels"] == pa["metadata"]["labels"]
+        assert made["spec"]["objectRef"] == pa["spec"]["scaleTargetRef"]
+        assert (pa["status"]["serviceName"], pa["status"]["metricsServiceName"]) == ("f-00001", "f-00001-private")
+
+        # 30 requests at 70 % of 10 each: 5 pods.
+        knative.load["f-00001"] = 30.0
+        await until(lambda: knative.pa("f-00001")["status"].get("actualScale") == 5, "five pods")
+        assert knative.pa("f-00001")["status"]["desiredScale"] == 5
+        assert "in the system" in knative.condition("f-00001", "ScalingPolicy")["message"]
+
+        knative.load["f-00001"] = 0.0
+        await until(lambda: knative.replicas("f-00001") == 0, "no pods")
+        assert knative.condition("f-00001", "Active")["reason"] == "NoTraffic"
+        assert knative.condition("f-00001", "ScaleTargetInitialized")["status"] == "True"
+
+        knative.queued["f-00001"] = 1
+        await until(lambda: knative.replicas("f-00001") == 1, "a pod for what waits")
+        knative.queued["f-00001"] = 0
+        knative.load["f-00001"] = 1.0
+        await until(lambda: knative.condition("f-00001", "Active")["status"] == "True", "Active")
+        said = [one.reason for one in service.autoscaler.decisions(f"f-00001.{knative.namespace}")]
+        assert any("a request waits" in one for one in said)
+
+
+async def test_other_classes_are_left_alone(knative_kinds: Cluster, knative: PlayedKnative) -> None:
+    async with running(knative_kinds, knative) as service:
+        knative.revision("theirs-00001", {K + "class": "kpa.autoscaling.knative.dev"})
+        knative.revision("ours-00001", QUICK)
+        await until(lambda: knative.condition("ours-00001", "Ready")["status"] == "True", "ours to be Ready")
+        assert knative.sks("theirs-00001") is None
+        assert "status" not in knative.pa("theirs-00001")
+        # A Revision that is given to another class is let go as it is.
+        change = {"metadata": {"annotations": {K + "class": "kpa.autoscaling.knative.dev"}}}
+        custom = knative_kinds.custom
+        custom.patch_namespaced_custom_object(*PA, knative.namespace, "podautoscalers", "ours-00001", change)
+        await until(lambda: not service.platform.functions(), "nothing to look after")
+        before = knative.pa("ours-00001")["metadata"]["resourceVersion"]
+        knative.load["ours-00001"] = 100.0
+        await asyncio.sleep(3.0)
+        assert knative.replicas("ours-00001") == 1
+        assert knative.pa("ours-00001")["metadata"]["resourceVersion"] == before
+
+
+async def test_who_takes_over_keeps_what_serves_until_it_knows_the_load(knative_kinds: Cluster, knative: PlayedKnative) -> None:
+    grace(knative_kinds, knative)
+    async with running(knative_kinds, knative):
+        knative.revision("f-00001", QUICK)
+        await until(lambda: knative.condition("f-00001", "Ready")["status"] == "True", "Ready")
+        knative.load["f-00001"] = 30.0
+        await until(lambda: knative.pa("f-00001")["status"].get("actualScale") == 5, "five pods")
+    knative.load["f-00001"] = 10.0
+    async with running(knative_kinds, knative):
+        began_s = time.monotonic()
+        await until(lambda: knative.replicas("f-00001") < 5, "fewer pods")
+        # The window of 4 s has to be seen first.
+        assert time.monotonic() - began_s >= 3.5
+        await until(lambda: knative.replicas("f-00001") == 2, "two pods")
+
+
+async def test_who_takes_over_on_the_way_to_zero_goes_on_there(knative_kinds: Cluster, knative: PlayedKnative) -> None:
+    grace(knative_kinds, knative, scale_to_zero_pod_retention_period="3s")
+    async with running(knative_kinds, knative):
+        knative.revision("f-00001", QUICK)
+        await until(lambda: knative.condition("f-00001", "Ready")["status"] == "True", "Ready")
+        await until(lambda: knative.condition("f-00001", "Active")["status"] == "False", "inactive")
+        assert knative.replicas("f-00001") == 1
+    async with running(knative_kinds, knative):
+        await until(lambda: knative.replicas("f-00001") == 0, "no pods")
+        assert knative.condition("f-00001", "Active")["status"] == "False"
+
+
+async def test_a_policy_is_changed_while_it_serves(knative_kinds: Cluster, knative: PlayedKnative) -> None:
+    async with running(knative_kinds, knative):
+        knative.revision("f-00001", {**QUICK, K + "min-scale": "2"}, replicas=2)
+        await until(lambda: knative.condition("f-00001", "Ready")["status"] == "True", "Ready")
+        knative.load["f-00001"] = 20.0
+        await until(lambda: knative.replicas("f-00001") == 3, "three pods by kpa")
+
+        def annotate(policy: str) -> None:
+            change = {"metadata": {"annotations": {"gnomon/autoscaler": policy}}}
+            knative_kinds.custom.patch_namespaced_custom_object(*SERVING, knative.namespace, "revisions", "f-00001", change)
+
+        annotate("fixed")
+        await until(lambda: knative.replicas("f-00001") == 2, "the minimum by fixed")
+        await until(lambda: knative.condition("f-00001", "ScalingPolicy")["reason"] == "fixed", "the condition")
+        annotate("magic")
+        await until(lambda: "magic" in knative.condition("f-00001", "ScalingPolicy")["message"], "what is wrong with it")
+        assert knative.condition("f-00001", "Ready")["status"] == "True"
+
+
+async def test_somebody_elses_service_is_said_and_left_alone(knative_kinds: Cluster, knative: PlayedKnative) -> None:
+    async with running(knative_kinds, knative):
+        target = {"apiVersion": "apps/v1", "kind": "Deployment", "name": "f-00001-deployment"}
+        theirs = {
+            "apiVersion": "/".join(SKS),
+            "kind": "ServerlessService",
+            "metadata": {"name": "f-00001"},
+            "spec": {"mode": "Serve", "objectRef": target, "protocolType": "http1"},
+        }
+        custom = knative_kinds.custom
+        custom.create_namespaced_custom_object(*SKS, knative.namespace, "serverlessservices", theirs)
+        knative.revision("f-00001", QUICK)
+        await until(lambda: knative.condition("f-00001", "Active").get("reason") == "NotOwned", "the reason")
+        kept = knative.sks("f-00001")
+        assert kept is not None
+        assert (kept["spec"]["mode"], kept["metadata"].get("ownerReferences")) == ("Serve", None)
+        # When it has gone, ours takes its place.
+        custom.delete_namespaced_custom_object(*SKS, knative.namespace, "serverlessservices", "f-00001")
+        await until(lambda: knative.condition("f-00001", "Ready")["status"] == "True", "Ready")
+
+
+async def test_others_who_write_at_the_same_time_lose_nothing(knative_kinds: Cluster, knative: PlayedKnative) -> None:
+    stop = asyncio.Event()
+    custom = knative_kinds.custom
+
+    async def annotate() -> int:
+        number = 0
+        while not stop.is_set():
+            number += 1
+            change = {"metadata": {"annotations": {"somebody/else": str(number)}}}
+            for kind, plural in ((PA, "podautoscalers"), (SKS, "serverlessservices")):
+                patch = partial(custom.patch_namespaced_custom_object, *kind, knative.namespace, plural, "f-00001", change)
+                with contextlib.suppress(client.ApiException):
+                    await asyncio.to_thread(patch)
+        return number
+
+    async with running(knative_kinds, knative):
+        knative.revision("f-00001", QUICK)
+        others = asyncio.create_task(annotate())
+        await until(lambda: knative.condition("f-00001", "Ready")["status"] == "True", "Ready")
+        knative.load["f-00001"] = 20.0
+        await until(lambda: knative.pa("f-00001")["status"].get("actualScale") == 3, "three pods")
+        stop.set()
+        number = await others
+        assert knative.pa("f-00001")["metadata"]["annotations"]["somebody/else"] == str(number)
+        assert number > 10
+
+
+async def test_of_two_one_writes_and_the_other_takes_over(knative_kinds: Cluster, knative: PlayedKnative) -> None:
+    knative.revision("f-00001", {**QUICK, K + "min-scale": "1"})
+    async with contextlib.AsyncExitStack() as stack:
+        first = await stack.enter_async_context(running(knative_kinds, knative))
+        await until(lambda: knative.condition("f-00001", "Ready")["status"] == "True", "Ready")
+        entering = asyncio.create_task(stack.enter_async_context(running(knative_kinds, knative)))
+        await asyncio.sleep(3.0)
+        assert not entering.done()
+        await first.stop()
+        second = await entering
+        knative.load["f-00001"] = 20.0
+        await until(lambda: knative.replicas("f-00001") == 3, "three pods by the second")
+        assert second.platform.functions() == [f"f-00001.{knative.namespace}"]
+        stack.pop_all()
+        await second.stop()
