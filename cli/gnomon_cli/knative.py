@@ -10,15 +10,21 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import os
+import signal
 import socket
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING
+from random import Random, SystemRandom
+
+import uvloop
+from aiohttp import web
 
 from gnomon_autoscaler.loop import Autoscaler
 from gnomon_autoscaler.registry import with_entry_points
+from gnomon_cli.knative_page import page
 from gnomon_cli.scaling import ScalingAdapter
 from gnomon_core.clock import WallClock
 from gnomon_core.seam_values import Capabilities
@@ -29,9 +35,6 @@ from gnomon_platforms.kubernetes.api import Api, connect
 from gnomon_platforms.kubernetes.leader import Leader, Tenure, Watchdog
 from gnomon_platforms.kubernetes.resources import LEASES
 from gnomon_platforms.kubernetes.writes import Target, Writer
-
-if TYPE_CHECKING:
-    from random import Random
 
 LEASE = "gnomon-knative-autoscaler"
 CAPABILITIES = Capabilities(place=False, size=False, victim=False, resize=False, pair=False)
@@ -48,7 +51,7 @@ class KnativeOptions:
     lease_namespace: str | None = "knative-serving"
     policies: tuple[str, ...] = ()
     host: str = "127.0.0.1"
-    port: int = 8080
+    port: int = 0
 
 
 class Brain:
@@ -88,13 +91,34 @@ class KnativeService:
         self.autoscaler = Autoscaler(self.platform, self._clock, policies=policies)
         adapter.bind(self.autoscaler)
         self.brain = Brain(adapter)
+        self._page: web.AppRunner | None = None
         self._leader: Leader | None = None
         self._watchdog: Watchdog | None = None
         self._tasks: list[asyncio.Task[None]] = []
 
+    @property
+    def leads(self) -> bool:
+        """Whether it may write."""
+        return self._options.lease_namespace is None or self._tenure.leading
+
+    @property
+    def trouble(self) -> str:
+        """What keeps it from working; empty while nothing does. One that waits for its turn to lead is well."""
+        return self.platform.trouble if self.leads else ""
+
+    @property
+    def port(self) -> int:
+        """Where its page listens."""
+        assert self._page is not None
+        port: int = self._page.addresses[0][1]
+        return port
+
     async def start(self) -> None:
         """Lead, see everything, and begin to decide."""
         loop = asyncio.get_running_loop()
+        self._page = web.AppRunner(page(self), access_log=None)
+        await self._page.setup()
+        await web.TCPSite(self._page, self._options.host, self._options.port).start()
         if self._options.lease_namespace is not None:
             writer = Writer(self._api, self._clock, self._chance)
             identity = f"{socket.gethostname()}-{os.getpid()}-{os.urandom(4).hex()}"
@@ -118,4 +142,37 @@ class KnativeService:
             await self._leader.release()
         if self._watchdog is not None:
             self._watchdog.stop()
+        if self._page is not None:
+            await self._page.cleanup()
         self._api.close()
+
+
+def serve_knative(options: KnativeOptions, *, verbose: bool = False) -> None:
+    """Serve until SIGINT or SIGTERM.
+
+    Raises:
+        GnomonError: 501 without the Kubernetes client, 503 where there is no way to a cluster.
+
+    """
+    level = logging.INFO if verbose else logging.WARNING
+    logging.basicConfig(level=level, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    uvloop.run(_serve(options))
+
+
+async def _serve(options: KnativeOptions) -> None:
+    loop, told = asyncio.get_running_loop(), asyncio.Event()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(number, told.set)
+    service = KnativeService(options, SystemRandom())
+    starting, ended = loop.create_task(service.start()), loop.create_task(told.wait())
+    try:
+        # Whoever waits for the Lease may be told to end as well.
+        await asyncio.wait({starting, ended}, return_when=asyncio.FIRST_COMPLETED)
+        if starting.done():
+            await starting
+            print(f"Gnomon scales Revisions of the class {options.scaled.class_name}. Ctrl-C stops it.", flush=True)
+            await ended
+    finally:
+        starting.cancel()
+        await asyncio.gather(starting, return_exceptions=True)
+        await service.stop()

@@ -52,7 +52,7 @@ class Played:
         self.starts_s = starts_s
         self.born: list[float] = [self.now_s]
         self.wanted = 1
-        self.busy = False
+        self.holds = self.busy = False
         self.panic_load = 0.0
         self.wakeable = True
         self.probes = 0
@@ -77,7 +77,7 @@ class Played:
 
     def seen(self) -> Seen:
         sks: SksFacts | None = None if self.sks is None else sks_facts(self.sks)
-        demand = Demand(self.wanted, self.busy, self.panic_load, "kpa", f"wants {self.wanted}")
+        demand = Demand(self.wanted, self.holds, self.busy, self.panic_load, "kpa", f"wants {self.wanted}")
         target = ScaleTarget("deployment-uid", self.replicas)
         return Seen(self.facts, sks, target, self.ready, self.rules, demand, self.proxied, self.wakeable, self.now_s)
 

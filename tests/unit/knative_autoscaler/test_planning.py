@@ -229,3 +229,14 @@ def test_what_does_not_change_keeps_its_time() -> None:
     for _ in range(10):
         played.step()
     assert pa_facts(played.pa).condition("Active").since_s == since_s
+
+
+def test_the_last_pod_does_not_go_under_a_request() -> None:
+    played = created(zero_grace_s=2.0)
+    played.wanted, played.holds = 0, True
+    played.until(lambda: played.condition("Active") == "False")
+    for _ in range(30):
+        played.step()
+    assert played.replicas == 1
+    played.holds = False
+    played.until(lambda: played.replicas == 0, limit_s=5.0)

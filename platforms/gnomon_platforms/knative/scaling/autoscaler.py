@@ -37,10 +37,11 @@ from gnomon_platforms.knative.scaling.resources import (
     SERVERLESS_SERVICES,
     SYSTEM_NAMESPACE,
 )
-from gnomon_platforms.knative.scaling.revision import Brain, ScaledRevision, Surroundings
+from gnomon_platforms.knative.scaling.revision import ScaledRevision
 from gnomon_platforms.knative.scaling.signals.scraper import Scraper
 from gnomon_platforms.knative.scaling.signals.stat import PodStat
 from gnomon_platforms.knative.scaling.steps import Steps
+from gnomon_platforms.knative.scaling.surroundings import Brain, Surroundings
 from gnomon_platforms.kubernetes.api import Api, Fence
 from gnomon_platforms.kubernetes.cache import Change
 from gnomon_platforms.kubernetes.informer import Informer
@@ -48,6 +49,8 @@ from gnomon_platforms.kubernetes.resources import DEPLOYMENTS, PODS
 from gnomon_platforms.kubernetes.watching import Source
 from gnomon_platforms.kubernetes.writes import Writer
 
+SILENT_S = 90.0
+"""A watch that is well is heard twice a minute."""
 CONFIGS = ("config-autoscaler", "config-deployment")
 
 
@@ -125,7 +128,7 @@ class KnativeAutoscaler:
             ready=lambda key: sum(pod.ready and not pod.ending for pod in self._pods_of(key)),
             live=lambda key: self._revisions.get(key.namespace, key.name),
             cluster=lambda: self._cluster,
-            wakeable=lambda: self._scraper is not None and self._scraper.seeing,
+            wakeable=lambda: self.seeing,
             brain=brain,
             steps=Steps(self._writer),
             session=session,
@@ -165,6 +168,25 @@ class KnativeAutoscaler:
         found = self._scaled.get(parse_key(function))
         if found is not None:
             found.apply(actions)
+
+    # What there is to tell of it
+
+    def revisions(self) -> Sequence[ScaledRevision]:
+        """Every Revision that it looks after."""
+        return tuple(self._scaled.values())
+
+    @property
+    def seeing(self) -> bool:
+        """Whether activators tell what waits at them."""
+        return self._scraper is not None and self._scraper.seeing
+
+    @property
+    def trouble(self) -> str:
+        """What keeps it from seeing the cluster; empty while nothing does."""
+        if self._around is None:
+            return ""
+        lost = [one for one in self._informers() if one.silent_s > SILENT_S]
+        return f"nothing was heard of the API server for {max(one.silent_s for one in lost):.0f} s" if lost else ""
 
     # What informers and pods tell
 

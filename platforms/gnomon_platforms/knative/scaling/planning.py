@@ -30,11 +30,12 @@ LEAST_ACTIVATORS = 2
 class Demand:
     """What a Revision's policy has come to, and why.
 
-    `busy` is whether a request came within the stable window, `panic_load` the load of the panic window in the unit of
-    `Rules.total`.
+    `holds` is whether a request waits or executes now, `busy` whether one came within the stable window, `panic_load` the load of
+    the panic window in the unit of `Rules.total`.
     """
 
     wanted: int
+    holds: bool = False
     busy: bool = False
     panic_load: float = 0.0
     policy: str = ""
@@ -175,7 +176,7 @@ def _from_active(seen: Seen, active_s: float) -> _Count:
     return _Count(1, again_s=left_s) if left_s > 0.0 else _Count(0, applied=False)
 
 
-def _last_pods(seen: Seen, inactive_s: float) -> _Count:
+def _last_pods(seen: Seen, inactive_s: float) -> _Count:  # noqa: PLR0911 - one for each thing that may keep them
     """Whether the last pods of an inactive Revision may go."""
     rules, sks = seen.rules, seen.sks
     assert sks is not None
@@ -186,6 +187,9 @@ def _last_pods(seen: Seen, inactive_s: float) -> _Count:
     always = rules.burst_capacity == -1.0
     if not always and not (seen.proxied and sks.mode == PROXY):
         return _Count(0, applied=False, probe=sks.mode == PROXY)
+    if seen.demand.holds:
+        # The policy is about to hear of it.
+        return _Count(0, applied=False, again_s=1.0)
     if inactive_s >= max(rules.grace_s, rules.retention_s):
         return _Count(0)
     if inactive_s < rules.retention_s:

@@ -13,78 +13,26 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Protocol
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
 
-from gnomon_core.clock import Clock
 from gnomon_core.errors import GnomonError
 from gnomon_core.fleet import Instance, InstanceState
-from gnomon_core.functions import FunctionKey
-from gnomon_core.scaling import Action, CreateBody, Decision, DestroyBody, FunctionLoad
-from gnomon_core.settings import Settings
+from gnomon_core.scaling import Action, CreateBody, DestroyBody, FunctionLoad
 from gnomon_platforms.knative.scaling.configuration import ClusterSettings
-from gnomon_platforms.knative.scaling.objects import Document, PaFacts, ScaleTarget, SksFacts, pa_facts
+from gnomon_platforms.knative.scaling.objects import Document, PaFacts, SksFacts, pa_facts
 from gnomon_platforms.knative.scaling.planning import PROXY, Demand, Plan, Seen, plan
 from gnomon_platforms.knative.scaling.probe import proxied
 from gnomon_platforms.knative.scaling.rules import Rules, rules
 from gnomon_platforms.knative.scaling.signals.load import RevisionLoad
 from gnomon_platforms.knative.scaling.signals.stat import PodStat
-from gnomon_platforms.knative.scaling.steps import Steps
-
-if TYPE_CHECKING:
-    import aiohttp
+from gnomon_platforms.knative.scaling.surroundings import Surroundings
 
 LOOK_AGAIN_S = 5.0
 PROBE_PERIOD_S = 0.25
 
 _LOG = logging.getLogger("gnomon.knative")
-
-
-class Recorded(Protocol):
-    """A decision that was taken, by which policy."""
-
-    @property
-    def policy(self) -> str: ...
-
-    @property
-    def decision(self) -> Decision: ...
-
-
-class Brain(Protocol):
-    """Who decides how many instances a Revision has: the autoscaler's loop with its policies."""
-
-    def check(self, settings: Settings) -> object:
-        """Raise a GnomonError for settings by which nothing can be scaled here."""
-        ...
-
-    def poke(self, function: str) -> None:
-        """A request waits and nothing lives."""
-        ...
-
-    def removed(self, function: str) -> None: ...
-
-    def decisions(self, function: str, limit: int) -> Sequence[Recorded]:
-        """The last decisions, the newest first."""
-        ...
-
-
-@dataclass(frozen=True, slots=True)
-class Surroundings:
-    """What a Revision lives among. The callables answer from what informers hold."""
-
-    pa: Callable[[FunctionKey], PaFacts | None]
-    sks: Callable[[FunctionKey], SksFacts | None]
-    target: Callable[[PaFacts], ScaleTarget | None]
-    ready: Callable[[FunctionKey], int]
-    live: Callable[[FunctionKey], Mapping[str, str] | None]
-    cluster: Callable[[], ClusterSettings]
-    wakeable: Callable[[], bool]
-    brain: Brain
-    steps: Steps
-    session: aiohttp.ClientSession
-    clock: Clock
-    wall_s: Callable[[], float]
 
 
 class ScaledRevision:
@@ -161,6 +109,11 @@ class ScaledRevision:
         """How many pods the policy wants."""
         return len(self._ids)
 
+    @property
+    def ready(self) -> int:
+        """How many of its pods are ready."""
+        return self._around.ready(self.key)
+
     def _new_id(self) -> str:
         self._numbers += 1
         return f"{self.key.name}-{self._numbers}"
@@ -215,8 +168,10 @@ class ScaledRevision:
         rules_ = self._rules_of(pa)
         last = next(iter(around.brain.decisions(self.name, 1)), None)
         wanted = max(self.wanted, self._floor if now_s < self._floor_until_s else 0)
+        counters = self._load.counters(now_s)
         demand = Demand(
             wanted,
+            holds=counters.queued + counters.executing > 0,
             busy=self._load.busy(now_s, rules_.window_s),
             panic_load=self._load.recent(now_s, rules_.panic_s, by_rps=rules_.by_rps),
             policy=last.policy if last is not None else "",

@@ -1,0 +1,64 @@
+"""What a Revision lives among: what informers hold, who decides, and who writes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol
+
+from gnomon_core.clock import Clock
+from gnomon_core.functions import FunctionKey
+from gnomon_core.scaling import Decision
+from gnomon_core.settings import Settings
+from gnomon_platforms.knative.scaling.configuration import ClusterSettings
+from gnomon_platforms.knative.scaling.objects import PaFacts, ScaleTarget, SksFacts
+from gnomon_platforms.knative.scaling.steps import Steps
+
+if TYPE_CHECKING:
+    import aiohttp
+
+
+class Recorded(Protocol):
+    """A decision that was taken, by which policy."""
+
+    @property
+    def policy(self) -> str: ...
+
+    @property
+    def decision(self) -> Decision: ...
+
+
+class Brain(Protocol):
+    """Who decides how many instances a Revision has: the autoscaler's loop with its policies."""
+
+    def check(self, settings: Settings) -> object:
+        """Raise a GnomonError for settings by which nothing can be scaled here."""
+        ...
+
+    def poke(self, function: str) -> None:
+        """A request waits and nothing lives."""
+        ...
+
+    def removed(self, function: str) -> None: ...
+
+    def decisions(self, function: str, limit: int) -> Sequence[Recorded]:
+        """The last decisions, the newest first."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Surroundings:
+    """What a Revision lives among. The callables answer from what informers hold."""
+
+    pa: Callable[[FunctionKey], PaFacts | None]
+    sks: Callable[[FunctionKey], SksFacts | None]
+    target: Callable[[PaFacts], ScaleTarget | None]
+    ready: Callable[[FunctionKey], int]
+    live: Callable[[FunctionKey], Mapping[str, str] | None]
+    cluster: Callable[[], ClusterSettings]
+    wakeable: Callable[[], bool]
+    brain: Brain
+    steps: Steps
+    session: aiohttp.ClientSession
+    clock: Clock
+    wall_s: Callable[[], float]
