@@ -1,7 +1,7 @@
 """Who owns a function: the replica whose hash with the function's name is the highest (rendezvous hashing).
 
 Each replica draws a number for each function, and the highest has it. When one goes, only its functions move, each to the one
-that drew second; when one comes, only those move that it draws highest for: of 1,000 functions and 3 replicas, about 250 to a fourth.
+that drew second; when one comes, only those move that it draws highest for: of 1,000 functions of 3 replicas 250 to a fourth.
 Reference: Thaler and Ravishankar, "Using name-based mappings to increase hit rates", IEEE/ACM Transactions on Networking 6(1),
 1998, section III.
 """
