@@ -87,6 +87,10 @@ class Written:
         """Return when a leader of this epoch has written."""
         await self._informer.until(lambda: self.epoch >= epoch, PATIENCE_S)
 
+    async def counted(self, count: int) -> None:
+        """Return when so many writes have been seen."""
+        await self._informer.until(lambda: self._count >= count, PATIENCE_S)
+
 
 async def chain(kubeconfig: Path, namespace: str, rounds: int, seed: int, *, guarded: bool = True) -> Tally:
     """So many rounds on one Lease and one object, in a namespace of their own."""
@@ -115,12 +119,19 @@ async def chain(kubeconfig: Path, namespace: str, rounds: int, seed: int, *, gua
                 leading = successor
                 tally.rounds += 1
             await written.until(rounds + 1)
-            await informer.resync()
+            await asyncio.to_thread(_end, processes)
+            last = await asyncio.to_thread(api.call, "GET", CONFIG_MAPS.path(namespace, "written"))
+            # The watch is followed to the end: a new list would step over what came before it.
+            await written.counted(_kept(last)[1])
         finally:
-            for process in processes:
-                process.kill()
-                await asyncio.to_thread(process.join)
+            await asyncio.to_thread(_end, processes)
     return tally
+
+
+def _end(processes: list[Any]) -> None:
+    for process in processes:
+        process.kill()
+        process.join()
 
 
 async def _round(leading: Any, written: Written, epoch: int, chance: random.Random, tally: Tally) -> None:

@@ -213,7 +213,7 @@ def _read_cores(data: bytes) -> int:
         cores = frame.head_json().get("cores") if frame.kind is Kind.RESIZE else None
     except (WireError, ValueError) as error:
         raise bad_request("bad_frame", f"The body is no frame: {error}.", "Send one RESIZE frame.") from error
-    if not isinstance(cores, int) or not 1 <= cores <= MAX_CORES:
+    if type(cores) is not int or not 1 <= cores <= MAX_CORES:
         raise bad_request("bad_cores", "The body asks for no number of cores.", f"Send a RESIZE frame with 1 to {MAX_CORES}.")
     return cores
 

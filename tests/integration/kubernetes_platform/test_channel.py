@@ -11,11 +11,14 @@ import aiohttp
 import pytest
 
 from gnomon_core.wire import Frame
-from gnomon_platforms.kubernetes.channel import HttpChannel
+from gnomon_platforms.kubernetes.channel import CANARY_S, HttpChannel
 from gnomon_platforms.testing import answers, request_frame, send
 from tests.integration.kubernetes_platform.instance_server import InstanceServer
 
-HANDLER = "def handle(event, context):\n    return event.body\n"
+HANDLER = """
+def handle(event, context):
+    return str(context.cores) if event.path == "/cores" else event.body
+"""
 
 
 @pytest.fixture
@@ -115,3 +118,40 @@ async def test_one_that_is_closed_says_nothing(session: aiohttp.ClientSession, a
     assert await send(opened, request_frame(b"a")) is None
     assert opened.unread
     assert lost == []
+
+
+async def test_a_pod_is_told_how_many_threads_to_use(session: aiohttp.ClientSession, address: str) -> None:
+    opened = channel(session, address, Lost())
+    for cores in (2, 3, 1):
+        await opened.resize(cores)
+        assert answers(await send(opened, request_frame(b"", meta=b"POST\n/cores\n\n"))) == [(200, str(cores).encode())]
+
+
+async def test_one_that_cannot_be_told_goes_on_as_it_is(
+    session: aiohttp.ClientSession, address: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    lost = Lost()
+    await channel(session, address, lost, "another functions").resize(2)
+    await channel(session, "http://127.0.0.1:1", lost).resize(2)
+    assert lost == []
+    assert "it answered 401" in caplog.text
+    assert caplog.text.count("was not told to use 2 cores") == 2
+    opened = channel(session, address, lost)
+    assert answers(await send(opened, request_frame(b"", meta=b"POST\n/cores\n\n"))) == [(200, b"1")]
+
+
+async def test_what_the_cluster_says_of_a_pod_is_believed_for_a_while(session: aiohttp.ClientSession) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        address = f"http://127.0.0.1:{listener.getsockname()[1]}"
+    said = [True]
+    opened = HttpChannel(session, address, "t0ken", 30.0, Lost().append, well=lambda: said[0])
+    assert await opened.probe(1.0)
+    said[0] = False
+    assert not await opened.probe(1.0)
+    said[0] = True
+    # Nothing was heard of it for too long: it is asked itself, and nobody is there.
+    opened._heard_s -= CANARY_S
+    assert not await opened.probe(1.0)
+    opened.close()
+    opened._heard_s += CANARY_S
+    assert not await opened.probe(1.0)

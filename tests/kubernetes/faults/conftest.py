@@ -12,9 +12,13 @@ from benchmarks.kubernetes.planes import Plane, booted
 from deploy.test_cluster import build
 from deploy.test_cluster.clusters import Cluster, reached, until
 from tests.kubernetes.openfaas.kubelet import Kubelet
+from tests.unit.runtime.conftest import forget_handlers
 
 NAMESPACE = "openfaas-fn"
-HANDLER = "def handle(event, context):\n    return event.body\n"
+HANDLER = """
+def handle(event, context):
+    return str(context.cores) if event.path == "/cores" else event.body
+"""
 
 
 @dataclass
@@ -28,6 +32,7 @@ class Breakable:
 
 @pytest.fixture
 def handler(tmp_path: Path) -> Path:
+    forget_handlers()
     folder = tmp_path / "function"
     folder.mkdir()
     (folder / "handler.py").write_text(HANDLER)
