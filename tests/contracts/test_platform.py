@@ -218,6 +218,42 @@ class TestLambdaPlatform(PlatformContract):
             await platform.create(instance_of(deployment()))
         assert (refused.value.code, len(made)) == ("no_capacity", 8)
 
+    async def test_slots_of_two_memory_sizes_serve_side_by_side_each_by_its_version(self, started: Started, aws: Account) -> None:
+        platform, told = started
+        spec, reports = deployment(process="printenv AWS_LAMBDA_FUNCTION_MEMORY_SIZE"), []
+        own = await platform.create(instance_of(spec))
+        other = await platform.create(InstanceRequest(spec, 1, 2, None, {}, memory_mb=3008))
+        assert (own.memory_mb, own.size, own.memory_bytes) == (None, 1, 1769 * 2**20)
+        assert (other.memory_mb, other.size, other.memory_bytes) == (3008, 3008, 3008 * 2**20)
+        for instance in (own, other, own):
+            [(status, text)] = answers(await send(await told.channel(instance.id), request_frame(b"")))
+            assert status == 200
+            reports.append(int(text))
+        assert reports == [1769, 3008, 1769]
+        assert aws.functions() == ["gnomon-echo-openfaas-fn-zip"], "one function, a version of each size"
+        await platform.destroy(own.id)
+        await told.reason(own.id)
+        assert answers(await send(await told.channel(other.id), request_frame(b""))) == [(200, b"3008\n")]
+
+    async def test_a_memory_size_that_lambda_has_not_is_refused_and_the_own_one_is_no_other(self, started: Started) -> None:
+        platform, _ = started
+        for memory_mb in (64, 20_000):
+            with pytest.raises(GnomonError) as refused:
+                await platform.create(InstanceRequest(deployment(), 1, 1, None, {}, memory_mb=memory_mb))
+            assert refused.value.code == "no_capacity"
+        instance = await platform.create(InstanceRequest(deployment(), 1, 1, None, {}, memory_mb=1769))
+        assert instance.memory_mb is None
+
+    async def test_what_is_free_is_counted_in_slots(self, started: Started) -> None:
+        """A slot of 512 MB takes the place of one of 10,240 MB: what is bounded is how many there are."""
+        platform, _ = started
+        small = deployment(annotations={"gnomon/memory-mb": "512"})
+        for taken in range(8):
+            [node] = platform.nodes()
+            assert node.free_memory_bytes == (8 - taken) * 10_240 * 2**20
+            await platform.create(instance_of(small))
+        assert (platform.nodes()[0].free_cores, platform.nodes()[0].free_memory_bytes) == (0, 0)
+
 
 async def allowed_cpus(channel: BatchChannel) -> int:
     [(status, text)] = answers(await send(channel, request_frame(b"")))
