@@ -42,10 +42,17 @@ PARTS = {
     "gateway": (
         ["gnomon_gateway", "gnomon_platforms", "gnomon_autoscaler", "gnomon_cli"],
         # AWS Lambda needs boto3 and Kubernetes its client, and they say so.
-        ["gnomon_platforms.aws_lambda", "gnomon_platforms.kubernetes", "gnomon_platforms.openfaas", "gnomon_cli.lambda_profile"],
+        [
+            "gnomon_platforms.aws_lambda",
+            "gnomon_platforms.kubernetes",
+            "gnomon_platforms.knative",
+            "gnomon_platforms.openfaas",
+            "gnomon_cli.lambda_profile",
+        ],
     ),
     "lambda": (["gnomon_platforms.aws_lambda"], []),
-    "kubernetes": (["gnomon_platforms.kubernetes", "gnomon_platforms.openfaas"], []),
+    "kubernetes": (["gnomon_platforms.kubernetes", "gnomon_platforms.openfaas", "gnomon_platforms.knative"], []),
+    "node": (["gnomon_coordinator"], []),
     # Those left out need the planner's.
     "replay": (["gnomon_simulator"], ["gnomon_simulator.buffer", "gnomon_simulator.held", "gnomon_simulator.markov"]),
     "planner": (["gnomon_planner", "gnomon_autoscaler"], []),
