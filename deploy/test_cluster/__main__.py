@@ -1,4 +1,4 @@
-"""The commands: up, down, run, build, load, status.
+"""The commands: up, down, run, build, image, load, status.
 
 `run` ends with the command's status. Where no cluster can be had it says why and ends with 0, because then there is nothing to
 test here; `up` and `build` end with 3 instead.
@@ -14,7 +14,7 @@ import sys
 from pathlib import Path
 
 import deploy.test_cluster
-from deploy.test_cluster import build, cluster, needs, teardown
+from deploy.test_cluster import build, cluster, needs, recipes, teardown
 from deploy.test_cluster.phases import CannotBeHad, Phases, Trouble
 from deploy.test_cluster.settings import folders
 
@@ -34,6 +34,9 @@ def main() -> int:
     commands.add_parser("build", help="compile only; needs no root")
     commands.add_parser("status", help="say whether one runs, or what the machine lacks for one")
     commands.add_parser("load", help="make images known to the running cluster").add_argument("archives", nargs="+", type=Path)
+    images = commands.add_parser("image", help="build our images from their Dockerfiles; needs root, and PyPI for the first time")
+    images.add_argument("names", nargs="+", choices=sorted(recipes.RECIPES))
+    images.add_argument("--load", action="store_true", help="make them known to the running cluster")
     commands.add_parser("run", help="run a command with GNOMON_TEST_KUBECONFIG set").add_argument(
         "words", nargs=argparse.REMAINDER
     )
@@ -53,17 +56,14 @@ def main() -> int:
 def carry_out(asked: argparse.Namespace) -> int:
     """What was asked for."""
     match asked.command:
-        case "up":
-            return up()
-        case "down":
-            return down()
-        case "build":
-            return compile_only()
         case "load":
             return load(asked.archives)
+        case "image":
+            return make_images(asked.names, known=asked.load)
         case "run":
             return run(asked.words)
-    return status()
+    plain = {"up": up, "down": down, "build": compile_only, "status": status}
+    return plain[asked.command]()
 
 
 def up() -> int:
@@ -92,6 +92,13 @@ def compile_only() -> int:
     print(build.kwok(folders(), phases).folder)
     print(build.helm(folders(), phases).folder)
     return 0
+
+
+def make_images(names: list[str], *, known: bool) -> int:
+    """Our images, built if need be; where `known`, to the cluster that runs."""
+    made = recipes.archives(folders(), Phases(), names)
+    print("\n".join(map(str, made)))
+    return load(made) if known else 0
 
 
 def load(archives: list[Path]) -> int:

@@ -7,7 +7,7 @@ import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from deploy.test_cluster import control_groups
@@ -32,6 +32,8 @@ COMMANDS = {
     "openssl": "openssl",
     "setpriv": "util-linux",
 }
+# The same for building our images.
+BUILDING = {"buildah": "buildah", "debootstrap": "debootstrap"}
 
 
 def network_plugins() -> Path:
@@ -42,7 +44,7 @@ def network_plugins() -> Path:
 
 def packages() -> list[str]:
     """Debian's packages that a node needs and that are not there."""
-    wanted = {package for command, package in COMMANDS.items() if not shutil.which(command)}
+    wanted = _missing(COMMANDS)
     if not all((network_plugins() / name).exists() for name in PLUGINS):
         wanted.add("containernetworking-plugins")
     return sorted(wanted)
@@ -72,9 +74,20 @@ def effective_capabilities() -> int:
     return int(found[1], 16) if found else 0
 
 
-def install_packages(phases: Phases) -> None:
+def check_builder(phases: Phases) -> None:
+    """Refuse where no image can be built; install what is missing for it."""
+    if not sys.platform.startswith("linux") or os.geteuid():
+        raise CannotBeHad("images are built by root, on Linux")
+    install_packages(phases, lambda: sorted(_missing(BUILDING)))
+
+
+def _missing(commands: Mapping[str, str]) -> set[str]:
+    return {package for command, package in commands.items() if not shutil.which(command)}
+
+
+def install_packages(phases: Phases, lacking: Callable[[], list[str]] = packages) -> None:
     """What is missing, by apt, after saying so."""
-    wanted = packages()
+    wanted = lacking()
     if not wanted:
         return
     if not shutil.which("apt-get"):
@@ -88,8 +101,8 @@ def install_packages(phases: Phases) -> None:
         if done.returncode:
             _apt(["apt-get", "update", "--quiet"], quiet)
             done = _apt(install, quiet)
-    if done.returncode or packages():
-        raise CannotBeHad(f"apt-get could not install {', '.join(packages() or wanted)}: {done.stderr.strip()[-300:]}")
+    if done.returncode or lacking():
+        raise CannotBeHad(f"apt-get could not install {', '.join(lacking() or wanted)}: {done.stderr.strip()[-300:]}")
 
 
 def _apt(command: list[str], environment: Mapping[str, str]) -> subprocess.CompletedProcess[str]:

@@ -1,0 +1,178 @@
+"""Our images from their own Dockerfiles, where there is neither a container daemon nor a registry: Debian's buildah builds them.
+
+    python -m deploy.test_cluster image gnomon-gateway …     prints the archives; --load makes them known to the running cluster
+
+`FROM` names a base that is made here, of Debian's packages (deploy/images/debian). What is built is kept under the digest of what
+decides it: the base's recipe, and every file of the context, our wheel among them. Wheels come from PyPI, by hash.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import shutil
+import stat
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from deploy.test_cluster import needs
+from deploy.test_cluster.phases import CannotBeHad, Phases, Trouble
+from deploy.test_cluster.settings import HERE, Folders, image
+
+ROOT = HERE.parents[1]
+DEBIAN = ROOT / "deploy" / "images" / "debian"
+SUITE, MIRROR = "trixie", "http://deb.debian.org/debian"
+PACKAGES = ("ca-certificates", "python3", "python3-venv")
+CERTIFICATES = Path("/etc/ssl/certs")
+UNNEEDED = (
+    "var/cache/apt",
+    "var/lib/apt/lists",
+    "var/log",
+    "usr/share/doc",
+    "usr/share/man",
+    "usr/share/info",
+    "usr/share/locale",
+)
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """A folder with a Dockerfile; for a function, the template's, in which `handler` takes the place of the template's own."""
+
+    context: Path
+    handler: Path | None = None
+
+
+RECIPES = {
+    "gnomon-gateway": Recipe(ROOT / "deploy" / "images" / "gateway"),
+    "gnomon-coordinator": Recipe(ROOT / "deploy" / "images" / "coordinator"),
+    "gnomon-body": Recipe(ROOT / "templates" / "gnomon-body", ROOT / "functions" / "body"),
+    "gnomon-shadow": Recipe(ROOT / "templates" / "gnomon-shadow", ROOT / "functions" / "shadow"),
+}
+
+
+@dataclass(frozen=True)
+class Builder:
+    """buildah with storage of its own below `folder`. Commands run in a chroot, as root, with the machine's network."""
+
+    folder: Path
+
+    def __call__(self, *arguments: str | Path) -> str:
+        """Run it; its output, or Trouble with what it said last."""
+        storage = ["--root", self.folder / "storage", "--runroot", self.folder / "run", "--storage-driver", "overlay"]
+        command = ["buildah", *map(str, [*storage, *arguments])]
+        done = subprocess.run(command, capture_output=True, text=True, check=False, stdin=subprocess.DEVNULL)
+        if done.returncode:
+            raise Trouble(f"buildah {arguments[0]} failed: {(done.stderr or done.stdout).strip()[-2000:]}")
+        return done.stdout
+
+    def has(self, reference: str) -> bool:
+        """Whether an image is there."""
+        with contextlib.suppress(Trouble):
+            return bool(self("inspect", "--type", "image", "--format", "{{.FromImageID}}", reference))
+        return False
+
+    def build(self, context: Path, reference: str, *arguments: str) -> None:
+        """An image from a folder's Dockerfile. Its layers are kept, so that only what has changed is made again."""
+        everything = ["--isolation", "chroot", "--layers", "--timestamp", "0", "--tag", reference, *arguments]
+        if CERTIFICATES.is_dir():
+            # While it is built only: a company's proxy is known to the machine, and to no image.
+            everything += ["--volume", f"{CERTIFICATES}:{CERTIFICATES}:ro"]
+        self("build", *everything, context)
+
+    def archive(self, reference: str, name: str, target: Path) -> Path:
+        """The image as an archive under another name, whole or not at all."""
+        partial = target.with_suffix(".part")
+        partial.unlink(missing_ok=True)
+        self("push", reference, f"docker-archive:{partial}:{name}")
+        return partial.replace(target)
+
+
+def archives(folders: Folders, phases: Phases, names: list[str]) -> list[Path]:
+    """The archives of our images, built if need be."""
+    needs.check_builder(phases)
+    place = folders.cache / "images"
+    with phases.alone(place / "building", "builds images"):
+        with phases.phase("our wheel"):
+            _pack()
+        builder = Builder(place)
+        base = _base(builder, phases)
+        return [_build(builder, phases, name, base) for name in names]
+
+
+def digest(folder: Path) -> str:
+    """Of every file below a folder, through links: name, mode and content."""
+    parts = hashlib.sha256()
+    for path in sorted(folder.rglob("*")):
+        if path.is_file() and "__pycache__" not in path.parts:
+            with path.open("rb") as content:
+                inside = hashlib.file_digest(content, "sha256").hexdigest()
+            parts.update(f"{path.relative_to(folder)} {stat.S_IMODE(path.stat().st_mode):o} {inside}\n".encode())
+    return parts.hexdigest()[:12]
+
+
+@contextlib.contextmanager
+def assembled(recipe: Recipe) -> Iterator[Path]:
+    """The context as faas-cli would make it: no links, and the handler in place."""
+    with tempfile.TemporaryDirectory(prefix="gnomon-image-") as folder:
+        context = Path(folder, "context")
+        unwanted = shutil.ignore_patterns("__pycache__")
+        shutil.copytree(recipe.context, context, symlinks=False, ignore=unwanted)
+        if recipe.handler is not None:
+            shutil.copytree(recipe.handler, context / "function", dirs_exist_ok=True, ignore=unwanted)
+            for test in (context / "function").glob("*_test.py"):
+                # The template's own test is of the template's handler.
+                if not (recipe.handler / test.name).exists():
+                    test.unlink()
+        yield context
+
+
+def _pack() -> None:
+    """`make templates`."""
+    done = subprocess.run(
+        [sys.executable, ROOT / "deploy" / "pack_templates.py"], capture_output=True, text=True, check=False, cwd=ROOT
+    )
+    if done.returncode:
+        raise Trouble(f"make templates failed: {done.stderr.strip()[-1000:]}")
+
+
+def _base(builder: Builder, phases: Phases) -> str:
+    """The base's name; made of Debian's packages, once."""
+    key = hashlib.sha256("\0".join([SUITE, *PACKAGES, *UNNEEDED, digest(DEBIAN)]).encode()).hexdigest()[:12]
+    reference = f"localhost/gnomon-python:{key}"
+    if builder.has(reference):
+        return reference
+    with phases.phase("base image"), tempfile.TemporaryDirectory(prefix="base-", dir=builder.folder) as folder:
+        root = Path(folder, "root")
+        made = ["debootstrap", "--variant=minbase", f"--include={','.join(PACKAGES)}", SUITE, str(root), MIRROR]
+        done = subprocess.run(made, capture_output=True, text=True, check=False)
+        if done.returncode:
+            raise CannotBeHad(f"debootstrap could not make a base of Debian's packages: {done.stdout.strip()[-300:]}")
+        for name in UNNEEDED:
+            for path in (root / name).glob("*"):
+                shutil.rmtree(path) if path.is_dir() and not path.is_symlink() else path.unlink()
+        context = shutil.copytree(DEBIAN, Path(folder, "context"))
+        subprocess.run(["tar", "--directory", root, "--sort=name", "-cf", context / "root.tar", "."], check=True)
+        builder.build(context, reference)
+    return reference
+
+
+def _build(builder: Builder, phases: Phases, name: str, base: str) -> Path:
+    """One image's archive."""
+    with assembled(RECIPES[name]) as context:
+        key = f"{base.rpartition(':')[2]}-{digest(context)}"
+        archive = builder.folder / f"{name}-{key}.tar"
+        if archive.exists():
+            return archive
+        with phases.phase(name):
+            reference = f"localhost/{name}:{key}"
+            builder.build(context, reference, "--build-arg", f"PYTHON_IMAGE={base}")
+            builder.archive(reference, image(name), archive)
+    for old in builder.folder.glob(f"{name}-*.tar"):
+        if old != archive:
+            old.unlink()
+    return archive

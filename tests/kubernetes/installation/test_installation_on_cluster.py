@@ -1,0 +1,133 @@
+"""The whole of it on a cluster with a node: our image, `kubectl apply -k`, and a gateway that answers and that doctor finds well.
+
+The image is built from its own Dockerfile where the cluster is ours; another one gets it from where GNOMON_GATEWAY_IMAGE says.
+Nothing is installed where a namespace `openfaas` is there already.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import secrets
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+from kubernetes import client
+from kubernetes.stream import stream
+
+from deploy.test_cluster import build, recipes
+from deploy.test_cluster import cluster as clusters
+from deploy.test_cluster.client import Kubectl
+from deploy.test_cluster.clusters import Cluster, until
+from deploy.test_cluster.phases import CannotBeHad, Phases
+from deploy.test_cluster.settings import folders, image
+from gnomon_cli.main import gnomon
+from tests.kubernetes.installation.conftest import DEPLOY
+
+SYSTEM, FUNCTIONS = "openfaas", "openfaas-fn"
+START_LIMIT_S = 240.0
+GATEWAY = "app.kubernetes.io/component=gateway"
+
+
+@pytest.fixture(scope="module")
+def gateway_image(cluster: Cluster) -> str:
+    named = os.environ.get("GNOMON_GATEWAY_IMAGE")
+    if named:
+        return named
+    running = clusters.runs(folders())
+    if running is None or running.folders.kubeconfig.resolve() != cluster.kubeconfig.resolve():
+        pytest.skip("this cluster has no image of ours: GNOMON_GATEWAY_IMAGE")
+    try:
+        [archive] = recipes.archives(folders(), Phases(silent=True), ["gnomon-gateway"])
+    except CannotBeHad as reason:
+        pytest.skip(str(reason))
+    running.node.import_image(archive)
+    return image("gnomon-gateway")
+
+
+@pytest.fixture(scope="module")
+def gateway(
+    cluster: Cluster, compiled: build.Programs, gateway_image: str, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Cluster]:
+    """An installation; gone afterwards."""
+    if {SYSTEM, FUNCTIONS} & {one.metadata.name for one in cluster.core.list_namespace().items}:
+        pytest.skip("something is installed on this cluster already")
+    kubectl = Kubectl(compiled.folder / "kubectl", cluster.kubeconfig)
+    overlay = overlaid(tmp_path_factory.mktemp("overlay"), gateway_image)
+    try:
+        kubectl("apply", "-k", str(overlay))
+        login = {"basic-auth-user": "admin", "basic-auth-password": secrets.token_hex(24)}
+        cluster.core.create_namespaced_secret(SYSTEM, {"metadata": {"name": "basic-auth"}, "stringData": login})
+        until(lambda: ready(cluster) == 2, "two gateways", START_LIMIT_S)
+        yield cluster
+    finally:
+        kubectl("delete", "-k", str(overlay), "--ignore-not-found", "--timeout=180s", limit_s=200)
+
+
+def overlaid(folder: Path, reference: str) -> Path:
+    """A kustomization of a user's: ours, with the image where they have put it."""
+    name, _, tag = reference.rpartition(":")
+    base = os.path.relpath(DEPLOY / "openfaas", folder.resolve())
+    document = {"resources": [base], "images": [{"name": "gnomon-gateway", "newName": name, "newTag": tag}]}
+    (folder / "kustomization.yaml").write_text(json.dumps(document))
+    return folder
+
+
+def ready(cluster: Cluster) -> int:
+    return cluster.apps.read_namespaced_deployment("gateway", SYSTEM).status.ready_replicas or 0
+
+
+def pods(cluster: Cluster) -> list[Any]:
+    return list(cluster.core.list_namespaced_pod(SYSTEM, label_selector=GATEWAY).items)
+
+
+def in_pod(cluster: Cluster, *command: str) -> str:
+    """What a command in a gateway's container says."""
+    given = {"command": list(command), "stderr": True, "stdout": True, "stdin": False, "tty": False}
+    return str(stream(cluster.core.connect_get_namespaced_pod_exec, pods(cluster)[0].metadata.name, SYSTEM, **given))
+
+
+def asked(cluster: Cluster, path: str) -> tuple[int, bytes]:
+    """A request to the gateway's Service, from inside of a pod of its own."""
+    code = (
+        "import urllib.request, urllib.error\n"
+        "try:\n"
+        f"    answer = urllib.request.urlopen('http://gateway.openfaas:8080{path}', timeout=20)\n"
+        "    print(answer.status, answer.read().decode())\n"
+        "except urllib.error.HTTPError as error:\n"
+        "    print(error.code, error.read().decode())\n"
+    )
+    status, _, body = in_pod(cluster, "python3", "-c", code).partition(" ")
+    return int(status), body.encode()
+
+
+def test_two_gateways_serve_and_one_of_them_leads(gateway: Cluster) -> None:
+    assert asked(gateway, "/healthz")[0] == 200
+    # Whoever has no login is refused.
+    assert asked(gateway, "/system/functions")[0] == 401
+    leases: Any = client.CoordinationV1Api(gateway.api).list_namespaced_lease(SYSTEM)
+    [lease] = leases.items
+    assert lease.spec.holder_identity.rpartition("_")[0] in {pod.metadata.name for pod in pods(gateway)}
+
+
+def test_the_image_writes_nowhere_but_where_it_may_and_installs_nothing(gateway: Cluster) -> None:
+    assert in_pod(gateway, "id", "-u").strip() == "10001"
+    assert "Read-only file system" in in_pod(gateway, "python3", "-c", "open('/opt/gnomon/x', 'w')")
+    assert in_pod(gateway, "python3", "-c", "open('/tmp/x', 'w'); print('written')").strip() == "written"
+    for module in ("pip", "ensurepip"):
+        assert f"No module named {module}" in in_pod(gateway, "python3", "-m", module)
+    tools = "import shutil; print([name for name in ('pip', 'uv', 'gcc', 'cc', 'make', 'apt-get') if shutil.which(name)])"
+    assert in_pod(gateway, "python3", "-c", tools).strip() in ("[]", "['apt-get']")
+
+
+def test_doctor_finds_it_well(gateway: Cluster) -> None:
+    words = ["doctor", "--json", "--platform", "openfaas", "--kubeconfig", str(gateway.kubeconfig)]
+    result = CliRunner().invoke(gnomon, [*words, "--service-account", "openfaas:gateway"])
+    found = json.loads(result.output)
+    assert [one for one in found if one["level"] == "fail"] == []
+    assert result.exit_code == 0
+    levels = {one["check"]: one["level"] for one in found}
+    assert levels["gateway"] == levels["permissions"] == levels["in-place resize"] == levels["login"] == "ok"
