@@ -20,9 +20,9 @@ KINDS = ("serving/300-resources/podautoscaler.yaml", "serving/300-resources/revi
 OCTETS = pytest.StashKey[list[int]]()
 
 
-@pytest.fixture(scope="session")
-def knative_kinds(control_plane: Cluster, compiled: build.Programs) -> Cluster:
-    extensions: Any = client.ApiextensionsV1Api(control_plane.api)
+def install_kinds(cluster: Cluster, compiled: build.Programs) -> None:
+    """Let the API server know the kinds that an autoscaler class sees and writes."""
+    extensions: Any = client.ApiextensionsV1Api(cluster.api)
     manifests = [
         one for one in documents(*(compiled.manifests / one for one in KINDS)) if one["kind"] == "CustomResourceDefinition"
     ]
@@ -39,6 +39,11 @@ def knative_kinds(control_plane: Cluster, compiled: build.Programs) -> Cluster:
         return all(any(one.type == "Established" and one.status == "True" for one in found[name]) for name in served)
 
     until(established, "Knative's kinds")
+
+
+@pytest.fixture(scope="session")
+def knative_kinds(control_plane: Cluster, compiled: build.Programs) -> Cluster:
+    install_kinds(control_plane, compiled)
     return control_plane
 
 
