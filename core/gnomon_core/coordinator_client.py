@@ -28,7 +28,7 @@ from gnomon_core.packet_link import PacketLink
 
 PING_S = 1.0
 FROZEN_S = 5.0
-COMMAND = [sys.executable, "-I", "-m", "gnomon_coordinator"]
+OPTIONS = ("-I", "-m", "gnomon_coordinator")
 
 _LOG = logging.getLogger(__name__)
 
@@ -36,7 +36,8 @@ _LOG = logging.getLogger(__name__)
 class CoordinatorClient:
     """`send_supervisor` reaches the supervisor, which starts coordinators in this environment; `on_event` gets what they say.
 
-    Their numbers begin after `epoch`: that of the last one whom any of the node's instances has met.
+    Their numbers begin after `epoch`: that of the last one whom any of the node's instances has met. `python` is the
+    supervisor's, where that is in another container.
     """
 
     def __init__(
@@ -45,6 +46,7 @@ class CoordinatorClient:
         on_event: Callable[[Mapping[str, Any]], None],
         environment: Mapping[str, str],
         epoch: int = 0,
+        python: str = sys.executable,
     ) -> None:
         self._send_supervisor = send_supervisor
         self._on_event = on_event
@@ -56,7 +58,7 @@ class CoordinatorClient:
         self._unanswered_since_s: float | None = None
         self._timer = self._loop.call_later(PING_S, self._watch)
         self._link = PacketLink(ours, self._heard, self.close)
-        wish = {"do": "coordinator", "command": COMMAND, "environment": dict(environment), "after": epoch}
+        wish = {"do": "coordinator", "command": [python, *OPTIONS], "environment": dict(environment), "after": epoch}
         send_supervisor(wish, [theirs.detach()])
 
     def send(self, message: Mapping[str, Any], descriptors: Sequence[int] = ()) -> None:

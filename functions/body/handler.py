@@ -1,7 +1,8 @@
 """The Body: serves a whole model of the repository, in an image.
 
 `GNOMON_MODEL` names it, `resnet50` or `resnet50@1`; `GNOMON_MODELS` is the repository's folder, a volume at /models unless said
-otherwise. `GNOMON_WEIGHTS=private` gives the instance its own copy of the weights. On one machine the local platform serves a
+otherwise. `GNOMON_WEIGHTS=private` gives the instance its own copy of the weights. With the volume of the node's coordinator at
+/run/gnomon it can have Shadows; without one it says so and works alone. On one machine the local platform serves a
 function with the annotation `gnomon/model` directly, from a zygote that has torch imported, and this file is not run.
 """
 
@@ -28,6 +29,7 @@ def gnomon_application(launch: Launch) -> Application:
     options = {
         "program": str(entry.program),
         "weights": str(entry.weights),
+        **({} if entry.layers is None else {"layers": str(entry.layers)}),
         "sha256": dict(entry.sha256),
         "weight_mode": launch.environment.get("GNOMON_WEIGHTS") or "shared",
     }

@@ -16,7 +16,7 @@ import contextlib
 import json
 import logging
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -49,12 +49,13 @@ class Volume:
 
 
 class Volumes:
-    """All of them, on an event loop. `came` gets whoever comes through one of their doors."""
+    """All of them, on an event loop. `came` gets whoever comes through one of their doors, `went` each pod that has none more."""
 
-    def __init__(self, pods: Path, state: Path, came: Came) -> None:
+    def __init__(self, pods: Path, state: Path, came: Came, went: Callable[[Pod], None]) -> None:
         self._pods = pods
         self._state = state
         self._came = came
+        self._went = went
         self._volumes: dict[str, Volume] = {}
         self._doors: dict[str, Door] = {}
         state.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -109,6 +110,8 @@ class Volumes:
         if known is not None and known.where != where:
             raise RefusedError("INVALID_ARGUMENT", f"volume {known.id} is published elsewhere")
         self._shut(wanted.volume_id)
+        if known is not None:
+            self._went(known.pod)
         try:
             with folders.opened(self._pods, where[:-1]) as parent:
                 folders.removed(parent, where[-1])

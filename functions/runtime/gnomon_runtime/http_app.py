@@ -8,7 +8,8 @@
     /_/health, /_/ready  200, or 503 from the moment the process has been told to end
 
 Every way in feeds one executor: a single thread, because the application is used by one thread at a time and because torch keeps
-a pool of threads for each thread that calls it. A batch whose time is over when its turn comes is not run.
+a pool of threads for each thread that calls it. A batch whose time is over when its turn comes is not run. Between batches a Body
+listens to the coordinator of its node, where its pod has that one's volume (`coordinated`).
 
     gunicorn --config python:gnomon_runtime.gunicorn_config 'gnomon_runtime.http_app:create_app()'
 """
@@ -32,6 +33,8 @@ from gnomon_core.launch import Launch
 from gnomon_core.wire import Frame, Kind, Member, WireError, decode, encode
 from gnomon_runtime.application import Application, ForBodies
 from gnomon_runtime.applications import load
+from gnomon_runtime.coordinated import Coordinated, say, socket_from
+from gnomon_runtime.turns import Turns
 
 METHODS = ["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"]
 FRAME_TYPE = "application/octet-stream"
@@ -49,9 +52,21 @@ class Service:
     def __init__(self, application: Application, clock: Callable[[], float] = time.monotonic) -> None:
         self._application = application
         self._clock = clock
-        self._executor = ThreadPoolExecutor(1, "application")
+        self._executor: ThreadPoolExecutor | Turns = ThreadPoolExecutor(1, "application")
         self._epoch = 0
         self.draining = False
+
+    def coordinate(self, environment: Mapping[str, str]) -> None:
+        """Take orders from the coordinator of this node, where the application is a Body. To be called before the first batch."""
+        collaborate = getattr(self._application, "collaborate", None)
+        if collaborate is None:
+            return
+        path = socket_from(environment)
+        if path is None:
+            say("No volume of the node's coordinator is mounted: this Body works without Shadows.")
+            return
+        self._executor = Turns("application")
+        Coordinated(path, self._executor, collaborate)
 
     def run(self, batch: Frame, *, of_queue: bool = True) -> Frame | Iterator[Frame]:
         """Answer a batch when its turn comes. Those that are of no gateway's queue have no epoch."""
@@ -96,6 +111,7 @@ class Service:
 def create_app(environment: Mapping[str, str] = os.environ) -> Flask:
     """The Flask application for what the environment describes."""
     service = Service(load(launch_from(environment)))
+    service.coordinate(environment)
     token = _token(environment)
     app = Flask(__name__, static_folder=None)
     app.url_map.merge_slashes = False

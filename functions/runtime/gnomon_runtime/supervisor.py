@@ -13,7 +13,8 @@ inherits (`python -m gnomon_runtime.supervisor FD`), in JSON messages (gnomon_co
           {"do": "promoted", "id"}                           a Shadow that has become a Body
           {"do": "adopt", "id", "kind"}                      + the coordination socket of an instance of another container
           {"do": "forget", "id"}                             it has gone
-    out   {"event": "hello", "isolation"}   {"event": "warm", "zygote", …}   {"event": "zygote_gone", "zygote", "reason"}
+    out   {"event": "hello", "isolation", "python"}    {"event": "warm", "zygote", …}
+          {"event": "zygote_gone", "zygote", "reason"}
           {"event": "born", "id", "pid"}    {"event": "gone", "id", "status", "cpu_s", "reason"}
           {"event": "coordinator", "epoch", "pid"}           {"event": "coordinator_gone", "epoch", "status"}
 
@@ -64,7 +65,7 @@ class Supervisor:
         self._selector.register(self._owner, selectors.EVENT_READ, self._read_owner)
         self._selector.register(woken, selectors.EVENT_READ, lambda: self._reap(woken))
         try:
-            self._report("hello", isolation=sandbox.why_no_isolation())
+            self._report("hello", isolation=sandbox.why_no_isolation(), python=sys.executable)
             while True:
                 for key, _ in self._selector.select(self._keeper.patience_s()):
                     act: Callable[[], None] = key.data

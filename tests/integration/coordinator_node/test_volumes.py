@@ -29,7 +29,8 @@ class Plugin:
         self.folder, self.pods = folder, folder / "pods"
         self.pods.mkdir(exist_ok=True)
         self.came: list[tuple[doors.Pod, socket.socket]] = []
-        self.volumes = Volumes(self.pods, folder / "state", lambda pod, connection: self.came.append((pod, connection)))
+        self.went: list[doors.Pod] = []
+        self.volumes = Volumes(self.pods, folder / "state", lambda *who: self.came.append(who), self.went.append)
         self.volumes.recover()
         self.registration = folder / "registry" / "node.gnomon-reg.sock"
         self._services = Services("node-a", self.volumes, folder / "csi.sock", self.registration)
@@ -138,6 +139,7 @@ async def test_unpublishing_removes_the_folder_and_may_be_asked_again(plugin: Pl
 
     assert not pod.target.exists()
     assert pod.target.parent.is_dir()
+    assert [gone.uid for gone in plugin.went] == ["uid-1"]
     assert list(plugin.volumes) == []
     assert list((plugin.folder / "state").iterdir()) == []
 

@@ -1,0 +1,77 @@
+"""`python -m gnomon_coordinator.node`: the process of the DaemonSet on each node. SIGTERM ends it."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import logging
+import os
+import signal
+import ssl
+import sys
+from pathlib import Path
+
+from gnomon_coordinator.node.agent import KUBELET, PORT, Agent, Settings
+from gnomon_core.errors import GnomonError
+
+
+def settings_from(arguments: list[str]) -> Settings:
+    """What the command line says.
+
+    Raises:
+        OSError: a file of it cannot be read.
+
+    """
+    parser = argparse.ArgumentParser("python -m gnomon_coordinator.node", description=__doc__)
+    parser.add_argument("--node", default=os.environ.get("NODE_NAME", ""), help="the node's name (NODE_NAME)")
+    parser.add_argument("--kubelet", type=Path, default=KUBELET, help="the kubelet's folder, here and on the node")
+    parser.add_argument("--pool", type=Path, default=Settings.__dataclass_fields__["pool"].default, help="the pool's socket")
+    parser.add_argument("--models", type=Path, default=Path("/models"), help="the model repository in the pool's container")
+    parser.add_argument("--host", default="127.0.0.1", help="where the platform's port listens")
+    parser.add_argument("--port", type=int, default=PORT)
+    parser.add_argument("--token-file", type=Path, help="the token that the platform sends")
+    parser.add_argument("--tls-certificate", type=Path, help="of the platform's port, with --tls-key")
+    parser.add_argument("--tls-key", type=Path)
+    parser.add_argument("--containers", type=int, default=1, help="empty containers in reserve")
+    parser.add_argument("--most", type=int, default=4, help="and after bursts")
+    found = parser.parse_args(arguments)
+    if not found.node:
+        parser.error("the node has no name: set NODE_NAME from spec.nodeName")
+    tls = None
+    if found.tls_certificate is not None:
+        tls = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+        tls.load_cert_chain(found.tls_certificate, found.tls_key)
+    token = None if found.token_file is None else found.token_file.read_text(encoding="utf-8").strip()
+    return Settings(
+        found.node, found.kubelet, found.pool, found.models, found.host, found.port, token, found.containers, found.most, tls
+    )
+
+
+async def serve(settings: Settings) -> None:
+    """Until SIGTERM."""
+    told = asyncio.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        asyncio.get_running_loop().add_signal_handler(number, told.set)
+    agent = Agent(settings)
+    await agent.start()
+    sys.stderr.write(f"listening on {settings.host}:{agent.port}\n")
+    sys.stderr.flush()
+    try:
+        await told.wait()
+    finally:
+        await agent.stop()
+
+
+def main(arguments: list[str]) -> int:
+    """Serve this node."""
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
+    try:
+        asyncio.run(serve(settings_from(arguments)))
+    except GnomonError as error:
+        sys.stderr.write(f"{error}\n")
+        return 2
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

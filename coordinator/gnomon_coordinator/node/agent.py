@@ -1,0 +1,146 @@
+"""The process on each node, put together: the kubelet's plugin, the Bodies' doors, the pool, the platform's port.
+
+    kubelet ─ CSI ▶ volumes ─ doors ▶ bodies ─┐
+    platform ─ HTTP ▶ control ▶ shadows ──────┴▶ pool (another container): supervisor, zygote, coordinator, Shadows
+
+It holds nothing that cannot be had again: records of volumes lie on disk, Bodies come again by themselves, the platform wishes
+again. When it ends the pool ends with it, and Bodies go on alone until the next one is there.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import ipaddress
+import os
+import ssl
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from aiohttp import web
+
+from gnomon_coordinator.node.bodies import Bodies
+from gnomon_coordinator.node.control import Control
+from gnomon_coordinator.node.cpus import Cpus
+from gnomon_coordinator.node.csi import NAME
+from gnomon_coordinator.node.epochs import Epochs
+from gnomon_coordinator.node.news import News
+from gnomon_coordinator.node.pool import Ears, Pool
+from gnomon_coordinator.node.services import Services
+from gnomon_coordinator.node.shadows import Shadows
+from gnomon_coordinator.node.volumes import Volumes
+from gnomon_core.errors import GnomonError
+
+KUBELET = Path("/var/lib/kubelet")
+PORT = 7468
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """Where everything is. Paths of the kubelet's are the same in the container as on the node; `port` 0 is any."""
+
+    node: str
+    kubelet: Path = KUBELET
+    pool: Path = Path("/run/gnomon/pool.sock")
+    models: Path = Path("/models")
+    host: str = "127.0.0.1"
+    port: int = PORT
+    token: str | None = None
+    containers: int = 1
+    most: int = 4
+    tls: ssl.SSLContext | None = None
+
+    @property
+    def state(self) -> Path:
+        """Ours, on the node."""
+        return self.kubelet / "plugins" / NAME
+
+
+class Agent:
+    """Made and used on an event loop."""
+
+    def __init__(self, settings: Settings) -> None:
+        self._settings = settings
+        self.news = News()
+        ears = Ears(self._pool_begun, self._pool_lost, self._coordinator_said, self._process_ended)
+        self.pool = Pool(settings.pool, settings.containers, settings.most, ears)
+        self.bodies = Bodies(self.pool.to_supervisor, self.news.happened)
+        self.cpus = Cpus(sorted(os.sched_getaffinity(0)))
+        self.shadows = Shadows(self.pool, self.bodies, self.cpus, settings.models, self.news.happened)
+        state = settings.state
+        self.volumes = Volumes(settings.kubelet / "pods", state / "volumes", self.bodies.came, self.bodies.shut_out)
+        registration = settings.kubelet / "plugins_registry" / f"{NAME}-reg.sock"
+        self._services = Services(settings.node, self.volumes, state / "csi.sock", registration)
+        control = Control(self.shadows, self.news, Epochs(state / "epoch"), self.state, settings.token)
+        self._runner = web.AppRunner(control.application(), access_log=None)
+        self._finding: asyncio.Task[None] | None = None
+        self.port = settings.port
+
+    async def start(self) -> None:
+        """Open the doors of pods that are there, find the pool, serve kubelet and platform.
+
+        Raises:
+            GnomonError: 500 `open_without_token`: it would listen beyond this machine without one.
+            OSError: a socket cannot be made.
+
+        """
+        settings = self._settings
+        if settings.token is None and not _loopback(settings.host):
+            text = f"Without a token nobody may wish for Shadows over {settings.host}."
+            raise GnomonError(500, "open_without_token", text, "Give it --token-file, or listen on 127.0.0.1.")
+        self.volumes.recover()
+        self._finding = asyncio.get_running_loop().create_task(self.pool.run())
+        await self._runner.setup()
+        site = web.TCPSite(self._runner, settings.host, settings.port, ssl_context=settings.tls)
+        await site.start()
+        self.port = self._runner.addresses[0][1]
+        self._services.start()
+
+    async def stop(self) -> None:
+        """Be found no more, and let go of everything. Folders and records stay for whoever comes next."""
+        await self._services.stop()
+        await self._runner.cleanup()
+        self.volumes.close()
+        self.pool.close()
+        self.shadows.lost()
+        self.bodies.close()
+        if self._finding is not None:
+            self._finding.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await self._finding
+
+    def state(self) -> Mapping[str, Any]:
+        """The node, for the platform."""
+        pool = self.pool
+        return {
+            "node": self._settings.node,
+            "pool": {
+                "ready": pool.warm and pool.coordinated,
+                "containers": pool.containers,
+                "cpus": len(self.cpus),
+                "claimed_cores": self.cpus.claimed,
+            },
+            "bodies": self.bodies.rows(),
+            "shadows": self.shadows.rows(),
+        }
+
+    def _pool_begun(self) -> None:
+        self.bodies.introduce_all()
+        self.news.happened()
+
+    def _pool_lost(self) -> None:
+        self.shadows.lost()
+
+    def _coordinator_said(self, event: Mapping[str, Any]) -> None:
+        self.shadows.said(event)
+        if event["event"] in ("ready", "pool"):
+            self.news.happened()
+
+    def _process_ended(self, instance: str, reason: str) -> None:
+        self.shadows.ended(instance, reason)
+
+
+def _loopback(host: str) -> bool:
+    return host == "localhost" or ipaddress.ip_address(host).is_loopback

@@ -1,0 +1,116 @@
+"""The node's HTTP port, for the platform: who is there, what is wished for, what has become of it. JSON both ways, with a token.
+
+    GET    /v1/state?incarnation=I&version=V&wait_s=S    the state; where it is the one that was seen, when it is not any more
+    PUT    /v1/shadows/ID      {"epoch", "pod_uid", "function", "program", "weights", "layers", "weight_mode", "max_batch",
+                                "cores", "blocks", "split", "expected_ms"}     a Shadow for the Body in that pod
+    PATCH  /v1/shadows/ID      {"epoch", "cores", "blocks", "split", "expected_ms"}
+    DELETE /v1/shadows/ID?epoch=E       end it; forget it where it has gone
+    GET    /healthz            open: this process answers
+
+Errors are those of every other part of Gnomon: a status, a stable code, what to do.
+"""
+
+from __future__ import annotations
+
+import hmac
+import json
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any
+
+from aiohttp import web
+
+from gnomon_coordinator import fields
+from gnomon_coordinator.fields import BadMessageError
+from gnomon_coordinator.node.epochs import Epochs
+from gnomon_coordinator.node.news import News
+from gnomon_coordinator.node.shadows import Shadows
+from gnomon_coordinator.node.wishes import Wish
+from gnomon_core.errors import GnomonError
+
+MAX_WAIT_S = 60.0
+MAX_BODY_BYTES = 1 << 20
+Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+
+
+class Control:
+    """The routes. `state` describes the node as it is now."""
+
+    def __init__(
+        self, shadows: Shadows, news: News, epochs: Epochs, state: Callable[[], Mapping[str, Any]], token: str | None
+    ) -> None:
+        self._shadows = shadows
+        self._news = news
+        self._epochs = epochs
+        self._state = state
+        self._token = token
+
+    def application(self) -> web.Application:
+        """Everything but /healthz needs the token, where there is one."""
+
+        @web.middleware
+        async def guarded(request: web.Request, handler: Handler) -> web.StreamResponse:
+            try:
+                if request.path != "/healthz":
+                    self._authorize(request.headers.get("Authorization", ""))
+                return await handler(request)
+            except GnomonError as error:
+                return web.Response(body=error.body(), status=error.status, headers=dict(error.headers()))
+            except BadMessageError as error:
+                refusal = GnomonError(400, "bad_request", f"This cannot be read: {error}.")
+                return web.Response(body=refusal.body(), status=400, headers=dict(refusal.headers()))
+
+        app = web.Application(middlewares=[guarded], client_max_size=MAX_BODY_BYTES)
+        app.router.add_get("/healthz", _healthz)
+        app.router.add_get("/v1/state", self._tell)
+        app.router.add_put("/v1/shadows/{id}", self._create)
+        app.router.add_patch("/v1/shadows/{id}", self._change)
+        app.router.add_delete("/v1/shadows/{id}", self._destroy)
+        return app
+
+    def _authorize(self, header: str) -> None:
+        if self._token is not None and not hmac.compare_digest(header.encode(), f"Bearer {self._token}".encode()):
+            raise GnomonError(
+                401, "bad_token", "This is for Gnomon's controller.", "Send its token."
+            )
+
+    async def _tell(self, request: web.Request) -> web.Response:
+        seen = request.query.get("incarnation", ""), _whole(request.query.get("version", "0"))
+        wait_s = min(MAX_WAIT_S, float(_whole(request.query.get("wait_s", "0"))))
+        await self._news.later_than(*seen, wait_s)
+        return web.json_response({"incarnation": self._news.incarnation, "version": self._news.version, **self._state()})
+
+    async def _create(self, request: web.Request) -> web.Response:
+        document = await self._document(request)
+        row = self._shadows.create(Wish.read(request.match_info["id"], document)).row()
+        # A state that is older than this one does not know of it.
+        return web.json_response({**row, "incarnation": self._news.incarnation, "version": self._news.version})
+
+    async def _change(self, request: web.Request) -> web.Response:
+        document = await self._document(request)
+        self._shadows.change(request.match_info["id"], document)
+        return web.json_response({})
+
+    async def _destroy(self, request: web.Request) -> web.Response:
+        self._epochs.obey(_whole(request.query.get("epoch", "")))
+        self._shadows.destroy(request.match_info["id"])
+        return web.json_response({})
+
+    async def _document(self, request: web.Request) -> dict[str, Any]:
+        try:
+            document = json.loads(await request.read())
+        except (ValueError, RecursionError):
+            raise BadMessageError("it is not JSON") from None
+        if not isinstance(document, dict):
+            raise BadMessageError("it is no object")
+        self._epochs.obey(fields.whole_of(document, "epoch", 0, fields.MAX_BYTES))
+        return document
+
+
+async def _healthz(_request: web.Request) -> web.Response:
+    return web.Response(text="ok\n")
+
+
+def _whole(text: str) -> int:
+    if not text.isascii() or not text.isdecimal() or len(text) > len(str(fields.MAX_BYTES)):
+        raise BadMessageError(f"{text[:40]!r} is no whole number")
+    return int(text)

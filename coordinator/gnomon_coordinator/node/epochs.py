@@ -1,0 +1,38 @@
+"""The newest leader whom this node has obeyed: an older one is refused, also after a restart.
+
+A controller whose lease has gone may not know it yet. Its successor's first wish carries a higher epoch, and from then on
+whatever the old one asks for is answered with 409.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from pathlib import Path
+
+from gnomon_core.errors import GnomonError
+
+
+class Epochs:
+    """The number, and the file that keeps it."""
+
+    def __init__(self, file: Path) -> None:
+        self._file = file
+        self.newest = 0
+        with contextlib.suppress(FileNotFoundError, ValueError):
+            self.newest = int(file.read_text(encoding="ascii"))
+
+    def obey(self, epoch: int) -> None:
+        """Take orders from this epoch on.
+
+        Raises:
+            GnomonError: 409 `stale_epoch`: a newer one has been obeyed.
+
+        """
+        if epoch < self.newest:
+            text = f"This order is of epoch {epoch}; the node has obeyed {self.newest}."
+            raise GnomonError(409, "stale_epoch", text, "Another controller leads by now.")
+        if epoch > self.newest:
+            new = self._file.with_suffix(".new")
+            new.write_text(str(epoch), encoding="ascii")
+            new.replace(self._file)
+            self.newest = epoch

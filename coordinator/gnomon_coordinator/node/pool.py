@@ -1,0 +1,171 @@
+"""The node's pool, as the agent knows it: a supervisor in a container of its own, a zygote with torch, and a coordinator.
+
+    connect ▶ hello ▶ zygote ▶ coordinator ▶ the Bodies that are there ▶ warm: fill the pool ▶ ready
+    the pool's container has ended ▶ its Shadows have ended ▶ connect again
+
+It listens at a socket in a folder that the pod's two containers share (`gnomon_runtime.pool_host`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import os
+import socket
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from gnomon_coordinator.node.wishes import ZYGOTE
+from gnomon_core.coordinator_client import CoordinatorClient
+from gnomon_core.packet_link import PacketLink
+
+RETRY_S = 0.25
+ENVIRONMENT = {
+    "PATH": "/usr/local/bin:/usr/bin:/bin",
+    "LANG": "C.UTF-8",
+    # Libraries that start threads when they are imported would make a zygote's forks hang.
+    "OMP_NUM_THREADS": "1",
+    "MKL_NUM_THREADS": "1",
+    "OPENBLAS_NUM_THREADS": "1",
+}
+PRELOAD = ("numpy", "torch", "gnomon_runtime.body", "gnomon_runtime.pair.shadow_side", "gnomon_runtime.pair.rehearsal")
+
+_LOG = logging.getLogger("gnomon.node")
+Event = Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Ears:
+    """Who hears of what: a new pool, its end, what the coordinator says, how a process of the pool has ended."""
+
+    begun: Callable[[], None]
+    lost: Callable[[], None]
+    coordinator_said: Callable[[Event], None]
+    ended: Callable[[str, str], None]
+
+
+class Pool:
+    """`containers` are kept in reserve, up to `most` after bursts. Lives on an event loop."""
+
+    def __init__(self, path: Path, containers: int, most: int, ears: Ears) -> None:
+        self._path = path
+        self._size = {"size": containers, "most": max(containers, most)}
+        self._ears = ears
+        self._link: PacketLink | None = None
+        self._coordinator: CoordinatorClient | None = None
+        self._python = ""
+        self._epoch = 0
+        """Of the newest coordinator: Bodies outlive the pool, and obey no older one."""
+        self._ended = asyncio.Event()
+        self._lost = asyncio.Event()
+        self.warm = False
+        """Whether containers can be forked."""
+        self.coordinated = False
+        """Whether a coordinator hears what is wished for."""
+        self.containers = 0
+
+    async def run(self) -> None:
+        """Find the pool, and find it again whenever it has ended, until closed."""
+        while not self._ended.is_set():
+            connection = _connected(self._path)
+            if connection is None:
+                await asyncio.sleep(RETRY_S)
+                continue
+            self._lost.clear()
+            self._begin(connection)
+            await self._lost.wait()
+
+    def close(self) -> None:
+        """Let go of the pool, which ends everything in it."""
+        self._ended.set()
+        self._drop()
+
+    def to_supervisor(self, message: Event, descriptors: Sequence[int] = ()) -> None:
+        """Tell the supervisor; nobody, while there is no pool. The descriptors are taken over."""
+        if self._link is None:
+            for descriptor in descriptors:
+                os.close(descriptor)
+        else:
+            self._link.send(dict(message), descriptors)
+
+    def ask(self, message: Event, descriptors: Sequence[int] = ()) -> None:
+        """Wish for something. While there is no pool nobody hears it."""
+        if self._coordinator is not None:
+            self._coordinator.send(message, descriptors)
+
+    def _begin(self, connection: socket.socket) -> None:
+        self._link = PacketLink(connection, self._heard, self._gone)
+
+    def _hello(self, python: str) -> None:
+        """The supervisor is there, in a container whose Python is at this path."""
+        self._python = python
+        self._start_zygote()
+        self._coordinator = CoordinatorClient(self.to_supervisor, self._coordinator_said, ENVIRONMENT, self._epoch, python)
+        self._ears.begun()
+
+    def _start_zygote(self) -> None:
+        order = json.dumps({"packages": {}, "preload": PRELOAD})
+        command = [self._python, "-I", "-u", "-m", "gnomon_runtime.bootstrap", order]
+        self.to_supervisor({"do": "zygote", "id": ZYGOTE, "command": command, "environment": ENVIRONMENT})
+
+    def _heard(self, event: dict[str, Any]) -> None:
+        kind = event["event"]
+        if kind == "hello":
+            self._hello(str(event["python"]))
+        elif kind == "warm":
+            for problem in event["problems"]:
+                _LOG.error("the pool's zygote could not import all: %s", problem)
+            self.warm = True
+            self._fill()
+        elif kind == "zygote_gone":
+            _LOG.error("the pool's zygote has ended: %s", event["reason"])
+            self.warm = False
+            asyncio.get_running_loop().call_later(RETRY_S, self._start_zygote)
+        elif kind == "coordinator":
+            self._epoch = int(event["epoch"])
+        elif kind == "coordinator_gone":
+            _LOG.warning("coordinator %s has ended with status %s; the next one takes over", event["epoch"], event["status"])
+            self.coordinated = False
+        elif kind == "gone":
+            status = event.get("status")
+            self._ears.ended(str(event["id"]), str(event.get("reason") or f"it ended with status {status}"))
+
+    def _coordinator_said(self, event: Event) -> None:
+        if event["event"] == "ready":
+            self.coordinated = True
+            self._fill()
+        elif event["event"] == "pool":
+            self.containers = int(event["containers"])
+        self._ears.coordinator_said(event)
+
+    def _fill(self) -> None:
+        if self.warm:
+            self.ask({"do": "pool", "zygote": ZYGOTE, **self._size})
+
+    def _gone(self) -> None:
+        _LOG.error("the pool has ended")
+        self._drop()
+        self._ears.lost()
+
+    def _drop(self) -> None:
+        self.warm = self.coordinated = False
+        self.containers = 0
+        if self._coordinator is not None:
+            self._coordinator.close()
+        if self._link is not None:
+            self._link.close()
+        self._coordinator = self._link = None
+        self._lost.set()
+
+
+def _connected(path: Path) -> socket.socket | None:
+    connection = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    try:
+        connection.connect(str(path))
+    except OSError:
+        connection.close()
+        return None
+    return connection

@@ -1,0 +1,92 @@
+"""What a platform wishes for on this node, read from JSON. Nothing is taken on trust but that whoever asks may ask.
+
+Paths are those in the model repository, which every node has as a volume; where that is mounted in the pool is ours to know.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+from gnomon_coordinator import fields
+from gnomon_coordinator.fields import BadMessageError
+from gnomon_coordinator.messages import Change, read_change
+from gnomon_core.coordination import SHADOW_KIND
+from gnomon_core.launch import Launch, Limits, Order, Sandbox
+
+ZYGOTE = "torch"
+FILES = ("program", "weights", "layers")
+_ENVIRONMENT = {"PATH": "/usr/local/bin:/usr/bin:/bin", "HOME": "/tmp"}  # noqa: S108 - the container's own
+
+
+@dataclass(frozen=True, slots=True)
+class Wish:
+    """A Shadow for the Body in this pod. `files` are the model's in the repository; `cpus` are given to it here."""
+
+    shadow: str
+    pod_uid: str
+    function: str
+    files: Mapping[str, str]
+    weight_mode: str
+    max_batch: int
+    what: Change
+
+    @staticmethod
+    def read(shadow: str, document: Mapping[str, Any]) -> Wish:
+        """Raises BadMessageError."""
+        weight_mode = document.get("weight_mode")
+        if weight_mode not in ("shared", "private"):
+            raise BadMessageError("no weight mode")
+        function = document.get("function")
+        if not isinstance(function, str) or len(function) > fields.MAX_PATH:
+            raise BadMessageError("no function")
+        return Wish(
+            shadow=fields.read_id({"shadow": shadow}, "shadow"),
+            pod_uid=fields.read_id(document, "pod_uid"),
+            function=function,
+            files={name: _within(document.get(name), name) for name in FILES},
+            weight_mode=str(weight_mode),
+            max_batch=fields.whole_of(document, "max_batch", 1, fields.MAX_BATCH),
+            what=read_change({**document, "cpus": []}),
+        )
+
+    def changed(self, document: Mapping[str, Any]) -> Wish:
+        """The same Shadow doing something else. Raises BadMessageError."""
+        return replace(self, what=read_change({**document, "cpus": []}))
+
+    def create(self, body: str, cpus: tuple[int, ...], models: Path) -> dict[str, Any]:
+        """The wish to the coordinator of the node."""
+        about = {"do": "create", "zygote": ZYGOTE, "shadow": self.shadow, "body": body, "join": []}
+        return about | self._options(models) | {"max_batch": self.max_batch} | self.task(cpus)
+
+    def task(self, cpus: tuple[int, ...]) -> dict[str, Any]:
+        """What it does for its Body."""
+        what = self.what
+        return {
+            "cores": what.cores,
+            "cpus": list(cpus),
+            "blocks": list(what.blocks),
+            "split": list(what.split),
+            "expected_ms": [list(row) for row in what.expected_ms],
+        }
+
+    def order(self, body: str, cpus: tuple[int, ...], models: Path) -> Order:
+        """Who a container becomes. The pool's own container is its sandbox: it runs layer programs, which are data."""
+        options = {**self._options(models), "body": body}
+        launch = Launch(SHADOW_KIND, self.function, self.shadow, self.what.cores, self.max_batch, _ENVIRONMENT, options)
+        return Order(launch, Sandbox(limits=Limits()), entered=True, cpus=cpus)
+
+    def _options(self, models: Path) -> dict[str, Any]:
+        return {**{name: str(models / path) for name, path in self.files.items()}, "weight_mode": self.weight_mode}
+
+
+def _within(value: object, name: str) -> str:
+    """A path in the repository."""
+    if not isinstance(value, str) or not value or len(value) > fields.MAX_PATH or "\0" in value:
+        raise BadMessageError(f"{name} is no path")
+    path = PurePosixPath(value)
+    if path.is_absolute() or ".." in path.parts:
+        raise BadMessageError(f"{name} leads out of the repository")
+    return str(path)

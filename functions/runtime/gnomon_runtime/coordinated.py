@@ -1,0 +1,80 @@
+"""A Body in a pod and the coordinator of its node: it finds the socket in the pod's volume, and comes again when that has gone.
+
+    no volume                 it works without Shadows, and says so once
+    the volume's socket ▶ connect: that connection is the Body's coordination socket (`gnomon_core.coordination`)
+    the other end closes ▶ the Body goes on as it is ▶ connect again, as often as it takes
+
+Who this pod is follows from its volume, so nothing is said here about that. A batch waits for none of it.
+"""
+
+from __future__ import annotations
+
+import select
+import socket
+import sys
+import threading
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+from gnomon_runtime.application import Beside
+from gnomon_runtime.turns import Turns
+
+SOCKET = "/run/gnomon/coordination.sock"
+VARIABLE = "GNOMON_COORDINATION"
+RETRY_S, LONGEST_RETRY_S = 0.25, 4.0
+Collaborate = Callable[[socket.socket], Beside]
+
+
+def socket_from(environment: Mapping[str, str]) -> Path | None:
+    """Where the coordinator of this node listens for this pod; None in one that has no volume for it."""
+    path = Path(environment.get(VARIABLE) or SOCKET)
+    return path if path.parent.is_dir() else None
+
+
+class Coordinated:
+    """Keeps a Body in touch with its node's coordinator, whoever that is, from a thread that only waits."""
+
+    def __init__(self, path: Path, turns: Turns, collaborate: Collaborate) -> None:
+        """`collaborate` takes orders from a connection, in the thread of `turns`."""
+        self._path = path
+        self._turns = turns
+        self._collaborate = collaborate
+        threading.Thread(target=self._visit, name="coordinated", daemon=True).start()
+
+    def _visit(self) -> None:
+        pause_s = RETRY_S
+        waits = threading.Event()
+        while True:
+            connection = _connected(self._path)
+            if connection is None:
+                waits.wait(pause_s)
+                pause_s = min(LONGEST_RETRY_S, 2 * pause_s)
+                continue
+            pause_s = RETRY_S
+            with connection.dup() as watched:
+                self._turns.submit(self._meet, connection).result()
+                say("This Body works with the coordinator of its node.")
+                poll = select.poll()
+                # Its end and nothing else: what comes is read between batches.
+                poll.register(watched, 0)
+                poll.poll()
+            say("The node's coordinator has gone. This Body goes on, and comes again when there is one.")
+
+    def _meet(self, connection: socket.socket) -> None:
+        self._turns.attend_with(self._collaborate(connection))
+
+
+def say(text: str) -> None:
+    """A line of the function's log."""
+    sys.stderr.write(f"{text}\n")
+    sys.stderr.flush()
+
+
+def _connected(path: Path) -> socket.socket | None:
+    connection = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    try:
+        connection.connect(str(path))
+    except OSError:
+        connection.close()
+        return None
+    return connection

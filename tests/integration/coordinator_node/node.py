@@ -1,0 +1,232 @@
+"""A node without Kubernetes: the agent, the pool's container and pods' Bodies as processes of this machine.
+
+What Kubernetes would do is played: the kubelet's calls (`kubelet`), a restarted container is a process that is started again.
+"""
+
+from __future__ import annotations
+
+import http.client
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+from collections.abc import Mapping
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from gnomon_coordinator.node import csi
+from gnomon_coordinator.node.doors import SOCKET
+from gnomon_core.wire import Frame, Kind, Member, decode, encode
+from gnomon_profiler.extractor import Description, capture
+from gnomon_profiler.repository import DirectoryRepository
+from tests.integration.coordinator_node.kubelet import Kubelet, Pod
+from tests.waiting import eventually
+
+TOKEN, BATCHES = "of-the-controller", "of-the-gateway"
+BODY = Path(__file__).parents[3] / "functions" / "body"
+SHAPE = (4, 12, 12)
+PATIENT = [[10_000.0] * 8]
+"""The Shadow may take its time for the one run that all blocks are: this machine may be busy with other things."""
+
+
+def put_model(repository: DirectoryRepository) -> None:
+    """Four convolutions and a classifier: five layer blocks that answer in well under a millisecond."""
+    torch.manual_seed(0)
+    layers = [layer for _ in range(4) for layer in (torch.nn.Conv2d(4, 4, 3, padding=1), torch.nn.ReLU())]
+    module = torch.nn.Sequential(*layers, torch.nn.AdaptiveAvgPool2d(1), torch.nn.Flatten(), torch.nn.Linear(4, 3)).eval()
+    repository.put("line", "1", capture(module, (torch.randn(2, *SHAPE),), Description("line", "1")))
+
+
+class Started:
+    """A process whose log says where it listens."""
+
+    def __init__(self, folder: Path, name: str, command: list[str], **environment: str) -> None:
+        self.log = folder / f"{name}.log"
+        with self.log.open("ab") as file:
+            self._begin = file.tell()
+            variables = {"PATH": os.environ["PATH"], **environment}
+            self.process = subprocess.Popen(
+                [sys.executable, *command], env=variables, stdout=file, stderr=subprocess.STDOUT, cwd=folder
+            )
+
+    @property
+    def said(self) -> str:
+        return self.log.read_bytes()[self._begin :].decode()
+
+    def port(self, pattern: str) -> int:
+        """The port after this in its log."""
+
+        def look() -> int:
+            assert self.process.poll() is None, self.said
+            found = re.search(pattern + r"(\d+)", self.said)
+            return int(found[1]) if found else 0
+
+        return eventually(look)
+
+    def kill(self, number: int = signal.SIGKILL) -> int:
+        if self.process.poll() is None:
+            self.process.send_signal(number)
+        return self.process.wait(30)
+
+
+class Body(Started):
+    """A pod's Body, as its image runs it."""
+
+    def __init__(self, folder: Path, uid: str, socket: Path, models: Path, head: bytes, **variables: str) -> None:
+        self.head = head
+        self.numbers = 0
+        super().__init__(
+            folder, f"body-{uid}",
+            ["-m", "gunicorn", "--config", "python:gnomon_runtime.gunicorn_config", "--bind", "127.0.0.1:0",
+             "gnomon_runtime.http_app:create_app()"],
+            GNOMON_HANDLER_FOLDER=str(BODY), GNOMON_MODEL="line@1", GNOMON_MODELS=str(models), GNOMON_CORES="1",
+            GNOMON_BATCH_TOKEN=BATCHES, GNOMON_COORDINATION=str(socket), **variables,
+        )  # fmt: skip
+        self.address = self.port(r"Listening at: http://127\.0\.0\.1:")
+        eventually(self._ready)
+
+    def _ready(self) -> bool:
+        try:
+            with closing(http.client.HTTPConnection("127.0.0.1", self.address, timeout=20)) as connection:
+                connection.request("GET", "/_/ready")
+                return connection.getresponse().status == 200
+        except OSError:
+            assert self.process.poll() is None, self.said
+            return False
+
+    def ask(self, given: torch.Tensor) -> tuple[list[bytes], int]:
+        """The raw answers to a batch, and how many hand-overs it had."""
+        self.numbers += 1
+        members = [Member(0, 1, b"", sample.numpy().tobytes()) for sample in given]
+        frame = encode(Frame(Kind.BATCH, self.numbers, 1, 20.0, self.head, members))
+        with closing(http.client.HTTPConnection("127.0.0.1", self.address, timeout=30)) as connection:
+            connection.request("POST", "/gnomon/batch", frame, {"Authorization": f"Bearer {BATCHES}"})
+            answer = connection.getresponse()
+            data = answer.read()
+        assert answer.status == 200, data
+        result = decode(data)
+        assert all(member.code == 200 for member in result.members), [bytes(member.body) for member in result.members]
+        return [bytes(member.body) for member in result.members], len(result.head_json().get("pair", []))
+
+
+class Node:
+    """The processes of one node. `kubelet` is played."""
+
+    def __init__(self, folder: Path, kubelet: Path | None = None, name: str = "node-a") -> None:
+        """`kubelet` is a real one's folder; without it the kubelet is played."""
+        self.folder, self.name = folder, name
+        self.where = kubelet or folder / "kubelet"
+        self.pods, self.models = self.where / "pods", folder / "models"
+        self.pods.mkdir(parents=True, exist_ok=True)
+        repository = DirectoryRepository(self.models)
+        put_model(repository)
+        entry = repository.get("line@1")
+        assert entry.layers is not None
+        paths = {"program": entry.program, "weights": entry.weights, "layers": entry.layers}
+        self.files = {name: str(path.relative_to(self.models)) for name, path in paths.items()}
+        self.head = json.dumps({"kind": "tensors", "inputs": [one.to_json() for one in entry.signature.inputs]}).encode()
+        self.blocks = list(range(len(json.loads(entry.layers.read_bytes())["blocks"])))
+        """All of the model: each row is computed by one of the two from its beginning to its end."""
+        (folder / "token").write_text(TOKEN)
+        self.started: list[Started] = []
+        self.kubelets: list[Kubelet] = []
+        self.epoch = 1
+        self.begin_pool()
+        self.begin_agent()
+
+    def begin_pool(self) -> None:
+        """The pool's container is started, or started again."""
+        socket = str(self.folder / "pool.sock")
+        self.pool = Started(self.folder, "pool", ["-I", "-m", "gnomon_runtime.pool_host", socket])
+        self.started.append(self.pool)
+
+    def end_pool(self) -> None:
+        """It ends as a container does: with all of its processes."""
+        pid = self.pool.process.pid
+        children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+        self.pool.kill()
+        for child in children:
+            os.kill(int(child), signal.SIGKILL)
+
+    def begin_agent(self) -> None:
+        """So is the agent's."""
+        where = {"pool": "pool.sock", "models": "models", "token-file": "token"}
+        options = [word for name, path in where.items() for word in (f"--{name}", str(self.folder / path))]
+        options += ["--kubelet", str(self.where), "--node", self.name, "--port", "0"]
+        self.agent = Started(self.folder, "agent", ["-I", "-m", "gnomon_coordinator.node", *options])
+        self.started.append(self.agent)
+        self.port = self.agent.port(r"listening on 127\.0\.0\.1:")
+        self.kubelet = Kubelet(self.where / "plugins_registry" / f"{csi.NAME}-reg.sock")
+        self.kubelets.append(self.kubelet)
+
+    def ask(self, method: str, path: str, document: Mapping[str, Any] | None = None, token: str = TOKEN) -> tuple[int, Any]:
+        """What the platform does."""
+        with closing(http.client.HTTPConnection("127.0.0.1", self.port, timeout=90)) as connection:
+            body = None if document is None else json.dumps(document)
+            connection.request(method, path, body, {"Authorization": f"Bearer {token}"})
+            answer = connection.getresponse()
+            document = json.loads(answer.read())
+            return answer.status, document.get("error", document)
+
+    def state(self) -> dict[str, Any]:
+        status, state = self.ask("GET", "/v1/state")
+        assert status == 200, state
+        return dict(state)
+
+    def warm(self) -> None:
+        """Return when the pool can make Shadows."""
+        eventually(lambda: self.state()["pool"]["ready"], "the pool is not ready", 120.0)
+
+    def batch(self, samples: int = 4) -> torch.Tensor:
+        """The same samples each time."""
+        return torch.randn(samples, *SHAPE, generator=torch.Generator().manual_seed(samples))
+
+    def pod(self, uid: str) -> Pod:
+        """A pod with its volume."""
+        pod = Pod(self.pods, uid, f"line-{uid}", context={csi.FUNCTION_KEY: "line"})
+        self.kubelet.publish(pod)
+        return pod
+
+    def body(self, uid: str, **variables: str) -> Body:
+        """A pod whose Body has come."""
+        body = Body(self.folder, uid, self.pod(uid).target / SOCKET, self.models, self.head, **variables)
+        self.started.append(body)
+        self.has_come(uid)
+        return body
+
+    def has_come(self, uid: str) -> None:
+        eventually(lambda: uid in [row["pod_uid"] for row in self.state()["bodies"]], f"{uid} has not come")
+
+    def wish(
+        self, shadow: str, pod_uid: str, blocks: list[int], split: list[int], changes: Mapping[str, Any] | None = None
+    ) -> tuple[int, Any]:
+        """What the platform asks for, with `changes` to it."""
+        about = {"epoch": self.epoch, "pod_uid": pod_uid, "function": "line.openfaas-fn", "weight_mode": "shared", "max_batch": 8}
+        what = {"cores": 1, "blocks": blocks, "split": split, "expected_ms": PATIENT}
+        return self.ask("PUT", f"/v1/shadows/{shadow}", {**about, **self.files, **what, **(changes or {})})
+
+    def shadow(self, name: str) -> dict[str, Any]:
+        rows = [row for row in self.state()["shadows"] if row["id"] == name]
+        return dict(rows[0]) if rows else {}
+
+    def paired(self, name: str) -> dict[str, Any]:
+        """The Shadow's row once it works with its Body."""
+
+        def look() -> bool:
+            row = self.shadow(name)
+            assert row.get("state") != "gone", (row, self.agent.said, self.pool.said)
+            return bool(row.get("paired"))
+
+        eventually(look, f"{name} is no pair")
+        return self.shadow(name)
+
+    def close(self) -> None:
+        for kubelet in self.kubelets:
+            kubelet.close()
+        for started in reversed(self.started):
+            started.kill(signal.SIGTERM)
