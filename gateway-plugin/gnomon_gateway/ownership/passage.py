@@ -9,8 +9,8 @@
 
 It is the rule of the request path for instances, one level up: what may have been executed is not executed again, except
 once where that does no harm (a model's inference). The body is kept until the answer has begun, to be sent again if need be.
-The deadline goes along, lessened by what has passed. A replica that was sent a request by another never sends it on: two that disagree
-about the owner do not play ball with it.
+The deadline goes along, lessened by what has passed. A replica that was sent a request by another never sends it on: two that
+disagree about the owner do not play ball with it.
 """
 
 from __future__ import annotations
