@@ -1,0 +1,86 @@
+"""What becomes of an Ingress: served first, then said so, by whoever leads."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import subprocess
+from pathlib import Path
+
+from gnomon_platforms.knative.ingress.model import ingress
+from tests.kubernetes.knative_ingress.conftest import Ingresses
+
+
+async def test_an_ingress_is_ready_when_it_is_served_and_gone_when_it_is_deleted(ingresses: Ingresses) -> None:
+    await asyncio.to_thread(ingresses.service, "a", "192.0.2.1")
+    one = await asyncio.to_thread(ingresses.put, "one", "a")
+    other = await asyncio.to_thread(ingresses.put, "other", "a", of_class="somebody-elses")
+    await ingresses.ready("one")
+    assert await ingresses.hash("one") == ingress(one).hash
+    status = ingresses.get("one")["status"]
+    assert status["publicLoadBalancer"] == {"ingress": [{"domainInternal": "public.system.svc.cluster.local"}]}
+    assert {each["type"]: each["status"] for each in status["conditions"]} == {
+        "LoadBalancerReady": "True",
+        "NetworkConfigured": "True",
+        "Ready": "True",
+    }
+    assert ingresses.get("other")["metadata"]["resourceVersion"] == other["metadata"]["resourceVersion"]
+    assert await ingresses.hash("other") == ""
+    arguments = ("networking.internal.knative.dev", "v1alpha1", ingresses.namespace, "ingresses", "one")
+    await asyncio.to_thread(ingresses.cluster.custom.delete_namespaced_custom_object, *arguments)
+    await ingresses.serves("one", "")
+
+
+async def test_a_rollout_to_a_service_that_is_not_there_leaves_the_old_one_serving(ingresses: Ingresses) -> None:
+    await asyncio.to_thread(ingresses.service, "a", "192.0.2.1")
+    first = await asyncio.to_thread(ingresses.put, "one", "a")
+    await ingresses.ready("one")
+    second = await asyncio.to_thread(ingresses.put, "one", "b")
+    await ingresses.until(lambda: ingresses.condition("one") == ("Unknown", "BackendMissing"), "the reason")
+    assert await ingresses.hash("one") == ingress(first).hash
+    await asyncio.to_thread(ingresses.service, "b", "192.0.2.2")
+    await ingresses.ready("one")
+    assert await ingresses.hash("one") == ingress(second).hash
+
+
+async def test_what_cannot_be_served_is_said_with_its_field(ingresses: Ingresses) -> None:
+    await asyncio.to_thread(ingresses.service, "a", "192.0.2.1")
+    await asyncio.to_thread(ingresses.put, "one", "a", path={"appendHeaders": {"Transfer-Encoding": "chunked"}})
+    await ingresses.until(lambda: ingresses.condition("one") == ("False", "Invalid"), "the reason")
+    (network,) = [one for one in ingresses.get("one")["status"]["conditions"] if one["type"] == "NetworkConfigured"]
+    assert "paths[0].appendHeaders" in network["message"]
+    await asyncio.to_thread(ingresses.put, "one", "a")
+    await ingresses.ready("one")
+
+
+async def test_who_does_not_lead_serves_and_writes_nothing(ingresses: Ingresses) -> None:
+    ingresses.leading[0] = False
+    await asyncio.to_thread(ingresses.service, "a", "192.0.2.1")
+    one = await asyncio.to_thread(ingresses.put, "one", "a")
+    await ingresses.serves("one", ingress(one).hash)
+    assert "status" not in ingresses.get("one")
+    ingresses.leading[0] = True
+    await asyncio.to_thread(ingresses.put, "one", "a", path={"path": "/only"})
+    await ingresses.ready("one")
+
+
+async def test_a_certificate_may_come_later(ingresses: Ingresses, tmp_path: Path) -> None:
+    key, public = tmp_path / "key", tmp_path / "crt"
+    options = ["-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes", "-days", "2", "-subj", "/CN=one"]
+    command = ["openssl", "req", "-x509", *options, "-keyout", str(key), "-out", str(public)]
+    await asyncio.to_thread(subprocess.run, command, check=True, capture_output=True)
+    await asyncio.to_thread(ingresses.service, "a", "192.0.2.1")
+    tls = [{"hosts": [ingresses.host("one")], "secretName": "one", "secretNamespace": ingresses.namespace}]
+    await asyncio.to_thread(ingresses.put, "one", "a", tls=tls)
+    await ingresses.until(lambda: ingresses.condition("one") == ("Unknown", "CertificateMissing"), "the reason")
+    data = {field: base64.b64encode(file.read_bytes()).decode() for field, file in (("tls.crt", public), ("tls.key", key))}
+    secret = {
+        "metadata": {"name": "one", "labels": {"networking.internal.knative.dev/certificate-uid": "1"}},
+        "type": "kubernetes.io/tls",
+        "data": {
+            "tls.crt": base64.b64encode(public.read_bytes()).decode(),
+            "tls.key": base64.b64encode(key.read_bytes()).decode(),
+        },
+    }
+    await asyncio.to_thread(ingresses.cluster.core.create_namespaced_secret, ingresses.namespace, secret)
+    await ingresses.ready("one")
