@@ -50,7 +50,7 @@ def test_an_objective_that_only_more_memory_meets_is_met_and_nothing_is_lost(nam
 def late(result: FunctionResult) -> float:
     """The share of the requests beyond the SLO, of those that came after the first plan and the start of its slots."""
     rows = [row for row in result.requests.rows() if row["arrived_s"] > 35.0]
-    return sum(row["finished_s"] - row["arrived_s"] > result.settings.slo_s for row in rows) / len(rows)
+    return float(sum(row["finished_s"] - row["arrived_s"] > result.settings.slo_s for row in rows) / len(rows))
 
 
 def decided_late(result: FunctionResult, created: CreateBody) -> bool:

@@ -18,6 +18,8 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
+import numpy as np
+
 from gnomon_core.errors import GnomonError
 from gnomon_planner.billing import Billing, Held, PerCall
 from gnomon_planner.changes import Change, ChangeRule, Evidence, Reference, watched
@@ -42,6 +44,8 @@ MB_PER_CORE = 1769.0
 PER_MILLION = 1e6
 WORTH_A_CHANGE = 0.1
 RULE = ChangeRule()
+LOADED = (np.fft, np.ma)
+"""numpy imports these when they are first used, which would be within the second of a process's first plan."""
 
 __all__ = ["RULE", "Change", "ChangeRule", "Evidence", "Planned", "Task", "plan_for", "watch"]
 
