@@ -18,15 +18,17 @@ from collections.abc import Iterable
 from datetime import UTC, datetime
 from pathlib import Path
 from random import SystemRandom
+from typing import TYPE_CHECKING
 
 from gnomon_autoscaler.loop import Autoscaler
 from gnomon_autoscaler.registry import with_entry_points
 from gnomon_cli.fetching import ModelFetcher
-from gnomon_cli.platforms import platform_of
+from gnomon_cli.kept_logs import KeptLogs
+from gnomon_cli.platforms import platform_of, require_kubernetes
 from gnomon_cli.scaling import ScalingAdapter
 from gnomon_cli.serve_options import ServeOptions
 from gnomon_cli.serve_secrets import basic_auth
-from gnomon_core.clock import WallClock
+from gnomon_core.clock import Clock, WallClock
 from gnomon_core.functions import FunctionKey
 from gnomon_core.seam_values import StoredNamespace
 from gnomon_gateway.app import GatewayApp
@@ -60,6 +62,9 @@ from gnomon_platforms.local.users import function_users
 from gnomon_profiler.measuring.machine import this_machine
 from gnomon_profiler.places import open_repository
 
+if TYPE_CHECKING:
+    from gnomon_cli.on_kubernetes import OnKubernetes
+
 _LOG = logging.getLogger("gnomon")
 
 
@@ -72,18 +77,18 @@ class Gnomon:
         require_safe_binding(options.host, self._auth)
         options.state.mkdir(mode=0o700, parents=True, exist_ok=True)
         clock = self._clock = WallClock()
-        self._store = SqliteStore(options.state / "functions.db")
+        self._cluster = _cluster(options, clock)
+        self._store = SqliteStore(options.state / "functions.db") if self._cluster is None else self._cluster.store
         repository = open_repository(options.models, options.state / "fetched-models")
         builder = self._builder = EnvironmentBuilder(options.state / "built", hidden=(options.state,))
-        self.platform = platform_of(options, repository, builder, clock)
+        self.platform = platform_of(options, repository, builder, clock) if self._cluster is None else self._cluster.platform
         self._housekeeping = Housekeeping(builder, self._named_images, self.platform.contents)
         policies = with_entry_points(options.policies)
         scaling = ScalingAdapter(policies, self.platform.capabilities)
         self._logs = LogBook(_now)
         profiled = ProfiledLatency()
         latency = LearnedLatency(profiled)
-        place = this_machine().id if options.aws is None else "lambda"
-        self._corrections = Corrections(options.state / "corrections.json", place, latency, clock)
+        self._corrections = Corrections(options.state / "corrections.json", _place(options), latency, clock)
         self.manager = Manager(
             Surroundings(
                 store=self._store,
@@ -93,7 +98,7 @@ class Gnomon:
                 profiled=profiled,
                 corrections=self._corrections,
                 logs=self._logs,
-                fetch_model=ModelFetcher(repository).fetch,
+                fetch_model=ModelFetcher(repository).fetch if self._cluster is None else _in_images,
                 now=_now,
             )
         )
@@ -104,6 +109,7 @@ class Gnomon:
         self._app = self._application()
         self.server = GatewayServer(self._app, options.host, options.port)
         self._tasks: list[asyncio.Task[None]] = []
+        self._started = False
 
     @property
     def url(self) -> str:
@@ -112,7 +118,12 @@ class Gnomon:
         return f"http://{f'[{host}]' if ':' in host else host}:{self.server.port}"
 
     async def start(self) -> None:
-        """Begin to serve, with every function that was deployed before."""
+        """Begin to serve, with every function that was deployed before; on a cluster, once this process leads."""
+        if self._cluster is not None:
+            await self._cluster.begin()
+            self.server.port = self._cluster.port
+            await self._namespaces.refresh()
+        self._started = True
         await self.platform.start(self.manager.instances)
         for namespace in self.options.namespaces:
             if namespace not in self._namespaces.names():
@@ -120,15 +131,27 @@ class Gnomon:
         self._restore_scaling()
         await asyncio.to_thread(self._corrections.load)
         await self.manager.start()
+        if self._cluster is not None:
+            self._cluster.follow(self.manager.follow, self._namespaces.refresh)
         self._tasks += [asyncio.create_task(self.autoscaler.run()), asyncio.create_task(self._corrections.run())]
         self._keep_house()
         await self._async_queue.start()
         self._loop_lag.start()
+        if self._cluster is not None:
+            await self._cluster.take_port()
         await self.server.start()
 
     async def stop(self) -> None:
-        """Let nothing more in, answer everything, end every process."""
+        """Let nothing more in, answer everything, end every process; on a cluster, leave the pods serving."""
         self._app.draining = True
+        if self._started:
+            await self._stop_serving()
+        if self._cluster is None:
+            self._store.close()
+        else:
+            await self._cluster.end()
+
+    async def _stop_serving(self) -> None:
         self._logs.close()
         await self.server.stop()
         await self._async_queue.stop()
@@ -141,7 +164,6 @@ class Gnomon:
         await self.manager.stop()
         await self.platform.stop()
         await self._loop_lag.stop()
-        self._store.close()
 
     def _keep_house(self) -> None:
         """Remove what was built and is not used any more, now and whenever a function changes."""
@@ -187,12 +209,19 @@ class Gnomon:
             version=this_version(),
             now_s=self._clock.now_s,
             healthy=lambda: not self._app.draining,
+            orchestration="local" if self._cluster is None else "kubernetes",
+            kept_logs=None if self._cluster is None else KeptLogs(self._cluster.platform.logs),
         )
         asynchronous = AsyncEndpoint(self._async_queue, self._callbacks, lambda key: self.manager.status(key) is not None, _now)
         build = build_routes(self._builder, payload_secret(self.options.state / "payload-secret"))
         hosts = host_rule(self.options.host, self.options.allowed_hosts)
         application = control_application(
-            control, hosts, self._auth, counters, [asynchronous.handlers(), *build], function_users=function_users()
+            control,
+            hosts,
+            self._auth,
+            counters,
+            [asynchronous.handlers(), *build],
+            function_users=function_users() if self._cluster is None else range(0),
         )
         return GatewayApp(self.manager, application)
 
@@ -231,6 +260,28 @@ class Gnomon:
     @property
     def _scaling_file(self) -> Path:
         return self.options.state / "autoscaler.json"
+
+
+def _cluster(options: ServeOptions, clock: Clock) -> OnKubernetes | None:
+    """The cluster that functions run on, if they run on one."""
+    if options.cluster is None:
+        return None
+    require_kubernetes()
+    from gnomon_cli.on_kubernetes import OnKubernetes  # noqa: PLC0415 - the client is an extra of its own
+
+    return OnKubernetes(options.cluster, options.host, options.port, clock)
+
+
+def _place(options: ServeOptions) -> str:
+    """Whose speed is learned: corrections of one place mean nothing in another."""
+    if options.cluster is not None:
+        return "kubernetes"
+    return "lambda" if options.aws is not None else this_machine().id
+
+
+async def _in_images(reference: str) -> None:
+    """A cluster's functions bring their models along, in their images or volumes."""
+    del reference
 
 
 def _now() -> float:

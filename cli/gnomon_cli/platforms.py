@@ -57,6 +57,14 @@ def _on_lambda(
     return LambdaPlatform(aws, repository, built, images=options.images, profiles=profiles, clock=clock)
 
 
+def require_kubernetes() -> None:
+    """Raise a GnomonError unless the Kubernetes client is installed."""
+    if importlib.util.find_spec("kubernetes") is None:
+        raise GnomonError(
+            422, "package_missing", "Kubernetes needs the Python package kubernetes.", "pip install 'gnomon[kubernetes]'"
+        )
+
+
 def require_boto3() -> None:
     """Raise a GnomonError unless boto3 is installed."""
     if importlib.util.find_spec("boto3") is None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import gc
 import logging
 import signal
@@ -29,7 +30,8 @@ def serve(options: ServeOptions, then: Callable[[Gnomon], Awaitable[bool]] | Non
     )
     if options.port:
         check_port(options.host, options.port)
-    check_room(options.state)
+    if options.cluster is None:
+        check_room(options.state)
     allow_open_files()
     with lock_state(options.state):
         uvloop.run(_serve(options, then))
@@ -45,12 +47,13 @@ def _calm_collector() -> None:
 async def _serve(options: ServeOptions, then: Callable[[Gnomon], Awaitable[bool]] | None) -> None:
     stop = _stopped_by_signal()
     gnomon = Gnomon(options)
+    ended = asyncio.create_task(stop.wait())
     try:
-        await gnomon.start()
+        if not await _started(gnomon, ended):
+            return
         _calm_collector()
         print(f"Gnomon serves on {gnomon.url}. State is in {options.state}. Ctrl-C stops it.", flush=True)
         first = asyncio.ensure_future(then(gnomon)) if then is not None else None
-        ended = asyncio.create_task(stop.wait())
         if first is not None:
             await asyncio.wait({first, ended}, return_when=asyncio.FIRST_COMPLETED)
             if first.done() and not first.result():
@@ -59,7 +62,19 @@ async def _serve(options: ServeOptions, then: Callable[[Gnomon], Awaitable[bool]
         await ended
         print("Stopping: answering what is under way. Ctrl-C again does not wait for it.", flush=True)
     finally:
+        ended.cancel()
         await gnomon.stop()
+
+
+async def _started(gnomon: Gnomon, ended: asyncio.Task[bool]) -> bool:
+    """Start; False if it was to be stopped before that was done, as one that stands by for another may be."""
+    starting = asyncio.create_task(gnomon.start())
+    await asyncio.wait({starting, ended}, return_when=asyncio.FIRST_COMPLETED)
+    if not starting.done():
+        starting.cancel()
+    with contextlib.suppress(asyncio.CancelledError):
+        await starting
+    return not starting.cancelled()
 
 
 def _stopped_by_signal() -> asyncio.Event:

@@ -9,6 +9,20 @@ from gnomon_platforms.aws_lambda.options import LambdaOptions
 
 
 @dataclass(frozen=True, slots=True)
+class ClusterOptions:
+    """A Kubernetes cluster that functions run on.
+
+    `kubeconfig` None takes KUBECONFIG, the cluster that we run in, or ~/.kube/config. With `cluster_wide`, functions may be in
+    every namespace that is marked `openfaas: "1"`, else in openfaas-fn alone. `advertise` is where other gateways reach this
+    one, empty for the address that it listens on.
+    """
+
+    kubeconfig: Path | None = None
+    cluster_wide: bool = False
+    advertise: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class ServeOptions:
     """The options of `gnomon serve`.
 
@@ -17,7 +31,7 @@ class ServeOptions:
     `reserved_cores` what is held back for Shadows. `images` is a further table of images and their runtimes. `secrets` is the
     folder of `basic-auth-user` and `basic-auth-password`, None for one in the state folder. `policies` are the third-party
     policies that may be loaded, `callback_hosts` the hosts that an asynchronous answer may be sent to. With `aws`,
-    functions run on AWS Lambda and not here; what concerns the node has no meaning then.
+    functions run on AWS Lambda and not here, with `cluster` on Kubernetes; what concerns the node has no meaning then.
     """
 
     host: str
@@ -36,6 +50,7 @@ class ServeOptions:
     allowed_hosts: tuple[str, ...]
     verbose: bool
     aws: LambdaOptions | None = None
+    cluster: ClusterOptions | None = None
 
     @property
     def model_folder(self) -> Path:

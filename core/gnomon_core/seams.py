@@ -114,7 +114,11 @@ class Platform(Protocol):
     """
 
     name: str
-    capabilities: Capabilities
+
+    @property
+    def capabilities(self) -> Capabilities:
+        """What it can do now."""
+        ...
 
     async def start(self, listener: PlatformListener) -> None: ...
 

@@ -30,6 +30,12 @@ class Namespaces:
         self._changing = asyncio.Lock()
         self._users: Counter[str] = Counter()
 
+    async def refresh(self) -> None:
+        """Look again at what the store knows, where others may change it."""
+        async with self._changing:
+            known = {stored.name: stored for stored in await asyncio.to_thread(self._store.namespaces)}
+            self._known = {**known, DEFAULT_NAMESPACE: StoredNamespace(DEFAULT_NAMESPACE)}
+
     def names(self) -> list[str]:
         return sorted(self._known)
 

@@ -10,8 +10,9 @@ import click
 
 from gnomon_cli.command import Command
 from gnomon_cli.commands.lambda_options import lambda_options, read_lambda_options
-from gnomon_cli.serve_options import ServeOptions
+from gnomon_cli.serve_options import ClusterOptions, ServeOptions
 from gnomon_cli.state import state_folder
+from gnomon_core.functions import DEFAULT_NAMESPACE
 
 MAX_POOL = 64
 """Each holds the memory of a process with torch, some 20 MB of its own."""
@@ -76,9 +77,27 @@ def serve_options(function: Any) -> Any:
             ),
             click.option(
                 "--platform",
-                type=click.Choice(("local", "lambda")),
+                type=click.Choice(("local", "lambda", "openfaas")),
                 default="local",
-                help="Where functions run: processes of this machine, or AWS Lambda; default local.",
+                help="Where functions run: processes of this machine, AWS Lambda, or a cluster's pods; default local.",
+            ),
+            click.option(
+                "--kubeconfig",
+                type=click.Path(exists=True, dir_okay=False, path_type=Path),
+                default=None,
+                help="The cluster of --platform openfaas; default KUBECONFIG, the one that we run in, or ~/.kube/config.",
+            ),
+            click.option(
+                "--cluster-wide",
+                is_flag=True,
+                help='On a cluster, look after every namespace that is marked openfaas: "1"; so does --namespace.',
+            ),
+            click.option(
+                "--advertise",
+                default="",
+                envvar="POD_IP",
+                metavar="HOST",
+                help="Where other gateways of a cluster reach this one.",
             ),
             click.option("-v", "--verbose", is_flag=True, help="Log every decision and every change."),
         ]
@@ -97,7 +116,16 @@ def read_options(*, state: str, models: str, platform: str, **options: Any) -> S
     folder = state_folder(state, os.environ)
     on_lambda = {name: options.pop(name) for name in list(options) if name.startswith("lambda_")}
     aws = read_lambda_options(**on_lambda) if platform == "lambda" else None
-    return ServeOptions(state=folder, models=models or str(folder / "models"), aws=aws, **options)
+    cluster = _cluster_options(options) if platform == "openfaas" else None
+    for name in ("kubeconfig", "cluster_wide", "advertise"):
+        options.pop(name, None)
+    return ServeOptions(state=folder, models=models or str(folder / "models"), aws=aws, cluster=cluster, **options)
+
+
+def _cluster_options(options: dict[str, Any]) -> ClusterOptions:
+    """A namespace beside the default one is to be seen as well."""
+    wide = options["cluster_wide"] or bool(set(options["namespaces"]) - {DEFAULT_NAMESPACE})
+    return ClusterOptions(options["kubeconfig"], wide, options["advertise"])
 
 
 @click.command(
@@ -108,6 +136,7 @@ def read_options(*, state: str, models: str, platform: str, **options: Any) -> S
     gnomon serve --pool 2
     gnomon serve --host 0.0.0.0 --basic-auth
     gnomon serve --platform lambda --lambda-role arn:aws:iam::123456789012:role/gnomon
+    gnomon serve --platform openfaas --kubeconfig ~/.kube/config
     """,
 )
 @serve_options

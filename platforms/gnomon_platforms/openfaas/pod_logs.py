@@ -229,7 +229,9 @@ class Tail(threading.Thread):
             while not self._ended.is_set() and (data := stream.read()):
                 *lines, rest = (rest + data).split(b"\n")
                 self._give(lines)
-            self._give([rest])
+            if self.last_round:
+                # Otherwise a line that broke off comes again, whole.
+                self._give([rest])
 
     def _give(self, lines: list[bytes]) -> None:
         new = []

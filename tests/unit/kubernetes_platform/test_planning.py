@@ -25,6 +25,7 @@ from gnomon_platforms.openfaas.planning import (
     Step,
     Waiting,
     Wanted,
+    Withdraw,
     plan,
 )
 
@@ -208,6 +209,8 @@ class SmallCluster:
             case Scale(replicas):
                 assert self.deployed is not None
                 self.deployed = replace(self.deployed, replicas=replicas)
+            case Withdraw():
+                raise AssertionError("nothing was removed")
             case _:
                 pod = self.pods.get(step.pod.name)
                 if pod is not None and not pod.ending:

@@ -1,0 +1,144 @@
+"""`gnomon serve --platform openfaas`: the cluster as store of functions and as platform, and which gateway process leads.
+
+Functions, secrets and instances are in the cluster, so several processes may serve it; one of them at a time decides and writes.
+The others stand by: they pass on to it what comes to their port, until they lead themselves.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import secrets
+import socket
+from collections.abc import Callable, Coroutine
+from functools import partial
+from pathlib import Path
+from random import SystemRandom
+from typing import Any
+from urllib.parse import urlsplit
+
+from gnomon_cli.serve_options import ClusterOptions
+from gnomon_core.clock import Clock
+from gnomon_core.functions import DEFAULT_NAMESPACE, FunctionKey
+from gnomon_gateway.server.pass_through import PassThrough, Place
+from gnomon_platforms.kubernetes.api import SERVICE_ACCOUNT, connect
+from gnomon_platforms.kubernetes.leader import Leader, Tenure, Watchdog
+from gnomon_platforms.kubernetes.resources import LEASES
+from gnomon_platforms.kubernetes.writes import Target, Writer
+from gnomon_platforms.openfaas.platform import OpenFaasOptions, OpenFaasPlatform
+from gnomon_platforms.openfaas.store import KubernetesStore
+
+LEASE = "gnomon"
+
+
+class OnKubernetes:
+    """What is made of a cluster. `begin` returns when this process leads; until then it stands by on `host` and `port`."""
+
+    def __init__(self, options: ClusterOptions, host: str, port: int, clock: Clock) -> None:
+        self._options = options
+        self._api = connect(options.kubeconfig)
+        self._tenure = Tenure()
+        self._watchdog = Watchdog(self._tenure)
+        self._writer = Writer(self._api, clock, SystemRandom())
+        identity = f"{os.environ.get('POD_NAME') or socket.gethostname()}_{secrets.token_hex(6)}"
+        lease = Target(LEASES, lease_namespace(), LEASE)
+        self.leader = Leader(self._writer, lease, identity, self._tenure, clock)
+        """Who leads, and where they are reached: `leader.seen`."""
+        namespace = None if options.cluster_wide else DEFAULT_NAMESPACE
+        self.store = KubernetesStore(self._api, namespace=namespace, fence=self._tenure.check, clock=clock)
+        self.platform = OpenFaasPlatform(
+            self._api, OpenFaasOptions(namespace=namespace, stored=True), fence=self._tenure.check, clock=clock
+        )
+        self._host = host
+        self._standby = PassThrough(host, port, self._place)
+        self._standing: asyncio.Task[None] | None = None
+        self._behind: set[asyncio.Task[None]] = set()
+
+    @property
+    def port(self) -> int:
+        """The port that we stand by on, and will serve on."""
+        return self._standby.port
+
+    async def begin(self) -> None:
+        """Stand for the Lease, pass on what comes until we have it, and return when we do. The port is free then.
+
+        Raises:
+            GnomonError: what the API server refuses.
+
+        """
+        await self._standby.start()
+        self.leader.address = f"http://{self._advertised}:{self.port}"
+        self._watchdog.start()
+        await self.leader.attempt()
+        self._standing = asyncio.create_task(self.leader.run())
+        if not self.leader.leading.is_set():
+            print(f"Gnomon stands by on port {self.port}, for {self.leader_is}.", flush=True)
+        await self.leader.leading.wait()
+        if not SERVICE_ACCOUNT.exists():
+            # Whoever installs us in a cluster makes it with the rest.
+            await asyncio.to_thread(self.store.require_namespace)
+
+    async def take_port(self) -> None:
+        """Leave the port to the gateway's server, which is about to listen. What waits for a leader comes to that."""
+        await self._standby.stop_listening()
+
+    def follow(
+        self, function: Callable[[FunctionKey], Coroutine[Any, Any, None]], namespaces: Callable[[], Coroutine[Any, Any, None]]
+    ) -> None:
+        """Begin one of these whenever a function, or a namespace, has changed: `kubectl delete deployment` removes a function."""
+        loop = asyncio.get_running_loop()
+
+        def begin(make: Callable[[], Coroutine[Any, Any, None]]) -> None:
+            task = loop.create_task(make())
+            self._behind.add(task)
+            task.add_done_callback(self._behind.discard)
+
+        def told(make: Callable[[], Coroutine[Any, Any, None]]) -> None:
+            # The store tells in a thread of its own, perhaps after our loop has ended.
+            with contextlib.suppress(RuntimeError):
+                loop.call_soon_threadsafe(begin, make)
+
+        self.store.watch(lambda key: told(partial(function, key)))
+        self.store.watch_namespaces(lambda: told(namespaces))
+
+    async def end(self) -> None:
+        """Let another lead, and look no longer. Nothing of ours is being written any more."""
+        await self._standby.stop()
+        if self._standing is not None:
+            self._standing.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await self._standing
+            await self.leader.release()
+        self._watchdog.stop()
+        await asyncio.to_thread(self.store.close)
+        self._writer.close()
+        self._api.close()
+
+    @property
+    def leader_is(self) -> str:
+        """Who leads, in words."""
+        seen = self.leader.seen
+        return "nobody yet" if seen is None else f"{seen.holder} ({seen.address or 'whose address nobody knows'})"
+
+    @property
+    def _advertised(self) -> str:
+        host = self._options.advertise or ("127.0.0.1" if self._host in ("0.0.0.0", "::") else self._host)  # noqa: S104 - compared
+        return f"[{host}]" if ":" in host else host
+
+    def _place(self) -> Place | None:
+        """Where the leader is reached; ourselves at last."""
+        if self._tenure.leading:
+            return self._advertised.strip("[]"), self.port
+        seen = self.leader.seen
+        if seen is None or not seen.address or seen.address == self.leader.address:
+            return None
+        address = urlsplit(seen.address)
+        return (address.hostname, address.port) if address.hostname and address.port else None
+
+
+def lease_namespace() -> str:
+    """Where the Lease is: beside the gateway's pod, or beside the functions for one that runs elsewhere."""
+    named = os.environ.get("POD_NAMESPACE")
+    file = Path(SERVICE_ACCOUNT).parent / "namespace"
+    return named or (file.read_text().strip() if file.exists() else DEFAULT_NAMESPACE)

@@ -1,0 +1,125 @@
+"""Lines of pods, as a server gives them on good days and on bad ones."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any, cast
+
+import pytest
+
+from gnomon_core.errors import GnomonError
+from gnomon_core.functions import FunctionKey
+from gnomon_platforms.kubernetes.cache import Change
+from gnomon_platforms.kubernetes.objects.pods import PodFacts, pod_facts
+from gnomon_platforms.openfaas.pod_logs import PodLine, PodLogs, Wish
+from tests.integration.kubernetes_platform.scripted import CLOSE, Answer, Script, refusal, serving
+from tests.waiting import until
+
+KEY = FunctionKey("fn", "fn")
+POD = replace(pod_facts({"metadata": {"name": "fn-1", "namespace": "fn", "uid": "u1"}}), function="fn", phase="Running")
+
+
+class Pods:
+    """What an informer of pods offers to who listens."""
+
+    def __init__(self, *pods: PodFacts) -> None:
+        self.pods = pods
+        self.listeners: list[Callable[[Change[PodFacts]], None]] = []
+
+    def listen(self, changed: Callable[[Change[PodFacts]], None]) -> Callable[[], None]:
+        for pod in self.pods:
+            changed(Change((pod.namespace, pod.name), None, pod))
+        self.listeners.append(changed)
+        return lambda: self.listeners.remove(changed)
+
+    def come(self, pod: PodFacts) -> None:
+        for listener in self.listeners:
+            listener(Change((pod.namespace, pod.name), None, pod))
+
+
+def line(second: int, text: str) -> bytes:
+    return f"2026-11-22T00:00:{second:02d}.5Z {text}\n".encode()
+
+
+def logs(api: Any, pods: Pods) -> PodLogs:
+    return PodLogs(api, cast("Any", pods), lambda key: [pod for pod in pods.pods if pod.key == key])
+
+
+async def texts(follower: Any, count: int) -> list[str]:
+    async with asyncio.timeout(30.0):
+        return [(await follower.next_line()).text for _ in range(count)]
+
+
+async def test_lines_of_all_pods_come_in_the_order_in_which_they_were_written() -> None:
+    other = replace(POD, name="fn-2", uid="u2")
+    script = Script([Answer(line(1, "one") + line(3, "thrée")), Answer(line(2, "two"))])
+    with serving(script) as api:
+        found = await logs(api, Pods(POD, other)).lines(Wish(KEY, tail=5, since=1795305600.0))
+    assert [one.text for one in found] == ["one", "two", "thrée"]
+    assert found[0] == PodLine(found[0].instance, found[0].at, "one")
+    assert {asked.path for asked in script.asked} == {f"/api/v1/namespaces/fn/pods/{name}/log" for name in ("fn-1", "fn-2")}
+    assert script.asked[0].query["tailLines"] == "5"
+    assert script.asked[0].query["container"] == "fn"
+
+
+async def test_only_the_named_pod_is_read_and_one_that_waits_has_no_lines() -> None:
+    waiting = replace(POD, name="fn-2", uid="u2", phase="Pending")
+    script = Script([Answer(line(1, "one"))])
+    with serving(script) as api:
+        found = logs(api, Pods(POD, waiting))
+        assert [one.instance for one in await found.lines(Wish(KEY))] == ["fn-1"]
+        assert await found.lines(Wish(KEY, instance="fn-9")) == []
+
+
+async def test_a_container_that_has_not_begun_or_a_pod_that_is_gone_has_no_lines_and_a_refusal_is_told() -> None:
+    for answer in (refusal(400, "BadRequest"), refusal(404, "NotFound")):
+        with serving(Script([answer])) as api:
+            assert await logs(api, Pods(POD)).lines(Wish(KEY)) == []
+    with serving(Script([refusal(403, "Forbidden")])) as api:
+        with pytest.raises(GnomonError) as refused:
+            await logs(api, Pods(POD)).lines(Wish(KEY))
+        assert refused.value.code == "kubernetes_denied"
+
+
+async def test_who_follows_misses_nothing_and_gets_nothing_twice_when_a_stream_breaks_off() -> None:
+    script = Script(
+        cast(
+            "Any", [[line(1, "one"), line(2, "two"), CLOSE], [line(2, "two"), line(3, "three"), line(4, "half")[:-3], CLOSE], []]
+        )
+    )
+    with serving(script) as api:
+        pods = Pods(POD)
+        follower = logs(api, pods).follow(Wish(KEY))
+        assert (await texts(follower, 3))[:3] == ["one", "two", "three"]
+        follower.close()
+        assert await follower.next_line() is None
+        assert pods.listeners == []
+    assert script.asked[0].query["follow"] == "true"
+    assert script.asked[1].query["sinceTime"] == "2026-11-22T00:00:02Z"
+
+
+async def test_a_pod_that_comes_later_is_followed_too() -> None:
+    script = Script(cast("Any", [[line(1, "first")], [line(2, "second")]]))
+    with serving(script) as api:
+        pods = Pods()
+        follower = logs(api, pods).follow(Wish(KEY))
+        pods.come(POD)
+        assert await texts(follower, 1) == ["first"]
+        pods.come(replace(POD, name="fn-2", uid="u2"))
+        pods.come(replace(POD, name="other-1", uid="u3", function="other"))
+        assert await texts(follower, 1) == ["second"]
+        assert follower.streams == 2
+        follower.close()
+
+
+async def test_a_slow_reader_holds_the_stream_up_and_loses_nothing() -> None:
+    many = b"".join(f"2026-11-22T00:00:00.{number:09d}Z {number}\n".encode() for number in range(1, 3001))
+    script = Script(cast("Any", [[many], []]))
+    with serving(script) as api:
+        follower = logs(api, Pods(POD)).follow(Wish(KEY))
+        await until(lambda: follower._lines.qsize() >= 500)
+        assert follower._lines.qsize() == 500
+        assert await texts(follower, 3000) == [str(number) for number in range(1, 3001)]
+        follower.close()

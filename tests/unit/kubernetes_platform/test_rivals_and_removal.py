@@ -1,0 +1,84 @@
+"""Functions that were removed, deployments of several hands, and who else counts pods: values in, values out."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from gnomon_core.functions import FunctionKey, read_deployment
+from gnomon_platforms.kubernetes.cache import Change
+from gnomon_platforms.kubernetes.objects.functions import DeployedFunction, deployed_function
+from gnomon_platforms.kubernetes.objects.manifests import changed_metadata, deployment, with_creation
+from gnomon_platforms.kubernetes.objects.names import REMOVED_ANNOTATION
+from gnomon_platforms.kubernetes.objects.pod_template import PodOptions
+from gnomon_platforms.openfaas.planning import Waiting, Wanted, Withdraw, plan
+from gnomon_platforms.openfaas.rivals import Rival, Rivals, rival
+
+SPEC = read_deployment({"service": "figlet", "image": "figlet:1", "labels": {"team": "vision"}, "annotations": {"topic": "a"}})
+HPA = {
+    "metadata": {"name": "theirs", "namespace": "openfaas-fn", "uid": "u1"},
+    "spec": {"scaleTargetRef": {"apiVersion": "apps/v1", "kind": "Deployment", "name": "figlet"}},
+}
+
+
+def removed() -> DeployedFunction:
+    return DeployedFunction(SPEC, "uid-d", "1", 1, 1, 1, 1, 0.0, 0, 0, ours=True, removed=True)
+
+
+def test_a_removed_function_goes_when_nobody_is_left_and_not_before() -> None:
+    assert plan(removed(), [], Wanted(1)) == (Withdraw(),)
+    assert plan(removed(), [], Wanted(1, kept={"p": 1})) == ()
+    assert plan(removed(), [], Wanted(1, going=frozenset({"p"}))) == ()
+    assert Withdraw() not in plan(removed(), [], Wanted(1, (Waiting("a", "n1"),)))
+
+
+def test_what_a_deployment_says_no_more_goes_and_what_others_wrote_stays() -> None:
+    first = with_creation(deployment(SPEC, 1, PodOptions())["metadata"], 1.25)
+    first["annotations"] |= {"theirs": "1", REMOVED_ANNOTATION: "true"}
+    later = read_deployment({"service": "figlet", "image": "figlet:1", "labels": {"stage": "two"}})
+    changed = changed_metadata(first, with_creation(deployment(later, 2, PodOptions())["metadata"], 1.25))
+    assert {"team", "stage"} & changed["labels"].keys() == {"stage"}
+    assert changed["annotations"]["theirs"] == "1"
+    assert not {"topic", REMOVED_ANNOTATION} & changed["annotations"].keys()
+
+
+def test_a_deployment_comes_back_as_the_function_that_it_is() -> None:
+    document: dict[str, Any] = deployment(SPEC, 3, PodOptions())
+    document["metadata"] = with_creation(document["metadata"], 1700000000.25) | {"uid": "u", "resourceVersion": "9"}
+    found = deployed_function(json.loads(json.dumps(document)))
+    assert found is not None
+    assert (found.spec.raw, found.version, found.created_at, found.removed) == (SPEC.raw, 3, 1700000000.25, False)
+    document["metadata"]["annotations"][REMOVED_ANNOTATION] = "true"
+    again = deployed_function(document)
+    assert again is not None
+    assert again.removed
+
+
+def test_who_counts_a_deployments_pods_is_read_of_autoscalers_and_scaled_objects() -> None:
+    found = rival("HorizontalPodAutoscaler")(HPA)
+    assert found == Rival("HorizontalPodAutoscaler", "openfaas-fn", "theirs", "u1", "figlet")
+    # KEDA takes a Deployment where no kind is named.
+    assert rival("ScaledObject")({**HPA, "spec": {"scaleTargetRef": {"name": "figlet"}}}) is not None
+    assert rival("ScaledObject")({**HPA, "spec": {"scaleTargetRef": {"kind": "StatefulSet", "name": "figlet"}}}) is None
+
+
+def test_a_function_is_hindered_as_long_as_one_of_them_targets_it() -> None:
+    told: list[FunctionKey] = []
+    rivals = Rivals(None, None, told.append)  # type: ignore[arg-type]  # nothing is asked of the API server here
+    key, one, two = FunctionKey("figlet"), *(Rival("HPA", "openfaas-fn", name, name, "figlet") for name in ("a", "b"))
+    moved = Rival("HPA", "openfaas-fn", "a", "a", "other")
+
+    def seen(old: Rival | None, new: Rival | None) -> None:
+        rivals._seen(Change(("openfaas-fn", "x"), old, new))
+
+    seen(None, one)
+    seen(None, two)
+    refusal = rivals.hindrance(key)
+    assert refusal is not None
+    assert (refusal.status, refusal.code) == (409, "foreign_autoscaler")
+    seen(two, None)
+    assert rivals.of(key) == one
+    seen(one, moved)
+    assert rivals.hindrance(key) is None
+    assert rivals.of(FunctionKey("other")) == moved
+    assert set(told[-2:]) == {key, FunctionKey("other")}
