@@ -35,6 +35,8 @@ from gnomon_core.errors import GnomonError
 
 KUBELET = Path("/var/lib/kubelet")
 PORT = 7468
+END_S = 2.0
+"""What is under way on the platform's port may take so long when the process is told to end."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +76,7 @@ class Agent:
         registration = settings.kubelet / "plugins_registry" / f"{NAME}-reg.sock"
         self._services = Services(settings.node, self.volumes, state / "csi.sock", registration)
         control = Control(self.shadows, self.news, Epochs(state / "epoch"), self.state, settings.token)
-        self._runner = web.AppRunner(control.application(), access_log=None)
+        self._runner = web.AppRunner(control.application(), access_log=None, shutdown_timeout=END_S)
         self._finding: asyncio.Task[None] | None = None
         self.port = settings.port
 
@@ -101,6 +103,7 @@ class Agent:
     async def stop(self) -> None:
         """Be found no more, and let go of everything. Folders and records stay for whoever comes next."""
         await self._services.stop()
+        self.news.end()
         await self._runner.cleanup()
         self.volumes.close()
         self.pool.close()

@@ -69,9 +69,7 @@ class Control:
 
     def _authorize(self, header: str) -> None:
         if self._token is not None and not hmac.compare_digest(header.encode(), f"Bearer {self._token}".encode()):
-            raise GnomonError(
-                401, "bad_token", "This is for Gnomon's controller.", "Send its token."
-            )
+            raise GnomonError(401, "bad_token", "This is for Gnomon's controller.", "Send its token.")
 
     async def _tell(self, request: web.Request) -> web.Response:
         seen = request.query.get("incarnation", ""), _whole(request.query.get("version", "0"))

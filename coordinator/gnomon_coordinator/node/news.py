@@ -17,6 +17,7 @@ class News:
         self.incarnation = secrets.token_hex(8)
         self.version = 1
         self._happened = asyncio.Event()
+        self._over = False
 
     def happened(self) -> None:
         """Something is different now."""
@@ -26,8 +27,13 @@ class News:
 
     async def later_than(self, incarnation: str, version: int, patience_s: float) -> None:
         """Return when this version is history, or after so long."""
-        while incarnation == self.incarnation and version >= self.version and patience_s > 0:
+        while incarnation == self.incarnation and version >= self.version and patience_s > 0 and not self._over:
             try:
                 await asyncio.wait_for(self._happened.wait(), patience_s)
             except TimeoutError:
                 return
+
+    def end(self) -> None:
+        """Nobody waits any more."""
+        self._over = True
+        self.happened()

@@ -5,6 +5,8 @@
 What is seen comes from informers; what is written is bound to what it was decided from; each function has one task
 (`workloads`). Pods outlive the gateway: one that stops leaves them serving, and the next one adopts them. Those that it has no
 use for go after the first minute, until when they are given out again.
+
+Shadows are no pods: the coordinator of a Body's node makes them (`on_nodes`, `node_pairs`), where one is connected.
 """
 
 from __future__ import annotations
@@ -15,7 +17,7 @@ import logging
 import math
 import random
 import secrets as chance_of_secrets
-from collections.abc import Coroutine, Iterable
+from collections.abc import Callable, Coroutine, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -45,7 +47,10 @@ from gnomon_platforms.kubernetes.resources import DEPLOYMENTS, NODES, PODS
 from gnomon_platforms.kubernetes.watching import Source
 from gnomon_platforms.kubernetes.writes import Writer
 from gnomon_platforms.local.nodes import claimed_cores
+from gnomon_platforms.local.profiles import ProfileFiles
 from gnomon_platforms.openfaas.lives import Life
+from gnomon_platforms.openfaas.node_pairs import BodyPod, Home
+from gnomon_platforms.openfaas.on_nodes import NodeOptions, OnNodes, load_besides_shadows
 from gnomon_platforms.openfaas.pod_logs import PodLogs
 from gnomon_platforms.openfaas.rivals import Rivals, tell
 from gnomon_platforms.openfaas.steps import Steps
@@ -71,13 +76,17 @@ class OpenFaasOptions:
     start_timeout_s: float = START_TIMEOUT_S
     adopting_s: float = ADOPTING_S
     stored: bool = False
+    nodes: NodeOptions | None = None
+    """The nodes' coordinators; without them no Body has a Shadow."""
 
 
 class OpenFaasPlatform:
-    """See `gnomon_core.seams.Platform`. `fence` is asked right before each write; `chance` draws the pauses between attempts."""
+    """See `gnomon_core.seams.Platform`.
+
+    `fence` is asked right before each write, `epoch` is the leader's; `chance` draws the pauses between attempts.
+    """
 
     name = "openfaas"
-    capabilities = Capabilities(place=True, size=True, victim=True, resize=True, pair=False)
 
     def __init__(
         self,
@@ -87,17 +96,22 @@ class OpenFaasPlatform:
         fence: Fence | None = None,
         clock: Clock | None = None,
         chance: random.Random | None = None,
+        epoch: Callable[[], int] = lambda: 0,
     ) -> None:
         self._options = options or OpenFaasOptions()
+        self._epoch = epoch
         self._clock = clock or WallClock()
         self._writer = Writer(api, self._clock, chance or random.SystemRandom(), fence)
         ours = Source(DEPLOYMENTS, self._options.namespace, labels=MANAGED_LABEL)
         self._deployments: Informer[DeployedFunction | None] = Informer(api, ours, deployed_function)
         our_pods = replace(ours, resource=PODS)
         self._pods: Informer[PodFacts] = Informer(api, our_pods, pod_facts, index=(FUNCTION_LABEL,))
-        self._loads: Informer[Load] = Informer(api, Source(PODS, fields="spec.nodeName!="), pod_load)
+        nodes = self._options.nodes
+        read_load = pod_load if nodes is None else load_besides_shadows(nodes.namespace)
+        self._loads: Informer[Load] = Informer(api, Source(PODS, fields="spec.nodeName!="), read_load)
         self._nodes: Informer[NodeFacts] = Informer(api, Source(NODES), node_facts)
         self._rivals = Rivals(api, self._options.namespace, self._rivals_changed)
+        self._on_nodes = None if nodes is None else OnNodes(api, self._writer, nodes)
         self._ledger = Ledger()
         self._workloads: dict[FunctionKey, Workload] = {}
         self._lives: dict[str, Life] = {}
@@ -108,6 +122,12 @@ class OpenFaasPlatform:
         self._behind: set[asyncio.Task[None]] = set()
         self.logs = PodLogs(api, self._pods, self._pods_of)
         """What functions write, as the cluster keeps it."""
+
+    @property
+    def capabilities(self) -> Capabilities:
+        """Pairs where a coordinator is connected on some node; a Shadow never becomes a Body, which is a pod."""
+        pairs = None if self._on_nodes is None else self._on_nodes.pairs
+        return Capabilities(place=True, size=True, victim=True, resize=True, pair=pairs is not None and pairs.connected)
 
     async def start(self, listener: PlatformListener) -> None:
         """See all that is there.
@@ -132,6 +152,8 @@ class OpenFaasPlatform:
             caught_up=self._caught_up,
             start_timeout_s=self._options.start_timeout_s,
         )
+        if self._on_nodes is not None and self._options.nodes is not None:
+            await self._on_nodes.start(self._home(listener, self._options.nodes), session)
         self._nodes.listen(self._ledger.node_changed)
         self._loads.listen(self._ledger.load_changed)
         self._pods.listen(self._ledger.pod_changed)
@@ -142,6 +164,8 @@ class OpenFaasPlatform:
         """Let every instance go, and return when all are told of as gone. Their pods serve on: see `adopt`."""
         self._stopping = True
         lives = [life for workload in self._workloads.values() for life in workload.lives.values()]
+        if self._on_nodes is not None:
+            await self._on_nodes.stop()
         await asyncio.gather(*(workload.close() for workload in self._workloads.values()))
         for life in lives:
             life.end("the gateway stops; its pod serves on")
@@ -199,7 +223,8 @@ class OpenFaasPlatform:
 
     def instances(self, function: str) -> tuple[Instance, ...]:
         workload = self._workloads.get(parse_key(function))
-        return () if workload is None else tuple(life.instance for life in workload.lives.values())
+        shadows = [] if self._on_nodes is None else self._on_nodes.instances(function)
+        return (*(() if workload is None else (life.instance for life in workload.lives.values())), *shadows)
 
     async def create(self, request: InstanceRequest) -> Instance:
         """Begin an instance: it gets a node, then a pod. What follows is told to the listener."""
@@ -221,6 +246,8 @@ class OpenFaasPlatform:
 
     async def destroy(self, instance_id: str) -> None:
         """End an instance: its pod is made unready, the first to go, and removed. Unknown ids are ignored."""
+        if self._on_nodes is not None and self._on_nodes.pairs is not None and self._on_nodes.pairs.destroy(instance_id):
+            return
         life = self._life(instance_id)
         if life is not None and not life.stopping:
             self._workloads[life.request.spec.key].stop(life)
@@ -248,25 +275,66 @@ class OpenFaasPlatform:
         self._workloads[life.request.spec.key].look()
 
     async def create_shadow(self, body_id: str, pair: Pair) -> Instance:
-        """Refused: no coordinator of the Body's node is connected."""
-        del pair
-        raise GnomonError(409, "no_such_body", f"{body_id} works with no coordinator.", "Choose a policy that needs no Shadows.")
+        """Begin a Shadow in the pool of the Body's node.
+
+        Raises:
+            GnomonError: 409 `no_such_body` where no coordinator knows the Body, 503 `no_capacity`, `no_pool`, `node_unreachable`.
+
+        """
+        if self._on_nodes is None or self._on_nodes.pairs is None:
+            text = f"{body_id} works with no coordinator."
+            raise GnomonError(409, "no_such_body", text, "Choose a policy that needs no Shadows.")
+        return await self._on_nodes.pairs.create(body_id, pair, f"{body_id}-s{chance_of_secrets.token_hex(3)}")
 
     async def promote_shadow(self, shadow_id: str) -> Instance:
-        """Refused: there are none."""
-        raise GnomonError(409, "no_such_shadow", f"There is no Shadow {shadow_id}.", "Decide again.")
+        """Refused: a Body is a pod, and a Shadow a process in another one."""
+        raise GnomonError(409, "no_such_shadow", f"{shadow_id} cannot become a Body on Kubernetes.", "Create a Body.")
 
     async def change_shadow(self, shadow_id: str, pair: Pair) -> None:
-        """There are none."""
+        """Let a Shadow do something else. Unknown ids are ignored.
+
+        Raises:
+            GnomonError: 503 `no_capacity`; it keeps what it has.
+
+        """
+        if self._on_nodes is not None and self._on_nodes.pairs is not None:
+            await self._on_nodes.pairs.change(shadow_id, pair)
 
     def profile(self, spec: FunctionSpec) -> ModelProfile | None:
-        """None: profiles serve policies with Shadows."""
-        del spec
-        return None
+        """What was measured of the function's model, for policies with Shadows; None where no coordinator can make any."""
+        pairs = None if self._on_nodes is None else self._on_nodes.pairs
+        return None if pairs is None else pairs.profile(spec)
 
     def usage(self, function: str) -> Usage:
         """What instances hold by their limits. What they use is measured by the cluster's metrics."""
         return Usage(0.0, sum(instance.memory_bytes for instance in self.instances(function)))
+
+    def _home(self, listener: PlatformListener, nodes: NodeOptions) -> Home:
+        """What Shadows share with our pods."""
+        return Home(
+            body=self._body_pod,
+            told=self._pairs_changed,
+            free_cores=lambda name: next((node.free_cores for node in self.nodes() if node.name == name), 0.0),
+            claims=self._ledger,
+            listener=listener,
+            now_s=self._clock.now_s,
+            epoch=self._epoch,
+            repository=nodes.repository,
+            models=nodes.models,
+            profiles=ProfileFiles(nodes.profiles, nodes.machine_id),
+        )
+
+    def _body_pod(self, body_id: str) -> BodyPod | None:
+        life = self._life(body_id)
+        if life is None or life.stopping or life.pod is None or life.pod.node is None:
+            return None
+        return BodyPod(life.instance, life.request.spec, life.pod.uid, life.pod.node)
+
+    def _pairs_changed(self, body_id: str, shadows: Mapping[str, Pair]) -> None:
+        life = self._life(body_id)
+        if life is not None and not life.gone and self._listener is not None:
+            life.instance = life.instance.working_with(shadows)
+            self._listener.pair_changed(life.instance)
 
     def _informers(self) -> tuple[Informer[DeployedFunction | None], Informer[PodFacts], Informer[Load], Informer[NodeFacts]]:
         return self._deployments, self._pods, self._loads, self._nodes
@@ -334,6 +402,8 @@ class OpenFaasPlatform:
     def _ended(self, life: Life) -> None:
         self._ledger.take_back(life.instance.id)
         self._lives.pop(life.instance.id, None)
+        if self._on_nodes is not None and self._on_nodes.pairs is not None:
+            self._on_nodes.pairs.body_gone(life.instance.id)
         self._workloads[life.request.spec.key].forget(life)
 
     def _pod_changed(self, change: Change[PodFacts]) -> None:

@@ -2,7 +2,8 @@
 
 It is what Pod Security calls "restricted", whatever the function asks for: no root, no privileges, no token of the API server.
 The root file system is read-only unless the deployment says `"readOnlyRootFilesystem": false`; /tmp can be written. Probes are
-those of OpenFaaS's workload contract. A pod is born gated where placing is ours, and unready until we let it serve.
+those of OpenFaaS's workload contract. A pod is born gated where placing is ours, and unready until we let it serve. A Body can
+have Shadows where nodes have coordinators: then its pod has their volume, and the models'.
 """
 
 from __future__ import annotations
@@ -37,6 +38,9 @@ START_TIMEOUT_S = 300
 GRACE_S = 5
 """On top of what is in flight: the way of a SIGTERM and of the last answers."""
 TMP_SIZE = "1Gi"
+CSI_DRIVER, FUNCTION_ATTRIBUTE = "node.gnomon", "gnomon/function"
+BODY_FOLDERS = {"coordinator": "/run/gnomon", "models": "/models"}
+"""Where a Body looks for them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +56,10 @@ class PodOptions:
     image_pull_policy: str = "IfNotPresent"
     runtime_class: str | None = None
     pull_secrets: tuple[str, ...] = ()
+    coordinated: bool = False
+    """Bodies get the volume of their node's coordinator. A pod with it starts only on nodes that have one."""
+    models_claim: str | None = None
+    """A PersistentVolumeClaim in the function's namespace with the model repository; without it images have their models."""
 
 
 def pod_template(spec: FunctionSpec, version: int, options: PodOptions) -> dict[str, Any]:
@@ -78,6 +86,7 @@ def pod_template(spec: FunctionSpec, version: int, options: PodOptions) -> dict[
         "volumes": [
             {"name": "tmp", "emptyDir": {"sizeLimit": TMP_SIZE}},
             {"name": "secrets", "projected": {"defaultMode": SECRET_MODE, "sources": _secrets(spec)}},
+            *_body_volumes(spec, options),
         ],
         **read_constraints(spec.constraints).fields(),
     }
@@ -115,6 +124,10 @@ def _container(spec: FunctionSpec, options: PodOptions) -> dict[str, Any]:
         "volumeMounts": [
             {"name": "tmp", "mountPath": "/tmp"},  # noqa: S108 - the pod's own
             {"name": "secrets", "mountPath": SECRETS_FOLDER, "readOnly": True},
+            *(
+                {"name": volume["name"], "mountPath": BODY_FOLDERS[volume["name"]], "readOnly": True}
+                for volume in _body_volumes(spec, options)
+            ),
         ],
     }
 
@@ -147,6 +160,19 @@ def _probe(spec: FunctionSpec, which: str, default: str, *, period_s: int, failu
         "failureThreshold": failures,
         "successThreshold": 1,
     }
+
+
+def _body_volumes(spec: FunctionSpec, options: PodOptions) -> list[dict[str, Any]]:
+    """What a Body needs for its Shadows: a socket of its own to its node's coordinator, and the files that both map."""
+    volumes: list[dict[str, Any]] = []
+    if spec.settings.model is None:
+        return volumes
+    if options.coordinated:
+        attributes = {FUNCTION_ATTRIBUTE: spec.key.name}
+        volumes.append({"name": "coordinator", "csi": {"driver": CSI_DRIVER, "readOnly": True, "volumeAttributes": attributes}})
+    if options.models_claim is not None:
+        volumes.append({"name": "models", "persistentVolumeClaim": {"claimName": options.models_claim, "readOnly": True}})
+    return volumes
 
 
 def _secrets(spec: FunctionSpec) -> list[dict[str, Any]]:

@@ -1,0 +1,170 @@
+"""The nodes' coordinators, as the platform finds and uses them: one a node, where their DaemonSet's pod is ready.
+
+    pods of the DaemonSet ─ informer ▶ `NodePairs.reach(node, address)` ▶ state and wishes
+    a node's state ▶ cores that its Shadows have ▶ the pool container's request follows, some time later
+
+A Shadow has its cores at once, by affinity; that its pool's pod asks for them is for the scheduler's accounts only, so it is
+written behind, the newest number at a time, and a write that fails is made again with the next change.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from gnomon_core.errors import GnomonError
+from gnomon_core.fleet import Instance
+from gnomon_core.seams import ModelRepository
+from gnomon_platforms.kubernetes.api import STRATEGIC_PATCH, Api, Document
+from gnomon_platforms.kubernetes.cache import Change
+from gnomon_platforms.kubernetes.informer import Informer
+from gnomon_platforms.kubernetes.nodes import Load, pod_load
+from gnomon_platforms.kubernetes.objects.quantities import cores_of
+from gnomon_platforms.kubernetes.resources import PODS
+from gnomon_platforms.kubernetes.watching import Source
+from gnomon_platforms.kubernetes.writes import Patch, Target, Write, Writer
+from gnomon_platforms.openfaas.node_pairs import Home, NodePairs
+
+if TYPE_CHECKING:
+    import aiohttp
+
+NAMESPACE, PORT, CONTAINER = "gnomon-nodes", 7468, "pool"
+_LABELS = {"app.kubernetes.io/name": "gnomon", "app.kubernetes.io/component": "coordinator"}
+BASE_CORES = 0.1
+"""What the pool asks for without a Shadow; the DaemonSet says the same."""
+
+_LOG = logging.getLogger("gnomon.openfaas")
+
+
+@dataclass(frozen=True, slots=True)
+class NodeOptions:
+    """What the operator says once: the coordinators' token, where the models are, and what was measured of them (a folder)."""
+
+    token: str
+    repository: ModelRepository
+    models: Path
+    profiles: Path | None = None
+    machine_id: str = ""
+    namespace: str = NAMESPACE
+    port: int = PORT
+
+
+@dataclass(frozen=True, slots=True)
+class CoordinatorPod:
+    """A pod of the DaemonSet. `address` is None until it is ready; `pool_cores` is what its pool asks for."""
+
+    name: str
+    uid: str
+    node: str
+    address: str | None
+    pool_cores: float
+
+
+def coordinator_pod(pod: Mapping[str, Any]) -> CoordinatorPod:
+    """Read a pod as the API server sends it."""
+    metadata, spec, status = pod["metadata"], pod.get("spec") or {}, pod.get("status") or {}
+    ready = any(one.get("type") == "Ready" and one.get("status") == "True" for one in status.get("conditions") or ())
+    address = status.get("podIP") if ready and "deletionTimestamp" not in metadata else None
+    pool: Mapping[str, Any] = next((one for one in spec.get("containers") or () if one.get("name") == CONTAINER), {})
+    requested = ((pool.get("resources") or {}).get("requests") or {}).get("cpu", "0")
+    return CoordinatorPod(metadata["name"], metadata.get("uid", ""), spec.get("nodeName") or "", address, cores_of(requested))
+
+
+def load_besides_shadows(namespace: str) -> Callable[[Document], Load]:
+    """Read what a pod asks for; of a coordinator's, what it asks for without Shadows, whose cores are claimed one by one."""
+
+    def load(pod: Document) -> Load:
+        found = pod_load(pod)
+        labels = pod["metadata"].get("labels") or {}
+        if pod["metadata"].get("namespace") != namespace or any(labels.get(key) != value for key, value in _LABELS.items()):
+            return found
+        return replace(found, cores=found.cores - max(0.0, coordinator_pod(pod).pool_cores - BASE_CORES))
+
+    return load
+
+
+def url_of(address: str, port: int) -> str:
+    """Where a coordinator is asked."""
+    return f"http://[{address}]:{port}" if ":" in address else f"http://{address}:{port}"
+
+
+class OnNodes:
+    """The coordinators, and the Shadows with them. Begun and closed with the platform."""
+
+    def __init__(self, api: Api, writer: Writer, options: NodeOptions) -> None:
+        self._options = options
+        self._writer = writer
+        source = Source(PODS, options.namespace, labels=",".join(f"{key}={value}" for key, value in _LABELS.items()))
+        self._pods: Informer[CoordinatorPod] = Informer(api, source, coordinator_pod)
+        self.pairs: NodePairs | None = None
+        self._wanted: dict[str, int] = {}
+        self._sizing: dict[str, asyncio.Task[None]] = {}
+
+    async def start(self, home: Home, session: aiohttp.ClientSession) -> None:
+        """See who is there.
+
+        Raises:
+            GnomonError: 503 `kubernetes_…`.
+
+        """
+        await self._pods.start()
+        self.pairs = NodePairs(home, session, self._options.token, self._claimed)
+        self._pods.listen(self._changed)
+
+    async def stop(self) -> None:
+        """Let go of the nodes."""
+        for task in self._sizing.values():
+            task.cancel()
+        await asyncio.gather(*self._sizing.values(), return_exceptions=True)
+        if self.pairs is not None:
+            await self.pairs.close()
+        await self._pods.stop()
+
+    def instances(self, function: str) -> list[Instance]:
+        return [] if self.pairs is None else self.pairs.instances(function)
+
+    def _changed(self, change: Change[CoordinatorPod]) -> None:
+        assert self.pairs is not None
+        pod = change.new or change.old
+        if pod is None or not pod.node:
+            return
+        # While one is exchanged a node has two: the ready one counts.
+        found = next((one for one in self._pods.values() if one.node == pod.node and one.address), None)
+        address = None if found is None or found.address is None else url_of(found.address, self._options.port)
+        self.pairs.reach(pod.node, address)
+
+    def _claimed(self, node: str, cores: int) -> None:
+        """So many cores have the Shadows of a node."""
+        self._wanted[node] = cores
+        if node not in self._sizing:
+            task = self._sizing[node] = asyncio.get_running_loop().create_task(self._follow(node))
+            task.add_done_callback(lambda _: self._sizing.pop(node, None))
+
+    async def _follow(self, node: str) -> None:
+        written = None
+        while (cores := self._wanted[node]) != written:
+            await self._size(node, cores)
+            written = cores
+
+    async def _size(self, node: str, cores: int) -> None:
+        pod = next((one for one in self._pods.values() if one.node == node and one.address), None)
+        wanted = BASE_CORES + cores
+        if pod is None or abs(pod.pool_cores - wanted) < BASE_CORES / 2:
+            return
+
+        def decide(seen: Document | None) -> Write | None:
+            if seen is None or seen["metadata"].get("uid") != pod.uid:
+                return None
+            resources = {"requests": {"cpu": f"{round(1000 * wanted)}m"}}
+            return Patch({"spec": {"containers": [{"name": CONTAINER, "resources": resources}]}}, "resize", STRATEGIC_PATCH)
+
+        try:
+            await self._writer.settle(
+                Target(PODS, self._options.namespace, pod.name), decide, f"give the pool of {node} {wanted:g} cores"
+            )
+        except GnomonError as error:
+            _LOG.warning("%s", error)

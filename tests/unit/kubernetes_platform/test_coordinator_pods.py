@@ -1,0 +1,49 @@
+"""Where a node's coordinator is, read from its DaemonSet's pod."""
+
+from typing import Any
+
+import pytest
+
+from gnomon_platforms.openfaas.on_nodes import CoordinatorPod, coordinator_pod, load_besides_shadows, url_of
+
+
+def pod(ready: str = "True", **metadata: str) -> dict[str, Any]:
+    return {
+        "metadata": {"name": "coordinator-x", "uid": "u", **metadata},
+        "spec": {
+            "nodeName": "node-a",
+            "containers": [
+                {"name": "coordinator", "resources": {"requests": {"cpu": "20m"}}},
+                {"name": "pool", "resources": {"requests": {"cpu": "2100m"}}},
+            ],
+        },
+        "status": {"podIP": "10.0.0.1", "conditions": [{"type": "Ready", "status": ready}]},
+    }
+
+
+def test_one_that_is_ready_is_reached_at_its_own_address() -> None:
+    assert coordinator_pod(pod()) == CoordinatorPod("coordinator-x", "u", "node-a", "10.0.0.1", 2.1)
+    assert url_of("10.0.0.1", 7468) == "http://10.0.0.1:7468"
+    assert url_of("fd00::1", 7468) == "http://[fd00::1]:7468"
+
+
+def test_one_that_is_not_ready_or_on_its_way_out_is_not_reached() -> None:
+    assert coordinator_pod(pod("False")).address is None
+    assert coordinator_pod(pod(deletionTimestamp="2026-11-22T00:00:00Z")).address is None
+    assert coordinator_pod({"metadata": {"name": "new"}}) == CoordinatorPod("new", "", "", None, 0.0)
+
+
+def test_the_cores_of_shadows_are_counted_once() -> None:
+    """They are claimed one by one; that the pool's pod asks for them as well is for the scheduler."""
+    load = load_besides_shadows("gnomon-nodes")
+    labels = {"app.kubernetes.io/name": "gnomon", "app.kubernetes.io/component": "coordinator"}
+
+    def of(namespace: str, labels: dict[str, str]) -> float:
+        document = pod()
+        document["metadata"] |= {"namespace": namespace, "labels": labels}
+        return load(document).cores
+
+    assert of("gnomon-nodes", labels) == pytest.approx(0.12)
+    # Nobody else's pod is smaller than it says.
+    assert of("elsewhere", labels) == pytest.approx(2.12)
+    assert of("gnomon-nodes", {}) == pytest.approx(2.12)
