@@ -46,6 +46,10 @@ class OwnershipMap:
         """Everyone who may hold something."""
         return self.owners + self.leaving
 
+    def follows(self, newest: OwnershipMap | None) -> bool:
+        """Whether it may be published where this is the newest."""
+        return newest is None or self.epoch == newest.epoch + 1
+
     def member(self, replica_id: str) -> Replica | None:
         return next((replica for replica in self.members if replica.id == replica_id), None)
 
@@ -89,9 +93,10 @@ class OwnershipBoard(Protocol):
         ...
 
     async def publish(self, new: OwnershipMap) -> bool:
-        """Make this the newest map, if the one before it (`epoch - 1`; none for epoch 1) still is.
+        """Make this the newest map, if the one before it (`epoch - 1`) still is, or if there is none.
 
-        False where another leader was quicker: nothing has changed then.
+        False where another leader was quicker: nothing has changed then. Where somebody has removed the map, its readers still
+        have it, and its successor is published all the same.
 
         Raises:
             GnomonError: 503 where nobody knows whether it was published; reading tells.

@@ -63,7 +63,8 @@ class Assigner:
             self._led = False
             return
         if not self._led:
-            self._current, self._attendance, self._led = await self._board.read(), Attendance(self._patience_s), True
+            self._attendance, self._led = Attendance(self._patience_s), True
+            self._learn(await self._board.read())
         addresses = frozenset(self._board.addresses())
         self._ask(addresses)
         # Who is frozen is asked on beside the others.
@@ -79,7 +80,12 @@ class Assigner:
             self._attendance.forget(gone)
             self._ask(addresses)
         else:
-            self._current = await self._board.read()
+            self._learn(await self._board.read())
+
+    def _learn(self, known: OwnershipMap | None) -> None:
+        """This map was published, by whomever. A replica may know it although the board has lost it."""
+        if known is not None and (self._current is None or known.epoch > self._current.epoch):
+            self._current = known
 
     def _ask(self, addresses: frozenset[str]) -> None:
         for address in addresses:
@@ -96,10 +102,11 @@ class Assigner:
             answer = json.loads(body) if status == 200 else None  # noqa: PLR2004 - heard
             if answer is not None:
                 sighting = Sighting(str(answer["id"]), address, bool(answer["leaving"]))
+                self._learn(None if answer["map"] is None else OwnershipMap.from_json(answer["map"]))
                 self._attendance.answered(sighting, self._clock.now_s())
             else:
                 _LOG.warning("%s answers %d: does it have the same secret?", address, status)
         except ConnectionRefusedError:
             self._attendance.refused(address)
-        except (OSError, ValueError, KeyError, TypeError) as error:
+        except (OSError, ValueError, KeyError, TypeError, GnomonError) as error:
             _LOG.info("%s does not answer: %r", address, error)

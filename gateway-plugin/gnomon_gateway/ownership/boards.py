@@ -28,7 +28,7 @@ class MemoryBoard:
         return self.newest
 
     async def publish(self, new: OwnershipMap) -> bool:
-        if new.epoch != (self.newest.epoch if self.newest is not None else 0) + 1:
+        if not new.follows(self.newest):
             return False
         self.newest = new
         for changed in list(self._watchers):
@@ -85,8 +85,7 @@ class FileBoard:
     def _publish(self, new: OwnershipMap) -> bool:
         with self._lock.open("w") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
-            newest = self._read()
-            if new.epoch != (newest.epoch if newest is not None else 0) + 1:
+            if not new.follows(self._read()):
                 return False
             _write(self._map, json.dumps(new.to_json()))
             return True

@@ -17,6 +17,7 @@ import uvloop
 from gnomon_core.clock import WallClock
 from gnomon_core.fleet import Instance, InstanceState
 from gnomon_core.functions import FunctionKey
+from gnomon_core.ownership import OwnershipBoard
 from gnomon_core.settings import Settings
 from gnomon_core.signature import ModelSignature
 from gnomon_gateway.app import GatewayApp
@@ -50,7 +51,7 @@ async def until(met: Callable[[], bool]) -> None:
 class Replica:
     """One gateway. All of a cluster's know the same functions and instances."""
 
-    def __init__(self, name: str, board: MemoryBoard) -> None:
+    def __init__(self, name: str, board: OwnershipBoard) -> None:
         self.name = name
         self.functions: dict[str, FunctionRuntime] = {}
         app = GatewayApp(self, not_here)

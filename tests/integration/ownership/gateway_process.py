@@ -87,7 +87,8 @@ async def run(settings: dict[str, Any], name: str) -> None:
         await process.shared.start()
         await process.server.start()
         process.board.announce(name, process.shared.address)
-        print(process.server.port, flush=True)
+        sys.stdout.write(f"{process.server.port}\n")
+        sys.stdout.flush()
         await stop.wait()
         process.healthy = False
         await asyncio.sleep(LINGER_S)

@@ -16,5 +16,6 @@ from tests.integration.kubernetes_platform.instance_server import InstanceServer
 if __name__ == "__main__":
     logging.getLogger("werkzeug").setLevel(logging.ERROR)
     servers = [InstanceServer("127.0.0.1", 0, Path(sys.argv[1]), sys.argv[2]) for _ in range(int(sys.argv[3]))]
-    print(json.dumps([server.address for server in servers]), flush=True)
+    sys.stdout.write(json.dumps([server.address for server in servers]) + "\n")
+    sys.stdout.flush()
     signal.pause()

@@ -237,3 +237,16 @@ async def test_each_of_many_functions_is_served_by_exactly_one(cluster: Any, cou
         assert {place.id for place in places if isinstance(place, Replica)} == {
             replica.name for replica, place in zip(cluster.replicas, places, strict=True) if place is Place.HERE
         }
+
+
+async def test_a_new_leader_goes_on_from_what_the_replicas_know_where_the_board_was_cleared(cluster: Any) -> None:
+    await cluster.deploy("f")
+    await cluster.grow(2)
+    cluster.led = False
+    epoch = cluster.board.newest.epoch
+    cluster.board.newest = None
+    third = await cluster.add()
+    cluster.led = True
+    await cluster.settled(3)
+    assert cluster.board.newest.epoch == epoch + 1
+    assert (await third.call("/function/f", b"x")).body == b"x"

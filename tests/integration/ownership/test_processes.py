@@ -135,7 +135,7 @@ def first_line(process: subprocess.Popen[bytes]) -> bytes:
     """What it says when it serves."""
     assert process.stdout is not None
     line = process.stdout.readline()
-    assert line, f"{process.args} has ended"
+    assert line, f"{process.args!r} has ended"
     return line
 
 
@@ -255,7 +255,7 @@ async def test_one_is_frozen_taken_for_gone_and_back(gateways: Gateways) -> None
         await gateways.shared_by(*({"a", "b", "c"} - {victim}))
         before = len(callers.answers)
         async with asyncio.timeout(20):
-            while len(callers.answers) < before + 20:  # noqa: ASYNC110 - a counter of many tasks
+            while len(callers.answers) < before + 20:
                 if len(callers.sent) - len(callers.answers) >= CALLERS:
                     break  # it holds one of every caller
                 await asyncio.sleep(0.01)

@@ -1,0 +1,116 @@
+"""The map of owners on Kubernetes: a ConfigMap that the leader replaces, and the gateway's pods that share the functions.
+
+    leader ──replace, bound to the version that it read, by a fenced writer──▶ ConfigMap ──informer──▶ every replica
+
+A pod is looked at as long as it has an address, also while it ends: it gives its functions away in that time. Whether it is well,
+the leader asks the replica itself; the kubelet's word would come seconds later.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Callable, Collection
+from functools import partial
+from typing import Any
+
+from gnomon_core.errors import GnomonError
+from gnomon_core.ownership import OwnershipMap
+from gnomon_platforms.kubernetes.api import Api, Document
+from gnomon_platforms.kubernetes.cache import Change
+from gnomon_platforms.kubernetes.errors import Refused, Unreachable, told
+from gnomon_platforms.kubernetes.informer import Informer
+from gnomon_platforms.kubernetes.resources import PODS, Resource
+from gnomon_platforms.kubernetes.watching import Source
+from gnomon_platforms.kubernetes.writes import Create, Replace, Target, Write, Writer
+
+CONFIG_MAPS = Resource("v1", "configmaps", "ConfigMap")
+NAME = "gnomon-owners"
+KEY = "map.json"
+INSIDE_PORT = 8082
+"""Where replicas listen for each other; a NetworkPolicy admits nobody else."""
+_ENDED = ("Succeeded", "Failed")
+
+
+class ConfigMapBoard:
+    """See `gnomon_core.ownership.OwnershipBoard`.
+
+    `pods` is the label selector of the gateway's pods in `namespace`. `writer` reads, and publishes where this process leads: it
+    is fenced by its tenure.
+    """
+
+    def __init__(self, api: Api, writer: Writer, namespace: str, pods: str, *, name: str = NAME, port: int = INSIDE_PORT) -> None:
+        self._writer = writer
+        self._target = Target(CONFIG_MAPS, namespace, name)
+        ours = Source(CONFIG_MAPS, namespace, fields=f"metadata.name={name}")
+        self._maps: Informer[OwnershipMap | None] = Informer(api, ours, _map_of)
+        self._pods: Informer[str | None] = Informer(api, Source(PODS, namespace, labels=pods), partial(_address, port))
+
+    async def start(self) -> None:
+        """See what is there.
+
+        Raises:
+            GnomonError: 503 `kubernetes_…`, with what to do.
+
+        """
+        await asyncio.gather(self._maps.start(), self._pods.start())
+
+    async def stop(self) -> None:
+        """See nothing more."""
+        await asyncio.gather(self._maps.stop(), self._pods.stop())
+
+    async def read(self) -> OwnershipMap | None:
+        try:
+            return _map_of(await self._writer.read(self._target))
+        except (Refused, Unreachable) as error:
+            raise told(error, f"read {self._target}") from error
+
+    async def publish(self, new: OwnershipMap) -> bool:
+        try:
+            current = await self._writer.read(self._target)
+            if not new.follows(_map_of(current)):
+                return False
+            await self._writer.write(self._target, self._write(new, current), current)
+        except (Refused, Unreachable) as error:
+            if isinstance(error, Refused) and (error.conflict or error.missing):
+                return False
+            raise told(error, f"publish the map of owners in {self._target}") from error
+        return True
+
+    def watch(self, changed: Callable[[OwnershipMap], None]) -> Callable[[], None]:
+        def told_of(change: Change[OwnershipMap | None]) -> None:
+            if change.new is not None:
+                changed(change.new)
+
+        return self._maps.listen(told_of)
+
+    def addresses(self) -> Collection[str]:
+        return frozenset(address for address in self._pods.values() if address is not None)
+
+    def _write(self, new: OwnershipMap, current: Document | None) -> Write:
+        metadata = {"name": self._target.name, "namespace": self._target.namespace}
+        kept = metadata if current is None else current["metadata"]
+        manifest = {
+            "apiVersion": CONFIG_MAPS.api_version,
+            "kind": CONFIG_MAPS.kind,
+            "metadata": kept,
+            "data": {KEY: json.dumps(new.to_json())},
+        }
+        return Create(manifest) if current is None else Replace(manifest)
+
+
+def _map_of(document: Document | None) -> OwnershipMap | None:
+    """The map in a ConfigMap; None where there is none that can be read: the leader publishes what the replicas know."""
+    try:
+        return OwnershipMap.from_json(json.loads(((document or {}).get("data") or {})[KEY]))
+    except (KeyError, ValueError, TypeError, GnomonError):
+        return None
+
+
+def _address(port: int, pod: dict[str, Any]) -> str | None:
+    """Where a pod's replica listens for the others; None before it has an address, and after its end."""
+    status = pod.get("status") or {}
+    address = status.get("podIP")
+    if not address or status.get("phase") in _ENDED:
+        return None
+    return f"http://[{address}]:{port}" if ":" in address else f"http://{address}:{port}"
