@@ -8,6 +8,7 @@ import secrets
 import shutil
 import tempfile
 from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -27,7 +28,7 @@ from gnomon_platforms.knative.ingress.status import Addresses
 from gnomon_platforms.kubernetes.api import connect
 
 NETWORKING = ("networking.internal.knative.dev", "v1alpha1")
-LIMIT_S = 60.0
+LIMIT_S = 120.0
 
 
 @pytest.fixture(scope="session")
@@ -140,21 +141,29 @@ def own_namespace(ingress_kind: Cluster) -> Iterator[str]:
     ingress_kind.core.delete_namespace(name)
 
 
-@pytest.fixture
-async def ingresses(ingress_kind: Cluster, own_namespace: str, haproxy: None) -> AsyncIterator[Ingresses]:
+@asynccontextmanager
+async def controller(cluster: Cluster, namespace: str) -> AsyncIterator[Ingresses]:
     """A controller of a class of its own."""
     folder = Path(tempfile.mkdtemp(prefix="gnomon-"))
     binds = Binds(*(f"unix@{folder}/{name}.sock" for name in ("http", "https", "local", "probe-http", "probe-local")))
-    made = Ingresses(ingress_kind, own_namespace, f"class-{own_namespace}", binds)
-    api = await asyncio.to_thread(connect, ingress_kind.kubeconfig)
+    made = Ingresses(cluster, namespace, f"class-{namespace}", binds)
+    api = await asyncio.to_thread(connect, cluster.kubeconfig)
     proxy = Proxy(ProxyOptions(folder / "proxy", binds=binds))
     addresses = Addresses("public.system.svc.cluster.local", "private.system.svc.cluster.local")
     options = ControllerOptions(addresses, (binds.probe_http, binds.probe_local), SeeingOptions(made.ingress_class))
     task = asyncio.create_task(Controller(api, proxy, options, leading=lambda: made.leading[0]).run())
-    yield made
-    task.cancel()
-    with contextlib.suppress(asyncio.CancelledError):
-        await task
-    await proxy.close()
-    api.close()
-    shutil.rmtree(folder)
+    try:
+        yield made
+    finally:
+        task.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await task
+        await proxy.close()
+        api.close()
+        shutil.rmtree(folder)
+
+
+@pytest.fixture
+async def ingresses(ingress_kind: Cluster, own_namespace: str, haproxy: None) -> AsyncIterator[Ingresses]:
+    async with controller(ingress_kind, own_namespace) as made:
+        yield made

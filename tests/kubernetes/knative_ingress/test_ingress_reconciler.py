@@ -77,10 +77,7 @@ async def test_a_certificate_may_come_later(ingresses: Ingresses, tmp_path: Path
     secret = {
         "metadata": {"name": "one", "labels": {"networking.internal.knative.dev/certificate-uid": "1"}},
         "type": "kubernetes.io/tls",
-        "data": {
-            "tls.crt": base64.b64encode(public.read_bytes()).decode(),
-            "tls.key": base64.b64encode(key.read_bytes()).decode(),
-        },
+        "data": data,
     }
     await asyncio.to_thread(ingresses.cluster.core.create_namespaced_secret, ingresses.namespace, secret)
     await ingresses.ready("one")

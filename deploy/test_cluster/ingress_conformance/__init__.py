@@ -1,0 +1,1 @@
+"""Knative's conformance tests for ingress classes, against the class `gnomon`."""
