@@ -24,8 +24,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
-import uv
-
+from gnomon_core.errors import GnomonError
 from gnomon_platforms.local.builder import dates
 from gnomon_platforms.local.builder.commands import Log, Runner
 from gnomon_platforms.local.builder.requirements import Requirements
@@ -93,7 +92,7 @@ class Environments:
 
     async def _build(self, work: Path, requirements: Requirements, log: Log) -> None:
         wanted = self._make_work(work, requirements)
-        tool, base = Path(uv.find_uv_bin()), _base_python()
+        tool, base = _uv(), _base_python()
         readable = (tool, Path(sys.base_prefix), base)
         make = [str(tool), "venv", "--relocatable", "--no-project", "--quiet", "--python", str(base), str(work / "environment")]
         await self._runner.run(make, work, readable, log)
@@ -161,6 +160,22 @@ async def whole(function: Callable[..., Result], *arguments: Any) -> Result:
         while not task.done():
             with suppress(asyncio.CancelledError):
                 await asyncio.wait([task])
+
+
+def _uv() -> Path:
+    """The program that makes environments.
+
+    Raises:
+        GnomonError: 501 `no_builder`, where we were installed without it, as in an image.
+
+    """
+    try:
+        import uv  # noqa: PLC0415 - only who builds needs it
+    except ImportError:
+        raise GnomonError(
+            501, "no_builder", "Handlers are not built here: uv is not installed.", "Build an image of it, and deploy that."
+        ) from None
+    return Path(uv.find_uv_bin())
 
 
 def _base_python() -> Path:
