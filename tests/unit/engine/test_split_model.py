@@ -3,128 +3,25 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
-from typing import Any, TypeAlias
+from collections.abc import Callable, Iterator
 
 import pytest
 import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from torch import Tensor
 
-from gnomon_core import packets, shared_memory
-from gnomon_core.blocks import Block, Layers
-from gnomon_core.pairs import Pair
 from gnomon_core.program import Program
-from gnomon_runtime.engine import Executor, LoadedProgram
-from gnomon_runtime.engine.segments import Flow, Segment
-from gnomon_runtime.engine.weights import LoadedWeights
-from gnomon_runtime.pair.headers import MAX_BYTES, Kind, Message, encode
-from gnomon_runtime.pair.link import MAX_PENDING, Link, Outcome
-from gnomon_runtime.pair.partner import MAX_MISSES, Partner
-from gnomon_runtime.pair.patience import Predictions
-from gnomon_runtime.pair.split_model import SplitModel
+from gnomon_runtime.pair.headers import Kind, Message, encode
+from gnomon_runtime.pair.link import MAX_PENDING, Outcome
+from gnomon_runtime.pair.partner import MAX_MISSES
+from tests.unit.engine.split_stage import MISSES, WEIGHTS, Peer, Stage, batch, hang_up, honest, noise, silent, staged
 
 pytestmark = pytest.mark.torch
-WEIGHTS = {"w": torch.arange(16.0).reshape(4, 4) / 8 - 1, "v": torch.arange(16.0).reshape(4, 4) / 16}
-CALLS: list[tuple[Any, ...]] = [
-    ("aten.mul.Tensor", ("%x", 2.0), "a"),
-    ("aten.linear.default", ("%a", "%w"), "b"),
-    ("aten.relu.default", ("%b",), "c"),
-    ("aten.add.Tensor", ("%c", "%a"), "d"),
-    ("aten.linear.default", ("%d", "%v"), "e"),
-    ("aten.relu.default", ("%e",), "f"),
-    ("aten.add.Tensor", ("%f", "%d"), "y"),
-]
-SIZE = 1 << 16
-
-
-class Provoked(Link):
-    """A Body's link whose Shadow acts as soon as it has been told."""
-
-    act: Callable[[], None]
-
-    def hand_over(self, begin: int, end: int, values: Sequence[Tensor], first_row: int) -> Outcome | None:
-        outcome = super().hand_over(begin, end, values, first_row)
-        self.act()
-        return outcome
-
-
-Peer: TypeAlias = "Callable[[Stage, Message], None]"
-
-
-class Stage:
-    """A Body with one block for each operation, and a Shadow that is played by the test."""
-
-    partner: Partner
-
-    def __init__(self, program: Program) -> None:
-        self.program = program
-        flow = Flow(program)
-        borders = [flow.border(index, index + 1) for index in range(len(program.operations))]
-        blocks = [Block("", b.begin, b.end, b.reads, b.makes, b.weights, 1, 1, splittable=True) for b in borders]
-        names = {name for border in borders for name in (*border.reads, *border.makes)}
-        self.layers = Layers("", program.outputs, tuple(blocks), dict.fromkeys(names, 16))
-        weights = LoadedWeights(WEIGHTS, "shared", 0, 0.0)
-        self.model = LoadedProgram(program.signature, Executor(program, WEIGHTS), weights, program)
-        body, shadow = packets.socket_pair()
-        to, back = shared_memory.make("to", SIZE), shared_memory.make("back", SIZE)
-        to_read, back_read = shared_memory.reader(to), shared_memory.reader(back)
-        self.body = Provoked([body.detach(), to, back_read], body=True)
-        self.shadow = Link([shadow.detach(), to_read, back], body=False)
-        self.flow = flow
-        self.peer: Peer = honest
-
-    def split(
-        self,
-        blocks: Sequence[int],
-        split: Sequence[int] = (0, 1, 1, 2, 2, 3, 3, 4),
-        expected_ms: Sequence[Sequence[float]] = (),
-        beside: Stage | None = None,
-    ) -> SplitModel:
-        """A model with this Shadow, and with the one of another stage beside it."""
-        pair = Pair(1, tuple(blocks), tuple(split))
-        self.partner = Partner("s", pair, self.body, Predictions(expected_ms), self.layers)
-        self.body.act = self.act
-        return SplitModel(self.model, self.layers, [self.partner, *([beside.partner] if beside else [])], blocks)
-
-    def act(self) -> None:
-        for asked in self.shadow.pending():
-            if asked.kind is Kind.COMPUTE:
-                self.peer(self, asked)
-
-    def compute(self, asked: Message) -> tuple[Tensor, ...]:
-        segment = Segment(self.program, self.flow.border(asked.begin, asked.end), WEIGHTS)
-        return segment.run(asked.samples, self.shadow.to.read(asked.rows))
-
-    def answer(self, asked: Message, outputs: Sequence[Tensor], **changes: Any) -> Message:
-        rows = self.shadow.back.write(outputs)
-        assert rows is not None
-        return replace(replace(asked, kind=Kind.DONE, rows=rows, compute_s=0.001), **changes)
-
-    def raw(self, data: bytes) -> None:
-        self.shadow._socket.send(data)
-
-    def close(self) -> None:
-        self.body.close()
-        self.shadow.close()
-
-
-def honest(stage: Stage, asked: Message) -> None:
-    stage.shadow.send(stage.answer(asked, stage.compute(asked)))
 
 
 @pytest.fixture
 def stage(program: Callable[..., Program]) -> Iterator[Stage]:
-    made = Stage(program(CALLS, "y", weights=WEIGHTS))
-    yield made
-    made.close()
-
-
-def batch(samples: int, seed: int = 0) -> Tensor:
-    """Whole numbers: with weights in sixteenths every sum is exact, in whatever order a kernel adds."""
-    return torch.randint(-8, 9, (samples, 4), generator=torch.Generator().manual_seed(seed)).float()
+    yield from staged(program)
 
 
 @pytest.mark.parametrize("blocks", [[0], [6], [1, 2], [0, 1, 2, 3, 4, 5, 6], [0, 2, 4, 6], [1, 2, 5], [0, 5, 6]])
@@ -142,93 +39,6 @@ def test_the_answer_is_that_of_the_whole_model(stage: Stage, blocks: list[int]) 
 def test_who_computes_how_much_follows_the_table(stage: Stage) -> None:
     split = stage.split([1], (0, 1, 2, 9))
     assert [split.samples(size) for size in (1, 2, 3, 4, 8)] == [0, 1, 2, 3, 7]
-
-
-def silent(stage: Stage, asked: Message) -> None:
-    """Nothing comes back."""
-
-
-def late(stage: Stage, asked: Message) -> None:
-    """The answer to the hand-over before this one, with numbers that are wrong for this one."""
-    stage.shadow.send(stage.answer(asked, [torch.full((asked.samples, 4), 7.0)], sequence=asked.sequence - 1))
-
-
-def future(stage: Stage, asked: Message) -> None:
-    stage.shadow.send(stage.answer(asked, [torch.full((asked.samples, 4), 7.0)], sequence=asked.sequence + 1))
-
-
-def more_rows(stage: Stage, asked: Message) -> None:
-    stage.shadow.send(stage.answer(asked, [torch.ones(asked.samples + 1, 4)], samples=asked.samples + 1))
-
-
-def other_shape(stage: Stage, asked: Message) -> None:
-    stage.shadow.send(stage.answer(asked, [torch.ones(asked.samples, 5)]))
-
-
-def other_type(stage: Stage, asked: Message) -> None:
-    stage.shadow.send(stage.answer(asked, [torch.ones(asked.samples, 4, dtype=torch.int32)]))
-
-
-def more_tensors(stage: Stage, asked: Message) -> None:
-    stage.shadow.send(stage.answer(asked, [torch.ones(asked.samples, 4)] * 2))
-
-
-def no_tensors(stage: Stage, asked: Message) -> None:
-    stage.shadow.send(stage.answer(asked, []))
-
-
-def outside(stage: Stage, asked: Message) -> None:
-    answer = stage.answer(asked, stage.compute(asked))
-    stage.shadow.send(replace(answer, rows=(replace(answer.rows[0], offset=SIZE),)))
-
-
-def echo(stage: Stage, asked: Message) -> None:
-    stage.shadow.send(asked)
-
-
-def noise(stage: Stage, asked: Message) -> None:
-    stage.raw(b"\xff" * 100)
-
-
-def huge(stage: Stage, asked: Message) -> None:
-    stage.raw(b"GNP1" + bytes(MAX_BYTES))
-
-
-def failed(stage: Stage, asked: Message) -> None:
-    stage.shadow.send(replace(asked, kind=Kind.FAILED, rows=()))
-
-
-def refused(stage: Stage, asked: Message) -> None:
-    stage.shadow.send(replace(asked, kind=Kind.REFUSED, rows=()))
-
-
-def hang_up(stage: Stage, asked: Message) -> None:
-    stage.shadow._socket.close()
-
-
-def flood(stage: Stage, asked: Message) -> None:
-    """As many old answers as the socket takes."""
-    while stage.shadow.send(stage.answer(asked, [torch.full((asked.samples, 4), 7.0)], sequence=asked.sequence - 1)):
-        pass
-
-
-MISSES: list[tuple[Peer, Outcome]] = [
-    (silent, Outcome.LATE),
-    (late, Outcome.LATE),
-    (future, Outcome.LATE),
-    (flood, Outcome.LATE),
-    (more_rows, Outcome.NONSENSE),
-    (other_shape, Outcome.NONSENSE),
-    (other_type, Outcome.NONSENSE),
-    (more_tensors, Outcome.NONSENSE),
-    (no_tensors, Outcome.NONSENSE),
-    (outside, Outcome.NONSENSE),
-    (echo, Outcome.NONSENSE),
-    (noise, Outcome.NONSENSE),
-    (huge, Outcome.NONSENSE),
-    (failed, Outcome.FAILED),
-    (refused, Outcome.REFUSED),
-]
 
 
 @pytest.mark.parametrize(("peer", "outcome"), MISSES, ids=[peer.__name__ for peer, _ in MISSES])
@@ -356,90 +166,6 @@ def late_truth(stage: Stage, asked: Message) -> None:
 def test_blocks_that_are_not_the_models_are_refused(stage: Stage) -> None:
     with pytest.raises(ValueError, match="blocks"):
         stage.split([1, 7])
-
-
-# Two Shadows of one Body
-
-ONE = (0, 0, 1, 1, 1, 2, 2, 2)
-TWO = (0, 0, 0, 1, 2, 2, 2, 3)
-
-
-@pytest.fixture
-def other(program: Callable[..., Program]) -> Iterator[Stage]:
-    """A second Shadow of the same model."""
-    made = Stage(program(CALLS, "y", weights=WEIGHTS))
-    yield made
-    made.close()
-
-
-def with_both(stage: Stage, other: Stage, blocks: Sequence[int], others: Sequence[int] | None = None) -> SplitModel:
-    other.split(blocks if others is None else others, TWO)
-    return stage.split(blocks, ONE, beside=other)
-
-
-@pytest.mark.parametrize("blocks", [[0], [1, 2], [0, 1, 2, 3, 4, 5, 6], [0, 2, 4, 6], [0, 5, 6]])
-def test_two_shadows_answer_as_the_whole_model_does(stage: Stage, other: Stage, blocks: list[int]) -> None:
-    split = with_both(stage, other, blocks)
-    runs = len(stage.layers.runs(blocks))
-    for samples in range(2, 9):
-        x = batch(samples, samples)
-        assert torch.equal(split.run([x], None)[0], stage.model.executor.run([x])[0])
-        given_away = [share for share in (ONE[samples - 1], TWO[samples - 1]) if share]
-        assert [timing.samples for timing in split.timings] == given_away * runs
-        assert {timing.outcome for timing in split.timings} <= {Outcome.ANSWERED}
-
-
-@pytest.mark.parametrize(("peer", "outcome"), MISSES, ids=[peer.__name__ for peer, _ in MISSES])
-@pytest.mark.parametrize("first", [True, False], ids=["first", "second"])
-def test_what_one_of_two_does_costs_the_other_nothing(
-    stage: Stage, other: Stage, peer: Peer, outcome: Outcome, *, first: bool
-) -> None:
-    split = with_both(stage, other, [1, 2, 3])
-    bad, good = (stage, other) if first else (other, stage)
-    bad.peer = peer
-    for miss in range(1, MAX_MISSES + 2):
-        x = batch(8, miss)
-        assert torch.equal(split.run([x], None)[0], stage.model.executor.run([x])[0])
-        assert (bad.partner.over is not None) == (miss >= MAX_MISSES)
-        outcomes = (
-            [Outcome.ANSWERED] if miss > MAX_MISSES else [outcome, Outcome.ANSWERED] if first else [Outcome.ANSWERED, outcome]
-        )
-        assert [timing.outcome for timing in split.timings] == outcomes
-    assert good.partner.over is None
-    # The share of the one that has ended is the Body's now.
-    assert split.samples(8) == (TWO if first else ONE)[7]
-
-
-def test_two_that_are_silent_are_waited_for_once(stage: Stage, other: Stage) -> None:
-    """Each is predicted to take 300 ms, from its hand-over on: both are given up 600 ms later, not 1200."""
-    other.split([1, 2], TWO, [[300.0] * 8])
-    split = stage.split([1, 2], ONE, [[300.0] * 8], beside=other)
-    stage.peer = other.peer = silent
-    began_s = time.monotonic()
-    x = batch(8)
-    assert torch.equal(split.run([x], None)[0], stage.model.executor.run([x])[0])
-    assert 0.59 < time.monotonic() - began_s < 1.19
-
-
-def test_a_shadow_with_other_blocks_has_no_part_in_the_runs_that_it_lacks(stage: Stage, other: Stage) -> None:
-    """While blocks change: one Shadow has its new ones before the other."""
-    split = with_both(stage, other, [1, 2], [2, 3])
-    x = batch(8)
-    assert torch.equal(split.run([x], None)[0], stage.model.executor.run([x])[0])
-    assert [timing.samples for timing in split.timings] == [ONE[7]]
-    split = with_both(stage, other, [0, 2, 3], [2, 3])
-    assert torch.equal(split.run([x], None)[0], stage.model.executor.run([x])[0])
-    assert [timing.samples for timing in split.timings] == [ONE[7], ONE[7], TWO[7]]
-
-
-def test_splits_that_are_too_much_together_leave_the_body_a_sample(stage: Stage, other: Stage) -> None:
-    """While splits change: the sum is too large for a moment."""
-    other.split([1], (0, 1, 2, 3))
-    split = stage.split([1], (0, 1, 2, 3), beside=other)
-    for samples in (2, 3, 4, 8):
-        x = batch(samples)
-        assert torch.equal(split.run([x], None)[0], stage.model.executor.run([x])[0])
-        assert split.samples(samples) == samples - 1
 
 
 @settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
