@@ -34,11 +34,10 @@ PYTHON_OF_THE_IMAGE = "3.12"
 
 @dataclass(frozen=True)
 class Context:
-    """An image's folder, and what our wheel needs in it: `extras` of ours, `more` by name, less what is `left_out`."""
+    """An image's folder, and what our wheel needs in it: these `extras`, less what is `left_out`."""
 
     folder: Path
     extras: tuple[str, ...] = ()
-    more: tuple[str, ...] = ()
     left_out: tuple[str, ...] = ()
 
     @property
@@ -51,7 +50,7 @@ CONTEXTS = (
     BODY,
     # Handlers are built into images by others: what builds them on one machine stays out of this one.
     Context(IMAGES / "gateway", ("gateway", "kubernetes", "lambda"), left_out=("uv",)),
-    Context(IMAGES / "coordinator", more=("grpcio>=1.60",)),
+    Context(IMAGES / "coordinator", ("node",)),
 )
 
 
@@ -74,7 +73,7 @@ def wanted(context: Context) -> list[str]:
     """What an image's lock is to meet."""
     project = tomllib.loads(PROJECT.read_text())["project"]
     named = [one for extra in context.extras for one in project["optional-dependencies"][extra]]
-    return [*project["dependencies"], *named, *context.more]
+    return [*project["dependencies"], *named]
 
 
 def origin(context: Context, environment: Mapping[str, str]) -> str:
