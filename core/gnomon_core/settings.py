@@ -153,7 +153,7 @@ TABLE: tuple[Setting, ...] = (
     Setting("gnomon/cores", "cores", _integer(1, 1024), "a whole number from 1 to 1024", "cores of one instance"),
     Setting("gnomon/memory-mb", "memory_mb", _integer(128, 10_240), "megabytes from 128 to 10240", "memory size on Lambda, instead of what the cores bring"),
     Setting("gnomon/max-cores", "max_cores", _integer(1, 1024), "a whole number from 1 to 1024", "the bound C_max"),
-    Setting("gnomon/plan-cores", "plan_cores", _choice("any", "fixed"), "any or fixed", "whether plans choose an instance's cores, of the profile's up to gnomon/max-cores, or keep gnomon/cores (batch, batch+)"),
+    Setting("gnomon/plan-cores", "plan_cores", _choice("any", "fixed"), "any or fixed", "whether plans choose an instance's cores, on Lambda its memory, of the profile's up to gnomon/max-cores, or keep gnomon/cores and gnomon/memory-mb (batch, batch+)"),
     Setting("gnomon/deadline-ms", "deadline_s", _number(1, 8.64e7, scale=1e-3), "milliseconds from 1 to 86400000", "default deadline of a request"),
     Setting("gnomon/queue-max-requests", "queue_max_requests", _integer(1, 10**6), "a whole number from 1 to 1000000", "requests that may wait"),
     Setting("gnomon/queue-max-bytes", "queue_max_bytes", _integer(1, 2**40), "bytes > 0", "bytes of bodies that may wait"),
