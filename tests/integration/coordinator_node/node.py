@@ -229,4 +229,7 @@ class Node:
         for kubelet in self.kubelets:
             kubelet.close()
         for started in reversed(self.started):
-            started.kill(signal.SIGTERM)
+            try:
+                started.kill(signal.SIGTERM)
+            finally:
+                started.kill()
