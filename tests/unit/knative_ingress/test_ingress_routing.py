@@ -49,6 +49,24 @@ def test_a_backend_is_the_ready_endpoints_at_the_port_by_name() -> None:
     assert found.endpoints == (Endpoint("10.0.0.1", 8012), Endpoint("10.0.0.3", 8012))
 
 
+def test_where_none_is_ready_those_that_are_ending_serve() -> None:
+    ending = {"addresses": ["10.0.0.2"], "conditions": {"ready": False, "serving": True, "terminating": True}}
+    unwell = {"addresses": ["10.0.0.3"], "conditions": {"ready": False, "serving": False, "terminating": False}}
+    document = {
+        "metadata": {"namespace": "default", "labels": {"kubernetes.io/service-name": "s"}},
+        "addressType": "IPv4",
+        "ports": [{"name": "http", "port": 8012}],
+        "endpoints": [ending, unwell],
+    }
+    (each,) = one().rules[0].paths[0].splits
+    found = backend(each, replace(VIEW, endpoint_slices=(slice_facts(document),)))
+    assert not isinstance(found, str)
+    assert found.endpoints == (Endpoint("10.0.0.2", 8012),)
+    found = backend(each, replace(VIEW, endpoint_slices=(slice_facts(document), SLICE)))
+    assert not isinstance(found, str)
+    assert [one.ip for one in found.endpoints] == ["10.0.0.1", "10.0.0.2"]
+
+
 def test_the_protocol_is_what_the_port_says() -> None:
     ports = [
         {"name": "http", "port": 80},

@@ -1,6 +1,7 @@
 """Who serves: Services and EndpointSlices, made into backends with addresses and a protocol.
 
-    a Service with slices     its ready endpoints at the port that is asked for, so that each request is balanced by itself
+    a Service with slices     its ready endpoints at the port that is asked for, so that each request is balanced by itself;
+                              where none is ready, those that are ending and still serve, as kube-proxy does
     an ExternalName           of another Service of the cluster: that one's own address; of an IP address: that one
     a Revision that batches   the gateway
 
@@ -11,7 +12,7 @@ from __future__ import annotations
 
 import ipaddress
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
 from gnomon_platforms.knative.ingress.model import BackendRef, Key, Split
@@ -74,11 +75,12 @@ class ServiceFacts:
 
 @dataclass(frozen=True, slots=True)
 class SliceFacts:
-    """What is kept of an EndpointSlice: the ready addresses and the ports by name."""
+    """What is kept of an EndpointSlice: ports by name, the ready addresses, and those that are ending and still serve."""
 
     service: Key
     ports: tuple[tuple[str, int], ...]
     addresses: tuple[str, ...]
+    ending: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,14 +156,18 @@ def slice_facts(document: dict[str, Any]) -> SliceFacts:
     """Read an EndpointSlice. One whose addresses are names has none for us."""
     metadata = document["metadata"]
     named = (metadata.get("labels") or {}).get(SERVICE_LABEL, "")
-    ready = [
-        one["addresses"][0]
-        for one in document.get("endpoints") or ()
-        if one.get("addresses") and (one.get("conditions") or {}).get("ready") is not False
-    ]
+    ready: list[str] = []
+    ending: list[str] = []
+    for one in document.get("endpoints") or ():
+        conditions = one.get("conditions") or {}
+        if one.get("addresses") and conditions.get("ready") is not False:
+            ready.append(one["addresses"][0])
+        elif one.get("addresses") and conditions.get("serving") and conditions.get("terminating"):
+            ending.append(one["addresses"][0])
     ports = tuple((one.get("name") or "", int(one["port"])) for one in document.get("ports") or () if one.get("port"))
-    known = () if document.get("addressType") == "FQDN" else tuple(ready)
-    return SliceFacts((metadata["namespace"], named), ports, known)
+    if document.get("addressType") == "FQDN":
+        return SliceFacts((metadata["namespace"], named), ports, ())
+    return SliceFacts((metadata["namespace"], named), ports, tuple(ready), tuple(ending))
 
 
 def batches(split: Split, view: View) -> bool:
@@ -194,14 +200,21 @@ def backend(split: Split, view: View) -> Backend | str:
     port = next((one for one in service.ports if ref.port in (one.port, one.name)), None)
     if port is None:
         return f"the Service {ref.namespace}/{ref.name} has no port {ref.port}"
+    slices = list(view.slices(service.key))
+    return Backend(
+        key, port.h2c, _endpoints(slices, port) or _endpoints([replace(one, addresses=one.ending) for one in slices], port)
+    )
+
+
+def _endpoints(slices: Iterable[SliceFacts], port: ServicePort) -> tuple[Endpoint, ...]:
     found = {
         Endpoint(address, number)
-        for one in view.slices(service.key)
+        for one in slices
         for name, number in one.ports
         if name == port.name
         for address in one.addresses
     }
-    return Backend(key, port.h2c, tuple(sorted(found)))
+    return tuple(sorted(found))
 
 
 def _external(key: str, service: ServiceFacts, ref: BackendRef, view: View) -> Backend | str:
