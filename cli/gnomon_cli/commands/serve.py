@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -12,7 +12,11 @@ from gnomon_cli.command import Command
 from gnomon_cli.commands.lambda_options import lambda_options, read_lambda_options
 from gnomon_cli.serve_options import ClusterOptions, ServeOptions
 from gnomon_cli.state import state_folder
+from gnomon_core.errors import bad_request
 from gnomon_core.functions import DEFAULT_NAMESPACE
+
+if TYPE_CHECKING:
+    from gnomon_cli.knative import KnativeOptions
 
 MAX_POOL = 64
 """Each holds the memory of a process with torch, some 20 MB of its own."""
@@ -77,15 +81,16 @@ def serve_options(function: Any) -> Any:
             ),
             click.option(
                 "--platform",
-                type=click.Choice(("local", "lambda", "openfaas")),
+                type=click.Choice(("local", "lambda", "openfaas", "knative")),
                 default="local",
-                help="Where functions run: processes of this machine, AWS Lambda, or a cluster's pods; default local.",
+                help="Where functions run: processes of this machine, AWS Lambda, or a cluster's pods; or knative, to scale "
+                "services of the class gnomon there. Default local.",
             ),
             click.option(
                 "--kubeconfig",
                 type=click.Path(exists=True, dir_okay=False, path_type=Path),
                 default=None,
-                help="The cluster of --platform openfaas; default KUBECONFIG, the one that we run in, or ~/.kube/config.",
+                help="The cluster of openfaas or knative; default KUBECONFIG, the one that we run in, or ~/.kube/config.",
             ),
             click.option(
                 "--cluster-wide",
@@ -113,6 +118,8 @@ def read_options(*, state: str, models: str, platform: str, **options: Any) -> S
         GnomonError: 400 for what the chosen platform lacks.
 
     """
+    if platform == "knative":
+        raise bad_request("no_gateway", "On Knative, requests come by its ingress.", "Use `gnomon serve --platform knative`.")
     folder = state_folder(state, os.environ)
     on_lambda = {name: options.pop(name) for name in list(options) if name.startswith("lambda_")}
     aws = read_lambda_options(**on_lambda) if platform == "lambda" else None
@@ -120,6 +127,14 @@ def read_options(*, state: str, models: str, platform: str, **options: Any) -> S
     for name in ("kubeconfig", "cluster_wide", "advertise"):
         options.pop(name, None)
     return ServeOptions(state=folder, models=models or str(folder / "models"), aws=aws, cluster=cluster, **options)
+
+
+def knative_options(options: dict[str, Any]) -> KnativeOptions:
+    """What of the options concerns an autoscaler class, which serves no requests."""
+    from gnomon_cli.knative import KnativeOptions  # noqa: PLC0415 - only who scales Knative imports it
+
+    names = ("kubeconfig", "policies", "host", "port")
+    return KnativeOptions(**{name: options[name] for name in names})
 
 
 def _cluster_options(options: dict[str, Any]) -> ClusterOptions:
@@ -137,11 +152,17 @@ def _cluster_options(options: dict[str, Any]) -> ClusterOptions:
     gnomon serve --host 0.0.0.0 --basic-auth
     gnomon serve --platform lambda --lambda-role arn:aws:iam::123456789012:role/gnomon
     gnomon serve --platform openfaas --kubeconfig ~/.kube/config
+    gnomon serve --platform knative --kubeconfig ~/.kube/config
     """,
 )
 @serve_options
 def serve(**options: Any) -> None:
     """Serve functions on this machine: gateway, autoscaler and instances, until Ctrl-C."""
+    if options["platform"] == "knative":
+        from gnomon_cli.knative import serve_knative  # noqa: PLC0415 - as below, and the Kubernetes client
+
+        serve_knative(knative_options(options), verbose=options["verbose"])
+        return
     from gnomon_cli.serve import serve as run  # noqa: PLC0415 - the gateway's libraries take a second to import
 
     run(read_options(**options))

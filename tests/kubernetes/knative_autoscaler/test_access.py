@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import json
+import signal
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from random import Random
-from typing import Any
+from typing import Any, cast
 
 import pytest
 import yaml
+from kubernetes import client
 
 from deploy.test_cluster import build
 from deploy.test_cluster.client import Kubectl, documents
@@ -117,6 +120,28 @@ async def test_what_the_account_may_do_is_what_it_does(
     assert used - asked() == set(), "this is used, and not in the roles"
     assert asked() - used == CHECKED_BY_ADMISSION, "this is asked for, and never used"
     assert not any("*" in part for use in asked() for part in use)
+
+
+async def test_gnomon_serve_scales_knative_until_it_is_told_to_end(own_plane: Cluster, played: PlayedKnative) -> None:
+    gnomon = Path(sys.executable).with_name("gnomon")
+    arguments = ["serve", "--platform", "knative", "--kubeconfig", str(own_plane.kubeconfig), "--port", "0"]
+    process = await asyncio.create_subprocess_exec(gnomon, *arguments, stdout=asyncio.subprocess.PIPE)
+    assert process.stdout is not None
+    try:
+        async with asyncio.timeout(90.0):
+            assert await process.stdout.readline() == b"Gnomon scales Revisions of the class gnomon. Ctrl-C stops it.\n"
+        played.revision("f-00001", QUICK)
+        await until(lambda: played.condition("f-00001", "Ready")["status"] == "True", "Ready")
+        process.send_signal(signal.SIGTERM)
+        async with asyncio.timeout(60.0):
+            assert await process.wait() == 0
+    finally:
+        if process.returncode is None:
+            process.kill()
+            await process.wait()
+    # Whoever comes next need not wait for the Lease.
+    lease = client.CoordinationV1Api(own_plane.api).read_namespaced_lease("gnomon-knative-autoscaler", SYSTEM)
+    assert not cast("Any", lease).spec.holder_identity
 
 
 def test_the_deployment_is_accepted_and_its_pods_are_restricted(own_plane: Cluster, compiled: build.Programs) -> None:

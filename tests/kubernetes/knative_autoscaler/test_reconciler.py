@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
 import time
 from collections.abc import AsyncIterator, Callable
 from functools import partial
 from random import Random
 from typing import Any
 
+import aiohttp
 from kubernetes import client
 
 from deploy.test_cluster.clusters import Cluster
@@ -45,6 +47,12 @@ async def until(true: Callable[[], Any], what: str) -> float:
     return time.monotonic() - began_s
 
 
+def scales(knative: PlayedKnative, name: str) -> tuple[int | None, int | None]:
+    """How many pods are wanted, and ready, as its status says."""
+    status = knative.pa(name)["status"]
+    return status.get("desiredScale"), status.get("actualScale")
+
+
 def grace(cluster: Cluster, knative: PlayedKnative, **data: str) -> None:
     named = {"scale-to-zero-grace-period": "1s", **{key.replace("_", "-"): text for key, text in data.items()}}
     cluster.core.create_namespaced_config_map(knative.system, {"metadata": {"name": "config-autoscaler"}, "data": named})
@@ -68,8 +76,7 @@ async def test_a_revision_becomes_ready_follows_its_load_and_comes_back_from_zer
 
         # 30 requests at 70 % of 10 each: 5 pods.
         knative.load["f-00001"] = 30.0
-        await until(lambda: knative.pa("f-00001")["status"].get("actualScale") == 5, "five pods")
-        assert knative.pa("f-00001")["status"]["desiredScale"] == 5
+        await until(lambda: scales(knative, "f-00001") == (5, 5), "five pods")
         assert "in the system" in knative.condition("f-00001", "ScalingPolicy")["message"]
 
         knative.load["f-00001"] = 0.0
@@ -84,6 +91,32 @@ async def test_a_revision_becomes_ready_follows_its_load_and_comes_back_from_zer
         await until(lambda: knative.condition("f-00001", "Active")["status"] == "True", "Active")
         said = [one.reason for one in service.autoscaler.decisions(f"f-00001.{knative.namespace}")]
         assert any("a request waits" in one for one in said)
+
+
+async def test_what_is_decided_can_be_read_on_this_machine_with_its_reason(
+    knative_kinds: Cluster, knative: PlayedKnative
+) -> None:
+    async with running(knative_kinds, knative) as service, aiohttp.ClientSession() as session:
+        knative.revision("f-00001", {**QUICK, K + "min-scale": "1"})
+        await until(lambda: knative.condition("f-00001", "Ready")["status"] == "True", "Ready")
+        knative.load["f-00001"] = 20.0
+        await until(lambda: scales(knative, "f-00001") == (3, 3), "three pods")
+        url = f"http://127.0.0.1:{service.port}"
+
+        async def get(path: str, host: str = "") -> tuple[int, str]:
+            async with session.get(url + path, headers={"Host": host} if host else {}) as answer:
+                return answer.status, await answer.text()
+
+        assert await get("/healthz") == (200, "OK")
+        status, text = await get(f"/decisions/{knative.namespace}/f-00001")
+        assert status == 200
+        assert any((one["desired"] or 0) >= 3 and "in the system" in one["reason"] for one in json.loads(text))
+        assert f"f-00001.{knative.namespace}" in json.loads((await get("/decisions"))[1])
+        # A page of somebody else's must not read it by a name that leads here.
+        assert (await get("/decisions", "evil.example"))[0] == 403
+        figures = (await get("/metrics"))[1]
+        assert f'gnomon_knative_ready_pods{{namespace="{knative.namespace}",revision="f-00001"}}' in figures
+        assert "gnomon_knative_leading 1.0" in figures
 
 
 async def test_other_classes_are_left_alone(knative_kinds: Cluster, knative: PlayedKnative) -> None:
@@ -111,7 +144,7 @@ async def test_who_takes_over_keeps_what_serves_until_it_knows_the_load(knative_
         knative.revision("f-00001", QUICK)
         await until(lambda: knative.condition("f-00001", "Ready")["status"] == "True", "Ready")
         knative.load["f-00001"] = 30.0
-        await until(lambda: knative.pa("f-00001")["status"].get("actualScale") == 5, "five pods")
+        await until(lambda: scales(knative, "f-00001") == (5, 5), "five pods")
     knative.load["f-00001"] = 10.0
     async with running(knative_kinds, knative):
         began_s = time.monotonic()
@@ -193,7 +226,7 @@ async def test_others_who_write_at_the_same_time_lose_nothing(knative_kinds: Clu
         others = asyncio.create_task(annotate())
         await until(lambda: knative.condition("f-00001", "Ready")["status"] == "True", "Ready")
         knative.load["f-00001"] = 20.0
-        await until(lambda: knative.pa("f-00001")["status"].get("actualScale") == 3, "three pods")
+        await until(lambda: scales(knative, "f-00001") == (3, 3), "three pods")
         stop.set()
         number = await others
         assert knative.pa("f-00001")["metadata"]["annotations"]["somebody/else"] == str(number)

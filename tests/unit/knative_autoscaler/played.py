@@ -78,7 +78,7 @@ class Played:
     def seen(self) -> Seen:
         sks: SksFacts | None = None if self.sks is None else sks_facts(self.sks)
         demand = Demand(self.wanted, self.holds, self.busy, self.panic_load, "kpa", f"wants {self.wanted}")
-        target = ScaleTarget("deployment-uid", self.replicas)
+        target = ScaleTarget("deployment-uid", "1", self.replicas)
         return Seen(self.facts, sks, target, self.ready, self.rules, demand, self.proxied, self.wakeable, self.now_s)
 
     def step(self, seconds: float = 1.0) -> Plan:

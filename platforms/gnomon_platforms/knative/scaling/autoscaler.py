@@ -98,6 +98,8 @@ class KnativeAutoscaler:
         self._cluster = ClusterSettings()
         self._scaled: dict[FunctionKey, ScaledRevision] = {}
         self._of_target: dict[tuple[str, str], FunctionKey] = {}
+        self._waited: set[FunctionKey] = set()
+        """Revisions for which requests waited at the last look."""
         self._closing: set[asyncio.Task[None]] = set()
         self._around: Surroundings | None = None
         self._scraper: Scraper | None = None
@@ -205,9 +207,11 @@ class KnativeAutoscaler:
             found.measured(stats)
 
     def _take_waiting(self, waiting: Mapping[FunctionKey, float]) -> None:
-        assert self._around is not None
-        for key, one in self._scaled.items():
-            one.waits(waiting.get(key, 0.0))
+        for key in waiting.keys() | self._waited:
+            found = self._scaled.get(key)
+            if found is not None:
+                found.waits(waiting.get(key, 0.0))
+        self._waited = set(waiting)
 
     def _pa_changed(self, change: Change[PaFacts]) -> None:
         assert self._around is not None

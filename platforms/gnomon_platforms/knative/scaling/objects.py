@@ -87,9 +87,10 @@ class RevisionPod:
 
 @dataclass(frozen=True, slots=True)
 class ScaleTarget:
-    """A Revision's Deployment: how many pods it is to have."""
+    """A Revision's Deployment: how many pods it is to have, and which version of it says so."""
 
     uid: str
+    version: str
     replicas: int
 
 
@@ -153,8 +154,8 @@ def revision_pod(document: Document) -> RevisionPod:
 
 def scale_target(document: Document) -> ScaleTarget:
     """Read a Deployment. Kubernetes takes a number that is not there for 1."""
-    replicas = (document.get("spec") or {}).get("replicas")
-    return ScaleTarget(document["metadata"]["uid"], 1 if replicas is None else int(replicas))
+    metadata, replicas = document["metadata"], (document.get("spec") or {}).get("replicas")
+    return ScaleTarget(metadata["uid"], metadata["resourceVersion"], 1 if replicas is None else int(replicas))
 
 
 def own_annotations(document: Document) -> Mapping[str, str]:

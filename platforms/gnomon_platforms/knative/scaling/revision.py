@@ -29,7 +29,8 @@ from gnomon_platforms.knative.scaling.signals.load import RevisionLoad
 from gnomon_platforms.knative.scaling.signals.stat import PodStat
 from gnomon_platforms.knative.scaling.surroundings import Surroundings
 
-LOOK_AGAIN_S = 5.0
+LOOK_AGAIN_S = 2.0
+SOON_S = 0.5
 PROBE_PERIOD_S = 0.25
 
 _LOG = logging.getLogger("gnomon.knative")
@@ -155,9 +156,9 @@ class ScaledRevision:
             self._proxied = None
         if planned.probe:
             self._probe(seen.pa, seen.sks)
-        await self._take(seen, planned)
+        current = await self._take(seen, planned)
         waits = self._floor_until_s - self._around.clock.now_s()
-        times = [one for one in (planned.again_s, waits if waits > 0.0 else None) if one is not None]
+        times = [one for one in (planned.again_s, waits if waits > 0.0 else None, None if current else SOON_S) if one is not None]
         return max(0.05, min(times)) if times else None
 
     def _plan(self) -> tuple[Seen, Plan] | None:
@@ -198,24 +199,22 @@ class ScaledRevision:
             self._rules = rules(pa, now[2], now[1], self._around.brain.check)
         return self._rules
 
-    async def _take(self, seen: Seen, planned: Plan) -> None:
+    async def _take(self, seen: Seen, planned: Plan) -> bool:
+        """Write a plan; whether all of it was still of what there is."""
         pa, steps = seen.pa, self._around.steps
         writes: list[Any] = []
-        if planned.replicas is not None:
+        if planned.replicas is not None and seen.target is not None:
             self._say(seen, planned)
-            writes.append(steps.scale(pa, planned.replicas, lambda: self._still(planned.replicas)))
+            writes.append(steps.scale(pa, seen.target, planned.replicas))
         if planned.route is not None:
             writes.append(steps.route(pa, planned.route))
         if planned.status != pa.status:
             writes.append(steps.tell(pa, lambda document: self._status(seen, document)))
-        failed = [error for error in await asyncio.gather(*writes, return_exceptions=True) if isinstance(error, BaseException)]
-        if failed:
-            raise failed[0]
-
-    def _still(self, replicas: int | None) -> bool:
-        """Whether as many are wanted still, by all that is known now."""
-        found = self._plan()
-        return found is not None and found[1].replicas == replicas
+        done = await asyncio.gather(*writes, return_exceptions=True)
+        for one in done:
+            if isinstance(one, BaseException):
+                raise one
+        return False not in done
 
     @staticmethod
     def _status(seen: Seen, document: Document) -> Mapping[str, Any] | None:

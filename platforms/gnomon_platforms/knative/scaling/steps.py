@@ -9,9 +9,10 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from gnomon_platforms.knative.scaling.objects import Document, PaFacts, sks_facts
+from gnomon_platforms.knative.scaling.objects import Document, PaFacts, ScaleTarget, sks_facts
 from gnomon_platforms.knative.scaling.planning import Route, kept_annotations
 from gnomon_platforms.knative.scaling.resources import POD_AUTOSCALERS, SERVERLESS_SERVICES
+from gnomon_platforms.kubernetes.errors import Refused, Unreachable, told
 from gnomon_platforms.kubernetes.resources import DEPLOYMENTS, SERVICES
 from gnomon_platforms.kubernetes.writes import Create, Patch, Replace, Target, Write, Writer
 
@@ -59,21 +60,25 @@ class Steps:
 
         await self._writer.settle(Target(POD_AUTOSCALERS, pa.key.namespace, pa.key.name), decide, f"tell how {pa.key} is scaled")
 
-    async def scale(self, pa: PaFacts, replicas: int, still: Callable[[], bool]) -> None:
-        """Let the Revision's Deployment have so many pods, if `still` says so right before it is sent.
+    async def scale(self, pa: PaFacts, seen: ScaleTarget, replicas: int) -> bool:
+        """Let the Revision's Deployment have so many pods, at once: a request may wait for it.
+
+        The write is bound to the version that the number was decided from. False where there is another by now: news of it is on
+        its way, and then it is decided anew from everything.
 
         Raises:
             GnomonError: what the API server refuses.
 
         """
-
-        def decide(seen: Document | None) -> Write | None:
-            if seen is None or seen["spec"].get("replicas", 1) == replicas or not still():
-                return None
-            return Patch({"spec": {"replicas": replicas}}, "scale")
-
         target = Target(DEPLOYMENTS, pa.key.namespace, str(pa.target.get("name") or ""))
-        await self._writer.settle(target, decide, f"scale {pa.key}")
+        bound = {"metadata": {"uid": seen.uid, "resourceVersion": seen.version}}
+        try:
+            await self._writer.write(target, Patch({"spec": {"replicas": replicas}}, "scale"), bound)
+        except (Refused, Unreachable) as error:
+            if isinstance(error, Refused) and (error.conflict or error.missing):
+                return False
+            raise told(error, f"scale {pa.key}") from error
+        return True
 
     async def address(self, namespace: str, service: str) -> str | None:
         """The address of a Service inside of the cluster; None for one that is not there or has none.

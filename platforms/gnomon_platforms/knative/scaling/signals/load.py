@@ -17,7 +17,7 @@ from collections.abc import Iterable
 from gnomon_core.scaling import LoadCounters
 from gnomon_platforms.knative.scaling.signals.stat import PodStat
 
-AHEAD_S = 1.5
+AHEAD_S = 3.0
 """How far the counters go on without news."""
 LONGEST_GAP_S = 5.0
 """A second is taken for no more than this many."""
