@@ -3,6 +3,8 @@
 PYTHON ?= python3
 PORT ?= 8080
 BIN := .venv/bin
+# Tests that start nothing run side by side, one file at a time in each process; the others measure time, and run alone.
+SIDE_BY_SIDE := -n logical --dist loadfile
 TORCH_CPU_INDEX ?= https://download.pytorch.org/whl/cpu
 export TORCH TORCH_CPU_INDEX
 
@@ -16,10 +18,11 @@ check: venv  ## format, lint, types, import contracts, unit and property tests
 	@$(BIN)/ruff check --quiet .
 	@$(BIN)/mypy
 	@$(BIN)/lint-imports > .cache/import-contracts.txt || { cat .cache/import-contracts.txt; exit 1; }
-	@$(BIN)/python -m pytest -q tests/unit tests/properties --timeout 60
+	@$(BIN)/python -m pytest -q tests/unit tests/properties --timeout 60 $(SIDE_BY_SIDE)
 
 test: venv  ## every test that one machine can run
-	@$(BIN)/python -m pytest -q tests --ignore=tests/kubernetes
+	@$(BIN)/python -m pytest -q tests/unit tests/properties --timeout 60 $(SIDE_BY_SIDE); quick=$$?; \
+	$(BIN)/python -m pytest -q tests --ignore=tests/unit --ignore=tests/properties --ignore=tests/kubernetes && exit $$quick
 
 test-again: venv  ## those that failed the last time
 	@$(BIN)/python -m pytest -q tests --ignore=tests/kubernetes --last-failed --last-failed-no-failures all

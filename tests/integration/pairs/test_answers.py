@@ -73,7 +73,15 @@ def in_parts(loaded: LoadedProgram, model: Model, task: Task, x: Tensor) -> Tens
     return values[loaded.program.outputs[0]]
 
 
-@pytest.mark.parametrize("name", ["resnet18", "resnet50", "inception_v3", "efficientnet-lite0"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "resnet18",
+        pytest.param("resnet50", marks=pytest.mark.slow),
+        pytest.param("inception_v3", marks=pytest.mark.slow),
+        "efficientnet-lite0",
+    ],
+)
 def test_a_pair_answers_as_its_model_does(name: str, models: Models, start: Start, expected: Expected) -> None:
     """Bit for bit what the parts are by themselves, and within 1e-5 of the largest number what the whole is.
 
