@@ -2,7 +2,7 @@
 
     list (pages of 500) ▶ watch from its version ─┬─ ended, silent or broken off ▶ watch from the last version that was seen
                                                   ├─ 410 Gone ▶ list
-                                                  └─ refused, no answer ▶ a pause, doubling to 30 s, or as long as it asks
+                                                  └─ refused, no answer ▶ a pause, doubling to 10 s, or as long as it asks
 
 A list asks for what is true now, never for what a server happens to remember: a second server may be behind, and time must not
 go back. A watch ends by itself after half a minute, and its socket gives up a little later: a connection whose other end has
@@ -48,7 +48,7 @@ class Timing:
     watch_s: int = 30
     silence_s: float = 5.0
     first_pause_s: float = 0.2
-    longest_pause_s: float = 30.0
+    longest_pause_s: float = 10.0
 
 
 @dataclass(frozen=True, slots=True)

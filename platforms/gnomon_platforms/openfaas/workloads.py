@@ -205,7 +205,8 @@ class Workload:
                 # A fault of ours in one plan must not leave the function to itself.
                 _LOG.exception("%s could not be looked after", self.key)
             starting = any(life.instance.state is not InstanceState.READY for life in self.lives.values())
-            waits = failed or starting or self._going
+            # When pods of an earlier process may not be given out any more, those that are left are to go.
+            waits = failed or starting or self._going or self._around.adopting()
             with contextlib.suppress(TimeoutError):
                 # Not wait_for: it forgets a cancellation that comes together with what it waits for.
                 async with asyncio.timeout(LOOK_AGAIN_S if waits else None):

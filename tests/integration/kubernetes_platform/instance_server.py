@@ -8,9 +8,16 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from werkzeug.serving import make_server
+from werkzeug.serving import WSGIRequestHandler, make_server
 
 from gnomon_runtime.http_app import create_app
+
+
+class Quiet(WSGIRequestHandler):
+    """A connection whose requests nobody reads about."""
+
+    def log_request(self, *_: object) -> None:
+        pass
 
 
 class InstanceServer:
@@ -25,7 +32,7 @@ class InstanceServer:
             environ["wsgi.input"] = io.BytesIO(environ["wsgi.input"].read(length))
             return app(environ, start)
 
-        self._server = make_server(host, port, bounded, threaded=True)
+        self._server = make_server(host, port, bounded, threaded=True, request_handler=Quiet)
         self.address = f"http://{host}:{self._server.server_port}"
         self._thread = threading.Thread(target=self._server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True)
         self._thread.start()

@@ -126,6 +126,24 @@ def service(spec: FunctionSpec) -> Manifest:
     }
 
 
+def disruption_budget(spec: FunctionSpec) -> Manifest:
+    """How many of a function's pods may be evicted at a time, say by who drains a node: one, and then its successor serves first.
+
+    A bound from below would keep a function with one pod on its node for ever. Pods that do not serve may always go.
+    """
+    labels = {FUNCTION_LABEL: spec.key.name, MANAGED_LABEL: MANAGED}
+    return {
+        "apiVersion": "policy/v1",
+        "kind": "PodDisruptionBudget",
+        "metadata": {"name": spec.key.name, "namespace": spec.key.namespace, "labels": labels},
+        "spec": {
+            "maxUnavailable": 1,
+            "selector": {"matchLabels": selector(spec.key)},
+            "unhealthyPodEvictionPolicy": "AlwaysAllow",
+        },
+    }
+
+
 def secret(key: FunctionKey, value: bytes) -> Manifest:
     """A user's secret. Its one entry has its name, and so has the file that functions read.
 

@@ -1,0 +1,91 @@
+"""A process that is killed between any two writes leaves what the next one starts from: nothing is lost, and nothing doubled."""
+
+from __future__ import annotations
+
+import asyncio
+import multiprocessing
+import random
+import signal
+from typing import Any
+
+import pytest
+
+from gnomon_platforms.kubernetes.api import connect
+from gnomon_platforms.openfaas.platform import OpenFaasOptions, OpenFaasPlatform
+from gnomon_platforms.testing import Recorder, answers, request_frame, send
+from tests.contracts.test_platform import instance_of
+from tests.kubernetes.faults import dying
+from tests.kubernetes.faults.conftest import NAMESPACE, Breakable
+
+SOME = 4
+MANY = 60
+"""More than it writes: the last rounds end by themselves, and so do all."""
+WANTED = 2
+
+_PROCESSES = multiprocessing.get_context("forkserver")
+_PROCESSES.set_forkserver_preload([dying.__name__])
+
+
+@pytest.mark.parametrize(
+    "moments",
+    [
+        pytest.param(sorted(random.Random(35).sample(range(2, 22), SOME)), id="some"),
+        pytest.param(list(range(MANY)), id="all", marks=[pytest.mark.slow, pytest.mark.timeout(1800)]),
+    ],
+)
+async def test_the_next_process_goes_on_from_what_was_written(breakable: Breakable, moments: list[int]) -> None:
+    for moment in moments:
+        process = _PROCESSES.Process(target=dying.main, args=(breakable.plane.kubeconfig, moment), daemon=True)
+        process.start()
+        await asyncio.to_thread(process.join, 120.0)
+        assert process.exitcode in (-signal.SIGKILL, dying.ALL_WRITTEN), f"before write {moment}: {process.exitcode}"
+        await goes_on(breakable, moment)
+        if process.exitcode == dying.ALL_WRITTEN:
+            return
+    assert len(moments) == SOME, f"there were more than {MANY} writes"
+
+
+async def goes_on(breakable: Breakable, moment: int) -> None:
+    """The next process is asked for two instances, and comes to exactly two, which answer."""
+    core, apps = breakable.cluster.core, breakable.cluster.apps
+    api = await asyncio.to_thread(connect, breakable.plane.kubeconfig)
+    platform, told = OpenFaasPlatform(api, OpenFaasOptions(adopting_s=3.0)), Recorder()
+    await platform.start(told)
+    try:
+        made = [await platform.create(instance_of(dying.SPEC)) for _ in range(WANTED)]
+        for instance in made:
+            body = f"after {moment}".encode()
+            assert answers(await send(await told.channel(instance.id), request_frame(body))) == [(200, body)]
+
+        def settled() -> str:
+            """What is not as it is to be yet."""
+            pods = [pod for pod in core.list_namespaced_pod(NAMESPACE).items if pod.metadata.deletion_timestamp is None]
+            owners = sorted(str((pod.metadata.annotations or {}).get("gnomon/instance")) for pod in pods)
+            replicas = [one.spec.replicas for one in apps.list_namespaced_deployment(NAMESPACE).items]
+            services = [one.metadata.name for one in core.list_namespaced_service(NAMESPACE).items]
+            wanted = sorted(instance.id for instance in made), [WANTED], ["echo"]
+            found = owners, replicas, services
+            return "" if found == wanted else f"{found}, not {wanted}"
+
+        await until_nothing(settled, moment)
+        assert told.gone == {}
+    finally:
+        await platform.stop()
+        api.close()
+    await asyncio.to_thread(apps.delete_collection_namespaced_deployment, NAMESPACE, propagation_policy="Foreground")
+
+    def left() -> str:
+        kinds: list[Any] = [core.list_namespaced_pod, core.list_namespaced_secret, core.list_namespaced_service]
+        return ", ".join(one.metadata.name for kind in kinds for one in kind(NAMESPACE).items)
+
+    await until_nothing(left, moment)
+
+
+async def until_nothing(amiss: Any, moment: int) -> None:
+    """Return when nothing is amiss."""
+    for _ in range(600):
+        found = await asyncio.to_thread(amiss)
+        if not found:
+            return
+        await asyncio.sleep(0.1)
+    raise AssertionError(f"killed before write {moment}: {found}")

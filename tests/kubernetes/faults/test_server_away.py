@@ -1,0 +1,80 @@
+"""The API server is away: instances go on serving, none is taken for gone, and what was decided is done afterwards."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+from collections.abc import Awaitable, Callable
+
+import pytest
+
+from gnomon_platforms.kubernetes.api import connect
+from gnomon_platforms.openfaas.platform import OpenFaasOptions, OpenFaasPlatform
+from gnomon_platforms.testing import Recorder
+from tests.contracts.test_platform import deployment, instance_of
+from tests.kubernetes.faults.conftest import Breakable
+from tests.kubernetes.faults.serving import load
+
+AWAY_S, SOAK_S = 8.0, 60.0
+BACK_S = 90.0
+FUNCTION = "echo.openfaas-fn"
+
+
+async def frozen(broken: Breakable, away: Callable[[], Awaitable[None]]) -> None:
+    """Connections stay open, and silent."""
+    process = broken.plane.process("apiserver")
+    os.kill(process.pid, signal.SIGSTOP)
+    try:
+        await away()
+    finally:
+        os.kill(process.pid, signal.SIGCONT)
+
+
+async def killed(broken: Breakable, away: Callable[[], Awaitable[None]]) -> None:
+    """Connections break, new ones are refused; the next server remembers nothing of what was watched."""
+    command = await asyncio.to_thread(broken.plane.kill, "apiserver")
+    try:
+        await away()
+    finally:
+        broken.plane.start("apiserver", command)
+
+
+@pytest.mark.parametrize("breaking", [frozen, killed])
+@pytest.mark.parametrize("away_s", [AWAY_S, pytest.param(SOAK_S, marks=pytest.mark.slow)])
+async def test_serving_goes_on_and_decisions_are_carried_out_afterwards(
+    breakable: Breakable, breaking: Callable[..., Awaitable[None]], away_s: float
+) -> None:
+    api = await asyncio.to_thread(connect, breakable.plane.kubeconfig)
+    platform, told = OpenFaasPlatform(api, OpenFaasOptions(adopting_s=0.0)), Recorder()
+    await platform.start(told)
+    try:
+        made = [await platform.create(instance_of(deployment())) for _ in range(3)]
+        async with load() as sent:
+            await told.until(lambda: len(told.ready) == len(made), BACK_S)
+            for instance in made:
+                sent.add(instance.id, told.channels[instance.id])
+            await sent.more(20, 30.0)
+
+            async def away() -> None:
+                before = sent.answered
+                await asyncio.sleep(away_s / 2)
+                # Decisions that cannot be written now.
+                sent.left.add(made[0].id)
+                await platform.destroy(made[0].id)
+                made.append(await platform.create(instance_of(deployment())))
+                await asyncio.sleep(away_s / 2)
+                assert sent.answered > before + 20
+                assert told.gone == {}
+
+            await breaking(breakable, away)
+            await told.until(lambda: made[3].id in told.ready and made[0].id in told.gone, BACK_S)
+            assert told.gone == {made[0].id: "stopped"}
+            sent.add(made[3].id, told.channels[made[3].id])
+            await sent.more(20, 30.0)
+        assert sent.lost == 0
+        assert told.times_gone == {made[0].id: 1}
+        assert {one.id for one in platform.instances(FUNCTION)} == {one.id for one in made[1:]}
+    finally:
+        await platform.stop()
+        api.close()
