@@ -1,0 +1,156 @@
+"""What a function's runtime does when another replica gets its queue: hand on what waits, finish what executes, begin nothing."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+
+from gnomon_core.errors import GnomonError
+from gnomon_core.fleet import Instance, InstanceState
+from gnomon_core.functions import FunctionKey
+from gnomon_core.settings import Settings
+from gnomon_core.wire import Frame, Kind, Member
+from gnomon_gateway.dispatch.latency import LearnedLatency
+from gnomon_gateway.queueing.request import Request
+from gnomon_gateway.scheduling.immediate import Immediate
+from gnomon_gateway.serving.function_runtime import FunctionRuntime
+
+
+class OneInstance:
+    """An instance that answers when it is told to, and refuses what is older than it has seen."""
+
+    unread = False
+
+    def __init__(self) -> None:
+        self.newest = 0
+        self.executed: list[tuple[int, bytes]] = []
+        self._answer: Callable[[], None] = lambda: None
+
+    def run(self, frame: Frame, done: Callable[[Frame | None], None], stream: Callable[[Frame], None] | None = None) -> None:
+        del stream
+        if frame.epoch < self.newest:
+            refused = [Member(409, 1, b"", b"") for _ in frame.members]
+            asyncio.get_running_loop().call_soon(done, Frame(Kind.RESULT, frame.batch_id, self.newest, members=refused))
+            return
+        self.newest = frame.epoch
+        self.executed += [(frame.epoch, bytes(member.body)) for member in frame.members]
+        members = [Member(200, 1, b"", member.body) for member in frame.members]
+        self._answer = lambda: done(Frame(Kind.RESULT, frame.batch_id, frame.epoch, members=members))
+
+    def cancel(self, batch_id: int) -> None: ...
+
+    async def probe(self, timeout_s: float) -> bool:
+        del timeout_s
+        return True
+
+    def answer(self) -> None:
+        self._answer()
+
+
+class Client:
+    def __init__(self) -> None:
+        self.got: list[str] = []
+
+    def answer(self, member: Member, head: bytes) -> None:
+        del head
+        self.got.append(bytes(member.body).decode())
+
+    def refuse(self, error: GnomonError) -> None:
+        self.got.append(error.code)
+
+    def stream(self, frame: Frame) -> None: ...
+
+    def broken(self) -> None: ...
+
+
+def runtime_with(instance: OneInstance, epoch: int = 3) -> FunctionRuntime:
+    settings = Settings(max_batch=1)
+    runtime = FunctionRuntime(FunctionKey("f"), settings, Immediate(), LearnedLatency(), epoch=epoch)
+    runtime.instance_ready(Instance("i", runtime.name, 1, "here", 1, 0, InstanceState.READY, 0.0), instance)
+    return runtime
+
+
+def submit(runtime: FunctionRuntime, body: bytes) -> Client:
+    client, now_s = Client(), time.monotonic()
+    runtime.submit(Request(runtime.event_lane, now_s, now_s + 60.0, body=body, responder=client))
+    return client
+
+
+async def turn() -> None:
+    """What was put off to the loop's next turns has been done."""
+    for _ in range(3):
+        await asyncio.sleep(0)
+
+
+async def test_what_waits_is_handed_on_and_what_executes_is_answered() -> None:
+    instance = OneInstance()
+    runtime = runtime_with(instance)
+    executes = submit(runtime, b"executes")
+    await turn()
+    waits = submit(runtime, b"waits")
+    await turn()
+    arrives = submit(runtime, b"arrives")  # in this very turn of the loop
+    runtime.disown()
+    assert (waits.got, arrives.got, executes.got) == (["queue_moved"], ["queue_moved"], [])
+    quiet = asyncio.ensure_future(runtime.quiet())
+    await turn()
+    assert not quiet.done()
+    instance.answer()
+    await asyncio.wait_for(quiet, 10)
+    assert executes.got == ["executes"]
+    assert instance.executed == [(3, b"executes")]
+    # Only what was answered counts as answered, and nothing is thought to be under way.
+    assert (runtime.metrics.invocations, runtime.metrics.started - runtime.metrics.left) == (1, 1)
+    runtime.close()
+
+
+async def test_what_comes_afterwards_is_handed_on_at_once() -> None:
+    instance = OneInstance()
+    runtime = runtime_with(instance)
+    runtime.disown()
+    late = submit(runtime, b"late")
+    await turn()
+    assert (late.got, instance.executed) == (["queue_moved"], [])
+    runtime.own(5)
+    again = submit(runtime, b"again")
+    await turn()
+    instance.answer()
+    assert (again.got, instance.executed) == (["again"], [(5, b"again")])
+    runtime.close()
+
+
+async def test_quiet_waits_for_what_nobody_waits_for_any_more() -> None:
+    """A batch whose client has left is still executed: another owner must not begin beside it."""
+    instance = OneInstance()
+    runtime = runtime_with(instance)
+    now_s = time.monotonic()
+    request = Request(runtime.event_lane, now_s, now_s + 60.0, body=b"x", responder=Client())
+    runtime.submit(request)
+    await turn()
+    runtime.left(request)
+    assert runtime.dispatcher.in_system == 0
+    quiet = asyncio.ensure_future(runtime.quiet())
+    await turn()
+    assert not quiet.done()
+    instance.answer()
+    await asyncio.wait_for(quiet, 10)
+    runtime.close()
+
+
+async def test_an_instance_that_knows_a_later_owner_executes_nothing_and_stays() -> None:
+    instance = OneInstance()
+    runtime = runtime_with(instance)
+    told: list[int] = []
+    runtime.own(3, told.append)
+    instance.newest = 8
+    refused, waits = submit(runtime, b"refused"), submit(runtime, b"waits")
+    await turn()
+    assert (refused.got, waits.got, told) == (["queue_moved"], ["queue_moved"], [8])
+    assert (instance.executed, runtime.ready, runtime.dispatcher.in_system) == ([], 1, 0)
+    runtime.own(9, told.append)
+    served = submit(runtime, b"served")
+    await turn()
+    instance.answer()
+    assert (served.got, instance.executed) == (["served"], [(9, b"served")])
+    runtime.close()
