@@ -13,7 +13,6 @@ import secrets
 import socket
 from collections.abc import Callable, Coroutine
 from functools import partial
-from pathlib import Path
 from random import SystemRandom
 from typing import Any
 from urllib.parse import urlsplit
@@ -28,6 +27,7 @@ from gnomon_platforms.kubernetes.resources import LEASES
 from gnomon_platforms.kubernetes.writes import Target, Writer
 from gnomon_platforms.openfaas.platform import OpenFaasOptions, OpenFaasPlatform
 from gnomon_platforms.openfaas.store import KubernetesStore
+from gnomon_platforms.openfaas.stored_namespaces import require_namespace
 
 LEASE = "gnomon"
 
@@ -67,6 +67,9 @@ class OnKubernetes:
             GnomonError: what the API server refuses.
 
         """
+        if not in_pod():
+            # In a cluster it is made with the rest. The Lease is in it, so nobody leads who could be asked first.
+            await require_namespace(self._writer)
         await self._standby.start()
         self.leader.address = f"http://{self._advertised}:{self.port}"
         self._watchdog.start()
@@ -75,9 +78,6 @@ class OnKubernetes:
         if not self.leader.leading.is_set():
             print(f"Gnomon stands by on port {self.port}, for {self.leader_is}.", flush=True)
         await self.leader.leading.wait()
-        if not SERVICE_ACCOUNT.exists():
-            # Whoever installs us in a cluster makes it with the rest.
-            await asyncio.to_thread(self.store.require_namespace)
 
     async def take_port(self) -> None:
         """Leave the port to the gateway's server, which is about to listen. What waits for a leader comes to that."""
@@ -137,8 +137,13 @@ class OnKubernetes:
         return (address.hostname, address.port) if address.hostname and address.port else None
 
 
+def in_pod() -> bool:
+    """Whether this process is a pod's."""
+    return "POD_NAMESPACE" in os.environ or SERVICE_ACCOUNT.exists()
+
+
 def lease_namespace() -> str:
     """Where the Lease is: beside the gateway's pod, or beside the functions for one that runs elsewhere."""
     named = os.environ.get("POD_NAMESPACE")
-    file = Path(SERVICE_ACCOUNT).parent / "namespace"
+    file = SERVICE_ACCOUNT.parent / "namespace"
     return named or (file.read_text().strip() if file.exists() else DEFAULT_NAMESPACE)

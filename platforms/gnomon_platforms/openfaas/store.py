@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 
 from gnomon_core.clock import Clock, WallClock
-from gnomon_core.functions import DEFAULT_NAMESPACE, FunctionKey
+from gnomon_core.functions import FunctionKey
 from gnomon_core.seam_values import StoredFunction, StoredNamespace
 from gnomon_platforms.kubernetes.api import Api, Fence
 from gnomon_platforms.kubernetes.loop_thread import LoopThread
@@ -90,15 +90,6 @@ class KubernetesStore:
 
     def namespaces(self) -> Sequence[StoredNamespace]:
         return self._namespaces.all()
-
-    def require_namespace(self, name: str = DEFAULT_NAMESPACE) -> None:
-        """Make a namespace for functions if it is not there.
-
-        Raises:
-            GnomonError: what the API server refuses.
-
-        """
-        self._thread.call(self._namespaces.require(name))
 
     def watch(self, changed: Callable[[FunctionKey], None]) -> Callable[[], None]:
         return self._watch(self._watchers, changed)

@@ -115,20 +115,6 @@ class StoredNamespaces:
         await self._until(lambda: name not in self._held)
         return there
 
-    async def require(self, name: str) -> None:
-        """Make this namespace if it is not there: functions need it, whether it is marked or not.
-
-        Raises:
-            GnomonError: what the API server refuses.
-
-        """
-
-        def decide(seen: Document | None) -> Write | None:
-            mark = {"labels": dict(RESTRICTED), "annotations": {NAMESPACE_ANNOTATION: NAMESPACE_MARK}}
-            return Create(_manifest(name, mark)) if seen is None else None
-
-        await self._write(name, decide, f"make the namespace {name}")
-
     def _require_all(self) -> None:
         if not self._all:
             raise GnomonError(
@@ -151,6 +137,21 @@ class StoredNamespaces:
                 self._held[name] = new
         if old != new:
             self._told()
+
+
+async def require_namespace(writer: Writer, name: str = DEFAULT_NAMESPACE) -> None:
+    """Make a namespace for functions if it is not there, marked and restricted; one that is there is left as it is.
+
+    Raises:
+        GnomonError: what the API server refuses.
+
+    """
+
+    def decide(seen: Document | None) -> Write | None:
+        mark = {"labels": dict(RESTRICTED), "annotations": {NAMESPACE_ANNOTATION: NAMESPACE_MARK}}
+        return Create(_manifest(name, mark)) if seen is None else None
+
+    await writer.settle(Target(NAMESPACES, "", name), decide, f"make the namespace {name}")
 
 
 def _manifest(name: str, metadata: Document) -> Document:

@@ -31,6 +31,7 @@ class Gateway:
     kubeconfig: Path
     state: Path
     port: int = 0
+    environment: dict[str, str] = field(default_factory=dict)
     process: subprocess.Popen[str] | None = None
     client: urllib3.PoolManager = field(default_factory=lambda: urllib3.PoolManager(maxsize=32, retries=False))
 
@@ -43,7 +44,8 @@ class Gateway:
         self.state.mkdir(parents=True, exist_ok=True)
         command = [*GNOMON, "serve", "--platform", "openfaas", "--kubeconfig", str(self.kubeconfig), "--port", str(self.port)]
         command += ["--state", str(self.state), *options]
-        environment = {name: value for name, value in os.environ.items() if not name.startswith(("OPENFAAS_", "POD_"))}
+        kept = {name: value for name, value in os.environ.items() if not name.startswith(("OPENFAAS_", "POD_"))}
+        environment = {**kept, **self.environment}
         self.process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=self.state, env=environment)
         line = self.line()
         found = re.search(r"(?:serves on http://[0-9.]+:|stands by on port )(\d+)", line)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import random
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -11,11 +12,14 @@ import pytest
 from kubernetes.client import ApiException
 
 from deploy.test_cluster.clusters import Cluster, until
+from gnomon_core.clock import WallClock
 from gnomon_core.errors import GnomonError
 from gnomon_core.functions import FunctionKey
 from gnomon_core.seam_values import StoredNamespace
 from gnomon_platforms.kubernetes.api import connect
+from gnomon_platforms.kubernetes.writes import Writer
 from gnomon_platforms.openfaas.store import KubernetesStore
+from gnomon_platforms.openfaas.stored_namespaces import require_namespace
 from tests.contracts.test_function_store import FunctionStoreContract, stored
 from tests.kubernetes.openfaas.opening import opened
 
@@ -178,6 +182,17 @@ def test_a_store_of_one_namespace_asks_for_no_other(bare: Cluster) -> None:
     assert refused.value.code == "one_namespace"
     for one in (store, other):
         one.close()
+
+
+async def test_the_namespace_of_functions_is_made_once_and_left_as_it_is_afterwards(bare: Cluster) -> None:
+    writer = Writer(connect(bare.kubeconfig), WallClock(), random.Random(1))
+    await require_namespace(writer, "fresh")
+    made = bare.core.read_namespace("fresh")
+    assert made.metadata.labels["pod-security.kubernetes.io/enforce"] == "restricted"
+    bare.core.patch_namespace("fresh", {"metadata": {"labels": {"pod-security.kubernetes.io/enforce": "baseline"}}})
+    await require_namespace(writer, "fresh")
+    assert bare.core.read_namespace("fresh").metadata.labels["pod-security.kubernetes.io/enforce"] == "baseline"
+    writer.close()
 
 
 def test_who_does_not_lead_reads_and_does_not_write(bare: Cluster) -> None:

@@ -1,0 +1,115 @@
+"""`gnomon serve --platform openfaas` with real pods: kubelet, containers, and what they write.
+
+GNOMON_TEST_FUNCTION_IMAGE names an image of a function that the cluster has or can pull, such as gnomon-body's with a handler.
+The gateway must reach pods at their addresses, as it does on the node itself.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from deploy.test_cluster.clusters import Cluster
+from tests.kubernetes.openfaas.gateways import Gateway, Load
+from tests.waiting import eventually
+
+pytestmark = pytest.mark.timeout(600)
+PATIENCE_S = 240.0
+FEW = {"cpu": "50m"}
+
+
+@pytest.fixture
+def image() -> str:
+    found = os.environ.get("GNOMON_TEST_FUNCTION_IMAGE")
+    if not found:
+        pytest.skip("no image of a function: GNOMON_TEST_FUNCTION_IMAGE names one")
+    return found
+
+
+@pytest.fixture
+def gateway(cluster: Cluster, namespace: str, tmp_path: Path) -> Iterator[Gateway]:
+    """One that looks after a namespace of the test's own, with its Lease in there."""
+    labels = {"pod-security.kubernetes.io/enforce": "restricted"}
+    cluster.core.patch_namespace(namespace, {"metadata": {"annotations": {"openfaas": "1"}, "labels": labels}})
+    one = Gateway(cluster.kubeconfig, tmp_path / "state", environment={"POD_NAMESPACE": namespace})
+    one.start("--cluster-wide")
+    yield one
+    if one.process is not None and one.process.poll() is None:
+        assert one.end() == 0
+
+
+def deploy(gateway: Gateway, namespace: str, image: str, method: str = "POST", policy: str = "fixed", **variables: str) -> None:
+    document = {
+        "service": "echo",
+        "namespace": namespace,
+        "image": image,
+        "labels": {"com.openfaas.scale.min": "2"},
+        "annotations": {"gnomon/autoscaler": policy},
+        "requests": FEW,
+        "envVars": {"GNOMON_HANDLER_FOLDER": "/home/app/function", **variables},
+    }
+    answer = gateway.call(method, "/system/functions", document)
+    assert answer.status == 202, answer.data
+
+
+def available(gateway: Gateway, name: str) -> None:
+    eventually(lambda: gateway.status(name).get("availableReplicas") == 2, "two pods never served", PATIENCE_S)
+
+
+def uids(cluster: Cluster, namespace: str) -> set[str]:
+    return {pod.metadata.uid for pod in cluster.core.list_namespaced_pod(namespace).items if not pod.metadata.deletion_timestamp}
+
+
+def test_pods_serve_log_and_are_switched_and_outlive_the_gateway(
+    gateway: Gateway, cluster: Cluster, namespace: str, image: str
+) -> None:
+    name = f"echo.{namespace}"
+    deploy(gateway, namespace, image)
+    available(gateway, name)
+    lines: list[dict[str, Any]] = []
+    following = threading.Thread(target=follow, args=(gateway.url, namespace, lines))
+    following.start()
+    load = Load(f"{gateway.url}/function/{name}", threads=4, each=550)
+    eventually(lambda: load.count > 300, limit_s=PATIENCE_S)
+    deploy(gateway, namespace, image, "PUT", "openfaas")
+    eventually(lambda: load.count > 900, limit_s=PATIENCE_S)
+    deploy(gateway, namespace, image, "PUT", NEWER="1")
+    assert load.join() == {"right": 2200}
+    available(gateway, name)
+    pods = {pod.metadata.name for pod in cluster.core.list_namespaced_pod(namespace).items}
+    kept = gateway.call("GET", f"/system/logs?name=echo&namespace={namespace}&tail=5").data.splitlines()
+    assert {json.loads(line)["instance"] for line in kept} & pods, "an instance is named by its pod"
+    assert lines, "who follows hears what pods write"
+    eventually(lambda: len(uids(cluster, namespace)) == 2, "old pods stayed", PATIENCE_S)
+    before = uids(cluster, namespace)
+    assert gateway.end() == 0
+    following.join()
+    assert uids(cluster, namespace) == before
+    gateway.start("--cluster-wide")
+    available(gateway, name)
+    assert gateway.call("POST", f"/function/{name}", b"again").data == b"again"
+    assert uids(cluster, namespace) == before
+    gateway.call("DELETE", "/system/functions", {"functionName": "echo", "namespace": namespace})
+    eventually(lambda: not cluster.apps.list_namespaced_deployment(namespace).items, "it was not removed", PATIENCE_S)
+
+
+def follow(url: str, namespace: str, lines: list[dict[str, Any]]) -> None:
+    """Until the gateway ends."""
+    import urllib3  # noqa: PLC0415 - a connection of its own, in a thread
+
+    pool = urllib3.PoolManager(retries=False)
+    answer = pool.request("GET", f"{url}/system/logs?name=echo&namespace={namespace}&follow=true", preload_content=False)
+    try:
+        for part in answer.stream():
+            lines += [json.loads(line) for line in part.splitlines() if line.endswith(b"}")]
+    except (urllib3.exceptions.HTTPError, ValueError):
+        pass  # its last line broke off with the gateway
+    finally:
+        answer.close()
+        pool.clear()
