@@ -174,7 +174,7 @@ def test_the_body_serves_the_model_that_is_named(
 
 
 def test_the_shadow_is_the_same_image_with_another_handler() -> None:
-    for name in ("Dockerfile", "requirements.txt", "function/__init__.py"):
+    for name in ("Dockerfile", "requirements.txt", "slim_torch.py", "function/__init__.py"):
         assert (SHADOW / name).read_bytes() == (TEMPLATE / name).read_bytes()
     assert (SHADOW / "function" / "handler.py").read_bytes() == (ROOT / "functions" / "shadow" / "handler.py").read_bytes()
     ours, theirs = (yaml.safe_load((folder / "template.yml").read_text()) for folder in (SHADOW, TEMPLATE))

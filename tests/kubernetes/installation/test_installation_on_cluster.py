@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import os
 import secrets
+import shlex
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,6 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 from kubernetes import client
-from kubernetes.stream import stream
 
 from deploy.test_cluster import build, recipes
 from deploy.test_cluster import cluster as clusters
@@ -85,9 +85,12 @@ def pods(cluster: Cluster) -> list[Any]:
 
 
 def in_pod(cluster: Cluster, *command: str) -> str:
-    """What a command in a gateway's container says."""
-    given = {"command": list(command), "stderr": True, "stdout": True, "stdin": False, "tty": False}
-    return str(stream(cluster.core.connect_get_namespaced_pod_exec, pods(cluster)[0].metadata.name, SYSTEM, **given))
+    """What a command in a gateway's container says, however it ends."""
+    kept = build.kept(folders())
+    assert kept is not None
+    shell = ["sh", "-c", f"{shlex.join(command)} 2>&1 || true"]
+    name = pods(cluster)[0].metadata.name
+    return Kubectl(kept.folder / "kubectl", cluster.kubeconfig)("exec", "-n", SYSTEM, name, "--", *shell)
 
 
 def asked(cluster: Cluster, path: str) -> tuple[int, bytes]:

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import runpy
 import shutil
 import subprocess
 from pathlib import Path
 
 import pytest
 
-from gnomon_runtime.slimming import named_by, slim
+MODULE = runpy.run_path(str(Path(__file__).parents[3] / "templates" / "gnomon-body" / "slim_torch.py"))
+named_by, slim = MODULE["named_by"], MODULE["slim"]
 
 
 @pytest.fixture

@@ -1,4 +1,5 @@
-"""Removes from an image what torch brings for graphics cards and does not need without one: `python -m gnomon_runtime.slimming`.
+# noqa: INP001 - a template is no package
+"""Removes from an image what torch brings for graphics cards and does not need without one, in the step that installs it.
 
 PyPI's build of torch for Linux on x86 comes with 4 GB of NVIDIA's libraries and a compiler for kernels. Some of them are named by
 torch's own libraries, so that the loader wants them wherever torch is imported; the others are opened when a card is used. The
