@@ -37,22 +37,26 @@ def haproxy() -> None:
         pytest.skip("there is no haproxy here: apt-get install haproxy")
 
 
+def install_kinds(cluster: Cluster, compiled: build.Programs, *files: str) -> None:
+    """Let the API server know these kinds."""
+    extensions: Any = client.ApiextensionsV1Api(cluster.api)
+    for manifest in documents(*(compiled.manifests / one for one in files)):
+        name = manifest["metadata"]["name"]
+        try:
+            extensions.create_custom_resource_definition(manifest)
+        except client.ApiException as error:
+            if error.status != 409:
+                raise
+        until(lambda: established(extensions.read_custom_resource_definition(name)), name)  # noqa: B023 - it is called here
+
+
+def established(kind: Any) -> bool:
+    return any(one.type == "Established" and one.status == "True" for one in kind.status.conditions or ())
+
+
 @pytest.fixture(scope="session")
 def ingress_kind(control_plane: Cluster, compiled: build.Programs) -> Cluster:
-    """Let the API server know Ingresses."""
-    extensions: Any = client.ApiextensionsV1Api(control_plane.api)
-    (manifest,) = documents(compiled.manifests / "networking" / "ingress.yaml")
-    try:
-        extensions.create_custom_resource_definition(manifest)
-    except client.ApiException as error:
-        if error.status != 409:
-            raise
-
-    def established() -> bool:
-        found = extensions.read_custom_resource_definition(manifest["metadata"]["name"])
-        return any(one.type == "Established" and one.status == "True" for one in found.status.conditions or ())
-
-    until(established, "the kind Ingress")
+    install_kinds(control_plane, compiled, "networking/ingress.yaml")
     return control_plane
 
 
@@ -142,15 +146,19 @@ def own_namespace(ingress_kind: Cluster) -> Iterator[str]:
 
 
 @asynccontextmanager
-async def controller(cluster: Cluster, namespace: str) -> AsyncIterator[Ingresses]:
-    """A controller of a class of its own."""
+async def controller(
+    cluster: Cluster, namespace: str, *, peers: str = "", probes: tuple[str, ...] = (), leading: bool = True
+) -> AsyncIterator[Ingresses]:
+    """A controller of the namespace's class. `peers` is the Service of all proxies, `probes` where this one is probed."""
     folder = Path(tempfile.mkdtemp(prefix="gnomon-"))
-    binds = Binds(*(f"unix@{folder}/{name}.sock" for name in ("http", "https", "local", "probe-http", "probe-local")))
-    made = Ingresses(cluster, namespace, f"class-{namespace}", binds)
+    sockets = [f"unix@{folder}/{name}.sock" for name in ("http", "https", "local", "probe-http", "probe-local")]
+    binds = Binds(*sockets[: 5 - len(probes)], *probes)
+    made = Ingresses(cluster, namespace, f"class-{namespace}", binds, [leading])
     api = await asyncio.to_thread(connect, cluster.kubeconfig)
     proxy = Proxy(ProxyOptions(folder / "proxy", binds=binds))
     addresses = Addresses("public.system.svc.cluster.local", "private.system.svc.cluster.local")
-    options = ControllerOptions(addresses, (binds.probe_http, binds.probe_local), SeeingOptions(made.ingress_class))
+    all_proxies = (namespace, peers) if peers else None
+    options = ControllerOptions(addresses, (binds.probe_http, binds.probe_local), SeeingOptions(made.ingress_class), all_proxies)
     task = asyncio.create_task(Controller(api, proxy, options, leading=lambda: made.leading[0]).run())
     try:
         yield made

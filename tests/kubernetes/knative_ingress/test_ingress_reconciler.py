@@ -4,11 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import socket
 import subprocess
 from pathlib import Path
 
+import pytest
+from kubernetes import client
+
+from deploy.test_cluster.clusters import Cluster
 from gnomon_platforms.knative.ingress.model import ingress
-from tests.kubernetes.knative_ingress.conftest import Ingresses
+from tests.kubernetes.knative_ingress.conftest import Ingresses, controller
 
 
 async def test_an_ingress_is_ready_when_it_is_served_and_gone_when_it_is_deleted(ingresses: Ingresses) -> None:
@@ -81,3 +86,41 @@ async def test_a_certificate_may_come_later(ingresses: Ingresses, tmp_path: Path
     }
     await asyncio.to_thread(ingresses.cluster.core.create_namespaced_secret, ingresses.namespace, secret)
     await ingresses.ready("one")
+
+
+async def test_ready_means_served_by_every_proxy(ingress_kind: Cluster, own_namespace: str, haproxy: None) -> None:
+    address, ports = own_address(), free_ports(2)
+    probes = tuple(f"{address}:{port}" for port in ports)
+    named = [{"name": name, "port": port} for name, port in zip(("probe-http", "probe-local"), ports, strict=True)]
+    ready = [{"addresses": [address], "conditions": {"ready": True}}]
+    metadata = {"name": "proxies-1", "labels": {"kubernetes.io/service-name": "proxies"}}
+    sliced = {"metadata": metadata, "addressType": "IPv4", "ports": named, "endpoints": ready}
+    slices = client.DiscoveryV1Api(ingress_kind.api)
+    await asyncio.to_thread(slices.create_namespaced_endpoint_slice, own_namespace, sliced)
+    async with controller(ingress_kind, own_namespace, peers="proxies") as leader:
+        await asyncio.to_thread(leader.service, "a", "192.0.2.1")
+        one = await asyncio.to_thread(leader.put, "one", "a")
+        await leader.until(lambda: leader.condition("one") == ("Unknown", "Uninitialized"), "the other proxy to be missed")
+        assert await leader.hash("one") == ingress(one).hash
+        async with controller(ingress_kind, own_namespace, probes=probes, leading=False) as follower:
+            await leader.ready("one")
+            assert await follower.hash("one") == ingress(one).hash
+
+
+def own_address() -> str:
+    """An address of this machine that an EndpointSlice may have: not of loopback."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as asked:
+        try:
+            asked.connect(("192.0.2.1", 9))
+        except OSError:
+            pytest.skip("this machine has no address but loopback's")
+        found: str = asked.getsockname()[0]
+        return found
+
+
+def free_ports(count: int) -> list[int]:
+    held = [socket.create_server(("", 0)) for _ in range(count)]
+    ports = [one.getsockname()[1] for one in held]
+    for one in held:
+        one.close()
+    return ports
