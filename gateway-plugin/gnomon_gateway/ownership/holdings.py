@@ -44,7 +44,8 @@ class Holdings:
     def __init__(self, me: str) -> None:
         self._me = me
         self._map: OwnershipMap | None = None
-        self._newest = 0
+        self._claims: dict[str, int] = {}
+        self._floors: dict[str, int] = {}
         self._heard: dict[str, Word] = {}
         self._owners: dict[str, Replica | None] = {}
         self.serving: set[str] = set()
@@ -86,13 +87,36 @@ class Holdings:
         if word.replica != self._me and (before is None or word.epoch >= before.epoch):
             self._heard[word.replica] = word
 
-    def refused(self, newest: int) -> frozenset[str]:
-        """An instance has had a batch of epoch `newest`. The functions that are to be drained: all, if we do not know that map.
+    def epoch_of(self, function: str) -> int:
+        """What batches of a function bear."""
+        return max(self.epoch, self._floors.get(function, 0))
 
-        Nothing is dispatched here before it has come.
+    def refused(self, function: str, newest: int) -> bool:
+        """An instance of the function says that it has had a batch of epoch `newest`; whether the function is to be drained.
+
+        It is not dispatched here before that map has come, or the board has said that there is none (`confirmed`). An instance
+        may run anybody's code: what it says concerns its own function alone.
         """
-        self._newest = max(self._newest, newest)
-        return self._lose(self.serving if self.epoch < self._newest else set())
+        if newest <= self.epoch_of(function):
+            return False
+        self._claims[function] = newest
+        return bool(self._lose({function} & self.serving))
+
+    def claims(self) -> dict[str, int]:
+        """The epochs that instances know and we do not. To be taken before the board is asked."""
+        self._claims = {function: newest for function, newest in self._claims.items() if newest > self.epoch}
+        return dict(self._claims)
+
+    def confirmed(self, claims: dict[str, int]) -> None:
+        """The board was asked after these claims, and the newest map is the one that we have.
+
+        So nobody owns by a later one: a map was lost with its board, or the instance is mistaken. From now on our batches bear
+        what it claims.
+        """
+        for function, newest in claims.items():
+            if self._claims.get(function) == newest:
+                del self._claims[function]
+                self._floors[function] = newest
 
     def released(self, function: str) -> None:
         """Nothing of this function is in flight here any more."""
@@ -101,6 +125,8 @@ class Holdings:
     def forget(self, function: str) -> None:
         """The function was removed."""
         self.serving.discard(function)
+        self._claims.pop(function, None)
+        self._floors.pop(function, None)
 
     def owner(self, function: str) -> Replica | None:
         """Who owns a function by the newest map."""
@@ -117,7 +143,7 @@ class Holdings:
         if function in self.serving:
             return Place.HERE
         replica = self.owner(function)
-        if replica is None or self.epoch < self._newest:
+        if replica is None or self._claims.get(function, 0) > self.epoch:
             return Place.WAITS
         if replica.id != self._me:
             return replica

@@ -25,6 +25,7 @@ from gnomon_gateway.ownership.holdings import Holdings, Place, Word
 from gnomon_gateway.ownership.listeners import OWNERSHIP_PATH
 from gnomon_gateway.ownership.peers import Peers
 from gnomon_gateway.serving.directory import FunctionDirectory
+from gnomon_gateway.serving.function_runtime import FunctionRuntime
 
 ASK_S = 0.05
 ANSWER_TIMEOUT_S = 1.0
@@ -88,7 +89,7 @@ class ReplicaLife:
         if new and place is Place.HERE:
             runtime = self._directory.lookup(function)
             if runtime is not None:
-                runtime.own(self.holdings.epoch, self._refused)
+                self._own(function, runtime)
         return place
 
     def learn(self, new: OwnershipMap) -> None:
@@ -100,7 +101,7 @@ class ReplicaLife:
         for function in self.holdings.serving:
             runtime = self._directory.lookup(function)
             if runtime is not None:
-                runtime.own(new.epoch, self._refused)
+                self._own(function, runtime)
         self.forwarder.epoch = new.epoch
         _LOG.info("epoch %d: functions are shared by %s", new.epoch, ", ".join(one.id for one in new.owners))
         self.forwarder.gone(frozenset(replica.id for replica in new.members))
@@ -138,9 +139,12 @@ class ReplicaLife:
         self.holdings.released(function)
         self._something_changed()
 
-    def _refused(self, newest: int) -> None:
-        """An instance has had a batch of this newer epoch."""
-        for function in self.holdings.refused(newest):
+    def _own(self, function: str, runtime: FunctionRuntime) -> None:
+        runtime.own(self.holdings.epoch_of(function), partial(self._refused, function))
+
+    def _refused(self, function: str, newest: int) -> None:
+        """An instance of the function says that it has had a batch of this newer epoch."""
+        if self.holdings.refused(function, newest):
             self._drain(function)
         self.look()
 
@@ -206,15 +210,21 @@ class ReplicaLife:
             self.holdings.hear(Word(name, epoch, draining))
 
     async def _read(self) -> None:
+        claims = self.holdings.claims()
         try:
             newest = await self._board.read()
             if newest is not None:
                 self.learn(newest)
+                if newest == self.holdings.map and claims:
+                    self.holdings.confirmed(claims)
+                    self._something_changed()
         except GnomonError as error:
             _LOG.info("the map of owners cannot be read: %s", error)
         finally:
             await asyncio.sleep(ASK_S)
             self._reading = False
+        if self.holdings.claims():
+            self.look()
 
     def _begin(self, work: Any) -> None:
         task = asyncio.get_running_loop().create_task(work)

@@ -160,7 +160,7 @@ class World:
         epoch = at.holdings.epoch
         if epoch < instance.epoch:
             client.waiting[request] = function
-            at.holdings.refused(instance.epoch)
+            at.holdings.refused(function, instance.epoch)
             at.drained()
             return
         self._check_alone(at, function)
