@@ -22,7 +22,8 @@ from tests.kubernetes.cluster.test_knative import SERVING, answer_for_ingress, c
 
 SCALING = ("autoscaling.internal.knative.dev", "v1alpha1")
 ANNOTATION = "autoscaling.knative.dev/"
-LEAST_REQUESTS = 2000
+PLENTY, LEAST_REQUESTS = 1700, 2000
+LIMIT_S = 240.0
 
 _LOG = logging.getLogger(__name__)
 
@@ -120,7 +121,7 @@ class Ksvc:
         await self.until(is_ready, "the ksvc to be Ready")
         return time.monotonic() - began_s
 
-    async def until(self, true: Any, what: str, limit_s: float = 120.0) -> float:
+    async def until(self, true: Any, what: str, limit_s: float = LIMIT_S) -> float:
         """Wait; how long it took."""
         began_s = time.monotonic()
         while not await asyncio.to_thread(true):
@@ -147,6 +148,7 @@ class Ksvc:
         return Load(f"http://{address}/", headers)
 
 
+@pytest.mark.timeout(900)  # a busy machine takes its time to start pods
 async def test_from_one_to_several_to_none_and_back_without_a_lost_request(
     cluster: Cluster, namespace: str, answer_image: str, service: KnativeService, record_property: Any
 ) -> None:
@@ -161,9 +163,12 @@ async def test_from_one_to_several_to_none_and_back_without_a_lost_request(
     load = ours.load()
 
     # 70 requests a second at 70 % of 40 each: 3 pods.
-    sending = asyncio.create_task(load.run(70.0, 24.0))
-    figures["1 to 3 pods"] = await ours.until(lambda: ours.actual() >= 3, "three pods")
-    await sending
+    began_s, most = time.monotonic(), 1
+    while load.sent < PLENTY or most < 3:
+        assert time.monotonic() - began_s < LIMIT_S, f"no third pod: {ours.pa()}"
+        await load.run(70.0, 2.0)
+        if most < 3 <= await asyncio.to_thread(ours.actual):
+            most, figures["1 to 3 pods"] = 3, time.monotonic() - began_s
     figures["to 0 after the last request"] = await ours.until(lambda: ours.replicas() == 0, "no pods")
     await ours.until(lambda: ours.actual() == 0, "the pods to be gone")
 
@@ -171,7 +176,7 @@ async def test_from_one_to_several_to_none_and_back_without_a_lost_request(
     figures["request to scale from zero"] = await ours.until(lambda: ours.replicas() >= 1, "a pod again")
     await woken
     # And what comes while it is on its way to zero again, at any moment of it.
-    for _ in range(9):
+    while load.sent < LEAST_REQUESTS:
         await load.run(25.0, 1.0)
         await asyncio.sleep(2.5)
     figures["slowest answer"] = load.slowest_s
@@ -180,10 +185,9 @@ async def test_from_one_to_several_to_none_and_back_without_a_lost_request(
         _LOG.info("%s: %.2f s", name, value)
     _LOG.info("%d requests, %d lost", load.sent, len(load.lost))
     assert load.lost == []
-    assert load.sent >= LEAST_REQUESTS
     said = {one["type"]: one for one in ours.pa()["status"]["conditions"]}["ScalingPolicy"]
     assert said["reason"] == "kpa"
     assert "rps" in said["message"]
     # And what was decided can be read, with the reason.
     decided = service.autoscaler.decisions(f"{ours.revision}.{namespace}")
-    assert any("rps" in one.reason and one.desired == 3 for one in decided)
+    assert any("rps" in one.reason and (one.desired or 0) >= 3 for one in decided)
