@@ -12,6 +12,8 @@ import pytest
 from gnomon_core.functions import FunctionKey
 from gnomon_gateway.asynchronous.invocation import Invocation
 from gnomon_gateway.inside_call import Invoker
+from gnomon_gateway.metrics import metrics_page
+from gnomon_gateway.ownership.metrics import OwnershipCollector
 from tests.integration.gateway.conftest import MODEL
 from tests.integration.ownership.conftest import SECRET, until
 
@@ -258,3 +260,30 @@ async def test_without_a_map_a_request_waits_until_its_deadline(cluster: Any) ->
     await asyncio.sleep(0)
     cluster.led = True
     assert (await waiting).body == b"patient"
+
+
+async def test_the_metrics_tell_who_has_what_and_what_was_forwarded(two: Any) -> None:
+    owner, other = two.owner("f"), two.other("f")
+    assert (await other.call("/function/f", b"x")).status == 200
+    pages = {replica: metrics_page([OwnershipCollector(replica.shared.life)])().decode() for replica in (owner, other)}
+    epoch = f"gnomon_ownership_epoch {float(owner.holdings.epoch)}"
+    assert all(epoch in page.splitlines() for page in pages.values())
+    assert 'gnomon_owned_functions{state="serving"} 1.0' in pages[owner]
+    assert 'gnomon_owned_functions{state="serving"} 0.0' in pages[other]
+    assert 'gnomon_forwarded_requests_total{event="inside"} 1.0' in pages[owner]
+    assert 'gnomon_forwarded_requests_total{event="forwarded"} 1.0' in pages[other]
+    assert "gnomon_forwarding_requests 0.0" in pages[other]
+    assert "gnomon_ownerless_requests 0.0" in pages[other]
+
+
+async def test_what_waits_for_others_is_bounded(two: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("gnomon_gateway.ownership.forwarder.MOST_REQUESTS", 1)
+    other = two.other("f")
+    first = asyncio.ensure_future(other.call("/function/f/held", b"first"))
+    await two.executing(b"first")
+    refused = await other.call("/function/f", b"second")
+    assert (refused.status, json.loads(refused.body)["error"]["code"]) == (503, "too_many_forwarded")
+    assert refused.headers["retry-after"] == "1"
+    two.release()
+    assert (await first).body == b"first"
+    assert (await other.call("/function/f", b"third")).body == b"third"
