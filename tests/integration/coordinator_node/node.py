@@ -117,9 +117,9 @@ class Body(Started):
 class Node:
     """The processes of one node. `kubelet` is played."""
 
-    def __init__(self, folder: Path, kubelet: Path | None = None, name: str = "node-a") -> None:
-        """`kubelet` is a real one's folder; without it the kubelet is played."""
-        self.folder, self.name = folder, name
+    def __init__(self, folder: Path, kubelet: Path | None = None, name: str = "node-a", *, begin: bool = True) -> None:
+        """`kubelet` is a real one's folder; without it the kubelet is played. `begin` starts agent and pool here."""
+        self.folder, self.name, self.host = folder, name, "127.0.0.1"
         self.where = kubelet or folder / "kubelet"
         self.pods, self.models = self.where / "pods", folder / "models"
         self.pods.mkdir(parents=True, exist_ok=True)
@@ -136,8 +136,9 @@ class Node:
         self.started: list[Started] = []
         self.kubelets: list[Kubelet] = []
         self.epoch = 1
-        self.begin_pool()
-        self.begin_agent()
+        if begin:
+            self.begin_pool()
+            self.begin_agent()
 
     def begin_pool(self) -> None:
         """The pool's container is started, or started again."""
@@ -166,7 +167,7 @@ class Node:
 
     def ask(self, method: str, path: str, document: Mapping[str, Any] | None = None, token: str = TOKEN) -> tuple[int, Any]:
         """What the platform does."""
-        with closing(http.client.HTTPConnection("127.0.0.1", self.port, timeout=90)) as connection:
+        with closing(http.client.HTTPConnection(self.host, self.port, timeout=90)) as connection:
             body = None if document is None else json.dumps(document)
             connection.request(method, path, body, {"Authorization": f"Bearer {token}"})
             answer = connection.getresponse()

@@ -18,7 +18,7 @@ from typing import Any
 from kubernetes import client
 from urllib3.exceptions import HTTPError
 
-from gnomon_platforms.kubernetes.objects.names import SERVING_CONDITION, TOKEN_KEY
+from gnomon_platforms.kubernetes.objects.names import FUNCTION_LABEL, SERVING_CONDITION, TOKEN_KEY
 from tests.integration.kubernetes_platform.instance_server import InstanceServer
 
 LOOK_S = 0.05
@@ -36,13 +36,19 @@ def condition(kind: str, *, met: bool) -> dict[str, Any]:
 
 
 class Kubelet:
-    """One node. Its pods are healthy unless it is `unhealthy`; what they are resized to is applied while it is `resizable`."""
+    """One node.
+
+    Its pods are healthy unless it is `unhealthy`; what they are resized to is applied while it is `resizable`. One that is told to
+    end goes on for `grace_s`, as an image's server does until no request comes any more.
+    """
 
     def __init__(self, api: Any, name: str, handler: Path, *, cores: int = 8, second_octet: int = 1) -> None:
         self.name = name
         self.unhealthy = False
         self.restarts: dict[str, int] = {}
         self.resizable = True
+        self.grace_s = 0.0
+        self._ending_s: dict[str, float] = {}
         self._core = client.CoreV1Api(api)
         self._handler, self._cores, self._octet = handler, cores, second_octet
         self._servers: dict[str, tuple[str, InstanceServer]] = {}
@@ -83,7 +89,8 @@ class Kubelet:
     def _pods(self) -> list[Mapping[str, Any]]:
         answer = self._core.list_pod_for_all_namespaces(field_selector=f"spec.nodeName={self.name}", _preload_content=False)
         items: list[Mapping[str, Any]] = json.loads(answer.data)["items"]
-        return items
+        # Others, such as a DaemonSet's, are played by who tests them.
+        return [pod for pod in items if FUNCTION_LABEL in pod["metadata"].get("labels", {})]
 
     def _heartbeat(self) -> None:
         if time.monotonic() < self._heard_s + HEARTBEAT_S:
@@ -96,6 +103,8 @@ class Kubelet:
     def _look_at(self, pod: Mapping[str, Any]) -> None:
         name, namespace = pod["metadata"]["name"], pod["metadata"]["namespace"]
         if "deletionTimestamp" in pod["metadata"]:
+            if time.monotonic() < self._ending_s.setdefault(name, time.monotonic()) + self.grace_s:
+                return
             self._end(name)
             self._core.delete_namespaced_pod(name, namespace, body=FORCE)
             return
