@@ -47,7 +47,7 @@ TARGET, QUEUED = 10, 15
 CHANGED_SHARE = 20
 """One function in so many changes, and one in so many has requests."""
 AT_ONCE = 16
-PATIENCE_S = 300.0
+PATIENCE_S = 500.0
 SEED = 35
 WINDOW_BINS = 600
 SETTLING_S = 10.0

@@ -114,7 +114,7 @@ async def chain(kubeconfig: Path, namespace: str, rounds: int, seed: int, *, gua
                 await written.until(number)
                 successor = begin()
                 await asyncio.sleep(chance.uniform(0.0, TIMING.retry_s))
-                await _round(leading, written, number + 1, chance, tally)
+                await _round(leading, written, number + 1, chance, tally, early=guarded)
                 await _ended(leading, tally, guarded=guarded)
                 leading = successor
                 tally.rounds += 1
@@ -134,14 +134,17 @@ def _end(processes: list[Any]) -> None:
         process.join()
 
 
-async def _round(leading: Any, written: Written, epoch: int, chance: random.Random, tally: Tally) -> None:
-    """Freeze the leader, and thaw it when its successor, who will have this epoch, has written or is about to."""
+async def _round(leading: Any, written: Written, epoch: int, chance: random.Random, tally: Tally, *, early: bool) -> None:
+    """Freeze the leader, and thaw it when its successor, who will have this epoch, has written, or `early`, is about to.
+
+    A leader without guards that is thawed before its Lease is over renews it, and has no successor.
+    """
     between = chance.random() < 0.5
     os.kill(leading.pid, signal.SIGUSR1 if between else signal.SIGSTOP)
     tally.between += between
     await _frozen(leading.pid)
     frozen_s = time.monotonic()
-    if chance.random() < 0.5:
+    if early and chance.random() < 0.5:
         await asyncio.sleep(TIMING.duration_s + chance.uniform(-ABOUT_S, ABOUT_S))
         os.kill(leading.pid, signal.SIGCONT)
         await written.until(epoch)

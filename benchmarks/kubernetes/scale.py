@@ -27,10 +27,10 @@ from benchmarks.programs import ProgramFailedError, ended_well
 from benchmarks.report import Figure, measured, write
 from gnomon_platforms.kubernetes.objects.names import PORT
 
-FUNCTIONS, NODES, REPEATS, STEADY_S = 1000, 200, 5, 60.0
+FUNCTIONS, NODES, REPEATS, STEADY_S = 1000, 200, 5, 30.0
 QUICK_FUNCTIONS, QUICK_NODES, QUICK_REPEATS, QUICK_STEADY_S = 60, 20, 2, 10.0
 MAX_PASS_S, MAX_CORE_PERCENT, MAX_MB = 1.0, 5.0, 300.0
-LIMIT_S = 550.0
+LIMIT_S = 900.0
 PODS_AT = "127.77.0.1"
 
 

@@ -22,6 +22,8 @@ from tests.kubernetes.faults.serving import Load, load
 
 LIMIT_S = 120.0
 INSTANCES = 4
+GRACE_S = 3.0
+"""How long a pod that was told to end goes on."""
 NOT_FOUND, TOO_MANY_REQUESTS = 404, 429
 
 
@@ -105,6 +107,7 @@ async def evicted(cluster: Cluster, node: str) -> int:
 
 async def test_a_drained_node_costs_no_batch(breakable: Breakable) -> None:
     cluster, [drained, other] = breakable.cluster, breakable.kubelets
+    drained.grace_s = GRACE_S
     async with load() as sent, serving(breakable, sent) as told:
         assert {instance.node for instance in told.ready.values()} == {drained.name, other.name}
         await sent.more(50, LIMIT_S)

@@ -17,7 +17,7 @@ from tests.contracts.test_platform import instance_of
 from tests.kubernetes.faults import dying
 from tests.kubernetes.faults.conftest import NAMESPACE, Breakable
 
-SOME = 4
+SOME = 3
 MANY = 60
 """More than it writes: the last rounds end by themselves, and so do all."""
 WANTED = 2
