@@ -50,6 +50,8 @@ async def test_hosts_paths_and_headers_lead_to_the_first_that_fits(setup: Setup,
         assert await body(client, "http://sub.example.org/else") == "404"
         assert await body(client, "http://deep.sub.example.org/only") == "404"
         assert await body(client, "http://example.com/") == "404"
+        # Twice as long in hexadecimal digits, which is more than HAProxy holds of anything.
+        assert await body(client, f"http://one.example.com/v1/{8181 * 'x'}") == "b"
 
 
 async def test_what_is_cluster_local_is_not_known_outside(setup: Setup, backends: Backends) -> None:
@@ -137,11 +139,11 @@ async def test_nobody_behind_a_service_is_503_and_a_503_is_not_asked_again(setup
         assert await body(client, "http://a.example.com/") == "503"
 
 
-def certificate(folder: Path, host: str) -> tuple[str, Path]:
+def certificate(folder: Path, host: str, kind: str = "ec -pkeyopt ec_paramgen_curve:P-256") -> tuple[str, Path]:
     """A certificate with its key, as one text, and the certificate alone as a file."""
     key, public = folder / f"{host}.key", folder / f"{host}.crt"
     subject = ["-subj", f"/CN={host}", "-addext", f"subjectAltName=DNS:{host}", "-days", "2"]
-    options = ["-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes"]
+    options = ["-newkey", *kind.split(), "-nodes"]
     command = ["openssl", "req", "-x509", *options, *subject, "-keyout", str(key), "-out", str(public)]
     subprocess.run(command, check=True, capture_output=True)
     return public.read_text() + key.read_text(), public
@@ -197,6 +199,13 @@ async def test_a_renewed_certificate_takes_its_predecessors_place(setup: Setup, 
         await setup.apply(one)
         assert (await securely(setup, "a.example.com", public)).startswith("HTTP/1.1 200 ")
     assert setup.proxy.reloads == 1
+
+
+async def test_a_certificate_that_haproxy_does_not_take_is_found_out_alone(setup: Setup, folder: Path) -> None:
+    good, _ = certificate(folder, "a.example.com")
+    weak, _ = certificate(folder, "b.example.com", "rsa:512")
+    assert await setup.proxy.takes(good)
+    assert not await setup.proxy.takes(weak)
 
 
 async def test_http2_without_tls_reaches_h2c_and_http1_backends(setup: Setup, backends: Backends) -> None:

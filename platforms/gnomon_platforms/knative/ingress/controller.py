@@ -80,6 +80,7 @@ class Controller:
         self._seeing = Seeing(api, options.seeing, self._news.set)
         self._cases: Cases = {}
         self._applied: Routing | None = None
+        self._failure = ""
         self._reported: dict[Key, Reported] = {}
         self._places = asyncio.Semaphore(MAX_WRITES)
 
@@ -113,20 +114,30 @@ class Controller:
 
     async def _round(self) -> bool:
         """Look at everything once; whether to look again without news."""
+        await self._seeing.try_certificates(self._proxy.takes)
         seen = self._seeing.ingresses()
         self._judge(seen)
         served = {key: case.served for key, case in self._cases.items() if case.served is not None}
         wanted = routing(served.values(), self._seeing)
         if wanted != self._applied or not self._proxy.running:
-            await self._proxy.apply(wanted)
-            self._applied = wanted
+            await self._apply(wanted)
         settled = True
         if self._leading():
             settled = all(await _together(self._report(one, wanted) for one in seen.values()))
         else:
             self._reported.clear()
         waiting = any(case.trouble is not None and case.trouble.waits for case in self._cases.values())
-        return await self._proxy.sweep() or waiting or not settled
+        return await self._proxy.sweep() or waiting or not settled or bool(self._failure)
+
+    async def _apply(self, wanted: Routing) -> None:
+        """Let the proxy serve this; where it does not, what is served stays, and Ingresses say so."""
+        try:
+            await self._proxy.apply(wanted)
+        except GnomonError as error:
+            _LOG.warning("the proxy serves what it did before: %s", error)
+            self._applied, self._failure = None, error.message
+        else:
+            self._applied, self._failure = wanted, ""
 
     def _judge(self, seen: dict[Key, SeenIngress]) -> None:
         now_s = self._clock.now_s()
@@ -160,7 +171,7 @@ class Controller:
             return last.network
         assert one.ingress is not None
         unproven = await self._unproven(one.ingress)
-        return Verdict(UNKNOWN, "Uninitialized", unproven) if unproven else Verdict()
+        return Verdict(UNKNOWN, "Uninitialized", f"{unproven} {self._failure}".strip()) if unproven else Verdict()
 
     async def _unproven(self, one: Ingress) -> str:
         """Which host which proxy does not serve as this Ingress says; empty when all do."""

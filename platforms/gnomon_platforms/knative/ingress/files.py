@@ -33,6 +33,29 @@ async def install(program: str, shape: Shape, state: State, generation: str) -> 
     await asyncio.to_thread(shutil.rmtree, tried.folder, ignore_errors=True)
 
 
+async def takes(program: str, folder: Path, pem: str) -> bool:
+    """Whether HAProxy takes a certificate: with the others it would be found out only when none can be changed any more.
+
+    Raises:
+        GnomonError: 501 `ingress_haproxy`.
+
+    """
+    alone = folder / "certificate"
+    alone.mkdir(mode=0o700, parents=True, exist_ok=True)
+    _put(alone / "certificate.pem", pem)
+    bind = f"  bind unix@{alone}/socket ssl crt {alone}/certificate.pem"
+    _put(alone / CONFIGURATION, f"frontend certificate\n  mode http\n  timeout client 1s\n{bind}\n")
+    try:
+        await check(program, alone / CONFIGURATION)
+    except GnomonError as error:
+        if error.code != "ingress_configuration":
+            raise
+        return False
+    finally:
+        shutil.rmtree(alone)
+    return True
+
+
 async def check(program: str, file: Path) -> None:
     """Whether HAProxy takes a configuration.
 

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import hashlib
 import logging
 import os
 import signal
@@ -24,7 +25,7 @@ from pathlib import Path
 from gnomon_core.clock import Clock, WallClock
 from gnomon_core.errors import GnomonError
 from gnomon_platforms.knative.ingress.config import Binds, Limits, Shape
-from gnomon_platforms.knative.ingress.files import CONFIGURATION, generation_of, install
+from gnomon_platforms.knative.ingress.files import CONFIGURATION, generation_of, install, takes
 from gnomon_platforms.knative.ingress.maps import Names, names
 from gnomon_platforms.knative.ingress.names import TAG_HEADER
 from gnomon_platforms.knative.ingress.programming import (
@@ -76,6 +77,7 @@ class Proxy:
         self._process: asyncio.subprocess.Process | None = None
         self._adopted: int | None = None
         self._held: Held | None = None
+        self._taken: dict[str, bool] = {}
         self._recent: deque[tuple[float, State]] = deque()
         self.generation = ""
         """The configuration's, as probes are told it."""
@@ -88,6 +90,18 @@ class Proxy:
         if self._adopted is not None:
             return _lives(self._adopted)
         return self._process is not None and self._process.returncode is None
+
+    async def takes(self, pem: str) -> bool:
+        """Whether it takes this certificate. Each is tried once.
+
+        Raises:
+            GnomonError: 501 `ingress_haproxy`.
+
+        """
+        digest = hashlib.sha256(pem.encode()).hexdigest()
+        if digest not in self._taken:
+            self._taken[digest] = await takes(self._options.program, self._options.folder, pem)
+        return self._taken[digest]
 
     async def apply(self, routing: Routing) -> None:
         """Serve this, and return when it is served.

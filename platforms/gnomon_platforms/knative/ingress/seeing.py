@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -45,6 +45,7 @@ class Seeing:
         self._slices: Informer[SliceFacts] = Informer(api, Source(ENDPOINT_SLICES), slice_facts, index=(SERVICE_LABEL,))
         secrets = Source(SECRETS, labels=options.secret_labels)
         self._secrets: Informer[tuple[Key, str]] = Informer(api, secrets, secret_pem)
+        self._refused: set[str] = set()
         self._revisions: Informer[Mapping[str, str]] | None = None
         if options.gateway.endpoint is not None:
             self._revisions = Informer(api, Source(REVISIONS), batch_annotations)
@@ -87,7 +88,13 @@ class Seeing:
 
     def certificate(self, key: Key) -> str | None:
         found = self._secrets.get(*key)
-        return None if found is None else found[1]
+        return None if found is None else "" if found[1] in self._refused else found[1]
+
+    async def try_certificates(self, takes: Callable[[str], Awaitable[bool]]) -> None:
+        """Leave out what `takes` does not take, of all that Ingresses of ours name."""
+        named = {tls.secret for seen in self.ingresses().values() if seen.ingress is not None for tls in seen.ingress.tls}
+        found = {pem for each in named if (known := self._secrets.get(*each)) is not None and (pem := known[1])}
+        self._refused = {pem for pem in found if not await takes(pem)}
 
     def _informers(self) -> list[Informer[Any]]:
         always: list[Informer[Any]] = [self._ingresses, self._services, self._slices, self._secrets]
