@@ -51,9 +51,7 @@ PERMISSIONS = (
     Permission(Scope.FUNCTIONS, "", "pods/status", ("patch",), "say whether a pod serves"),
     Permission(Scope.FUNCTIONS, "", "pods/resize", ("patch",), "change a pod's cores in place"),
     Permission(Scope.FUNCTIONS, "", "pods/log", ("get",), "read what functions write"),
-    Permission(
-        Scope.FUNCTIONS, "", "secrets", ("get", "list", "create", "update", "delete"), "keep secrets and tokens"
-    ),
+    Permission(Scope.FUNCTIONS, "", "secrets", ("get", "list", "create", "update", "delete"), "keep secrets and tokens"),
     Permission(Scope.FUNCTIONS, "", "services", ("get", "create"), "name functions inside the cluster"),
     Permission(Scope.FUNCTIONS, "policy", "poddisruptionbudgets", ("get", "create"), "let drains take one pod at a time"),
     Permission(Scope.FUNCTIONS, "", "events", ("get", "create"), "say on a Deployment why its pods are left alone"),

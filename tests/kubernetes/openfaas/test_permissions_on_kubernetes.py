@@ -17,7 +17,7 @@ from typing import Any, cast
 
 import pytest
 import yaml
-from kubernetes.client import AutoscalingV2Api
+from kubernetes.client import AuthorizationV1Api, AutoscalingV2Api
 
 from deploy.test_cluster import build
 from deploy.test_cluster.client import Kubectl, documents
@@ -80,9 +80,21 @@ def account(controlled: Cluster, compiled: build.Programs, tmp_path: Path) -> It
     file = tmp_path / "gateway.conf"
     file.write_text(json.dumps(config))
     file.chmod(0o600)
+    until(lambda: all(given(controlled, use) for use in asked()), "the API server to know the roles")
     yield file
     kubectl("delete", "-f", str(ACCESS), "--wait=false")
     kubectl("delete", "crd", SCALED_OBJECTS["metadata"]["name"])
+
+
+def given(cluster: Cluster, use: Use) -> bool:
+    """Whether the API server allows this to the account: it reads roles a moment after they are written."""
+    scope, group, resource, verb = use
+    namespace = {Scope.SYSTEM: SYSTEM, Scope.FUNCTIONS: FUNCTIONS, Scope.CLUSTER: ""}[scope]
+    plural, _, subresource = resource.partition("/")
+    wanted = {"namespace": namespace, "group": group, "resource": plural, "subresource": subresource, "verb": verb}
+    review = cast("Any", {"spec": {"user": USER, "resourceAttributes": wanted}})
+    answer: Any = AuthorizationV1Api(cluster.api).create_subject_access_review(review)
+    return bool(answer.status.allowed)
 
 
 async def act(kubeconfig: Path, rivalled: Callable[[], Awaitable[None]]) -> None:
