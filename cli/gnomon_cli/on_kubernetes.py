@@ -48,7 +48,11 @@ class OnKubernetes:
         namespace = None if options.cluster_wide else DEFAULT_NAMESPACE
         self.store = KubernetesStore(self._api, namespace=namespace, fence=self._tenure.check, clock=clock)
         self.platform = OpenFaasPlatform(
-            self._api, OpenFaasOptions(namespace=namespace, stored=True), fence=self._tenure.check, clock=clock
+            self._api,
+            OpenFaasOptions(namespace=namespace, stored=True),
+            fence=self._tenure.check,
+            clock=clock,
+            epoch=lambda: self._tenure.epoch,
         )
         self._host = host
         self._standby = PassThrough(host, port, self._place)

@@ -160,6 +160,8 @@ def test_one_leads_and_the_other_passes_on_until_it_leads_itself(gateway: Gatewa
     available(gateway, 2)
     before = uids(controlled)
     second = Gateway(controlled.kubeconfig, tmp_path / "second")
+    assert "stands by" in second.start()
+    assert second.end() == 0, "one that stands by is to be stopped as well"
     line = second.start()
     assert "stands by" in line
     assert gateway.url in line, "it says who leads"
