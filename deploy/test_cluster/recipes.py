@@ -84,6 +84,12 @@ class Builder:
             everything += ["--volume", f"{CERTIFICATES}:{CERTIFICATES}:ro"]
         self("build", *everything, context)
 
+    def forget(self, name: str, kept: str) -> None:
+        """Remove the images of this name but for one. What they share with it stays."""
+        for reference in self("images", "--format", "{{.Name}}:{{.Tag}}").splitlines():
+            if reference.startswith(f"{name}:") and reference != kept:
+                self("rmi", "--force", reference)
+
     def archive(self, reference: str, name: str, target: Path) -> Path:
         """The image as an archive under another name, whole or not at all."""
         partial = target.with_suffix(".part")
@@ -172,6 +178,7 @@ def _build(builder: Builder, phases: Phases, name: str, base: str) -> Path:
             reference = f"localhost/{name}:{key}"
             builder.build(context, reference, "--build-arg", f"PYTHON_IMAGE={base}")
             builder.archive(reference, image(name), archive)
+            builder.forget(f"localhost/{name}", reference)
     for old in builder.folder.glob(f"{name}-*.tar"):
         if old != archive:
             old.unlink()
