@@ -209,11 +209,12 @@ class Callers:
 
 
 @pytest.fixture
-async def gateways(tmp_path: Path) -> AsyncIterator[Gateways]:
-    gateways = Gateways(tmp_path)
+async def gateways(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Gateways]:
+    """Three of them, or those that the test names."""
+    gateways, names = Gateways(tmp_path), getattr(request, "param", ("a", "b", "c"))
     try:
-        await gateways.start("a", "b", "c")
-        await gateways.shared_by("a", "b", "c")
+        await gateways.start(*names)
+        await gateways.shared_by(*names)
         yield gateways
     finally:
         await gateways.stop()
@@ -226,15 +227,17 @@ def most_wanted(shared: OwnershipMap) -> str:
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("gateways", [("a", "b"), ("a", "b", "c")], indirect=True, ids=["of two", "of three"])
 async def test_one_is_killed(gateways: Gateways) -> None:
+    names = set(gateways.processes)
     callers = Callers(gateways)
     running = asyncio.create_task(callers.run())
     await callers.some(200)
-    victim = most_wanted(await gateways.shared_by("a", "b", "c"))
+    victim = most_wanted(await gateways.shared_by(*names))
     os.kill(gateways.processes[victim].pid, signal.SIGKILL)
     await asyncio.to_thread(gateways.processes[victim].wait)
     ended_s = asyncio.get_running_loop().time()
-    await gateways.shared_by(*({"a", "b", "c"} - {victim}))
+    await gateways.shared_by(*(names - {victim}))
     await callers.some(300)
     callers.end()
     await running
