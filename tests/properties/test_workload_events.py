@@ -1,0 +1,197 @@
+"""Whatever news of pods comes late, twice or not at all, a function gets the instances that are wanted, and no other is lost.
+
+The real workload over a small cluster: what it writes is carried out late, sometimes without an answer, sometimes never. What
+it hears goes through a cache as an informer's does: in order, but behind; some of it twice; and after a pause in which nothing
+came, as one list of what is there.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections import deque
+from dataclasses import replace
+from typing import Any, cast
+
+import pytest
+
+from gnomon_core.clock import WallClock
+from gnomon_core.errors import GnomonError
+from gnomon_core.functions import read_deployment
+from gnomon_core.seam_values import InstanceRequest
+from gnomon_platforms.beginning import starting
+from gnomon_platforms.kubernetes.cache import Cache, Change, Item
+from gnomon_platforms.kubernetes.objects.pods import PodFacts
+from gnomon_platforms.openfaas.lives import Life
+from gnomon_platforms.openfaas.planning import Step
+from gnomon_platforms.openfaas.workloads import Surroundings, Workload
+from gnomon_platforms.testing import Recorder
+from tests.unit.kubernetes_platform.test_planning import SmallCluster
+
+SPEC = read_deployment({"service": "figlet", "image": "figlet:1"})
+KEY = SPEC.key
+TOKEN = {"data": {"gnomon-batch-token": "dDBrZW4="}}
+MOMENTS, CALM, TURNS = 500, 4000, 4
+
+
+class Reached(SmallCluster):
+    """Pods that run have an address."""
+
+    def start(self) -> None:
+        super().start()
+        for name, pod in self.pods.items():
+            if pod.healthy and pod.ip is None:
+                self.pods[name] = replace(pod, ip="127.0.0.1", namespace=KEY.namespace)
+
+
+class Carried:
+    """Steps that are carried out after a while, or not; and who asked is told so, or not."""
+
+    def __init__(self, cluster: SmallCluster, chance: random.Random) -> None:
+        self._cluster, self._chance = cluster, chance
+        self.reliable = False
+
+    async def take(self, step: Step, spec: object, version: int) -> int | None:
+        del spec
+        for _ in range(self._chance.randrange(TURNS)):
+            await asyncio.sleep(0)
+        fate = 1.0 if self.reliable else self._chance.random()
+        if fate > 0.1:
+            self._cluster.carry_out(step, version)
+        if fate < 0.2:
+            raise GnomonError(503, "kubernetes_unreachable", "Nobody answers.", "Try again.")
+        return None
+
+    async def furnish(self, spec: object) -> None:
+        del spec
+
+    async def token(self) -> dict[str, Any]:
+        return TOKEN
+
+
+class Informed:
+    """What an informer holds of the cluster's pods, and how it learns of them."""
+
+    def __init__(self, cluster: SmallCluster, chance: random.Random) -> None:
+        self.cache: Cache[PodFacts] = Cache()
+        self._cluster, self._chance = cluster, chance
+        self._before: dict[str, PodFacts] = {}
+        self._news: deque[tuple[Item[PodFacts], bool]] = deque()
+        self._versions = 0
+
+    def look(self) -> None:
+        """Something may have happened in the cluster: it becomes news."""
+        now = dict(self._cluster.pods)
+        for name in self._before.keys() | now.keys():
+            old, new = self._before.get(name), now.get(name)
+            if new is not None and new != old:
+                self._news.append((self._item(new), False))
+            elif old is not None and new is None:
+                self._news.append((self._item(old), True))
+        self._before = now
+
+    def hear(self) -> list[Change[PodFacts]]:
+        """Some of the news; perhaps the last of them again; or, after all that was to come was lost, a list."""
+        if self._chance.random() < 0.02:
+            self._news.clear()
+            return self.cache.replace([self._item(pod) for pod in self._before.values()])
+        changes = []
+        for _ in range(min(len(self._news), self._chance.randrange(3))):
+            item, gone = self._news.popleft()
+            for _ in range(1 + (self._chance.random() < 0.2)):
+                changes += self.cache.remove(item) if gone else self.cache.put(item)
+        return changes
+
+    def _item(self, pod: PodFacts) -> Item[PodFacts]:
+        self._versions += 1
+        return Item((KEY.namespace, pod.name), pod.uid, str(self._versions), {}, pod)
+
+
+class Stage:
+    """A workload, what it sees and what it writes to; and what is wanted."""
+
+    def __init__(self, seed: int) -> None:
+        self.chance = random.Random(seed)
+        self.cluster = Reached(self.chance)
+        self.informed, self.carried = Informed(self.cluster, self.chance), Carried(self.cluster, self.chance)
+        self.told, self.lives = Recorder(), dict[str, Life]()
+        self.evicted: set[str] = set()
+        around = Surroundings(
+            deployed=lambda _: self.cluster.deployed,
+            pods=lambda _: self.informed.cache.values(),
+            session=cast("Any", None),
+            clock=WallClock(),
+            adopting=lambda: False,
+            left_alone=lambda _: False,
+            caught_up=self._caught_up,
+            start_timeout_s=1e6,
+        )
+        self.workload = Workload(KEY, cast("Any", self.carried), around)
+
+    async def _caught_up(self, *_: object) -> None:
+        return None
+
+    def create(self) -> None:
+        request = InstanceRequest(SPEC, 1, 1, "n1", {})
+        name = f"i{len(self.lives)}"
+        life = self.lives[name] = Life(starting(name, request, "n1", 0, 0.0), request, self.told, self.workload.forget)
+        self.workload.add(life)
+
+    @property
+    def living(self) -> list[str]:
+        return [name for name, life in self.lives.items() if life.living]
+
+    def evict(self) -> None:
+        """Somebody else removes a pod."""
+        serving = [pod for pod in self.cluster.pods.values() if pod.ready and pod.instance and not pod.ending]
+        if serving:
+            pod = self.chance.choice(serving)
+            self.evicted.add(pod.instance or "")
+            self.cluster.pods[pod.name] = replace(pod, ending=True)
+
+    async def moment(self) -> None:
+        """One thing happens in the cluster, some of it is heard, and the workload has its turn."""
+        self.cluster.tick()
+        self.informed.look()
+        for change in self.informed.hear():
+            self.workload.seen(change.new, change.name[1])
+        self.workload.look()
+        for _ in range(TURNS):
+            await asyncio.sleep(0)
+
+
+@pytest.mark.parametrize("seed", range(12))
+async def test_a_function_comes_to_what_is_wanted_and_nobody_else_is_lost(seed: int) -> None:
+    stage = Stage(seed)
+    chance = stage.chance
+    try:
+        for _ in range(MOMENTS):
+            if chance.random() < 0.08:
+                if stage.living and chance.random() < 0.45:
+                    stage.workload.stop(stage.lives[chance.choice(stage.living)])
+                else:
+                    stage.create()
+            if chance.random() < 0.01:
+                stage.evict()
+            await stage.moment()
+            for name in stage.told.gone:
+                assert stage.lives[name].stopping or name in stage.evicted, f"{name}: {stage.told.gone[name]}"
+        stage.carried.reliable = True
+        for _ in range(CALM):
+            await stage.moment()
+            if settled(stage):
+                break
+        assert settled(stage), f"{sorted(stage.living)} are wanted; there are {list(stage.cluster.pods.values())}"
+        assert set(stage.told.times_gone.values()) <= {1}
+        assert set(stage.told.ready) >= set(stage.living)
+    finally:
+        await stage.workload.close()
+
+
+def settled(stage: Stage) -> bool:
+    """Whether each instance that is wanted serves in a pod of its own, and there is nothing else."""
+    owners = sorted(pod.instance or "" for pod in stage.cluster.pods.values())
+    serving = all(pod.ready or pod.released for pod in stage.cluster.pods.values())
+    ready = all(name in stage.told.ready for name in stage.living)
+    gone = {name for name, life in stage.lives.items() if not life.living} == set(stage.told.gone)
+    return owners == sorted(stage.living) and serving and ready and gone
