@@ -17,8 +17,9 @@ from gnomon_gateway.app import MAX_BODY_BYTES, GatewayApp
 from gnomon_gateway.dispatch.refusals import function_removed
 from gnomon_gateway.invoke import DEADLINE_HEADER, read_deadline_s
 from gnomon_gateway.ownership.holdings import Place
-from gnomon_gateway.ownership.passage import Passage, refuse
+from gnomon_gateway.ownership.passage import Passage
 from gnomon_gateway.ownership.peers import Peers
+from gnomon_gateway.ownership.refusals import refuse, too_many_forwarded
 from gnomon_gateway.server.exchange import Exchange
 from gnomon_gateway.serving.directory import FunctionDirectory
 from gnomon_gateway.serving.function_runtime import FunctionRuntime
@@ -76,7 +77,7 @@ class Forwarder:
         """
         if self.requests >= MOST_REQUESTS or self.bytes >= MOST_BYTES:
             self.counters.refused += 1
-            refuse(exchange, _full(), b"")
+            refuse(exchange, too_many_forwarded(MOST_REQUESTS, MOST_BYTES), b"")
             return
         try:
             budget_s = _budget_s(exchange, runtime)
@@ -152,13 +153,3 @@ def _budget_s(exchange: Exchange, runtime: FunctionRuntime) -> float:
         if name == DEADLINE_HEADER:
             budget_s = min(budget_s, read_deadline_s(value))
     return budget_s
-
-
-def _full() -> GnomonError:
-    return GnomonError(
-        503,
-        "too_many_forwarded",
-        f"{MOST_REQUESTS} requests or {MOST_BYTES} bytes wait here for other replicas of the gateway.",
-        "Send it again later.",
-        retry_after_s=1.0,
-    )

@@ -27,10 +27,10 @@ from gnomon_gateway.headers import HOP_BY_HOP, named_by_connection
 from gnomon_gateway.invoke import DEADLINE_HEADER
 from gnomon_gateway.ownership.holdings import Place
 from gnomon_gateway.ownership.peers import PeerConnection
+from gnomon_gateway.ownership.refusals import no_owner, refuse, replica_lost
 from gnomon_gateway.ownership.secret import HEADER
 from gnomon_gateway.server.exchange import Exchange
 from gnomon_gateway.serving.function_runtime import FunctionRuntime
-from gnomon_gateway.v2 import routes as v2
 
 if TYPE_CHECKING:
     from gnomon_gateway.ownership.forwarder import Forwarder
@@ -243,7 +243,7 @@ class Passage:
             self._replayed = True
             self._look_again()
         else:
-            self._refuse(_replica_lost())
+            self._refuse(replica_lost())
 
     # Ends
 
@@ -266,7 +266,7 @@ class Passage:
             self._come_back()
             self._refuse(deadline_exceeded(self._runtime.settings.deadline_s))
         else:
-            self._refuse(_no_owner())
+            self._refuse(no_owner())
 
     def _refuse(self, error: GnomonError) -> None:
         self._end()
@@ -294,30 +294,3 @@ class Passage:
             self._forwarder.bytes -= self._counted_bytes
         self._connection = None
         self._body = b""
-
-
-def refuse(exchange: Exchange, error: GnomonError, lines: bytes) -> None:
-    """One of our errors, as the route that was asked for writes them."""
-    if exchange.path.startswith(v2.PREFIX):
-        v2.refuse(exchange, error)
-    else:
-        exchange.fail(error, lines)
-
-
-def _replica_lost() -> GnomonError:
-    return GnomonError(
-        502,
-        "replica_lost",
-        "The replica of the gateway that has this function's queue ended before it answered.",
-        "The request may have been executed; send it again only if that does no harm.",
-    )
-
-
-def _no_owner() -> GnomonError:
-    return GnomonError(
-        503,
-        "no_owner",
-        "No replica of the gateway took this request within its deadline. It was not executed.",
-        "Send it again; if that does not help, see whether the gateway has a leader.",
-        retry_after_s=1.0,
-    )
