@@ -211,6 +211,20 @@ def test_somebody_elses_service_is_left_alone() -> None:
     assert pa_facts(played.pa).condition("Ready").reason == "NotOwned"
 
 
+def test_a_revision_whose_service_was_somebody_elses_begins_anew_and_does_not_end() -> None:
+    played = Played({ANNOTATION + "window": "20s"})
+    played.step()
+    assert played.sks is not None
+    played.sks["metadata"]["ownerReferences"] = []
+    played.wanted = 0  # nothing comes: that is no reason to end what has never begun
+    for _ in range(5):
+        played.step()
+    assert pa_facts(played.pa).condition("Active").reason == "NotOwned"
+    played.sks = None
+    played.until(lambda: played.condition("Ready") == "True", limit_s=20.0)
+    assert played.replicas == 1
+
+
 def test_the_status_says_which_policy_and_why_and_changes_only_with_the_number() -> None:
     played = created()
     played.wanted = 2

@@ -19,7 +19,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from gnomon_platforms.knative.scaling.objects import Condition, PaFacts, SksFacts, conditions, written
+from gnomon_platforms.knative.scaling.objects import NOT_OWNED, Condition, PaFacts, SksFacts, conditions, written
 
 KEEP = -1
 """As many pods as there are: nothing else is known to be better."""
@@ -71,7 +71,7 @@ def not_owned(pa: PaFacts, now_s: float) -> dict[str, Any]:
     """The status where the ServerlessService of that name is somebody else's."""
     message = f'There is an existing ServerlessService "{pa.key.name}" that we do not own.'
     said = {
-        "Active": Condition("False", "NotOwned", message),
+        "Active": Condition("False", NOT_OWNED, message),
         "ScaleTargetInitialized": pa.condition("ScaleTargetInitialized"),
         "SKSReady": Condition("Unknown", "NotReady", message),
     }
@@ -82,7 +82,7 @@ def not_owned(pa: PaFacts, now_s: float) -> dict[str, Any]:
 
 
 def _active(pa: PaFacts, outcome: Outcome, service: str) -> Condition:
-    before = pa.condition("Active").status
+    before = pa.active.status
     if outcome.want == 0 or (outcome.threshold == 0 and service):
         return TIMED_OUT if before == "Unknown" and outcome.threshold > 0 else NO_TRAFFIC
     going = outcome.want > 0 or before != "False"

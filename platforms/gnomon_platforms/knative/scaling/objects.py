@@ -13,6 +13,9 @@ from gnomon_platforms.knative.scaling.resources import CLASS_ANNOTATION, REVISIO
 
 Document = dict[str, Any]
 
+NOT_OWNED = "NotOwned"
+"""The reason of who cannot work because a ServerlessService is somebody else's."""
+
 
 @dataclass(frozen=True, slots=True)
 class Condition:
@@ -44,6 +47,12 @@ class PaFacts:
     def condition(self, kind: str) -> Condition:
         """What is said of the Revision now; Unknown where nothing is."""
         return conditions(self.status).get(kind, Condition())
+
+    @property
+    def active(self) -> Condition:
+        """Whether it serves. What was in its way, and is not any more, says nothing about its traffic."""
+        found = self.condition("Active")
+        return Condition() if found.reason == NOT_OWNED else found
 
     @property
     def initialized(self) -> bool:

@@ -157,7 +157,7 @@ def _to_zero(seen: Seen) -> _Count:
     pa, rules, now_s = seen.pa, seen.rules, seen.now_s
     if not rules.to_zero:
         return _Count(1, why="Scaling to zero is switched off.")
-    active = pa.condition("Active")
+    active = pa.active
     if active.status == "Unknown":
         left_s = active.since_s + rules.activation_limit_s - now_s
         if active.since_s and left_s < 0.0:

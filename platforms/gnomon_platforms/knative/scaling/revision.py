@@ -122,7 +122,7 @@ class ScaledRevision:
     def _adopt(self, pa: PaFacts) -> None:
         """Begin with what there is. Until the window has been seen once, a load that is not known yet is taken to need it."""
         target = self._around.target(pa)
-        active = pa.condition("Active").status
+        active = pa.active.status
         count = 0 if active == "False" else max(self._rules.initial_scale, target.replicas if target is not None else 0)
         if pa.initialized:
             count = 0 if active == "False" else target.replicas if target is not None else 0
