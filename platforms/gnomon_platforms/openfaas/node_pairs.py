@@ -126,6 +126,12 @@ class NodePairs:
                 self._session, address, self._token, lambda state: self._seen(node, state), lambda: self._lost(node)
             )
 
+    def abandoned(self, node: str) -> None:
+        """The node has no coordinator any more, and so no pool: what it had has ended with it."""
+        self.reach(node, None)
+        for shadow_id in [name for name, one in self._shadows.items() if one.instance.node == node]:
+            self._gone(shadow_id, "its node has no coordinator any more")
+
     async def close(self) -> None:
         """Let go of all nodes. Their Shadows work on for their Bodies until another leader ends them."""
         for client in list(self._clients.values()):

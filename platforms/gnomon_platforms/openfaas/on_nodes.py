@@ -132,10 +132,13 @@ class OnNodes:
         pod = change.new or change.old
         if pod is None or not pod.node:
             return
-        # While one is exchanged a node has two: the ready one counts.
-        found = next((one for one in self._pods.values() if one.node == pod.node and one.address), None)
-        address = None if found is None or found.address is None else url_of(found.address, self._options.port)
-        self.pairs.reach(pod.node, address)
+        theirs = [one for one in self._pods.values() if one.node == pod.node]
+        if not theirs:
+            self.pairs.abandoned(pod.node)
+            return
+        # While one is exchanged a node has two: the ready one counts. One that is only busy is ready again, with its Shadows.
+        found = next((one.address for one in theirs if one.address), None)
+        self.pairs.reach(pod.node, None if found is None else url_of(found, self._options.port))
 
     def _claimed(self, node: str, cores: int) -> None:
         """So many cores have the Shadows of a node."""

@@ -152,6 +152,21 @@ async def test_a_shadow_that_ends_by_itself_is_told_once(platform: Platform, nod
     await until(lambda: node.state()["shadows"] == [], "the node remembers it")
 
 
+async def test_a_node_that_has_no_coordinator_any_more_has_no_shadows(platform: Platform, node: Node) -> None:
+    await platform.body("p-8")
+    await platform.pairs.create("p-8", a_pair(node), "p-8-s1")
+    await until(lambda: ("p-8", ["p-8-s1"]) in platform.pairs_told)
+    platform.pairs.abandoned("node-a")
+
+    assert not platform.pairs.connected
+    assert "no coordinator any more" in await platform.told.reason("p-8-s1")
+    assert platform.pairs_told[-1] == ("p-8", [])
+    assert platform.claimed == {}
+    # Whoever finds it again ends what nobody has asked it for.
+    await platform.reach()
+    await until(lambda: node.state()["shadows"] == [], "it lives")
+
+
 async def test_another_leader_ends_what_it_has_not_asked_for(platform: Platform, node: Node) -> None:
     await platform.body("p-6")
     await platform.pairs.create("p-6", a_pair(node), "p-6-s1")
