@@ -92,7 +92,13 @@ def ingress(running: cluster.Running, folder: Path, log: Path) -> Iterator[None]
     running.kubectl("patch", "service", "gnomon-ingress", "-n", NAMESPACE, "--subresource=status", "--type=merge", "-p", balancer)
     binds = {"http": 80, "https": 443, "local": 8081}
     options = [f"--{name}={NODE_ADDRESS}:{port}" for name, port in binds.items()]
-    options += [f"--folder={folder}", f"--namespace={NAMESPACE}", f"--kubeconfig={running.folders.kubeconfig}", "--alone"]
+    options += [
+        f"--folder={folder}",
+        f"--namespace={NAMESPACE}",
+        f"--kubeconfig={running.folders.kubeconfig}",
+        "--alone",
+        "--drain=2",
+    ]
     with log.open("w") as stream:
         command = [sys.executable, "-m", "gnomon_platforms.knative.ingress", *options]
         process = subprocess.Popen(command, stdout=stream, stderr=subprocess.STDOUT)

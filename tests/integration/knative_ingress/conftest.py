@@ -89,12 +89,14 @@ class Backends:
 
     runners: list[web.AppRunner] = field(default_factory=list)
     seen: list[tuple[str, dict[str, str]]] = field(default_factory=list)
+    asked: asyncio.Event = field(default_factory=asyncio.Event)
 
     async def begin(self, name: str, *, delay_s: float = 0.0) -> int:
         """Begin one; its port. It answers its name, echoes WebSockets, and remembers the headers it was sent."""
 
         async def answer(request: web.Request) -> web.StreamResponse:
             self.seen.append((name, dict(request.headers)))
+            self.asked.set()
             if request.headers.get("Upgrade", "").lower() == "websocket":
                 return await self._echo(request, name)
             await asyncio.sleep(delay_s)

@@ -184,3 +184,17 @@ async def test_a_proxy_that_dies_is_started_again_and_one_that_lives_is_taken_ov
     await successor.proxy.close()
     await second.wait()
     assert not successor.proxy.running
+
+
+async def test_what_it_holds_is_answered_before_it_ends(setup: Setup, backends: Backends) -> None:
+    setup.serve_at("a", await backends.begin("a", delay_s=1.0))
+    await setup.apply(made("one", rule("a.example.com", path(split("a")))))
+    async with setup.client(setup.binds.http) as client:
+        held = asyncio.create_task(client.post(HOST, data=b"x"))
+        async with asyncio.timeout(30.0):
+            await backends.asked.wait()
+        await setup.proxy.close(drain_s=30.0)
+        async with await held as answer:
+            assert (answer.status, await answer.text()) == (200, "a")
+        with pytest.raises(aiohttp.ClientError):
+            await client.post(HOST, data=b"x")

@@ -21,6 +21,7 @@ from deploy.test_cluster.client import Kubectl, documents
 from deploy.test_cluster.clusters import Cluster, reached, until
 from deploy.test_cluster.control_plane import ControlPlane
 from deploy.test_cluster.processes import Programs
+from gnomon_platforms.knative.ingress.__main__ import options, parser
 from gnomon_platforms.knative.ingress.config import Binds
 from tests.kubernetes.knative_ingress.conftest import Ingresses, install_kinds
 
@@ -88,9 +89,9 @@ async def test_what_the_account_may_do_is_what_it_does(
     kubeconfig = await asyncio.to_thread(account, own_plane, compiled, tmp_path)
     folder = Path(tempfile.mkdtemp(prefix="gnomon-"))
     binds = Binds(*(f"unix@{folder}/{name}.sock" for name in ("http", "https", "local", "probe-http", "probe-local")))
-    options = [f"--{name.replace('_', '-')}={getattr(binds, name)}" for name in binds.__dataclass_fields__]
-    options += [f"--folder={folder}/proxy", f"--kubeconfig={kubeconfig}", "--gateway=192.0.2.9:8080", "--ingress-class=ours"]
-    process = await asyncio.create_subprocess_exec(sys.executable, "-m", "gnomon_platforms.knative.ingress", *options)
+    given = [f"--{name.replace('_', '-')}={getattr(binds, name)}" for name in binds.__dataclass_fields__]
+    given += [f"--folder={folder}/proxy", f"--kubeconfig={kubeconfig}", "--gateway=192.0.2.9:8080", "--ingress-class=ours"]
+    process = await asyncio.create_subprocess_exec(sys.executable, "-m", "gnomon_platforms.knative.ingress", *given)
     try:
         ingresses = Ingresses(own_plane, "users", "ours", binds)
         await asyncio.to_thread(ingresses.service, "a", "192.0.2.1")
@@ -111,3 +112,22 @@ async def test_what_the_account_may_do_is_what_it_does(
     # Whoever comes next need not wait for the Lease.
     lease = client.CoordinationV1Api(own_plane.api).read_namespaced_lease("gnomon-ingress", SYSTEM)
     assert not cast("Any", lease).spec.holder_identity
+
+
+def test_the_deployment_is_accepted_and_its_pods_are_restricted(own_plane: Cluster, compiled: build.Programs) -> None:
+    labels = {"pod-security.kubernetes.io/enforce": "restricted"}
+    own_plane.core.patch_namespace(SYSTEM, {"metadata": {"labels": labels}})
+    kubectl = Kubectl(compiled.folder / "kubectl", own_plane.kubeconfig)
+    kubectl("apply", "--validate=strict", "-k", str(ACCESS.parent))
+    template = own_plane.apps.read_namespaced_deployment("gnomon-ingress", SYSTEM).spec.template
+    spec = own_plane.api.sanitize_for_serialization(template.spec)
+    pod = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "probe"}, "spec": spec}
+    own_plane.core.create_namespaced_pod(SYSTEM, pod, dry_run="All")
+    [container] = spec["containers"]
+    asked_for = options(parser().parse_args(container["args"]))
+    listening = {str(port["containerPort"]) for port in container["ports"]}
+    binds = asked_for.proxy.binds
+    assert {bind.rpartition(":")[2] for bind in (binds.http, binds.https, binds.local, *asked_for.controller.own)} == listening
+    services = {one.metadata.name for one in own_plane.core.list_namespaced_service(SYSTEM).items}
+    addresses = asked_for.controller.addresses
+    assert {addresses.public.split(".")[0], addresses.private.split(".")[0], "gnomon-ingress-peers"} == services

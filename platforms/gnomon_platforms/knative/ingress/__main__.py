@@ -43,6 +43,7 @@ def parser() -> argparse.ArgumentParser:
         usual_bind = getattr(usual, name.replace("-", "_"))
         made.add_argument(f"--{name}", default=usual_bind, help=f"where HAProxy listens for it: {usual_bind}")
     made.add_argument("--leave-proxy", action="store_true", help="let HAProxy go on when this ends")
+    made.add_argument("--drain", type=float, default=25.0, metavar="S", help="how long HAProxy may then answer what it holds")
     made.add_argument("--alone", action="store_true", help="write status without a Lease")
     return made
 
@@ -63,7 +64,7 @@ def options(asked: argparse.Namespace) -> ServingOptions:
     )
     binds = Binds(asked.http, asked.https, asked.local, asked.probe_http, asked.probe_local)
     proxy = ProxyOptions(asked.folder, asked.haproxy, binds)
-    return ServingOptions(controller, proxy, None if asked.alone else asked.namespace, asked.leave_proxy)
+    return ServingOptions(controller, proxy, None if asked.alone else asked.namespace, asked.leave_proxy, asked.drain)
 
 
 async def run(asked: argparse.Namespace) -> None:

@@ -48,4 +48,4 @@ async def _connect(where: str) -> tuple[asyncio.StreamReader, asyncio.StreamWrit
     if where.startswith("unix@"):
         return await asyncio.open_unix_connection(where.removeprefix("unix@"))
     address, _, port = where.rpartition(":")
-    return await asyncio.open_connection(address.strip("[]") or "127.0.0.1", int(port))
+    return await asyncio.open_connection(address.strip("[]*") or "127.0.0.1", int(port))

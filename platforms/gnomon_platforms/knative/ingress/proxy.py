@@ -140,8 +140,13 @@ class Proxy:
         self._places.keep([key for key, where in self._places.taken.items() if any(where in one.servers for one in needed)], busy)
         return len(self._recent) > 1 or bool(ended(self._held))
 
-    async def close(self) -> None:
-        """End it at once."""
+    async def close(self, drain_s: float = 0.0) -> None:
+        """End it: take no connection any more, answer what it holds for at most `drain_s`, and go."""
+        if drain_s and self._process is not None and self._process.returncode is None:
+            with contextlib.suppress(ProcessLookupError, TimeoutError):
+                self._process.send_signal(signal.SIGUSR1)
+                async with asyncio.timeout(drain_s):
+                    await self._process.wait()
         if self._adopted is not None:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(self._adopted, signal.SIGTERM)

@@ -35,6 +35,8 @@ class ServingOptions:
     lease_namespace: str | None = "knative-serving"
     leave_proxy: bool = False
     """Whether HAProxy goes on when this process ends in good order, for the next to take over."""
+    drain_s: float = 25.0
+    """How long HAProxy may answer what it holds when this process ends."""
 
 
 async def serve(api: Api, options: ServingOptions) -> None:
@@ -71,4 +73,4 @@ async def _until_cancelled(controller: Controller, proxy: Proxy, options: Servin
         await controller.run()
     finally:
         if not options.leave_proxy:
-            await proxy.close()
+            await proxy.close(options.drain_s)
