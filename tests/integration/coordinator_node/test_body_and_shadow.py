@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import signal
 import socket
-import time
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -105,17 +104,17 @@ def test_a_pair_answers_as_its_body_does_alone_bit_for_bit(node: Node) -> None:
     assert node.state()["pool"]["claimed_cores"] == 0
 
 
-def test_a_shadow_is_there_within_moments_of_the_wish(node: Node) -> None:
+def test_a_shadow_is_a_process_that_was_there_before_the_wish(node: Node) -> None:
+    """No container is made and nothing is imported for it: that is what it is quick by, on a quiet machine and on a busy one."""
     node.warm()
     node.body("uid-quick")
-    eventually(lambda: pool_processes(node, "gnomon empty"), "the pool is empty")
-
-    began_s = time.monotonic()
+    containers = eventually(lambda: pool_processes(node, "gnomon empty"), "the pool is empty")
+    eventually(lambda: node.state()["pool"]["containers"] > 0, "the pool keeps none")
     assert node.wish("s-quick", "uid-quick", node.blocks, SPLIT)[0] == 200
     node.paired("s-quick")
-    # Three orders of magnitude below a pod's start with an import of torch; tens of milliseconds where nothing else runs.
-    assert time.monotonic() - began_s < 5.0
-    assert node.shadow("s-quick")["load_ms"] < 3000
+
+    [shadow] = pool_processes(node, "gnomon line.ope")
+    assert shadow in containers
     node.ask("DELETE", f"/v1/shadows/s-quick?epoch={node.epoch}")
     ended(node, "s-quick")
 
