@@ -9,6 +9,7 @@ is closed, which is how HTTP/1.1 says that the client has left.
 from __future__ import annotations
 
 import asyncio
+import select
 import time
 from typing import Protocol, cast
 from urllib.parse import urlsplit
@@ -62,8 +63,13 @@ class PeerConnection(asyncio.Protocol):
 
     @property
     def usable(self) -> bool:
-        """Whether a request can be sent on it."""
-        return self._transport is not None and not self._transport.is_closing() and self._receiver is None
+        """Whether a request can be sent on it.
+
+        The kernel is asked whether the other side has closed it, which our loop may not have come to hear yet: what is sent on
+        such a connection is lost, and nobody could say that it was never received. 1 µs.
+        """
+        transport = self._transport
+        return transport is not None and not transport.is_closing() and self._receiver is None and not self._news.poll(0)
 
     def send(self, head: bytes, body: bytes | memoryview, receiver: Receiver, *, bodiless: bool = False) -> None:
         """Send a request. `head` ends in an empty line. `bodiless`: the answer has none, whatever length it states (HEAD)."""
@@ -83,6 +89,8 @@ class PeerConnection(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast("asyncio.Transport", transport)
+        self._news = select.poll()
+        self._news.register(transport.get_extra_info("socket").fileno(), select.POLLIN | select.POLLRDHUP)
 
     def data_received(self, data: bytes) -> None:
         if self._receiver is None:
