@@ -243,7 +243,11 @@ async def test_one_is_killed(gateways: Gateways) -> None:
     await running
     callers.check_once()
     # What it held: at its listener, which takes connections until the kernel has ended it, or forwarded to it.
-    assert all(callers.sent[token] <= ended_s for token in callers.failed())
+    # Others may have had a request on its way to it when it ended: one for each caller.
+    late = [
+        (callers.sent[token] - ended_s, *answer) for token, answer in callers.failed().items() if callers.sent[token] > ended_s
+    ]
+    assert len(late) <= CALLERS, late
     assert list(callers.failed().values()).count((502, "replica_lost")) <= CALLERS
     assert set(callers.failed().values()) <= {(BROKEN, "broken off"), (502, "replica_lost")}
 
