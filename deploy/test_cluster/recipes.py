@@ -20,6 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from deploy.test_cluster import needs
+from deploy.test_cluster.machine import mounts
 from deploy.test_cluster.phases import CannotBeHad, Phases, Trouble
 from deploy.test_cluster.settings import HERE, Folders, image
 
@@ -90,6 +91,13 @@ class Builder:
             if reference.startswith(f"{name}:") and reference != kept:
                 self("rmi", "--force", reference)
 
+    def let_go(self) -> None:
+        """Remove what builds that failed have begun, and unmount what buildah keeps mounted: nothing of it outlives a command."""
+        with contextlib.suppress(Trouble):
+            self("rm", "--all")
+        for mounted in sorted((one for one in mounts() if Path(one).is_relative_to(self.folder)), reverse=True):
+            subprocess.run(["umount", mounted], check=False, capture_output=True)
+
     def archive(self, reference: str, name: str, target: Path) -> Path:
         """The image as an archive under another name, whole or not at all."""
         partial = target.with_suffix(".part")
@@ -106,8 +114,11 @@ def archives(folders: Folders, phases: Phases, names: list[str]) -> list[Path]:
         with phases.phase("our wheel"):
             _pack()
         builder = Builder(place)
-        base = _base(builder, phases)
-        return [_build(builder, phases, name, base) for name in names]
+        try:
+            base = _base(builder, phases)
+            return [_build(builder, phases, name, base) for name in names]
+        finally:
+            builder.let_go()
 
 
 def digest(folder: Path) -> str:
