@@ -230,7 +230,11 @@ class Node:
         for kubelet in self.kubelets:
             kubelet.close()
         for started in reversed(self.started):
+            if started.process.poll() is None:
+                started.process.send_signal(signal.SIGTERM)
+        for started in self.started:
             try:
-                started.kill(signal.SIGTERM)
-            finally:
+                started.process.wait(60)
+            except subprocess.TimeoutExpired:
+                # Killed, its own children see that they have no parent, and end.
                 started.kill()
