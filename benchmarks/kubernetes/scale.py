@@ -51,11 +51,17 @@ class Well(BaseHTTPRequestHandler):
         """Nobody reads it."""
 
 
+class Pods(ThreadingHTTPServer):
+    """A thousand pods at one address."""
+
+    daemon_threads = True
+    request_queue_size = 1024
+
+
 @contextlib.contextmanager
 def pods() -> Iterator[None]:
     """What answers at the address of all pods."""
-    server = ThreadingHTTPServer((PODS_AT, PORT), Well)
-    server.daemon_threads = True
+    server = Pods((PODS_AT, PORT), Well)
     thread = threading.Thread(target=server.serve_forever)
     thread.start()
     try:

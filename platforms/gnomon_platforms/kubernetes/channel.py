@@ -15,9 +15,9 @@ a thousand pods that were asked every three seconds took a fifth of a core.
 from __future__ import annotations
 
 import asyncio
+import itertools
 import json
 import logging
-import zlib
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
@@ -32,6 +32,9 @@ CONNECT_TIMEOUT_S = 3.0
 CANARY_S = 30.0
 """The longest silence after which a pod is asked itself; for each pod another time between half of it and all of it."""
 GRACE_S = 2.0
+GOLDEN = 0.6180339887
+"""Its multiples without their whole parts lie evenly between 0 and 1, however many there are."""
+_NUMBERS = itertools.count()
 OK, NO_CONTENT = 200, 204
 RESIZE_TIMEOUT_S = 30.0
 """It waits for the batch that is being computed."""
@@ -67,7 +70,7 @@ class HttpChannel:
         self._retiring: str | None = None
         self._closed = False
         self._well = well
-        self._canary_s = CANARY_S * (0.5 + zlib.crc32(address.encode()) / 2**33)
+        self._canary_s = CANARY_S * (0.5 + 0.5 * (next(_NUMBERS) * GOLDEN % 1.0))
         self._heard_s = asyncio.get_running_loop().time()
 
     @property
