@@ -8,7 +8,7 @@ SIDE_BY_SIDE := -n logical --dist loadfile
 TORCH_CPU_INDEX ?= https://download.pytorch.org/whl/cpu
 export TORCH TORCH_CPU_INDEX
 
-.PHONY: run test test-again test-slow test-kubernetes cluster cluster-down cluster-build check format bench figures templates constraints clean venv bench-shadow demo-burst report-batch
+.PHONY: run test test-again test-slow test-kubernetes cluster cluster-down cluster-build conformance check format bench figures templates constraints clean venv bench-shadow demo-burst report-batch
 
 run: venv  ## start Gnomon, deploy stack.yml, classify a photograph; ONCE=1 ends after the answer
 	@$(BIN)/gnomon run --port $(PORT) $(if $(ONCE),--once)
@@ -41,6 +41,9 @@ cluster-down: venv  ## end it, and say so if anything stays behind
 
 cluster-build: venv  ## compile it only
 	@$(BIN)/python -m deploy.test_cluster build
+
+conformance: venv  ## Knative's own conformance tests of ingresses against ours, on the cluster of `make cluster`
+	@$(BIN)/python -m deploy.test_cluster.ingress_conformance --parallel 2
 
 format: venv
 	@$(BIN)/ruff check --quiet --fix-only . && $(BIN)/ruff format --quiet .
