@@ -8,7 +8,7 @@ SIDE_BY_SIDE := -n logical --dist loadfile
 TORCH_CPU_INDEX ?= https://download.pytorch.org/whl/cpu
 export TORCH TORCH_CPU_INDEX
 
-.PHONY: run test test-again test-slow test-kubernetes cluster cluster-down cluster-build conformance check format bench figures templates constraints clean venv bench-shadow demo-burst report-batch
+.PHONY: run test test-again test-slow test-kubernetes cluster cluster-down cluster-build images conformance check format bench figures templates constraints clean venv bench-shadow demo-burst report-batch
 
 run: venv  ## start Gnomon, deploy stack.yml, classify a photograph; ONCE=1 ends after the answer
 	@$(BIN)/gnomon run --port $(PORT) $(if $(ONCE),--once)
@@ -39,8 +39,11 @@ cluster: venv  ## boot a real Kubernetes with Knative here, as root; prints its 
 cluster-down: venv  ## end it, and say so if anything stays behind
 	@$(BIN)/python -m deploy.test_cluster down
 
-cluster-build: venv  ## compile it only
+cluster-build: venv  ## compile it only, with kwok and helm
 	@$(BIN)/python -m deploy.test_cluster build
+
+images: venv  ## build our images from their Dockerfiles, as root, without a daemon; NAMES="gnomon-gateway gnomon-body"
+	@$(BIN)/python -m deploy.test_cluster image $(or $(NAMES),gnomon-gateway)
 
 conformance: venv  ## Knative's own conformance tests of ingresses against ours, on the cluster of `make cluster`
 	@$(BIN)/python -m deploy.test_cluster.ingress_conformance --parallel 2
@@ -63,7 +66,7 @@ report-batch: venv  ## BATCH's figures made again, beside what the paper says: a
 figures: venv  ## every measured figure with its goal, those not met first
 	@$(BIN)/python -m benchmarks.figures
 
-templates: venv  ## put our wheel and hash-locked requirements into templates/gnomon-body and templates/gnomon-shadow
+templates: venv  ## put our wheel and hash-locked requirements beside the Dockerfiles in templates/ and deploy/images
 	@$(BIN)/python deploy/pack_templates.py
 
 constraints: venv  ## renew the versions that are tested together
