@@ -8,7 +8,7 @@ SIDE_BY_SIDE := -n logical --dist loadfile
 TORCH_CPU_INDEX ?= https://download.pytorch.org/whl/cpu
 export TORCH TORCH_CPU_INDEX
 
-.PHONY: run test test-again test-slow test-kubernetes cluster cluster-down cluster-build images conformance check format bench figures templates constraints clean venv bench-shadow demo-burst report-batch
+.PHONY: run test test-again test-slow test-kubernetes cluster cluster-down cluster-build images conformance check format bench figures templates constraints clean venv bench-shadow bench-kubernetes demo-burst report-batch
 
 run: venv  ## start Gnomon, deploy stack.yml, classify a photograph; ONCE=1 ends after the answer
 	@$(BIN)/gnomon run --port $(PORT) $(if $(ONCE),--once)
@@ -59,6 +59,9 @@ demo-burst: venv  ## a burst carried by Shadows, beside od and k-lv: a table, an
 
 bench-shadow: venv  ## measure Body and Shadow, on a quiet machine; writes benchmarks/results/shadow_*.json
 	@$(BIN)/python -m benchmarks.shadow
+
+bench-kubernetes: venv  ## frozen leaders, and a thousand functions on 200 fake nodes
+	@$(BIN)/python -m benchmarks.kubernetes
 
 report-batch: venv  ## BATCH's figures made again, beside what the paper says: a page in .cache/reports/batch; goes on where it was
 	@$(BIN)/python -m benchmarks.reports.batch

@@ -31,6 +31,7 @@ from gnomon_cli.serve_secrets import basic_auth
 from gnomon_core.clock import Clock, WallClock
 from gnomon_core.functions import FunctionKey
 from gnomon_core.seam_values import StoredNamespace
+from gnomon_core.seams import ModelRepository
 from gnomon_gateway.app import GatewayApp
 from gnomon_gateway.asynchronous.callbacks import Callbacks
 from gnomon_gateway.asynchronous.calls import CallStore
@@ -77,14 +78,14 @@ class Gnomon:
         require_safe_binding(options.host, self._auth)
         options.state.mkdir(mode=0o700, parents=True, exist_ok=True)
         clock = self._clock = WallClock()
-        self._cluster = _cluster(options, clock)
-        self._store = SqliteStore(options.state / "functions.db") if self._cluster is None else self._cluster.store
         repository = open_repository(options.models, options.state / "fetched-models")
+        self._cluster = _cluster(options, repository, clock)
+        self._store = SqliteStore(options.state / "functions.db") if self._cluster is None else self._cluster.store
         builder = self._builder = EnvironmentBuilder(options.state / "built", hidden=(options.state,))
         self.platform = platform_of(options, repository, builder, clock) if self._cluster is None else self._cluster.platform
         self._housekeeping = Housekeeping(builder, self._named_images, self.platform.contents)
         policies = with_entry_points(options.policies)
-        scaling = ScalingAdapter(policies, self.platform.capabilities)
+        scaling = ScalingAdapter(policies, lambda: self.platform.capabilities)
         self._logs = LogBook(_now)
         profiled = ProfiledLatency()
         latency = LearnedLatency(profiled)
@@ -262,14 +263,14 @@ class Gnomon:
         return self.options.state / "autoscaler.json"
 
 
-def _cluster(options: ServeOptions, clock: Clock) -> OnKubernetes | None:
+def _cluster(options: ServeOptions, repository: ModelRepository, clock: Clock) -> OnKubernetes | None:
     """The cluster that functions run on, if they run on one."""
     if options.cluster is None:
         return None
     require_kubernetes()
     from gnomon_cli.on_kubernetes import OnKubernetes  # noqa: PLC0415 - the client is an extra of its own
 
-    return OnKubernetes(options.cluster, options.host, options.port, clock)
+    return OnKubernetes(options, options.cluster, repository, clock)
 
 
 def _place(options: ServeOptions) -> str:

@@ -85,7 +85,7 @@ class KnativeService:
         self._tenure = tenure or Tenure()
         self._chance = chance
         policies = with_entry_points(options.policies)
-        adapter = ScalingAdapter(policies, CAPABILITIES)
+        adapter = ScalingAdapter(policies, lambda: CAPABILITIES)
         fence = None if options.lease_namespace is None else self._tenure.check
         self.platform = KnativeAutoscaler(self._api, options.scaled, fence=fence, clock=self._clock, chance=chance)
         self.autoscaler = Autoscaler(self.platform, self._clock, policies=policies)

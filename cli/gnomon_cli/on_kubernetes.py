@@ -17,25 +17,30 @@ from random import SystemRandom
 from typing import Any
 from urllib.parse import urlsplit
 
-from gnomon_cli.serve_options import ClusterOptions
+from gnomon_cli.serve_options import ClusterOptions, ServeOptions
 from gnomon_core.clock import Clock
+from gnomon_core.errors import GnomonError
 from gnomon_core.functions import DEFAULT_NAMESPACE, FunctionKey
+from gnomon_core.seams import ModelRepository
 from gnomon_gateway.server.pass_through import PassThrough, Place
 from gnomon_platforms.kubernetes.api import SERVICE_ACCOUNT, connect
 from gnomon_platforms.kubernetes.leader import Leader, Tenure, Watchdog
+from gnomon_platforms.kubernetes.objects.pod_template import PodOptions
 from gnomon_platforms.kubernetes.resources import LEASES
 from gnomon_platforms.kubernetes.writes import Target, Writer
+from gnomon_platforms.openfaas.on_nodes import NodeOptions
 from gnomon_platforms.openfaas.platform import OpenFaasOptions, OpenFaasPlatform
 from gnomon_platforms.openfaas.store import KubernetesStore
 from gnomon_platforms.openfaas.stored_namespaces import require_namespace
+from gnomon_profiler.measuring.store import FOLDER as PROFILES
 
 LEASE = "gnomon"
 
 
 class OnKubernetes:
-    """What is made of a cluster. `begin` returns when this process leads; until then it stands by on `host` and `port`."""
+    """What is made of a cluster. `begin` returns when this process leads; until then it stands by on its host and port."""
 
-    def __init__(self, options: ClusterOptions, host: str, port: int, clock: Clock) -> None:
+    def __init__(self, serve: ServeOptions, options: ClusterOptions, repository: ModelRepository, clock: Clock) -> None:
         self._options = options
         self._api = connect(options.kubeconfig)
         self._tenure = Tenure()
@@ -46,16 +51,18 @@ class OnKubernetes:
         self.leader = Leader(self._writer, lease, identity, self._tenure, clock)
         """Who leads, and where they are reached: `leader.seen`."""
         namespace = None if options.cluster_wide else DEFAULT_NAMESPACE
-        self.store = KubernetesStore(self._api, namespace=namespace, fence=self._tenure.check, clock=clock)
+        nodes = node_options(serve, options, repository)
+        pods = PodOptions(coordinated=nodes is not None, models_claim=options.models_claim)
+        self.store = KubernetesStore(self._api, namespace=namespace, pods=pods, fence=self._tenure.check, clock=clock)
         self.platform = OpenFaasPlatform(
             self._api,
-            OpenFaasOptions(namespace=namespace, stored=True),
+            OpenFaasOptions(namespace=namespace, pods=pods, stored=True, nodes=nodes),
             fence=self._tenure.check,
             clock=clock,
             epoch=lambda: self._tenure.epoch,
         )
-        self._host = host
-        self._standby = PassThrough(host, port, self._place)
+        self._host = serve.host
+        self._standby = PassThrough(serve.host, serve.port, self._place)
         self._standing: asyncio.Task[None] | None = None
         self._behind: set[asyncio.Task[None]] = set()
 
@@ -139,6 +146,26 @@ class OnKubernetes:
             return None
         address = urlsplit(seen.address)
         return (address.hostname, address.port) if address.hostname and address.port else None
+
+
+def node_options(serve: ServeOptions, options: ClusterOptions, repository: ModelRepository) -> NodeOptions | None:
+    """How nodes' coordinators are spoken to; None where they are not.
+
+    Raises:
+        GnomonError: 400 `token_empty`.
+
+    """
+    if options.coordinator_token is None:
+        return None
+    token = options.coordinator_token.read_text().strip()
+    if not token:
+        raise GnomonError(
+            400,
+            "token_empty",
+            f"{options.coordinator_token} is empty.",
+            "Write the coordinators' token into it.",
+        )
+    return NodeOptions(token, repository, serve.model_folder, serve.model_folder / PROFILES)
 
 
 def in_pod() -> bool:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from gnomon_autoscaler.loop import Autoscaler
 from gnomon_autoscaler.registry import Policies, require, require_profile, scaling_policy
@@ -14,9 +14,12 @@ from gnomon_gateway.service import DecisionRecord
 
 
 class ScalingAdapter:
-    """A `ScalingControl` that an `Autoscaler` answers. `bind` closes the circle: it observes the functions that ask it."""
+    """A `ScalingControl` that an `Autoscaler` answers. `bind` closes the circle: it observes the functions that ask it.
 
-    def __init__(self, policies: Policies, capabilities: Capabilities) -> None:
+    `capabilities` is asked each time: a cluster can pair once a node's coordinator is connected.
+    """
+
+    def __init__(self, policies: Policies, capabilities: Callable[[], Capabilities]) -> None:
         self._policies = policies
         self._capabilities = capabilities
         self._autoscaler: Autoscaler | None = None
@@ -27,7 +30,7 @@ class ScalingAdapter:
 
     def check(self, settings: Settings) -> str:
         policy = scaling_policy(settings.autoscaler, settings, self._policies)
-        require(policy, self._capabilities)
+        require(policy, self._capabilities())
         return policy.default_scheduler
 
     def check_profile(self, settings: Settings, profile: ModelProfile | None) -> None:

@@ -14,12 +14,15 @@ class ClusterOptions:
 
     `kubeconfig` None takes KUBECONFIG, the cluster that we run in, or ~/.kube/config. With `cluster_wide`, functions may be in
     every namespace that is marked `openfaas: "1"`, else in openfaas-fn alone. `advertise` is where other gateways reach this
-    one, empty for the address that it listens on.
+    one, empty for the address that it listens on. With `coordinator_token`, the file of the secret that nodes' coordinators know
+    us by, functions that name a model may have Shadows; `models_claim` is the volume that their pods find models in.
     """
 
     kubeconfig: Path | None = None
     cluster_wide: bool = False
     advertise: str = ""
+    coordinator_token: Path | None = None
+    models_claim: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -104,6 +104,18 @@ def serve_options(function: Any) -> Any:
                 metavar="HOST",
                 help="Where other gateways of a cluster reach this one.",
             ),
+            click.option(
+                "--coordinator-token",
+                type=click.Path(exists=True, dir_okay=False, path_type=Path),
+                default=None,
+                help="On a cluster, the file with the token of its nodes' coordinators: functions with a model may have Shadows.",
+            ),
+            click.option(
+                "--models-claim",
+                default=None,
+                metavar="NAME",
+                help="On a cluster, the PersistentVolumeClaim that functions' pods find models in.",
+            ),
             click.option("-v", "--verbose", is_flag=True, help="Log every decision and every change."),
         ]
     ):
@@ -124,7 +136,7 @@ def read_options(*, state: str, models: str, platform: str, **options: Any) -> S
     on_lambda = {name: options.pop(name) for name in list(options) if name.startswith("lambda_")}
     aws = read_lambda_options(**on_lambda) if platform == "lambda" else None
     cluster = _cluster_options(options) if platform == "openfaas" else None
-    for name in ("kubeconfig", "cluster_wide", "advertise"):
+    for name in ("kubeconfig", "cluster_wide", "advertise", "coordinator_token", "models_claim"):
         options.pop(name, None)
     return ServeOptions(state=folder, models=models or str(folder / "models"), aws=aws, cluster=cluster, **options)
 
@@ -140,7 +152,9 @@ def knative_options(options: dict[str, Any]) -> KnativeOptions:
 def _cluster_options(options: dict[str, Any]) -> ClusterOptions:
     """A namespace beside the default one is to be seen as well."""
     wide = options["cluster_wide"] or bool(set(options["namespaces"]) - {DEFAULT_NAMESPACE})
-    return ClusterOptions(options["kubeconfig"], wide, options["advertise"])
+    return ClusterOptions(
+        options["kubeconfig"], wide, options["advertise"], options["coordinator_token"], options["models_claim"]
+    )
 
 
 @click.command(

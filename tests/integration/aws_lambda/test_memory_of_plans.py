@@ -84,7 +84,7 @@ class Stage:
         self.platform = LambdaPlatform(
             aws.options(), repository, NothingBuilt(), profiles=models / "profiles", on_report=self.reports.append
         )
-        scaling = ScalingAdapter(BUILT_IN, self.platform.capabilities)
+        scaling = ScalingAdapter(BUILT_IN, lambda: self.platform.capabilities)
         profiled = ProfiledLatency()
         self.store = SqliteStore(state / "functions.db")
         self.manager = Manager(
