@@ -38,8 +38,8 @@ def condition(kind: str, *, met: bool) -> dict[str, Any]:
 class Kubelet:
     """One node.
 
-    Its pods are healthy unless it is `unhealthy`; what they are resized to is applied while it is `resizable`. One that is told to
-    end goes on for `grace_s`, as an image's server does until no request comes any more.
+    Its pods are healthy unless it is `unhealthy`; what they are resized to is applied while it is `resizable`. One that is told
+    to end goes on for `grace_s`, as an image's server does until no request comes any more.
     """
 
     def __init__(self, api: Any, name: str, handler: Path, *, cores: int = 8, second_octet: int = 1) -> None:
