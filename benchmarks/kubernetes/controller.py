@@ -42,7 +42,8 @@ from gnomon_platforms.kubernetes.api import Api, connect
 from gnomon_platforms.kubernetes.informer import Informer
 from gnomon_platforms.kubernetes.resources import DEPLOYMENTS
 from gnomon_platforms.kubernetes.watching import Source
-from gnomon_platforms.openfaas.platform import OpenFaasOptions, OpenFaasPlatform
+from gnomon_platforms.openfaas.options import OpenFaasOptions
+from gnomon_platforms.openfaas.platform import OpenFaasPlatform
 
 NAMESPACE = "openfaas-fn"
 TARGET, QUEUED = 10, 15

@@ -12,7 +12,8 @@ import signal
 from pathlib import Path
 
 from gnomon_platforms.kubernetes.api import connect
-from gnomon_platforms.openfaas.platform import OpenFaasOptions, OpenFaasPlatform
+from gnomon_platforms.openfaas.options import OpenFaasOptions
+from gnomon_platforms.openfaas.platform import OpenFaasPlatform
 from gnomon_platforms.testing import Recorder
 from tests.contracts.test_platform import deployment, instance_of
 

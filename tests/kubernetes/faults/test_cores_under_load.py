@@ -6,7 +6,8 @@ import asyncio
 
 from gnomon_core.seams import BatchChannel
 from gnomon_platforms.kubernetes.api import connect
-from gnomon_platforms.openfaas.platform import OpenFaasOptions, OpenFaasPlatform
+from gnomon_platforms.openfaas.options import OpenFaasOptions
+from gnomon_platforms.openfaas.platform import OpenFaasPlatform
 from gnomon_platforms.testing import Recorder, answers, request_frame, send
 from tests.contracts.test_platform import deployment, instance_of
 from tests.kubernetes.faults.conftest import NAMESPACE, Breakable

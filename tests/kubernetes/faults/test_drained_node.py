@@ -14,7 +14,8 @@ from gnomon_core.errors import GnomonError
 from gnomon_core.fleet import Instance
 from gnomon_core.seams import BatchChannel
 from gnomon_platforms.kubernetes.api import connect
-from gnomon_platforms.openfaas.platform import OpenFaasOptions, OpenFaasPlatform
+from gnomon_platforms.openfaas.options import OpenFaasOptions
+from gnomon_platforms.openfaas.platform import OpenFaasPlatform
 from gnomon_platforms.testing import Recorder
 from tests.contracts.test_platform import deployment, instance_of
 from tests.kubernetes.faults.conftest import NAMESPACE, Breakable

@@ -10,7 +10,8 @@ from collections.abc import Awaitable, Callable
 import pytest
 
 from gnomon_platforms.kubernetes.api import connect
-from gnomon_platforms.openfaas.platform import OpenFaasOptions, OpenFaasPlatform
+from gnomon_platforms.openfaas.options import OpenFaasOptions
+from gnomon_platforms.openfaas.platform import OpenFaasPlatform
 from gnomon_platforms.testing import Recorder
 from tests.contracts.test_platform import deployment, instance_of
 from tests.kubernetes.faults.conftest import Breakable

@@ -30,8 +30,9 @@ from gnomon_platforms.kubernetes.api import connect
 from gnomon_platforms.kubernetes.leader import Leader, Tenure
 from gnomon_platforms.kubernetes.resources import LEASES
 from gnomon_platforms.kubernetes.writes import Target, Writer
+from gnomon_platforms.openfaas.options import OpenFaasOptions
 from gnomon_platforms.openfaas.permissions import Scope, asked
-from gnomon_platforms.openfaas.platform import OpenFaasOptions, OpenFaasPlatform
+from gnomon_platforms.openfaas.platform import OpenFaasPlatform
 from gnomon_platforms.openfaas.pod_logs import Wish
 from gnomon_platforms.openfaas.store import KubernetesStore
 from gnomon_platforms.testing import Recorder

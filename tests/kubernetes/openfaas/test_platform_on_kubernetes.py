@@ -13,7 +13,8 @@ from gnomon_core.errors import GnomonError
 from gnomon_core.functions import FunctionKey, read_deployment
 from gnomon_core.seam_values import StoredFunction
 from gnomon_platforms.kubernetes.api import connect
-from gnomon_platforms.openfaas.platform import OpenFaasOptions, OpenFaasPlatform
+from gnomon_platforms.openfaas.options import OpenFaasOptions
+from gnomon_platforms.openfaas.platform import OpenFaasPlatform
 from gnomon_platforms.testing import Recorder, answers, request_frame, send
 from tests.contracts.test_platform import PlatformContract, Started, deployment, instance_of
 from tests.kubernetes.openfaas.conftest import gone

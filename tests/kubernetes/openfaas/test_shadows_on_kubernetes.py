@@ -21,7 +21,8 @@ from gnomon_core.fleet import Instance, InstanceKind, InstanceState
 from gnomon_core.pairs import Pair
 from gnomon_platforms.kubernetes.api import connect
 from gnomon_platforms.openfaas.on_nodes import NodeOptions
-from gnomon_platforms.openfaas.platform import OpenFaasOptions, OpenFaasPlatform
+from gnomon_platforms.openfaas.options import OpenFaasOptions
+from gnomon_platforms.openfaas.platform import OpenFaasPlatform
 from gnomon_platforms.testing import Recorder
 from gnomon_profiler.repository import DirectoryRepository
 from tests.contracts.test_platform import deployment, instance_of
