@@ -37,7 +37,7 @@ from gnomon_platforms.kubernetes.watching import Source
 from gnomon_platforms.kubernetes.writes import Writer
 from gnomon_platforms.local.profiles import ProfileFiles
 from gnomon_platforms.openfaas.lives import Life
-from gnomon_platforms.openfaas.node_pairs import BodyPod, Home
+from gnomon_platforms.openfaas.node_home import BodyPod, Home
 from gnomon_platforms.openfaas.on_nodes import NodeOptions, OnNodes, load_besides_shadows
 from gnomon_platforms.openfaas.options import OpenFaasOptions
 from gnomon_platforms.openfaas.pod_logs import PodLogs

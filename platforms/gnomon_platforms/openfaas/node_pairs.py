@@ -13,8 +13,7 @@ import asyncio
 import logging
 from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import dataclass, replace
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from gnomon_core.blocks import Layers
 from gnomon_core.errors import GnomonError
@@ -23,54 +22,16 @@ from gnomon_core.functions import FunctionSpec
 from gnomon_core.pairs import MAX_SHADOWS, Pair
 from gnomon_core.profiles import ModelProfile
 from gnomon_core.seam_values import ModelEntry
-from gnomon_core.seams import ModelRepository, PlatformListener
 from gnomon_platforms.kubernetes.nodes import Given
 from gnomon_platforms.local.pairs import predicted_ms, shadow_bytes
-from gnomon_platforms.local.profiles import LayerFiles, ProfileFiles
+from gnomon_platforms.local.profiles import LayerFiles
 from gnomon_platforms.openfaas.node_client import NodeClient, State
+from gnomon_platforms.openfaas.node_home import BodyPod, Home, no_capacity, no_such_body
 
 if TYPE_CHECKING:
     import aiohttp
 
 _LOG = logging.getLogger("gnomon.openfaas")
-
-
-@dataclass(frozen=True, slots=True)
-class BodyPod:
-    """A Body that serves, and the pod in which it does."""
-
-    instance: Instance
-    spec: FunctionSpec
-    uid: str
-    node: str
-
-
-class Claims(Protocol):
-    """Who has which room on the nodes."""
-
-    def give(self, instance_id: str, given: Given) -> None: ...
-
-    def take_back(self, instance_id: str) -> None: ...
-
-
-@dataclass(frozen=True, slots=True)
-class Home:
-    """What Shadows share with the platform's pods.
-
-    `body` finds a Body by its instance, `told` is called with a Body whose Shadows are others now. `free_cores` is a node's room.
-    `epoch` is the leader's. `repository` and `models` are the model repository and its folder, `profiles` what was measured.
-    """
-
-    body: Callable[[str], BodyPod | None]
-    told: Callable[[str, Mapping[str, Pair]], None]
-    free_cores: Callable[[str], float]
-    claims: Claims
-    listener: PlatformListener
-    now_s: Callable[[], float]
-    epoch: Callable[[], int]
-    repository: ModelRepository
-    models: Path
-    profiles: ProfileFiles
 
 
 @dataclass(slots=True)
@@ -150,11 +111,11 @@ class NodePairs:
         body, client = self._with_coordinator(body_id)
         entry, layers = self._model(body.spec)
         if not pair.blocks or max(pair.blocks) >= len(layers.blocks):
-            raise _no_such_body(f"Its model has blocks 0 to {len(layers.blocks) - 1}, not {pair.blocks}.")
+            raise no_such_body(f"Its model has blocks 0 to {len(layers.blocks) - 1}, not {pair.blocks}.")
         profile = self.profile(body.spec)
         memory_bytes = shadow_bytes(layers, pair, profile)
         if self._home.free_cores(body.node) < pair.shadow_cores:
-            raise _no_capacity(body.node, pair)
+            raise no_capacity(body.node, pair)
         self._home.claims.give(shadow_id, Given(body.node, float(pair.shadow_cores), memory_bytes))
         instance = Instance(
             id=shadow_id,
@@ -197,7 +158,7 @@ class NodePairs:
             return
         more = pair.shadow_cores - shadow.instance.cores
         if more > 0 and self._home.free_cores(body.node) < more:
-            raise _no_capacity(body.node, pair)
+            raise no_capacity(body.node, pair)
         memory_bytes = shadow_bytes(self._model(body.spec)[1], pair, self.profile(body.spec))
         self._home.claims.give(shadow_id, Given(body.node, float(pair.shadow_cores), memory_bytes))
         shadow.instance = replace(shadow.instance, cores=pair.shadow_cores, memory_bytes=memory_bytes)
@@ -293,22 +254,22 @@ class NodePairs:
         body = self._home.body(body_id)
         has = sum(one.instance.partner == body_id for one in self._shadows.values())
         if body is None or body.instance.state is not InstanceState.READY or has >= MAX_SHADOWS:
-            raise _no_such_body(f"It has gone, or has {MAX_SHADOWS} Shadows already.")
+            raise no_such_body(f"It has gone, or has {MAX_SHADOWS} Shadows already.")
         client, state = self._clients.get(body.node), self._states.get(body.node)
         if client is None or state is None:
-            raise _no_such_body(f"No coordinator is connected on its node {body.node}.")
+            raise no_such_body(f"No coordinator is connected on its node {body.node}.")
         if body.uid not in {row["pod_uid"] for row in state["bodies"]}:
-            raise _no_such_body("Its pod has no volume of driver node.gnomon, or what runs in it is no Body.")
+            raise no_such_body("Its pod has no volume of driver node.gnomon, or what runs in it is no Body.")
         return body, client
 
     def _model(self, spec: FunctionSpec) -> tuple[ModelEntry, Layers]:
         """The function's model and its blocks. Raises GnomonError where it has none."""
         if spec.settings.model is None:
-            raise _no_such_body("It serves no model of the repository.")
+            raise no_such_body("It serves no model of the repository.")
         entry = self._home.repository.get(spec.settings.model)
         layers = None if entry.layers is None else self._layers.of({"layers": str(entry.layers)})
         if layers is None:
-            raise _no_such_body("Its model was captured without layer blocks.")
+            raise no_such_body("Its model was captured without layer blocks.")
         return entry, layers
 
     def _files(self, entry: ModelEntry) -> dict[str, str]:
@@ -341,13 +302,3 @@ def _should_know(state: State, shadow: _Shadow) -> bool:
         return False
     incarnation, version = shadow.since
     return bool(state["incarnation"] != incarnation or state["version"] >= version)
-
-
-def _no_such_body(why: str) -> GnomonError:
-    return GnomonError(
-        409, "no_such_body", f"The Body cannot have this Shadow. {why}", "Decide again from the present instances."
-    )
-
-
-def _no_capacity(node: str, pair: Pair) -> GnomonError:
-    return GnomonError(503, "no_capacity", f"Node {node} has no {pair.shadow_cores} cores for a Shadow.", "Ask for fewer.")

@@ -27,7 +27,8 @@ from gnomon_platforms.kubernetes.objects.quantities import cores_of
 from gnomon_platforms.kubernetes.resources import PODS
 from gnomon_platforms.kubernetes.watching import Source
 from gnomon_platforms.kubernetes.writes import Patch, Target, Write, Writer
-from gnomon_platforms.openfaas.node_pairs import Home, NodePairs
+from gnomon_platforms.openfaas.node_home import Home
+from gnomon_platforms.openfaas.node_pairs import NodePairs
 
 if TYPE_CHECKING:
     import aiohttp

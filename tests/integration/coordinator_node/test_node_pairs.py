@@ -15,7 +15,8 @@ from gnomon_core.functions import read_deployment
 from gnomon_core.pairs import Pair
 from gnomon_platforms.kubernetes.nodes import Given
 from gnomon_platforms.local.profiles import ProfileFiles
-from gnomon_platforms.openfaas.node_pairs import BodyPod, Home, NodePairs
+from gnomon_platforms.openfaas.node_home import BodyPod, Home
+from gnomon_platforms.openfaas.node_pairs import NodePairs
 from gnomon_platforms.testing import Recorder
 from gnomon_profiler.repository import DirectoryRepository
 from tests.integration.coordinator_node.node import TOKEN, Body, Node
