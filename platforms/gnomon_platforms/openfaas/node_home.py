@@ -55,10 +55,12 @@ class Home:
 
 
 def no_such_body(why: str) -> GnomonError:
+    """409: no Shadow can be made for the Body."""
     return GnomonError(
         409, "no_such_body", f"The Body cannot have this Shadow. {why}", "Decide again from the present instances."
     )
 
 
 def no_capacity(node: str, pair: Pair) -> GnomonError:
+    """503: the node's cores are claimed by others."""
     return GnomonError(503, "no_capacity", f"Node {node} has no {pair.shadow_cores} cores for a Shadow.", "Ask for fewer.")
