@@ -3,8 +3,10 @@
 PYTHON ?= python3
 PORT ?= 8080
 BIN := .venv/bin
-# Tests that start nothing run side by side, one file at a time in each process; the others measure time, and run alone.
+# Tests that do not look at the clock run side by side, one file at a time in each process; the others run alone.
 SIDE_BY_SIDE := -n logical --dist loadfile
+BESIDE := tests/unit tests/properties tests/contracts tests/integration/profiler/test_add_models.py \
+	$(addprefix tests/integration/,aws_lambda builder cli engine kubernetes_platform packaging runtime)
 TORCH_CPU_INDEX ?= https://download.pytorch.org/whl/cpu
 export TORCH TORCH_CPU_INDEX
 
@@ -21,8 +23,8 @@ check: venv  ## format, lint, types, import contracts, unit and property tests
 	@$(BIN)/python -m pytest -q tests/unit tests/properties --timeout 60 $(SIDE_BY_SIDE)
 
 test: venv  ## every test that one machine can run
-	@$(BIN)/python -m pytest -q tests/unit tests/properties --timeout 60 $(SIDE_BY_SIDE); quick=$$?; \
-	$(BIN)/python -m pytest -q tests --ignore=tests/unit --ignore=tests/properties --ignore=tests/kubernetes && exit $$quick
+	@$(BIN)/python -m pytest -q $(BESIDE) $(SIDE_BY_SIDE); beside=$$?; \
+	$(BIN)/python -m pytest -q tests $(addprefix --ignore=,$(BESIDE) tests/kubernetes) && exit $$beside
 
 test-again: venv  ## those that failed the last time
 	@$(BIN)/python -m pytest -q tests --ignore=tests/kubernetes --last-failed --last-failed-no-failures all
