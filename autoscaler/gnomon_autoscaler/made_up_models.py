@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from gnomon_core.blocks import Block, Layers
+from gnomon_core.memory_sizes import MB_PER_CORE
 from gnomon_core.profiles import LatencyTable, Loading, ModelProfile, Network
 
 
@@ -83,9 +84,9 @@ def sold_by_memory(
     """
 
     def row(memory_mb: int) -> dict[int, float]:
-        return {size: fixed_s + work_s * 1769 / memory_mb for size, work_s in enumerate(one_core_s, start=1)}
+        return {size: fixed_s + work_s * MB_PER_CORE / memory_mb for size, work_s in enumerate(one_core_s, start=1)}
 
     made = made_up_profile(
-        [BlockPlan(1.0, 1_000_000)], [row(1769)[size] for size in range(1, len(one_core_s) + 1)], load_s=load_s
+        [BlockPlan(1.0, 1_000_000)], [row(MB_PER_CORE)[size] for size in range(1, len(one_core_s) + 1)], load_s=load_s
     )
     return replace(made, memories=LatencyTable({memory_mb: row(memory_mb) for memory_mb in memories_mb}))

@@ -18,6 +18,7 @@ from gnomon_autoscaler.runner import Runner
 from gnomon_autoscaler.windows import BIN_S
 from gnomon_core.errors import GnomonError
 from gnomon_core.fleet import Instance, InstanceKind, InstanceState, Node
+from gnomon_core.memory_sizes import LARGEST_MB, MEGABYTE
 from gnomon_core.pairs import MAX_SHADOWS, Pair
 from gnomon_core.profiles import ModelProfile
 from gnomon_core.scaling import (
@@ -36,9 +37,8 @@ from gnomon_core.scaling import (
 from gnomon_core.settings import Settings
 
 FUNCTION = "echo.openfaas-fn"
-MEGABYTE = 2**20
 MEMORY_BYTES = 100 * MEGABYTE
-PLACE_BYTES = 10_240 * MEGABYTE
+PLACE_BYTES = LARGEST_MB * MEGABYTE
 
 
 @dataclass(slots=True)

@@ -27,6 +27,7 @@ import numpy as np
 from benchmarks.batch_baselines.values import HOUR_S, Demand, Objective, Supply
 from benchmarks.buffer import PUBLISHED_BURSTY
 from benchmarks.pace import ROOT
+from gnomon_core.memory_sizes import MB_PER_CORE
 from gnomon_core.profiles import LatencyTable, ModelProfile
 from gnomon_planner.costs import EC2, LAMBDA
 from gnomon_planner.maps import Map
@@ -47,7 +48,6 @@ LONGEST = {"Twitter": 22.0, "Azure": 23.0}
 """Full hours after the first."""
 SEED = 14
 MEMORIES_MB = (*range(512, 3008, 128), 3008)
-MB_PER_CORE = 1769.0
 MACHINE, MACHINE_CORES, MACHINE_MB = "c5.4xlarge", 2, 4096.0
 START_S = 120.0
 BATCHES = 8

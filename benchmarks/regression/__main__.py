@@ -24,11 +24,12 @@ import torch
 from benchmarks.gnomon import MODELS
 from benchmarks.pace import QUICK_RESULTS, pace_of, pace_parser, step
 from benchmarks.programs import ended_well
-from benchmarks.regression.cells import BATCHES, MB_PER_CORE, MEMORIES_MB, Grid, Kept
+from benchmarks.regression.cells import BATCHES, MEMORIES_MB, Grid, Kept
 from benchmarks.regression.judging import figures, table
 from benchmarks.regression.measuring import Worker, measure
 from benchmarks.regression.quota import NoQuotaError, Quota
 from benchmarks.report import machine, write
+from gnomon_core.memory_sizes import MB_PER_CORE
 from gnomon_planner.service_time import SHARE
 from gnomon_profiler.add import ensure_model
 from gnomon_profiler.repository import DirectoryRepository

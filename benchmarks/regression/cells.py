@@ -21,9 +21,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeAlias
 
+from gnomon_core.memory_sizes import MB_PER_CORE
 from gnomon_planner.service_time import to_measure
 
-MB_PER_CORE = 1769
 MEMORIES_MB = tuple(range(128, 3009, 64))
 BATCHES = tuple(range(1, 21))
 ORDER = 17

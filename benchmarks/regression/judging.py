@@ -8,8 +8,9 @@ import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from benchmarks.regression.cells import MB_PER_CORE, Cell, Grid, Kept
+from benchmarks.regression.cells import Cell, Grid, Kept
 from benchmarks.report import Figure
+from gnomon_core.memory_sizes import MB_PER_CORE
 from gnomon_planner.service_time import Measured, ServiceModel, fitted
 
 GOAL = 0.02

@@ -9,13 +9,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gnomon_cli.errors import WrongCommand
+from gnomon_core.memory_sizes import LARGEST_MB, MB_PER_CORE, MEGABYTE
 
 if TYPE_CHECKING:  # numpy takes longer to import than help may take
     from gnomon_planner.plans import Size
 
-MB = 1024.0 * 1024.0
-MB_PER_VCPU = 1769.0  # of AWS Lambda
-LARGEST_LAMBDA_MB = 10_240.0
+MB, MB_PER_VCPU, LARGEST_LAMBDA_MB = float(MEGABYTE), float(MB_PER_CORE), float(LARGEST_MB)
 MS_PER_S = 1000.0
 MOST_TIMEOUTS = 1000
 FORMS = (

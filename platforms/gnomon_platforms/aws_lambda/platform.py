@@ -25,6 +25,7 @@ from gnomon_core.clock import Clock, WallClock
 from gnomon_core.errors import GnomonError
 from gnomon_core.fleet import Instance, InstanceState, Node
 from gnomon_core.functions import FunctionSpec
+from gnomon_core.memory_sizes import LARGEST_MB, MB_PER_CORE, MEGABYTE
 from gnomon_core.pairs import Pair
 from gnomon_core.profiles import ModelProfile
 from gnomon_core.seam_values import Capabilities, InstanceRequest, Usage
@@ -43,7 +44,7 @@ from gnomon_platforms.aws_lambda.profiles import MeasuredModels
 from gnomon_platforms.aws_lambda.publishing import Publisher
 from gnomon_platforms.aws_lambda.recipes import Recipes
 from gnomon_platforms.aws_lambda.reports import Report
-from gnomon_platforms.aws_lambda.sizes import LARGEST_MB, MB_PER_CORE, MEGABYTE, memory_mb
+from gnomon_platforms.aws_lambda.sizes import memory_mb
 from gnomon_platforms.aws_lambda.slots import Slot
 from gnomon_platforms.beginning import Ids, starting
 from gnomon_platforms.local.images import BuiltImages, ImageTable

@@ -18,12 +18,13 @@ from gnomon_core.errors import bad_request
 from gnomon_core.functions import FunctionSpec
 from gnomon_core.lambda_envelope import BODY_VARIABLE
 from gnomon_core.launch import Launch
+from gnomon_core.memory_sizes import MEGABYTE
 from gnomon_core.seam_values import ModelEntry
 from gnomon_core.seams import ModelRepository
 from gnomon_core.signature import ModelSignature
 from gnomon_platforms.aws_lambda.options import LambdaOptions
 from gnomon_platforms.aws_lambda.packages import FUNCTION_FOLDER
-from gnomon_platforms.aws_lambda.sizes import MEGABYTE, SMALLEST_STORAGE_MB
+from gnomon_platforms.aws_lambda.sizes import SMALLEST_STORAGE_MB
 from gnomon_platforms.local.images import BuiltHandler, BuiltImages, ImageTable
 
 BARE_RUNTIME = "python3.13"

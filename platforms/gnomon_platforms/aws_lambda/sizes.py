@@ -12,11 +12,8 @@ import math
 
 from gnomon_core.errors import GnomonError
 from gnomon_core.functions import FunctionSpec
+from gnomon_core.memory_sizes import LARGEST_MB, MB_PER_CORE, MEGABYTE, SMALLEST_MB
 
-MB_PER_CORE = 1769
-SMALLEST_MB = 128
-LARGEST_MB = 10_240
-MEGABYTE = 2**20
 SMALLEST_STORAGE_MB = 512
 """Of /tmp, which is what a function has without asking."""
 

@@ -16,11 +16,9 @@ from collections.abc import Mapping
 
 from gnomon_autoscaler.by_count import cost_of_ending
 from gnomon_core.fleet import Instance, InstanceState
+from gnomon_core.memory_sizes import LARGEST_MB, MB_PER_CORE, MEGABYTE
 from gnomon_core.scaling import Action, CreateBody, DestroyBody, Observation
 
-MB = 2**20
-MB_PER_CORE = 1769
-LARGEST_MB = 10_240
 MOST_SIZES = 12
 """A plan on Lambda is priced without being settled, so that twice as many sizes can be looked at as there are of cores."""
 
@@ -34,9 +32,9 @@ def own_mb(seen: Observation) -> int:
     """The size of an instance that no plan has chosen."""
     if seen.settings.memory_mb is not None:
         return seen.settings.memory_mb
-    own = (one for one in seen.instances if one.memory_mb is None and one.memory_bytes >= MB)
+    own = (one for one in seen.instances if one.memory_mb is None and one.memory_bytes >= MEGABYTE)
     found = next(own, None)
-    return found.memory_bytes // MB if found is not None else seen.settings.cores * MB_PER_CORE
+    return found.memory_bytes // MEGABYTE if found is not None else seen.settings.cores * MB_PER_CORE
 
 
 def cores_with(memory_mb: int) -> int:
@@ -76,9 +74,9 @@ def towards_memory(count: int, memory_mb: int, seen: Observation) -> tuple[Actio
 
 def mb_of(one: Instance) -> int:
     """An instance's memory size."""
-    return one.memory_bytes // MB
+    return one.memory_bytes // MEGABYTE
 
 
 def _places(seen: Observation) -> int:
     """How many more instances there may be; one takes the place of the largest, whatever its size."""
-    return sum(node.free_memory_bytes // (LARGEST_MB * MB) for node in seen.nodes)
+    return sum(node.free_memory_bytes // (LARGEST_MB * MEGABYTE) for node in seen.nodes)

@@ -21,6 +21,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from gnomon_core.errors import GnomonError
+from gnomon_core.memory_sizes import MB_PER_CORE, MEGABYTE
 from gnomon_planner.billing import Billing, Held, PerCall
 from gnomon_planner.changes import Change, ChangeRule, Evidence, Reference, watched
 from gnomon_planner.costs import HELD, LAMBDA
@@ -39,8 +40,6 @@ SETTLED_OF_EACH = 4
 """Settling a plan takes as long as its batch is large and its instances are many."""
 BATCHES = (*range(1, 9), 10, 12, 16, 20, 24, 32)
 MOST_BUSY = 200
-MB = 2**20
-MB_PER_CORE = 1769.0
 PER_MILLION = 1e6
 WORTH_A_CHANGE = 0.1
 RULE = ChangeRule()
@@ -78,7 +77,7 @@ class Task:
             bought = {self.memory_mb: self.service_s} | dict(self.others) | {self.memory_mb: self.service_s}
             return tuple(Size(f"{one} MB", one, one / MB_PER_CORE, row) for one, row in bought.items())
         rows = {self.cores: self.service_s} | dict(self.others) | {self.cores: self.service_s}
-        return tuple(Size(_named(cores), self.memory_bytes / MB, cores, row) for cores, row in rows.items())
+        return tuple(Size(_named(cores), self.memory_bytes / MEGABYTE, cores, row) for cores, row in rows.items())
 
     @property
     def timeouts_s(self) -> tuple[float, ...]:
