@@ -13,12 +13,10 @@ import asyncio
 import contextlib
 import logging
 import random
-from collections.abc import Callable, Coroutine, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
-from typing import Any
 
 from gnomon_core.clock import Clock, WallClock
-from gnomon_core.errors import GnomonError
 from gnomon_core.fleet import Instance, Node
 from gnomon_core.functions import FunctionKey
 from gnomon_core.pairs import Pair
@@ -36,6 +34,7 @@ from gnomon_platforms.kubernetes.resources import DEPLOYMENTS, NODES, PODS
 from gnomon_platforms.kubernetes.watching import Source
 from gnomon_platforms.kubernetes.writes import Writer
 from gnomon_platforms.local.profiles import ProfileFiles
+from gnomon_platforms.openfaas.behind import Behind
 from gnomon_platforms.openfaas.lives import Life
 from gnomon_platforms.openfaas.node_home import BodyPod, Home
 from gnomon_platforms.openfaas.on_nodes import NodeOptions, OnNodes, load_besides_shadows
@@ -84,7 +83,7 @@ class Fleet:
         self._around: Surroundings | None = None
         self._listener: PlatformListener | None = None
         self._stopping = False
-        self._behind: set[asyncio.Task[None]] = set()
+        self._behind = Behind()
         self.logs = PodLogs(api, self._pods, self._pods_of)
         """What functions write, as the cluster keeps it."""
 
@@ -128,7 +127,7 @@ class Fleet:
         await asyncio.gather(*(workload.close() for workload in self._workloads.values()))
         for life in lives:
             life.end("the gateway stops; its pod serves on")
-        await asyncio.gather(*self._behind, return_exceptions=True)
+        await self._behind.done()
         await asyncio.gather(*(informer.stop() for informer in self._informers()), self._rivals.stop(), self.logs.close())
         if self._around is not None:
             await self._around.session.close()
@@ -196,21 +195,10 @@ class Fleet:
             _LOG.warning("%s: %s", key, found.says)
             if self._listener is not None:
                 self._listener.log_line(key, "", f"gnomon: {found.says}")
-            self._begin(tell(self._writer, deployed, found))
+            self._behind.begin(tell(self._writer, deployed, found))
         workload = self._workloads.get(key)
         if workload is not None:
             workload.look()
-
-    def _begin(self, work: Coroutine[Any, Any, None]) -> None:
-        async def guarded() -> None:
-            try:
-                await work
-            except GnomonError as error:
-                _LOG.warning("%s", error)
-
-        task = asyncio.get_running_loop().create_task(guarded())
-        self._behind.add(task)
-        task.add_done_callback(self._behind.discard)
 
     async def _caught_up(self, key: FunctionKey, generation: int) -> None:
         def seen() -> bool:
@@ -249,7 +237,7 @@ class Fleet:
             # An earlier process was killed before it had removed all of it.
             workload = self._workload(key)
         if workload is not None and change.new is None and not workload.lives:
-            self._begin(self._workloads.pop(key).close())
+            self._behind.begin(self._workloads.pop(key).close())
         elif workload is not None:
             workload.look()
         if change.new is not None and change.old is None and self._rivals.of(key) is not None:

@@ -9,9 +9,7 @@ not asked for is an earlier leader's, and ended.
 
 from __future__ import annotations
 
-import asyncio
-import logging
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -25,13 +23,12 @@ from gnomon_core.seam_values import ModelEntry
 from gnomon_platforms.kubernetes.nodes import Given
 from gnomon_platforms.local.pairs import predicted_ms, shadow_bytes
 from gnomon_platforms.local.profiles import LayerFiles
+from gnomon_platforms.openfaas.behind import Behind
 from gnomon_platforms.openfaas.node_client import NodeClient, State
 from gnomon_platforms.openfaas.node_home import BodyPod, Home, no_capacity, no_such_body
 
 if TYPE_CHECKING:
     import aiohttp
-
-_LOG = logging.getLogger("gnomon.openfaas")
 
 
 @dataclass(slots=True)
@@ -63,7 +60,7 @@ class NodePairs:
         """By node, of those that answer."""
         self._shadows: dict[str, _Shadow] = {}
         self._layers = LayerFiles()
-        self._behind: set[asyncio.Task[None]] = set()
+        self._behind = Behind()
 
     @property
     def connected(self) -> bool:
@@ -81,7 +78,7 @@ class NodePairs:
         if known is not None:
             del self._clients[node]
             self._states.pop(node, None)
-            self._begin(known.close())
+            self._behind.begin(known.close())
         if address is not None:
             self._clients[node] = NodeClient(
                 self._session, address, self._token, lambda state: self._seen(node, state), lambda: self._lost(node)
@@ -97,7 +94,7 @@ class NodePairs:
         """Let go of all nodes. Their Shadows work on for their Bodies until another leader ends them."""
         for client in list(self._clients.values()):
             await client.close()
-        await asyncio.gather(*self._behind, return_exceptions=True)
+        await self._behind.done()
 
     # What is wished for
 
@@ -139,7 +136,7 @@ class NodePairs:
         except GnomonError:
             self._forget(shadow_id)
             # The wish may have been heard although its answer was not.
-            self._begin(self._end_on(client, shadow_id))
+            self._behind.begin(self._end_on(client, shadow_id))
             raise
         shadow.since = str(answer["incarnation"]), int(answer["version"])
         return shadow.instance
@@ -175,7 +172,7 @@ class NodePairs:
         if client is None:
             self._gone(shadow_id, "its node's coordinator is not reached")
         else:
-            self._begin(self._end_on(client, shadow_id))
+            self._behind.begin(self._end_on(client, shadow_id))
         return True
 
     def body_gone(self, body_id: str) -> None:
@@ -203,10 +200,10 @@ class NodePairs:
             shadow = self._shadows.get(shadow_id)
             if shadow is None:
                 # An earlier leader's, or one whose end we have told of.
-                self._begin(self._end_on(self._clients[node], shadow_id))
+                self._behind.begin(self._end_on(self._clients[node], shadow_id))
             elif row["state"] == "gone":
                 self._gone(shadow_id, str(row["reason"]))
-                self._begin(self._end_on(self._clients[node], shadow_id))
+                self._behind.begin(self._end_on(self._clients[node], shadow_id))
             else:
                 self._told(shadow, row)
         for shadow_id, shadow in list(self._shadows.items()):
@@ -283,17 +280,6 @@ class NodePairs:
 
     async def _end_on(self, client: NodeClient, shadow_id: str) -> None:
         await client.wish("DELETE", f"/v1/shadows/{shadow_id}?epoch={self._home.epoch()}")
-
-    def _begin(self, work: Coroutine[Any, Any, None]) -> None:
-        async def guarded() -> None:
-            try:
-                await work
-            except GnomonError as error:
-                _LOG.warning("%s", error)
-
-        task = asyncio.get_running_loop().create_task(guarded())
-        self._behind.add(task)
-        task.add_done_callback(self._behind.discard)
 
 
 def _should_know(state: State, shadow: _Shadow) -> bool:
