@@ -24,7 +24,9 @@ from gnomon_core.settings import Settings
 from gnomon_gateway.dispatch.effects import Answer, Drained, Effects
 from gnomon_gateway.dispatch.latency import LiveLatency
 from gnomon_gateway.dispatch.sending import Sending
+from gnomon_gateway.dispatch.workers import Worker
 from gnomon_gateway.queueing.admission import refusal
+from gnomon_gateway.queueing.batch import Batch
 from gnomon_gateway.queueing.queue import Lane
 from gnomon_gateway.queueing.request import ADMITTED, ANSWERED, DISPATCHED, Request
 
@@ -158,11 +160,10 @@ class Dispatcher(Sending):
 
         The instance's next batch comes before the answers of this one. An answer that comes after its deadline is none.
         """
-        worker = self.workers.by_id.get(instance_id)
-        batch = worker.batch if worker is not None else None
-        if worker is None or batch is None or batch.id != batch_id:
-            self.stale_batches += 1
+        executing = self._executing(instance_id, batch_id)
+        if executing is None:
             return []
+        worker, batch = executing
         self._counting.advance(now_s)
         answers: Effects = []
         # Of a batch during which the Shadow came, changed or went, nobody knows what it was computed with.
@@ -183,17 +184,25 @@ class Dispatcher(Sending):
 
         The policy is not asked: what is still ours to send, the newest map of owners says.
         """
-        worker = self.workers.by_id.get(instance_id)
-        batch = worker.batch if worker is not None else None
-        if worker is None or batch is None or batch.id != batch_id:
-            self.stale_batches += 1
+        executing = self._executing(instance_id, batch_id)
+        if executing is None:
             return []
+        worker, batch = executing
         self._counting.advance(now_s)
         self._put_back([one for one in batch.requests if one.batch is batch and one.state == DISPATCHED])
         batch.end()
         self.workers.release(worker)
         self._counting.busy_cores = self.workers.busy_cores
         return [Drained(instance_id)] if worker.draining else []
+
+    def _executing(self, instance_id: str, batch_id: int) -> tuple[Worker, Batch] | None:
+        """The instance and its batch; None, and counted, where that is not in flight there any more."""
+        worker = self.workers.by_id.get(instance_id)
+        batch = worker.batch if worker is not None else None
+        if worker is None or batch is None or batch.id != batch_id:
+            self.stale_batches += 1
+            return None
+        return worker, batch
 
     # Other events
 
