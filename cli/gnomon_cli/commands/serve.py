@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from gnomon_cli.command import Command
+from gnomon_cli.commands.cluster_options import CLUSTER_OPTIONS, cluster_options, read_cluster_options
 from gnomon_cli.commands.lambda_options import lambda_options, read_lambda_options
-from gnomon_cli.serve_options import ClusterOptions, ServeOptions
+from gnomon_cli.serve_options import ServeOptions
 from gnomon_cli.state import state_folder
 from gnomon_core.errors import bad_request
-from gnomon_core.functions import DEFAULT_NAMESPACE
 
 if TYPE_CHECKING:
     from gnomon_cli.knative import KnativeOptions
@@ -86,41 +86,11 @@ def serve_options(function: Any) -> Any:
                 help="Where functions run: processes of this machine, AWS Lambda, or a cluster's pods; or knative, to scale "
                 "services of the class gnomon there. Default local.",
             ),
-            click.option(
-                "--kubeconfig",
-                type=click.Path(exists=True, dir_okay=False, path_type=Path),
-                default=None,
-                help="The cluster of openfaas or knative; default KUBECONFIG, the one that we run in, or ~/.kube/config.",
-            ),
-            click.option(
-                "--cluster-wide",
-                is_flag=True,
-                help='On a cluster, look after every namespace that is marked openfaas: "1"; so does --namespace.',
-            ),
-            click.option(
-                "--advertise",
-                default="",
-                envvar="POD_IP",
-                metavar="HOST",
-                help="Where other gateways of a cluster reach this one.",
-            ),
-            click.option(
-                "--coordinator-token",
-                type=click.Path(exists=True, dir_okay=False, path_type=Path),
-                default=None,
-                help="On a cluster, the file with the token of its nodes' coordinators: functions with a model may have Shadows.",
-            ),
-            click.option(
-                "--models-claim",
-                default=None,
-                metavar="NAME",
-                help="On a cluster, the PersistentVolumeClaim that functions' pods find models in.",
-            ),
             click.option("-v", "--verbose", is_flag=True, help="Log every decision and every change."),
         ]
     ):
         function = option(function)
-    return lambda_options(function)
+    return cluster_options(lambda_options(function))
 
 
 def read_options(*, state: str, models: str, platform: str, **options: Any) -> ServeOptions:
@@ -135,9 +105,8 @@ def read_options(*, state: str, models: str, platform: str, **options: Any) -> S
     folder = state_folder(state, os.environ)
     on_lambda = {name: options.pop(name) for name in list(options) if name.startswith("lambda_")}
     aws = read_lambda_options(**on_lambda) if platform == "lambda" else None
-    cluster = _cluster_options(options) if platform == "openfaas" else None
-    for name in ("kubeconfig", "cluster_wide", "advertise", "coordinator_token", "models_claim"):
-        options.pop(name, None)
+    on_cluster = {name: options.pop(name, None) for name in CLUSTER_OPTIONS}
+    cluster = read_cluster_options(options["namespaces"], **on_cluster) if platform == "openfaas" else None
     return ServeOptions(state=folder, models=models or str(folder / "models"), aws=aws, cluster=cluster, **options)
 
 
@@ -147,14 +116,6 @@ def knative_options(options: dict[str, Any]) -> KnativeOptions:
 
     names = ("kubeconfig", "policies", "host", "port")
     return KnativeOptions(**{name: options[name] for name in names})
-
-
-def _cluster_options(options: dict[str, Any]) -> ClusterOptions:
-    """A namespace beside the default one is to be seen as well."""
-    wide = options["cluster_wide"] or bool(set(options["namespaces"]) - {DEFAULT_NAMESPACE})
-    return ClusterOptions(
-        options["kubeconfig"], wide, options["advertise"], options["coordinator_token"], options["models_claim"]
-    )
 
 
 @click.command(

@@ -1,0 +1,68 @@
+"""What `gnomon serve` is told about a Kubernetes cluster."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from pathlib import Path
+from typing import Any
+
+import click
+
+from gnomon_cli.serve_options import ClusterOptions
+from gnomon_core.functions import DEFAULT_NAMESPACE
+
+CLUSTER_OPTIONS = ("kubeconfig", "cluster_wide", "advertise", "coordinator_token", "models_claim")
+
+
+def cluster_options(function: Any) -> Any:
+    """Which cluster, where this gateway is reached, and how its nodes' coordinators are spoken to."""
+    for option in reversed(
+        [
+            click.option(
+                "--kubeconfig",
+                type=click.Path(exists=True, dir_okay=False, path_type=Path),
+                default=None,
+                help="The cluster of openfaas or knative; default KUBECONFIG, the one that we run in, or ~/.kube/config.",
+            ),
+            click.option(
+                "--cluster-wide",
+                is_flag=True,
+                help='On a cluster, look after every namespace that is marked openfaas: "1"; so does --namespace.',
+            ),
+            click.option(
+                "--advertise",
+                default="",
+                envvar="POD_IP",
+                metavar="HOST",
+                help="Where other gateways of a cluster reach this one.",
+            ),
+            click.option(
+                "--coordinator-token",
+                type=click.Path(exists=True, dir_okay=False, path_type=Path),
+                default=None,
+                help="On a cluster, the file with the token of its nodes' coordinators: functions with a model may have Shadows.",
+            ),
+            click.option(
+                "--models-claim",
+                default=None,
+                metavar="NAME",
+                help="On a cluster, the PersistentVolumeClaim that functions' pods find models in.",
+            ),
+        ]
+    ):
+        function = option(function)
+    return function
+
+
+def read_cluster_options(
+    namespaces: Collection[str],
+    *,
+    kubeconfig: Path | None,
+    cluster_wide: bool,
+    advertise: str,
+    coordinator_token: Path | None,
+    models_claim: str | None,
+) -> ClusterOptions:
+    """The options as a value. A namespace beside the default one is to be seen as well."""
+    wide = cluster_wide or bool(set(namespaces) - {DEFAULT_NAMESPACE})
+    return ClusterOptions(kubeconfig, wide, advertise, coordinator_token, models_claim)
