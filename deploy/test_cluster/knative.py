@@ -20,8 +20,8 @@ DEPLOYMENTS = ("activator", "autoscaler", "controller", "webhook")
 READY_LIMIT_S = 180.0
 WEBHOOK_LIMIT_S = 60.0
 
-# Two machines' worth of requests would leave no room for functions, and there are no metrics to scale Knative itself by.
-CPU_REQUEST = "5m"
+# A Body that grows to both of two cores asks for all that the node has. There are no metrics to scale Knative itself by.
+CPU_REQUEST = "0"
 LEFT_OUT = ("HorizontalPodAutoscaler", "PodDisruptionBudget")
 
 # A service that is only shown to the webhook.

@@ -35,7 +35,7 @@ def test_knatives_objects_get_our_images_and_leave_room_for_functions() -> None:
     }
     (adapted,) = knative.adapted(item)["spec"]["template"]["spec"]["containers"]
     assert adapted["image"] == "dev.local/queue:v1"
-    assert adapted["resources"]["requests"] == {"cpu": "5m"}
+    assert adapted["resources"]["requests"] == {"cpu": "0"}
 
 
 def test_a_disk_without_room_is_a_reason_to_skip(tmp_path: Path) -> None:
