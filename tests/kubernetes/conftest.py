@@ -7,6 +7,7 @@ whoever runs all tests with a production cluster in their environment must not f
 
 from __future__ import annotations
 
+import contextlib
 import os
 import secrets
 from collections.abc import Callable, Iterator
@@ -16,10 +17,9 @@ from typing import Any
 import pytest
 from kubernetes import client
 
+from benchmarks.kubernetes.planes import booted
 from deploy.test_cluster import build
 from deploy.test_cluster.clusters import Cluster, reached, until
-from deploy.test_cluster.control_plane import ControlPlane
-from deploy.test_cluster.processes import Programs
 from deploy.test_cluster.settings import folders, image
 
 
@@ -31,18 +31,31 @@ def compiled() -> build.Programs:
     return found
 
 
+@contextlib.contextmanager
+def plane(*, controllers: bool = False) -> Iterator[Cluster]:
+    """A control plane for the length of a block. Whoever uses it asks for `compiled` before, which skips where nothing is."""
+    with booted(controllers=controllers) as running:
+        cluster = reached(running.kubeconfig)
+        try:
+            yield cluster
+        finally:
+            cluster.api.close()
+
+
 @pytest.fixture(scope="session")
-def control_plane(compiled: build.Programs, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+def control_plane(compiled: build.Programs) -> Iterator[Cluster]:
     """An empty one for the whole run; tests take namespaces of their own."""
-    state = tmp_path_factory.mktemp("control-plane") / "state"
-    plane = ControlPlane(state, compiled.folder, Programs(state, end_with_us=True))
-    try:
-        plane.boot()
-        cluster = reached(plane.kubeconfig)
+    del compiled
+    with plane() as cluster:
         yield cluster
-        cluster.api.close()
-    finally:
-        plane.end()
+
+
+@pytest.fixture
+def own_plane(compiled: build.Programs) -> Iterator[Cluster]:
+    """An empty one for a single test, such as one of somebody who looks after every namespace."""
+    del compiled
+    with plane() as cluster:
+        yield cluster
 
 
 @pytest.fixture(scope="session")

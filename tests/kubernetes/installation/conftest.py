@@ -9,27 +9,19 @@ import pytest
 
 from deploy.test_cluster import build
 from deploy.test_cluster.client import Kubectl
-from deploy.test_cluster.clusters import Cluster, reached
-from deploy.test_cluster.control_plane import ControlPlane
-from deploy.test_cluster.processes import Programs
+from deploy.test_cluster.clusters import Cluster
+from tests.kubernetes.conftest import plane
 
 DEPLOY = Path(__file__).parents[3] / "deploy"
 
 
 @pytest.fixture(scope="session")
-def installed(compiled: build.Programs, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+def installed(compiled: build.Programs) -> Iterator[Cluster]:
     """Without controllers: objects are there, and nothing becomes of them."""
-    state = tmp_path_factory.mktemp("installed") / "state"
-    plane = ControlPlane(state, compiled.folder, Programs(state, end_with_us=True))
-    try:
-        plane.boot()
-        cluster = reached(plane.kubeconfig)
+    with plane() as cluster:
         # A field that the API server does not know is an error, and not a warning.
-        Kubectl(compiled.folder / "kubectl", plane.kubeconfig)("apply", "--validate=strict", "-k", str(DEPLOY / "openfaas"))
+        Kubectl(compiled.folder / "kubectl", cluster.kubeconfig)("apply", "--validate=strict", "-k", str(DEPLOY / "openfaas"))
         yield cluster
-        cluster.api.close()
-    finally:
-        plane.end()
 
 
 @pytest.fixture(scope="session")

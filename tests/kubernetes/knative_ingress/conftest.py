@@ -17,7 +17,6 @@ import pytest
 from kubernetes import client
 
 from deploy.test_cluster import build
-from deploy.test_cluster.client import documents
 from deploy.test_cluster.clusters import Cluster, until
 from gnomon_platforms.knative.ingress.config import Binds
 from gnomon_platforms.knative.ingress.controller import Controller, ControllerOptions
@@ -26,6 +25,7 @@ from gnomon_platforms.knative.ingress.proxy import Proxy, ProxyOptions
 from gnomon_platforms.knative.ingress.seeing import SeeingOptions
 from gnomon_platforms.knative.ingress.status import Addresses
 from gnomon_platforms.kubernetes.api import connect
+from tests.kubernetes.kinds import install_kinds
 
 NETWORKING = ("networking.internal.knative.dev", "v1alpha1")
 LIMIT_S = 120.0
@@ -35,23 +35,6 @@ LIMIT_S = 120.0
 def haproxy() -> None:
     if shutil.which("haproxy") is None:
         pytest.skip("there is no haproxy here: apt-get install haproxy")
-
-
-def install_kinds(cluster: Cluster, compiled: build.Programs, *files: str) -> None:
-    """Let the API server know these kinds."""
-    extensions: Any = client.ApiextensionsV1Api(cluster.api)
-    for manifest in documents(*(compiled.manifests / one for one in files)):
-        name = manifest["metadata"]["name"]
-        try:
-            extensions.create_custom_resource_definition(manifest)
-        except client.ApiException as error:
-            if error.status != 409:
-                raise
-        until(lambda: established(extensions.read_custom_resource_definition(name)), name)  # noqa: B023 - it is called here
-
-
-def established(kind: Any) -> bool:
-    return any(one.type == "Established" and one.status == "True" for one in kind.status.conditions or ())
 
 
 @pytest.fixture(scope="session")

@@ -9,9 +9,8 @@ import pytest
 from kubernetes import client
 
 from deploy.test_cluster import build
-from deploy.test_cluster.clusters import Cluster, reached, until
-from deploy.test_cluster.control_plane import ControlPlane
-from deploy.test_cluster.processes import Programs
+from deploy.test_cluster.clusters import Cluster, until
+from tests.kubernetes.conftest import plane
 from tests.kubernetes.openfaas.kubelet import Kubelet
 
 HANDLER = "def handle(event, context):\n    return event.body\n"
@@ -19,21 +18,15 @@ NAMESPACE = "openfaas-fn"
 
 
 @pytest.fixture(scope="session")
-def controlled(compiled: build.Programs, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+def controlled(compiled: build.Programs) -> Iterator[Cluster]:
     """The control plane, with the namespace of functions."""
-    state = tmp_path_factory.mktemp("controlled") / "state"
-    plane = ControlPlane(state, compiled.folder, Programs(state, end_with_us=True))
-    try:
-        plane.start_controllers(plane.boot())
-        cluster = reached(plane.kubeconfig)
+    del compiled
+    with plane(controllers=True) as cluster:
         labels = {"pod-security.kubernetes.io/enforce": "restricted"}
         cluster.core.create_namespace({"metadata": {"name": NAMESPACE, "labels": labels}})
         accounts = cluster.core.list_namespaced_service_account
         until(lambda: any(one.metadata.name == "default" for one in accounts(NAMESPACE).items), "the service account")
         yield cluster
-        cluster.api.close()
-    finally:
-        plane.end()
 
 
 @pytest.fixture(scope="session")

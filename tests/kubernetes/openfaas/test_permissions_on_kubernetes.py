@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import json
 import random
 from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import replace
@@ -16,11 +15,9 @@ from pathlib import Path
 from typing import Any, cast
 
 import pytest
-import yaml
-from kubernetes.client import AuthorizationV1Api, AutoscalingV2Api
+from kubernetes.client import AutoscalingV2Api
 
 from deploy.test_cluster import build
-from deploy.test_cluster.client import Kubectl, documents
 from deploy.test_cluster.clusters import Cluster, reached, until
 from gnomon_core.clock import WallClock
 from gnomon_core.errors import GnomonError
@@ -31,71 +28,22 @@ from gnomon_platforms.kubernetes.leader import Leader, Tenure
 from gnomon_platforms.kubernetes.resources import LEASES
 from gnomon_platforms.kubernetes.writes import Target, Writer
 from gnomon_platforms.openfaas.options import OpenFaasOptions
-from gnomon_platforms.openfaas.permissions import Scope, asked
 from gnomon_platforms.openfaas.platform import OpenFaasPlatform
 from gnomon_platforms.openfaas.pod_logs import Wish
 from gnomon_platforms.openfaas.store import KubernetesStore
 from gnomon_platforms.testing import Recorder
 from tests.contracts.test_platform import deployment, instance_of
+from tests.kubernetes.openfaas.as_gateway import ACCOUNT, FUNCTIONS, MAY, SYSTEM, installed_account
 from tests.kubernetes.openfaas.kubelet import Kubelet
 
-ACCESS = Path(__file__).parents[3] / "deploy" / "openfaas" / "access.yaml"
-SYSTEM, FUNCTIONS, ACCOUNT = "openfaas", "openfaas-fn", "gateway"
-USER = f"system:serviceaccount:{SYSTEM}:{ACCOUNT}"
 OPTIONS = OpenFaasOptions(namespace=FUNCTIONS, adopting_s=0.0, start_timeout_s=60.0, stored=True)
-
-SCALED_OBJECTS: dict[str, Any] = {
-    "apiVersion": "apiextensions.k8s.io/v1",
-    "kind": "CustomResourceDefinition",
-    "metadata": {"name": "scaledobjects.keda.sh"},
-    "spec": {
-        "group": "keda.sh",
-        "scope": "Namespaced",
-        "names": {"plural": "scaledobjects", "singular": "scaledobject", "kind": "ScaledObject"},
-        "versions": [
-            {
-                "name": "v1alpha1",
-                "served": True,
-                "storage": True,
-                "schema": {"openAPIV3Schema": {"type": "object", "x-kubernetes-preserve-unknown-fields": True}},
-            }
-        ],
-    },
-}
-"""Of KEDA only what it is recognised by."""
-
-Use = tuple[Scope, str, str, str]
-"""Scope, group, resource with its subresource, verb."""
 
 
 @pytest.fixture
 def account(controlled: Cluster, compiled: build.Programs, tmp_path: Path) -> Iterator[Path]:
     """A kubeconfig with the token of the gateway's service account, which has the roles of deploy/openfaas."""
-    kubectl = Kubectl(compiled.folder / "kubectl", controlled.kubeconfig)
-    kubectl.apply([{"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": SYSTEM}}, *documents(ACCESS), SCALED_OBJECTS])
-    kubectl("wait", "--for=condition=Established", f"crd/{SCALED_OBJECTS['metadata']['name']}", "--timeout=60s")
-    token = controlled.core.create_namespaced_service_account_token(ACCOUNT, SYSTEM, {"spec": {"expirationSeconds": 3600}})
-    config = yaml.safe_load(controlled.kubeconfig.read_text())
-    [user] = config["users"]
-    user["user"] = {"token": token.status.token}
-    file = tmp_path / "gateway.conf"
-    file.write_text(json.dumps(config))
-    file.chmod(0o600)
-    until(lambda: all(given(controlled, use) for use in asked()), "the API server to know the roles")
-    yield file
-    kubectl("delete", "-f", str(ACCESS), "--wait=false")
-    kubectl("delete", "crd", SCALED_OBJECTS["metadata"]["name"])
-
-
-def given(cluster: Cluster, use: Use) -> bool:
-    """Whether the API server allows this to the account: it reads roles a moment after they are written."""
-    scope, group, resource, verb = use
-    namespace = {Scope.SYSTEM: SYSTEM, Scope.FUNCTIONS: FUNCTIONS, Scope.CLUSTER: ""}[scope]
-    plural, _, subresource = resource.partition("/")
-    wanted = {"namespace": namespace, "group": group, "resource": plural, "subresource": subresource, "verb": verb}
-    review = cast("Any", {"spec": {"user": USER, "resourceAttributes": wanted}})
-    answer: Any = AuthorizationV1Api(cluster.api).create_subject_access_review(review)
-    return bool(answer.status.allowed)
+    with installed_account(controlled, compiled, tmp_path) as kubeconfig:
+        yield kubeconfig
 
 
 async def act(kubeconfig: Path, rivalled: Callable[[], Awaitable[None]]) -> None:
@@ -149,20 +97,6 @@ def keep_a_secret(store: KubernetesStore) -> None:
     assert store.delete_secret(key)
 
 
-def events(cluster: Cluster) -> list[dict[str, Any]]:
-    """What the account has asked for, as the API server wrote it down. A line that is being written is left out."""
-    lines = (cluster.kubeconfig.parent / "logs" / "audit.log").read_text().splitlines()
-    whole = [json.loads(line) for line in lines if line.endswith("}")]
-    return [event for event in whole if event["user"]["username"] == USER and "objectRef" in event]
-
-
-def use_of(event: dict[str, Any]) -> Use:
-    target = event["objectRef"]
-    scope = {SYSTEM: Scope.SYSTEM, FUNCTIONS: Scope.FUNCTIONS, None: Scope.CLUSTER}[target.get("namespace")]
-    resource = "/".join(part for part in (target["resource"], target.get("subresource")) if part)
-    return scope, target.get("apiGroup", ""), resource, event["verb"]
-
-
 async def test_what_the_gateway_may_do_is_what_it_does(controlled: Cluster, kubelet: Kubelet, account: Path) -> None:
     assert kubelet.name == "node-a"
 
@@ -176,12 +110,10 @@ async def test_what_the_gateway_may_do_is_what_it_does(controlled: Cluster, kube
         await act(account, rivalled)
     finally:
         AutoscalingV2Api(controlled.api).delete_collection_namespaced_horizontal_pod_autoscaler(FUNCTIONS)
-    found = await asyncio.to_thread(events, controlled)
-    refused = {use_of(event) for event in found if event.get("responseStatus", {}).get("code") == 403}
-    assert refused == set(), "the roles lack this"
-    used, may = {use_of(event) for event in found}, set(asked())
-    assert used - may == set(), "this is used, and not in gnomon_platforms.openfaas.permissions"
-    assert may - used == set(), "this is asked for, and never used"
+    found = await asyncio.to_thread(ACCOUNT.uses, controlled, MAY)
+    assert found.refused == set(), "the roles lack this"
+    assert found.all - MAY == set(), "this is used, and not in gnomon_platforms.openfaas.permissions"
+    assert MAY - found.all == set(), "this is asked for, and never used"
 
 
 async def test_what_the_gateway_does_not_need_is_refused(controlled: Cluster, account: Path) -> None:

@@ -1,0 +1,35 @@
+"""Kinds of objects that a cluster does not have by itself."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from kubernetes import client
+
+from deploy.test_cluster import build
+from deploy.test_cluster.client import documents
+from deploy.test_cluster.clusters import Cluster, until
+
+
+def install_kinds(cluster: Cluster, compiled: build.Programs, *files: str) -> None:
+    """Let the API server know the kinds that these files of Knative's describe."""
+    manifests = documents(*(compiled.manifests / file for file in files))
+    define(cluster, *(one for one in manifests if one["kind"] == "CustomResourceDefinition"))
+
+
+def define(cluster: Cluster, *definitions: dict[str, Any]) -> None:
+    """Let the API server know these kinds; returns once it serves them."""
+    extensions: Any = client.ApiextensionsV1Api(cluster.api)
+    for definition in definitions:
+        try:
+            extensions.create_custom_resource_definition(definition)
+        except client.ApiException as error:
+            if error.status != 409:
+                raise
+    for definition in definitions:
+        name = definition["metadata"]["name"]
+        until(lambda: established(extensions.read_custom_resource_definition(name)), name)  # noqa: B023 - it is called here
+
+
+def established(kind: Any) -> bool:
+    return any(one.type == "Established" and one.status == "True" for one in kind.status.conditions or ())
