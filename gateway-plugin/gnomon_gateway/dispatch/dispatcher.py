@@ -195,6 +195,11 @@ class Dispatcher(Sending):
         self._counting.busy_cores = self.workers.busy_cores
         return [Drained(instance_id)] if worker.draining else []
 
+    def look_again(self, now_s: float) -> Effects:
+        """Ask the policy about everything that waits."""
+        self._counting.advance(now_s)
+        return self._schedule_all(now_s, [])
+
     def _executing(self, instance_id: str, batch_id: int) -> tuple[Worker, Batch] | None:
         """The instance and its batch; None, and counted, where that is not in flight there any more."""
         worker = self.workers.by_id.get(instance_id)

@@ -9,6 +9,7 @@ from gnomon_core.fleet import Instance, InstanceKind, InstanceState, Node
 from gnomon_core.functions import FunctionSpec
 from gnomon_core.profiles import ModelProfile
 from gnomon_core.scaling import FunctionLoad
+from gnomon_gateway.lifecycle.elsewhere import Elsewhere, summed
 from gnomon_gateway.serving.function_runtime import FunctionRuntime
 
 
@@ -19,7 +20,7 @@ class Deployed:
     `version` grows whenever instances must be replaced; `keep_old` is how many instances were serving when the last replacement
     began, so that no fewer serve until the new ones do. `draining` are instances that get nothing more, `retired` those of them
     that make room for one of the present version. `shadows` are its Shadows, each with its Body. `profile` is what was measured
-    of its model.
+    of its model, `elsewhere` what other replicas have of it.
     """
 
     spec: FunctionSpec
@@ -34,6 +35,7 @@ class Deployed:
     retired: set[str] = field(default_factory=set)
     shadows: dict[str, str] = field(default_factory=dict)
     requested: int | None = None
+    elsewhere: Elsewhere = field(default_factory=Elsewhere)
 
     @property
     def name(self) -> str:
@@ -55,34 +57,44 @@ class Deployed:
             if instance.kind is InstanceKind.BODY and instance.state is not InstanceState.DRAINING
         )
 
-    def old(self, instances: Sequence[Instance]) -> tuple[Instance, ...]:
-        """Serving Bodies of earlier versions. Their Shadows go with them."""
+    def old(self, instances: Sequence[Instance], state: InstanceState = InstanceState.READY) -> tuple[Instance, ...]:
+        """Serving Bodies of earlier versions, or those in another state. Their Shadows go with them."""
         return tuple(
             instance
             for instance in instances
             if instance.kind is InstanceKind.BODY
             and instance.version < self.version
             and instance.id not in self.draining
-            and instance.state is InstanceState.READY
+            and instance.state is state
         )
+
+    def made_up_for(self, instances: Sequence[Instance], wanted: int | None) -> tuple[Instance, ...]:
+        """The instances of earlier versions that new ones make up for, where so many are wanted."""
+        old = self.old(instances)
+        live = self.live(instances)
+        ready = sum(instance.state is InstanceState.READY for instance in live)
+        # Three served before, two new ones are wanted and one of them is ready: one old one may stay until the second is.
+        needed = max(0, min(self.keep_old, max(len(live), 1) if wanted is None else wanted) - ready)
+        return old[: max(0, len(old) - needed)]
 
     def load(self, instances: Sequence[Instance], nodes: tuple[Node, ...]) -> FunctionLoad:
         """What the autoscaler sees: instances of earlier versions are not its business, they go when the new ones serve."""
-        runtime = self.runtime
+        runtime, others = self.runtime, self.elsewhere.of(self.name)
         return FunctionLoad(
             settings=self.spec.settings,
-            counters=runtime.load(),
+            counters=summed(runtime.load(), others.counters),
             instances=self.current(instances),
             nodes=nodes,
-            latency_s=runtime.latency_s(),
-            profile=runtime.profile(),
+            latency_s=others.latency_s or runtime.latency_s(),
+            profile=runtime.profile(others.ratios),
         )
 
     def stamp(self, instances: Sequence[Instance]) -> object:
         """What `load` is made of, but for the nodes, as far as it changes: quicker to make, and to compare, than that."""
-        return self.spec.settings, self.version, instances, len(self.draining), *self.runtime.events()
+        told = self.elsewhere.stamp(self.name)
+        return self.spec.settings, self.version, instances, len(self.draining), told, *self.runtime.events()
 
     def _seen(self, instance: Instance) -> Instance:
-        in_flight = self.runtime.in_flight(instance.id)
+        in_flight = self.runtime.in_flight(instance.id) + self.elsewhere.in_flight(self.name, instance.id)
         state = InstanceState.DRAINING if instance.id in self.draining else instance.state
         return replace(instance, state=state, busy=in_flight > 0, in_flight=in_flight)

@@ -19,7 +19,6 @@ from typing import Any
 from gnomon_core.errors import GnomonError
 from gnomon_core.fleet import Instance, InstanceKind, InstanceState
 from gnomon_core.functions import FunctionKey
-from gnomon_core.pairs import Pair
 from gnomon_core.scaling import (
     Action,
     ChangeShadow,
@@ -37,6 +36,7 @@ from gnomon_core.seams import BatchChannel, Platform, SchedulingPolicy
 from gnomon_core.settings import Settings
 from gnomon_gateway.lifecycle.control import ScalingControl
 from gnomon_gateway.lifecycle.deployed import Deployed
+from gnomon_gateway.lifecycle.elsewhere import Elsewhere, Lost
 from gnomon_gateway.lifecycle.lasting import left_over, refuse_hindered
 from gnomon_gateway.lifecycle.shadows import Shadows
 
@@ -47,7 +47,7 @@ class Instances:
     """The instances of every function.
 
     `log` keeps a line that an instance wrote; `scaling` is told what happens to instances and asked how many are wanted; `policy`
-    makes the scheduling policy for changed settings.
+    makes the scheduling policy for changed settings. While `elsewhere` another process leads, what it does is only followed.
     """
 
     def __init__(
@@ -56,8 +56,10 @@ class Instances:
         log: Callable[[FunctionKey, str, str], None],
         scaling: ScalingControl,
         policy: Callable[[Settings], SchedulingPolicy],
+        elsewhere: Elsewhere | None = None,
     ) -> None:
         self._platform = platform
+        self._elsewhere = elsewhere or Elsewhere()
         self._log = log
         self._policy = policy
         self._scaling = scaling
@@ -82,7 +84,8 @@ class Instances:
         """Look after what an earlier gateway has left of this function's instances; those of an earlier version are replaced."""
         self._owners |= {instance.id: deployed for instance in left_over(self._platform, deployed)}
         self._tell_starting(deployed)
-        await self.replace(deployed)
+        if self._elsewhere.leads():
+            await self.replace(deployed)
 
     async def settle(self) -> None:
         """Return when nothing that was begun here is under way any more."""
@@ -122,8 +125,10 @@ class Instances:
                     await self.create(deployed, cores, node, memory_mb)
                 case DestroyBody(instance_id):
                     self.stop(deployed, instance_id)
-                case CreateShadow() | ChangeShadow() | PromoteShadow() | DestroyShadow():
+                case CreateShadow() | ChangeShadow() | PromoteShadow():
                     await self._apply_to_shadow(deployed, action)
+                case DestroyShadow(shadow_id):
+                    self._begin(self._shadows.end(deployed, shadow_id))
                 case Resize(instance_id, cores):
                     await self._platform.resize(instance_id, cores)
                     deployed.runtime.instance_resized(instance_id, cores)
@@ -144,38 +149,35 @@ class Instances:
         self._owners[instance.id] = deployed
         self._tell_starting(deployed)
 
-    async def _create_shadow(self, deployed: Deployed, body_id: str, pair: Pair) -> None:
-        shadow = await self._shadows.create(deployed, body_id, pair)
+    async def _apply_to_shadow(self, deployed: Deployed, action: CreateShadow | ChangeShadow | PromoteShadow) -> None:
+        shadow = await self._shadows.apply(deployed, action)
         if shadow is not None:
             self._owners[shadow.id] = deployed
             if self._deployed.get(deployed.name) is not deployed:
                 self._begin(self._platform.destroy(shadow.id))
+        self._tell_starting(deployed)
 
-    async def _apply_to_shadow(
-        self, deployed: Deployed, action: CreateShadow | ChangeShadow | PromoteShadow | DestroyShadow
-    ) -> None:
-        match action:
-            case CreateShadow(body_id, pair):
-                await self._create_shadow(deployed, body_id, pair)
-            case ChangeShadow(shadow_id, pair):
-                await self._platform.change_shadow(shadow_id, pair)
-            case PromoteShadow(shadow_id):
-                if await self._shadows.promote(deployed, shadow_id):
-                    self._tell_starting(deployed)
-            case DestroyShadow(shadow_id):
-                self._begin(self._shadows.end(deployed, shadow_id))
+    def give_up_starting(self, deployed: Deployed) -> None:
+        """Stop what is of an earlier version and does not serve yet.
+
+        Nobody waits for it any more, and it takes from those that are to serve instead what starting costs.
+        """
+        for instance in deployed.old(self._platform.instances(deployed.name), InstanceState.STARTING):
+            deployed.retired.add(instance.id)
+            self.stop(deployed, instance.id)
 
     async def replace(self, deployed: Deployed) -> None:
         """Begin an instance for each old one that serves.
 
-        Where there is no room for even one, an old one makes it; the others do as the new ones get ready, one after the other.
+        Where there is no room for even one and none is being made, an old one makes it; the others do as the new ones get ready,
+        one after the other.
         """
         for begun in range(deployed.keep_old):
             try:
                 await self.create(deployed, deployed.spec.settings.cores)
             except GnomonError as refused:
                 _LOG.info("%s: %s", deployed.name, refused)
-                if not begun:
+                if not begun and not deployed.retired:
                     deployed.keep_old -= 1
                     self.retire_old(deployed)
                 return
@@ -192,22 +194,25 @@ class Instances:
         if deployed is not None:
             deployed.draining.add(instance_id)
             self._log(deployed.spec.key, instance_id, f"gnomon: instance {instance_id} is stopped: {reason}")
+        if not self._elsewhere.leads():
+            self._elsewhere.lost[instance_id] = Lost(reason)
         self._begin(self._platform.destroy(instance_id))
+
+    def lost_elsewhere(self, instance_id: str, lost: Lost) -> None:
+        """The replica that sent batches to an instance has lost it."""
+        deployed = self._owners.get(instance_id)
+        if deployed is not None and instance_id not in deployed.draining:
+            if lost.served:
+                self._scaling.served(deployed.name)
+            self.frozen(instance_id, lost.reason)
 
     def retire_old(self, deployed: Deployed) -> None:
         """Let go as many instances of earlier versions as the new ones make up for."""
-        instances = self._platform.instances(deployed.name)
-        old = deployed.old(instances)
-        if not old:
-            return
-        live = deployed.live(instances)
-        ready = sum(instance.state is InstanceState.READY for instance in live)
-        wanted = self._scaling.desired(deployed.name)
-        # Three served before, two new ones are wanted and one of them is ready: one old one may stay until the second is.
-        needed = max(0, min(deployed.keep_old, max(len(live), 1) if wanted is None else wanted) - ready)
-        for instance in old[: len(old) - needed]:
-            deployed.retired.add(instance.id)
-            self.stop(deployed, instance.id)
+        if self._elsewhere.leads():
+            instances = self._platform.instances(deployed.name)
+            for instance in deployed.made_up_for(instances, self._scaling.desired(deployed.name)):
+                deployed.retired.add(instance.id)
+                self.stop(deployed, instance.id)
 
     # PlatformListener
 
@@ -215,6 +220,8 @@ class Instances:
         if instance.kind is InstanceKind.SHADOW:
             return  # it takes no batches: `pair_changed` says when its Body has it
         deployed = self._owners.get(instance.id)
+        if deployed is None and instance.function in self._deployed and not self._elsewhere.leads():
+            deployed = self._owners[instance.id] = self._deployed[instance.function]
         if deployed is None or instance.id in deployed.draining:
             self._begin(self._platform.destroy(instance.id))
             return
@@ -232,7 +239,9 @@ class Instances:
             self._scaling.poke(deployed.name)
             return
         served = deployed.runtime.forget(instance_id)
-        if instance_id not in deployed.draining:
+        if not self._elsewhere.leads():
+            self._elsewhere.lost[instance_id] = Lost(reason, served)
+        elif instance_id not in deployed.draining:
             if served:
                 self._scaling.served(deployed.name)
             self._log(deployed.spec.key, instance_id, f"gnomon: instance {instance_id} has ended: {reason}")

@@ -15,15 +15,16 @@ def outlive_us(platform: Platform) -> bool:
 
 
 def left_over(platform: Platform, deployed: Deployed) -> tuple[Instance, ...]:
-    """The instances of a function that an earlier gateway has left, which are ours from now on.
+    """The instances of a function that an earlier gateway has left, which are ours from now on, with those that we know.
 
     As many as are of an earlier version have to be replaced, as if the update had just been asked for.
     """
     if not isinstance(platform, Lasting):
         return ()
-    adopted = platform.adopt(deployed.spec, deployed.version)
-    deployed.keep_old = sum(instance.version < deployed.version for instance in adopted)
-    return adopted
+    platform.adopt(deployed.spec, deployed.version)
+    instances = platform.instances(deployed.name)
+    deployed.keep_old = sum(instance.version < deployed.version for instance in instances)
+    return instances
 
 
 def refuse_hindered(platform: Platform, function: str) -> None:

@@ -10,22 +10,23 @@ import asyncio
 from collections.abc import Awaitable, Callable, Collection, Sequence
 from dataclasses import dataclass, field
 
-from gnomon_core.errors import bad_request, conflict
+from gnomon_core.errors import conflict
 from gnomon_core.functions import DEFAULT_NAMESPACE, FunctionKey, FunctionSpec
 from gnomon_core.profiles import ModelProfile
 from gnomon_core.seam_values import StoredFunction
-from gnomon_core.seams import FunctionStore, Platform, SchedulingPolicy
-from gnomon_core.settings import Settings
+from gnomon_core.seams import FunctionStore, Platform
 from gnomon_gateway.dispatch.latency import LiveLatency
 from gnomon_gateway.dispatch.profiled import ProfiledLatency
+from gnomon_gateway.lifecycle.checks import Checks
 from gnomon_gateway.lifecycle.control import ScalingControl
 from gnomon_gateway.lifecycle.corrections import Corrections
 from gnomon_gateway.lifecycle.deployed import Deployed
+from gnomon_gateway.lifecycle.elsewhere import Elsewhere
 from gnomon_gateway.lifecycle.instances import Instances
 from gnomon_gateway.lifecycle.lasting import outlive_us, refuse_hindered
 from gnomon_gateway.logs import LogBook
 from gnomon_gateway.openfaas.control import unknown_function
-from gnomon_gateway.scheduling.registry import scheduling_policies, scheduling_policy
+from gnomon_gateway.scheduling.registry import scheduling_policies
 from gnomon_gateway.service import DecisionRecord, FunctionDetail, FunctionStatus, KnownPolicies
 from gnomon_gateway.serving.function_runtime import FunctionRuntime
 
@@ -37,6 +38,8 @@ class Surroundings:
     `latency` learns from what is served, `profiled` foretells it of models with a profile; who composes them lets the one begin
     at the other. `corrections` remember what was learned before a restart. `fetch_model` brings a model into the repository if it
     can be had; `now` gives seconds since 1970; `plugins` are the scheduling policies of third parties that the operator named.
+    `elsewhere` is what other replicas have of the functions, and whether one of them leads. `epoch` is that of our batches, while
+    nobody shares the functions with us.
     """
 
     store: FunctionStore
@@ -49,6 +52,8 @@ class Surroundings:
     profiled: ProfiledLatency = field(default_factory=ProfiledLatency)
     corrections: Corrections | None = None
     plugins: Collection[str] = ()
+    elsewhere: Elsewhere = field(default_factory=Elsewhere)
+    epoch: Callable[[], int] = lambda: 1
 
 
 class Manager:
@@ -56,11 +61,12 @@ class Manager:
 
     def __init__(self, around: Surroundings) -> None:
         self._around = around
+        self._checks = Checks(around)
         self._functions: dict[FunctionKey, Deployed] = {}
         self._names: dict[str, FunctionRuntime] = {}
         self._locks: dict[FunctionKey, asyncio.Lock] = {}
         self._last_version = 0
-        self.instances = Instances(around.platform, around.logs.append, around.scaling, self._policy)
+        self.instances = Instances(around.platform, around.logs.append, around.scaling, self._checks.policy, around.elsewhere)
 
     async def start(self) -> None:
         """Serve again what the store holds. A function that cannot be served any more stays stored, and its log says why."""
@@ -68,6 +74,16 @@ class Manager:
         self._last_version = max((function.version for function in stored), default=0)
         for function in stored:
             await self._serve(function)
+
+    async def lead(self) -> None:
+        """Decide from now on, where another process did: go on from what the store holds and the instances that are there."""
+        stored = await asyncio.to_thread(self._around.store.functions)
+        self._last_version = max((function.version for function in stored), default=0)
+        for key in {function.spec.key for function in stored} | set(self._functions):
+            await self.follow(key)
+        for deployed in list(self._functions.values()):
+            await self.instances.take_over(deployed)
+            self._around.scaling.redeployed(deployed.name)
 
     async def stop(self) -> None:
         """Answer everything that was let in, then stop every instance, or leave those that outlive us."""
@@ -94,8 +110,8 @@ class Manager:
                 raise conflict("function_exists", f"{spec.key} is deployed already.", "Send a PUT to change it.")
             self._last_version += 1
             version, created_at = self._last_version, self._around.now()
-            await self._check(spec)
-            self._around.scaling.check_profile(spec.settings, await self._profile(spec))
+            await self._checks.spec(spec)
+            self._around.scaling.check_profile(spec.settings, await self._checks.profile(spec))
             await asyncio.to_thread(self._around.store.put_function, StoredFunction(spec, version, created_at))
             await self._begin(spec, version, created_at)
 
@@ -104,7 +120,7 @@ class Manager:
             deployed = self._functions.get(spec.key)
             if deployed is None:
                 raise unknown_function(spec.key)
-            secrets, profile = await self._check(spec), await self._profile(spec)
+            secrets, profile = await self._checks.spec(spec), await self._checks.profile(spec)
             self._around.scaling.check_profile(spec.settings, profile)
             revision = self._around.platform.revision(spec)
             same = (spec.same_instances(deployed.spec), revision, secrets) == (True, deployed.revision, deployed.secrets)
@@ -113,10 +129,7 @@ class Manager:
                 self._last_version += 1
             version = deployed.version if same else self._last_version
             await asyncio.to_thread(self._around.store.put_function, StoredFunction(spec, version, deployed.created_at))
-            deployed.spec, deployed.revision, deployed.secrets = spec, revision, secrets
-            deployed.profile = profile
-            deployed.runtime.update(spec.settings, self._policy(spec.settings), self._around.platform.signature(spec), profile)
-            self._foretell(deployed)
+            self._change(deployed, spec, secrets, profile)
             if not same:
                 await self._replace_instances(deployed, version)
             self._around.scaling.redeployed(deployed.name)
@@ -130,17 +143,30 @@ class Manager:
             self._drop(key)
 
     async def follow(self, key: FunctionKey) -> None:
-        """Serve what the store holds: somebody else has added this function there, or removed it.
+        """Serve what the store holds: somebody else has added this function there, changed or removed it.
 
-        What we have done ourselves is served already, and nothing happens.
+        What we have done ourselves is served already, and nothing happens. Only who leads changes a function that is served.
         """
         async with self._lock(key):
             stored = {one.spec.key: one for one in await asyncio.to_thread(self._around.store.functions)}.get(key)
-            if stored is None and key in self._functions:
+            deployed = self._functions.get(key)
+            if stored is None and deployed is not None:
                 self._drop(key)
-            elif stored is not None and key not in self._functions:
+            elif stored is not None:
                 self._last_version = max(self._last_version, stored.version)
-                await self._serve(stored)
+                if deployed is None:
+                    await self._serve(stored)
+                elif (stored.version, stored.spec.raw) != (deployed.version, deployed.spec.raw):
+                    await self._follow_update(deployed, stored)
+
+    async def _follow_update(self, deployed: Deployed, stored: StoredFunction) -> None:
+        """Another process has changed the function, and sees to its instances."""
+        if self._around.elsewhere.leads():
+            return
+        secrets, profile = await self._checks.secrets(stored.spec), await self._checks.profile(stored.spec)
+        self._change(deployed, stored.spec, secrets, profile)
+        deployed.version, deployed.created_at = stored.version, stored.created_at
+        await self.instances.take_over(deployed)
 
     async def scale(self, key: FunctionKey, replicas: int) -> None:
         deployed = self._functions.get(key)
@@ -161,7 +187,7 @@ class Manager:
             created_at=deployed.created_at,
             replicas=self._wanted(deployed),
             available_replicas=deployed.runtime.ready,
-            invocation_count=deployed.runtime.metrics.invocations,
+            invocation_count=deployed.runtime.metrics.invocations + self._around.elsewhere.of(deployed.name).invocations,
             usage=self._around.platform.usage(deployed.name) if usage else None,
         )
 
@@ -207,7 +233,15 @@ class Manager:
             self._names.pop(key.name, None)
         self.instances.release(deployed)
         self._around.scaling.removed(deployed.name)
+        self._around.elsewhere.forget(deployed.name)
         self._around.logs.forget(key)
+
+    def _change(self, deployed: Deployed, spec: FunctionSpec, secrets: dict[str, bytes], profile: ModelProfile | None) -> None:
+        """From now on the function is what this says; which instances it needs is another matter."""
+        platform = self._around.platform
+        deployed.spec, deployed.revision, deployed.secrets, deployed.profile = spec, platform.revision(spec), secrets, profile
+        deployed.runtime.update(spec.settings, self._checks.policy(spec.settings), platform.signature(spec), profile)
+        self._foretell(deployed)
 
     def _lock(self, key: FunctionKey) -> asyncio.Lock:
         return self._locks.setdefault(key, asyncio.Lock())
@@ -215,37 +249,10 @@ class Manager:
     def _wanted(self, deployed: Deployed) -> int:
         if deployed.requested is not None:
             return deployed.requested
+        if not self._around.elsewhere.leads():
+            return len(deployed.live(self._around.platform.instances(deployed.name)))
         desired = self._around.scaling.desired(deployed.name)
         return deployed.spec.settings.scale.min if desired is None else desired
-
-    async def _check(self, spec: FunctionSpec) -> dict[str, bytes]:
-        """Refuse what can never serve; the values of the function's secrets otherwise."""
-        self._policy(spec.settings)
-        if spec.settings.model is not None:
-            await self._around.fetch_model(spec.settings.model)
-        self._around.platform.check(spec)
-        return await self._secrets(spec)
-
-    def _policy(self, settings: Settings) -> SchedulingPolicy:
-        default = self._around.scaling.check(settings)
-        return scheduling_policy(settings.scheduler or default, settings, self._around.plugins)
-
-    async def _secrets(self, spec: FunctionSpec) -> dict[str, bytes]:
-        values: dict[str, bytes] = {}
-        for name in spec.secrets:
-            value = await asyncio.to_thread(self._around.store.secret, FunctionKey(name, spec.key.namespace))
-            if value is None:
-                raise bad_request(
-                    "secret_not_found",
-                    f"secret {name[:100]!r} is not in namespace {spec.key.namespace!r}.",
-                    f"Create it with `gnomon secret create {name[:100]}`.",
-                )
-            values[name] = value
-        return values
-
-    async def _profile(self, spec: FunctionSpec) -> ModelProfile | None:
-        """What was measured of the function's model: a file of some hundred kilobytes."""
-        return await asyncio.to_thread(self._around.platform.profile, spec)
 
     def _foretell(self, deployed: Deployed) -> None:
         if deployed.profile is not None:
@@ -256,18 +263,20 @@ class Manager:
 
     async def _begin(self, spec: FunctionSpec, version: int, created_at: float) -> None:
         around, name = self._around, str(spec.key)
-        secrets, profile = await self._check(spec), await self._profile(spec)
+        secrets, profile = await self._checks.spec(spec), await self._checks.profile(spec)
         runtime = FunctionRuntime(
             spec.key,
             spec.settings,
-            self._policy(spec.settings),
+            self._checks.policy(spec.settings),
             around.latency,
             signature=around.platform.signature(spec),
             profile=profile,
+            epoch=around.epoch(),
             on_demand=lambda: around.scaling.poke(name),
             on_frozen=self.instances.frozen,
         )
-        deployed = Deployed(spec, version, around.platform.revision(spec), secrets, created_at, runtime, profile)
+        revision = around.platform.revision(spec)
+        deployed = Deployed(spec, version, revision, secrets, created_at, runtime, profile, elsewhere=around.elsewhere)
         self._foretell(deployed)
         await around.platform.prepare(spec)
         self._functions[spec.key] = deployed
@@ -283,4 +292,5 @@ class Manager:
         await platform.prepare(deployed.spec)
         deployed.version = version
         deployed.keep_old = len(deployed.old(platform.instances(deployed.name)))
+        self.instances.give_up_starting(deployed)
         await self.instances.replace(deployed)

@@ -17,6 +17,7 @@ from gnomon_core.errors import GnomonError
 from gnomon_core.fleet import Instance
 from gnomon_core.functions import FunctionKey
 from gnomon_core.pairs import Pair, together
+from gnomon_core.scaling import ChangeShadow, CreateShadow, PromoteShadow
 from gnomon_core.seams import Platform
 from gnomon_gateway.lifecycle.deployed import Deployed
 
@@ -33,6 +34,22 @@ class Shadows:
         self._log = log
         self._partners: dict[str, dict[str, Pair]] = {}
         """Each Body with the Shadows that its dispatcher counts on."""
+
+    async def apply(self, deployed: Deployed, action: CreateShadow | ChangeShadow | PromoteShadow) -> Instance | None:
+        """Begin what was decided; the Shadow that is new by it.
+
+        Raises:
+            GnomonError: 503 `no_capacity`.
+
+        """
+        match action:
+            case CreateShadow(body_id, pair):
+                return await self.create(deployed, body_id, pair)
+            case ChangeShadow(shadow_id, pair):
+                await self._platform.change_shadow(shadow_id, pair)
+            case PromoteShadow(shadow_id):
+                await self.promote(deployed, shadow_id)
+        return None
 
     async def create(self, deployed: Deployed, body_id: str, pair: Pair) -> Instance | None:
         """Begin a Shadow; None where its Body has gone since that was decided.

@@ -120,11 +120,7 @@ class Delivery:
             self.instance_gone(batch.instance_id, "its channel closed")
             return
         if frame.epoch > self._epoch:
-            # The instance has had a batch of a later owner, and has not run this one.
-            self._carry_out(self.dispatcher.not_run(batch.instance_id, batch.id, time.monotonic()))
-            if self._outdated is not None:
-                self._outdated(frame.epoch)
-            self.give_back()
+            self._refused(batch, frame.epoch)
             return
         self._served.add(batch.instance_id)
         codes = [200] if batch.streamed else [member.code for member in frame.members]
@@ -132,6 +128,17 @@ class Delivery:
         if batch.pair is not None:
             self.metrics.pairs.done(batch, frame, now_s)
         self._carry_out(self.dispatcher.finished(batch.instance_id, batch.id, codes, now_s), frame)
+
+    def _refused(self, batch: Batch, newest: int) -> None:
+        """The instance has had a batch of a later owner, and has not run this one."""
+        self._carry_out(self.dispatcher.not_run(batch.instance_id, batch.id, time.monotonic()))
+        if self._outdated is None:
+            # Nobody shares the queue with us: that owner is history.
+            self._epoch = newest
+            self._carry_out(self.dispatcher.look_again(time.monotonic()))
+        else:
+            self._outdated(newest)
+            self.give_back()
 
     def _answer(self, answer: Answer, result: Frame | None) -> None:
         request, error, index = answer

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 from gnomon_core.errors import GnomonError
 from gnomon_core.fleet import Instance
@@ -216,10 +216,26 @@ class FunctionRuntime(Delivery):
         """A value that is another one as soon as its load has changed."""
         return self.dispatcher.events()
 
+    @property
+    def has_served(self) -> bool:
+        """Whether any request has come."""
+        return self.metrics.started > 0
+
+    @property
+    def busy(self) -> bool:
+        """Whether requests wait or execute."""
+        return self.dispatcher.in_system > 0
+
     def in_flight(self, instance_id: str) -> int:
         """How many requests the instance executes; 0 when it is idle or unknown."""
         worker = self.dispatcher.workers.by_id.get(instance_id)
         return len(worker.batch.requests) if worker is not None and worker.batch is not None else 0
+
+    def all_in_flight(self) -> dict[str, int]:
+        """The same of all instances that are not idle."""
+        return {
+            worker.id: len(worker.batch.requests) for worker in self.dispatcher.workers.by_id.values() if worker.batch is not None
+        }
 
     def largest_batches(self) -> dict[str, int]:
         """How many samples each instance takes at once."""
@@ -241,9 +257,13 @@ class FunctionRuntime(Delivery):
         known = [[seconds for seconds in row if seconds is not None] for row in rows if None not in row]
         return tuple([max(both) for both in zip(*known, strict=True)])
 
-    def profile(self) -> ModelProfile | None:
-        """Its model's profile, corrected by what was measured; None without one."""
-        return self._profile.by(self.latency.corrections(self._foretold)) if self._profile is not None else None
+    def ratios(self) -> Mapping[int, float]:
+        """By cores, how long batches take against what the profile foretold; only where enough were measured."""
+        return self.latency.corrections(self._foretold)
+
+    def profile(self, ratios: Mapping[int, float] | None = None) -> ModelProfile | None:
+        """Its model's profile, corrected by what was measured, here or by whoever gives these ratios; None without one."""
+        return self._profile.by(ratios or self.ratios()) if self._profile is not None else None
 
     @property
     def variant(self) -> str:

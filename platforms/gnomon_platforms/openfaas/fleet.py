@@ -4,7 +4,8 @@
              └─▶ workloads: whose pod it is, what has become of it
              └─▶ rivals: what an HPA or KEDA counts is left alone
 
-`platform` gives commands on this; here is what happens by itself, from the start to the stop of the gateway.
+`platform` gives commands on this; here is what happens by itself, from the start to the stop of the gateway. Where another
+gateway leads, its pods are followed until `lead` is called: the same instances with channels of our own, and nothing is written.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from dataclasses import replace
 
 from gnomon_core.clock import Clock, WallClock
 from gnomon_core.fleet import Instance, Node
-from gnomon_core.functions import FunctionKey
+from gnomon_core.functions import FunctionKey, FunctionSpec
 from gnomon_core.pairs import Pair
 from gnomon_core.seam_values import InstanceRequest
 from gnomon_core.seams import PlatformListener
@@ -34,10 +35,11 @@ from gnomon_platforms.kubernetes.resources import DEPLOYMENTS, NODES, PODS
 from gnomon_platforms.kubernetes.watching import Source
 from gnomon_platforms.kubernetes.writes import Writer
 from gnomon_platforms.local.profiles import ProfileFiles
+from gnomon_platforms.openfaas.adopting import instance_of, may_be_found
 from gnomon_platforms.openfaas.behind import Behind
 from gnomon_platforms.openfaas.lives import Life
 from gnomon_platforms.openfaas.node_home import BodyPod, Home
-from gnomon_platforms.openfaas.on_nodes import NodeOptions, OnNodes, load_besides_shadows
+from gnomon_platforms.openfaas.on_nodes import OnNodes, load_besides_shadows
 from gnomon_platforms.openfaas.options import OpenFaasOptions
 from gnomon_platforms.openfaas.pod_logs import PodLogs
 from gnomon_platforms.openfaas.rivals import Rivals, tell
@@ -50,7 +52,10 @@ _LOG = logging.getLogger("gnomon.openfaas")
 
 
 class Fleet:
-    """`fence` is asked right before each write, `epoch` is the leader's; `chance` draws the pauses between attempts."""
+    """`fence` is asked right before each write, `epoch` is the leader's; `chance` draws the pauses between attempts.
+
+    With `following` another process leads, until `lead` is called.
+    """
 
     def __init__(
         self,
@@ -61,7 +66,9 @@ class Fleet:
         clock: Clock | None = None,
         chance: random.Random | None = None,
         epoch: Callable[[], int] = lambda: 0,
+        following: bool = False,
     ) -> None:
+        self.leads = not following
         self._options = options or OpenFaasOptions()
         self._epoch = epoch
         self._clock = clock or WallClock()
@@ -80,6 +87,10 @@ class Fleet:
         self._workloads: dict[FunctionKey, Workload] = {}
         self._lives: dict[str, Life] = {}
         """By instance, those that have not ended."""
+        self._known: dict[FunctionKey, tuple[FunctionSpec, int]] = {}
+        # Those whose channel has ended while another process leads, which has not removed their pods yet.
+        self._ended_here: set[str] = set()
+        self._adopting_until_s = 0.0
         self._around: Surroundings | None = None
         self._listener: PlatformListener | None = None
         self._stopping = False
@@ -99,24 +110,42 @@ class Fleet:
         await asyncio.gather(*(informer.start() for informer in self._informers()), self._rivals.start())
         self._listener = listener
         session = aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0, keepalive_timeout=60.0), trust_env=False)
-        until_s = self._clock.now_s() + self._options.adopting_s
+        self._adopting_until_s = self._clock.now_s() + self._options.adopting_s
         self._around = Surroundings(
             deployed=lambda key: self._deployments.get(key.namespace, key.name),
             pods=self._pods_of,
             session=session,
             clock=self._clock,
-            adopting=lambda: self._clock.now_s() < until_s,
+            adopting=lambda: self._clock.now_s() < self._adopting_until_s,
             left_alone=self._left_alone,
             caught_up=self._caught_up,
             start_timeout_s=self._options.start_timeout_s,
+            leads=lambda: self.leads,
         )
-        if self._on_nodes is not None and self._options.nodes is not None:
-            await self._on_nodes.start(self._home(listener, self._options.nodes), session)
+        if self.leads:
+            await self._reach_nodes()
         self._nodes.listen(self._ledger.node_changed)
         self._loads.listen(self._ledger.load_changed)
         self._pods.listen(self._ledger.pod_changed)
         self._pods.listen(self._pod_changed)
         self._deployments.listen(self._deployment_changed)
+
+    async def lead(self) -> None:
+        """Decide and write from now on, from all that is true now.
+
+        Raises:
+            GnomonError: 503 `kubernetes_…`: nothing has changed then.
+
+        """
+        await asyncio.gather(*(informer.resync() for informer in self._informers()))
+        await self._reach_nodes()
+        self._adopting_until_s = self._clock.now_s() + self._options.adopting_s
+        self.leads = True
+        for deployed in self._deployments.values():
+            if deployed is not None:
+                self._deployment_there(deployed.spec.key, deployed, new=True)
+        for workload in self._workloads.values():
+            workload.look()
 
     async def stop(self) -> None:
         """Let every instance go, and return when all are told of as gone. Their pods serve on: see `adopt`."""
@@ -137,9 +166,12 @@ class Fleet:
         """What nodes have, and have left."""
         return self._ledger.nodes()
 
-    def _home(self, listener: PlatformListener, nodes: NodeOptions) -> Home:
-        """What Shadows share with our pods."""
-        return Home(
+    async def _reach_nodes(self) -> None:
+        """Speak with the nodes' coordinators, if there are any, of Shadows, which share this with our pods."""
+        nodes, around, listener = self._options.nodes, self._around, self._listener
+        if self._on_nodes is None or nodes is None or around is None or listener is None:
+            return
+        home = Home(
             body=self._body_pod,
             told=self._pairs_changed,
             free_cores=lambda name: next((node.free_cores for node in self.nodes() if node.name == name), 0.0),
@@ -151,6 +183,7 @@ class Fleet:
             models=nodes.models,
             profiles=ProfileFiles(nodes.profiles, nodes.machine_id),
         )
+        await self._on_nodes.start(home, around.session)
 
     def _body_pod(self, body_id: str) -> BodyPod | None:
         life = self._life(body_id)
@@ -191,7 +224,7 @@ class Fleet:
 
     def _rivals_changed(self, key: FunctionKey) -> None:
         found, deployed = self._rivals.of(key), self._deployments.get(key.namespace, key.name)
-        if found is not None and deployed is not None:
+        if self.leads and found is not None and deployed is not None:
             _LOG.warning("%s: %s", key, found.says)
             if self._listener is not None:
                 self._listener.log_line(key, "", f"gnomon: {found.says}")
@@ -219,12 +252,32 @@ class Fleet:
     def _ended(self, life: Life) -> None:
         self._ledger.take_back(life.instance.id)
         self._lives.pop(life.instance.id, None)
+        if not self.leads:
+            self._ended_here.add(life.instance.id)
         if self._on_nodes is not None and self._on_nodes.pairs is not None:
             self._on_nodes.pairs.body_gone(life.instance.id)
         self._workloads[life.request.spec.key].forget(life)
 
+    def _find(self, pod: PodFacts) -> Instance | None:
+        """Look after a pod that another process gave to an instance, as that instance; None where it is known, or not to be."""
+        spec, version = self._known.get(pod.key, (None, 0))
+        if pod.instance is None or spec is None or pod.instance in self._lives or pod.instance in self._ended_here:
+            return None
+        if not may_be_found(pod, version, placed=not self.leads):
+            return None
+        instance, request, given = instance_of(pod, spec, self._clock.now_s())
+        self._ledger.give(instance.id, given)
+        workload = self._workload(spec.key)
+        workload.add(self._life_of(instance, request))
+        workload.seen(pod, pod.name)
+        return instance
+
     def _pod_changed(self, change: Change[PodFacts]) -> None:
         facts = change.new or change.old
+        if change.new is None and change.old is not None:
+            self._ended_here.discard(change.old.instance or "")
+        elif change.new is not None and not self.leads:
+            self._find(change.new)
         workload = None if facts is None else self._workloads.get(facts.key)
         if workload is not None:
             workload.seen(change.new, change.name[1])
@@ -233,12 +286,16 @@ class Fleet:
         namespace, name = change.name
         key = FunctionKey(name, namespace)
         workload = self._workloads.get(key)
-        if workload is None and change.new is not None and change.new.removed:
-            # An earlier process was killed before it had removed all of it.
-            workload = self._workload(key)
         if workload is not None and change.new is None and not workload.lives:
             self._behind.begin(self._workloads.pop(key).close())
         elif workload is not None:
             workload.look()
-        if change.new is not None and change.old is None and self._rivals.of(key) is not None:
+        if change.new is not None:
+            self._deployment_there(key, change.new, new=change.old is None)
+
+    def _deployment_there(self, key: FunctionKey, deployed: DeployedFunction, *, new: bool) -> None:
+        if self.leads and deployed.removed and key not in self._workloads:
+            # An earlier process was killed before it had removed all of it.
+            self._workload(key)
+        if new and self._rivals.of(key) is not None:
             self._rivals_changed(key)

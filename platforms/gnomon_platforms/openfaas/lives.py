@@ -58,7 +58,18 @@ class Life:
         """Its pod takes batches."""
         self.channel, self.restarts = channel, restarts
         self.instance = replace(self.instance, state=InstanceState.READY)
-        self._listener.instance_ready(self.instance, channel)
+        self.tell()
+
+    def tell(self) -> None:
+        """Tell the listener of it as it is now, if it takes batches."""
+        if self.channel is not None and self.instance.state is InstanceState.READY:
+            self._listener.instance_ready(self.instance, self.channel)
+
+    def follow(self, cores: int) -> None:
+        """Whoever leads has given its pod these cores, and wants it to have them."""
+        self.request = replace(self.request, cores=cores)
+        if self.instance.state is InstanceState.STARTING:
+            self.instance = replace(self.instance, cores=cores)
 
     def resized(self, cores: int) -> None:
         """It has other cores from now on."""

@@ -26,8 +26,6 @@ from gnomon_platforms.beginning import starting
 from gnomon_platforms.kubernetes.nodes import Given, choose, takes
 from gnomon_platforms.kubernetes.objects.manifests import deployment
 from gnomon_platforms.kubernetes.objects.placing import read_constraints
-from gnomon_platforms.kubernetes.objects.pods import ENDED_PHASES, PodFacts
-from gnomon_platforms.kubernetes.objects.removal import VICTIM_COST
 from gnomon_platforms.local.nodes import claimed_cores
 from gnomon_platforms.openfaas.fleet import Fleet
 
@@ -48,21 +46,18 @@ class OpenFaasPlatform(Fleet):
         return set()
 
     def adopt(self, spec: FunctionSpec, version: int) -> tuple[Instance, ...]:
-        """Look after the function's pods that an earlier process gave to instances, each as the instance that it was."""
+        """Look after the function's pods that an earlier process gave to instances, each as the instance that it was.
+
+        While another process leads, also after those that it will give to instances, up to this version.
+        """
         assert self._listener is not None
+        self._known[spec.key] = spec, version
         workload = self._workload(spec.key)
-        found = []
-        for pod in sorted(self._pods_of(spec.key), key=lambda pod: (pod.created_at, pod.name)):
-            if pod.instance is None or pod.instance in workload.lives or not adoptable(pod, version):
-                continue
-            cores = max(1, round(pod.cores))
-            request = InstanceRequest(spec, pod.version, cores, pod.node, {})
-            instance = starting(pod.instance, request, pod.node or "", pod.memory_bytes, self._clock.now_s())
-            self._ledger.give(pod.instance, Given(pod.node or "", claimed_cores(spec, cores), pod.memory_bytes))
-            workload.add(self._life_of(instance, request))
-            workload.seen(pod, pod.name)
-            found.append(instance)
-        return tuple(found)
+        pods = sorted(self._pods_of(spec.key), key=lambda pod: (pod.created_at, pod.name))
+        found = tuple(instance for pod in pods if (instance := self._find(pod)) is not None)
+        if not self.leads:
+            workload.tell_again(found)
+        return found
 
     def hindrance(self, function: str) -> GnomonError | None:
         """Why its pods are not ours to count: 409 `foreign_autoscaler`."""
@@ -110,7 +105,12 @@ class OpenFaasPlatform(Fleet):
         return instance
 
     async def destroy(self, instance_id: str) -> None:
-        """End an instance: its pod is made unready, the first to go, and removed. Unknown ids are ignored."""
+        """End an instance: its pod is made unready, the first to go, and removed. Unknown ids are ignored.
+
+        So are all while another process leads, which does it.
+        """
+        if not self.leads:
+            return
         if self._on_nodes is not None and self._on_nodes.pairs is not None and self._on_nodes.pairs.destroy(instance_id):
             return
         life = self._life(instance_id)
@@ -173,9 +173,3 @@ class OpenFaasPlatform(Fleet):
     def usage(self, function: str) -> Usage:
         """What instances hold by their limits. What they use is measured by the cluster's metrics."""
         return Usage(0.0, sum(instance.memory_bytes for instance in self.instances(function)))
-
-
-def adoptable(pod: PodFacts, version: int) -> bool:
-    """Whether a pod that was given to an instance can go on as that: it was not on its way out, and is not of a later version."""
-    ended = pod.ending or pod.phase in ENDED_PHASES or pod.deletion_cost == VICTIM_COST
-    return not ended and pod.version <= version

@@ -12,18 +12,20 @@ import asyncio
 import base64
 import contextlib
 import logging
-from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Collection, Coroutine, Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from gnomon_core.clock import Clock
 from gnomon_core.errors import GnomonError
-from gnomon_core.fleet import InstanceState
+from gnomon_core.fleet import Instance, InstanceState
 from gnomon_core.functions import FunctionKey, FunctionSpec
 from gnomon_platforms.kubernetes.channel import HttpChannel
 from gnomon_platforms.kubernetes.objects.functions import DeployedFunction
 from gnomon_platforms.kubernetes.objects.names import PORT, TOKEN_KEY
 from gnomon_platforms.kubernetes.objects.pods import ENDED_PHASES, PodFacts
+from gnomon_platforms.kubernetes.objects.removal import VICTIM_COST
+from gnomon_platforms.openfaas.adopting import cores_of_instance
 from gnomon_platforms.openfaas.lives import Life
 from gnomon_platforms.openfaas.planning import Deploy, Resize, Step, Waiting, Wanted, plan
 from gnomon_platforms.openfaas.steps import Steps
@@ -43,7 +45,7 @@ class Surroundings:
 
     `deployed` and `pods` are what informers hold of it. `adopting` says whether pods of an earlier process may be used again.
     `left_alone` says whether its pods are somebody else's to count. `caught_up` returns when informers hold this generation of a
-    Deployment, or after a while.
+    Deployment, or after a while. `leads` says whether this process decides; while another one does, its pods are only followed.
     """
 
     deployed: Callable[[FunctionKey], DeployedFunction | None]
@@ -54,6 +56,7 @@ class Surroundings:
     left_alone: Callable[[FunctionKey], bool]
     caught_up: Callable[[FunctionKey, int], Awaitable[None]]
     start_timeout_s: float
+    leads: Callable[[], bool] = lambda: True
 
 
 class Workload:
@@ -101,6 +104,11 @@ class Workload:
         """Something has changed."""
         self._look.set()
 
+    def tell_again(self, but: Collection[Instance]) -> None:
+        """Tell the listener of those that are ready once more, but for these: it may not have known the function then."""
+        for life in [one for one in self.lives.values() if one.instance not in but]:
+            life.tell()
+
     async def close(self) -> None:
         """Look no longer."""
         for task in (self._task, *self._connecting):
@@ -128,6 +136,8 @@ class Workload:
     def _progress(self, life: Life, pod: PodFacts) -> None:
         """What has become of an instance, by its pod."""
         state = life.instance.state
+        if not self._around.leads():
+            life.follow(cores_of_instance(pod))
         if pod.phase in ENDED_PHASES:
             life.end(pod.trouble or f"its pod has {pod.phase.lower()}")
         elif state is InstanceState.READY and pod.restarts > life.restarts:
@@ -135,6 +145,10 @@ class Workload:
         elif pod.ending and life.channel is not None and not life.stopping:
             # Evicted, drained or removed by hand: what it holds is answered within its grace.
             life.channel.retire("its pod was told to end")
+        elif not self._around.leads() and pod.deletion_cost == VICTIM_COST:
+            if life.channel is not None:
+                # Who leads has let it go, and removes it: its image answers whatever comes until nothing does any more.
+                life.channel.retire("it is not wanted any more")
         elif state is InstanceState.STARTING and life.channel is None and self._fit(life, pod):
             self._connect(life, pod)
         elif state is InstanceState.READY and life.sized_cores is not None and pod.effective_cores == pod.cores:
@@ -145,7 +159,10 @@ class Workload:
         if life.instance.cores == cores or life.channel is None:
             return
         life.resized(cores)
-        self._begin(life.channel.resize(cores))
+        if self._around.leads():
+            self._begin(life.channel.resize(cores))
+        else:
+            life.tell()
 
     def _begin(self, work: Coroutine[Any, Any, object]) -> None:
         task = asyncio.get_running_loop().create_task(work)
@@ -173,7 +190,7 @@ class Workload:
                 deadline_s = life.request.spec.settings.deadline_s
                 address = f"http://{host}:{PORT}"
                 channel = HttpChannel(self._around.session, address, token, deadline_s, life.end, well=lambda: life.healthy)
-                if life.sized_cores not in (None, life.request.spec.settings.cores):
+                if self._around.leads() and life.sized_cores not in (None, life.request.spec.settings.cores):
                     # Its process was born with as many threads as the deployment says, before it got the cores of its own.
                     await channel.resize(life.sized_cores or 1)
                 life.ready(channel, pod.restarts)
@@ -206,7 +223,7 @@ class Workload:
                 _LOG.exception("%s could not be looked after", self.key)
             starting = any(life.instance.state is not InstanceState.READY for life in self.lives.values())
             # When pods of an earlier process may not be given out any more, those that are left are to go.
-            waits = failed or starting or self._going or self._around.adopting()
+            waits = self._around.leads() and (failed or starting or self._going or self._around.adopting())
             with contextlib.suppress(TimeoutError):
                 # Not wait_for: it forgets a cancellation that comes together with what it waits for.
                 async with asyncio.timeout(LOOK_AGAIN_S if waits else None):
@@ -214,7 +231,7 @@ class Workload:
             self._too_late()
 
     def _plan(self) -> Sequence[Step]:
-        if self._around.left_alone(self.key):
+        if not self._around.leads() or self._around.left_alone(self.key):
             return ()
         pods = tuple(self._around.pods(self.key))
         owners = {pod.instance: pod.name for pod in pods if pod.instance is not None and not pod.ending}
@@ -267,7 +284,8 @@ class Workload:
     def _too_late(self) -> None:
         """End what has not become ready in time."""
         now_s = self._around.clock.now_s()
-        for life in [one for one in self.lives.values() if one.instance.state is InstanceState.STARTING]:
+        starting = (one for one in self.lives.values() if one.instance.state is InstanceState.STARTING)
+        for life in list(starting) if self._around.leads() else ():
             if now_s - life.instance.started_s > self._around.start_timeout_s:
                 trouble = life.pod.trouble if life.pod is not None else ""
                 life.end(f"was not ready within {self._around.start_timeout_s:g} s{f': {trouble}' if trouble else ''}")

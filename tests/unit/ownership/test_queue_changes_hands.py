@@ -154,3 +154,15 @@ async def test_an_instance_that_knows_a_later_owner_executes_nothing_and_stays()
     instance.answer()
     assert (served.got, instance.executed) == (["served"], [(9, b"served")])
     runtime.close()
+
+
+async def test_who_is_alone_goes_on_from_the_epoch_that_an_instance_claims() -> None:
+    """Where there were several replicas, and there is one now that shares nothing, what instances remember must not stop it."""
+    instance = OneInstance()
+    runtime = runtime_with(instance, epoch=1)
+    instance.newest = 8
+    client = submit(runtime, b"goes on")
+    await turn()
+    instance.answer()
+    assert (client.got, instance.executed) == (["goes on"], [(8, b"goes on")])
+    runtime.close()
