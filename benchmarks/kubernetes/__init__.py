@@ -1,4 +1,5 @@
-"""Gnomon on Kubernetes under faults and at scale, on a control plane of the benchmark's own: etcd, apiserver, fake nodes.
+"""Gnomon on Kubernetes: under faults and at scale, on a control plane of the benchmark's own, and with models on a real node.
 
-`make cluster-build` compiles what is needed. Nothing here asks for root, and nothing here looks at KUBECONFIG.
+`make cluster-build` compiles what is needed. `leader` and `scale` ask for no root and do not look at KUBECONFIG. `burst` and
+`cores` take the cluster that it names, that runs here, or that they boot as root, and what `make images NAMES=gnomon-body` built.
 """

@@ -1,7 +1,7 @@
 """Runs the benchmarks of Kubernetes one after the other, each in a process of its own.
 
-    python -m benchmarks.kubernetes                  all of them
-    python -m benchmarks.kubernetes leader           only this one
+    python -m benchmarks.kubernetes                  all that need a control plane only
+    python -m benchmarks.kubernetes burst cores      only these: they need a node, and a Body's image (`pods`)
     python -m benchmarks.kubernetes --quick          briefly, to see that they work; results are not kept
 
 One that fails does not keep the others from being run; the exit code is 1 then.
@@ -17,13 +17,16 @@ from benchmarks.__main__ import run
 from benchmarks.programs import ended_well
 
 NAMES = ("leader", "scale")
+ON_A_NODE = ("burst", "cores")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(
         prog="python -m benchmarks.kubernetes", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("names", nargs="*", choices=(*NAMES, []), metavar="NAME", help=", ".join(NAMES))
+    parser.add_argument(
+        "names", nargs="*", choices=(*NAMES, *ON_A_NODE, []), metavar="NAME", help=", ".join((*NAMES, *ON_A_NODE))
+    )
     parser.add_argument("--quick", action="store_true", help="measure briefly; results are not kept")
     asked = parser.parse_args(arguments)
     names = asked.names or NAMES

@@ -236,7 +236,7 @@ async def main(kubeconfig: Path, functions: int, repeats: int, steady_s: float) 
     clock, scaling_policies = WallClock(), BUILT_IN
     api = connect(kubeconfig)
     platform = OpenFaasPlatform(api, OpenFaasOptions(adopting_s=0.0), clock=clock, chance=random.Random(SEED))
-    scaling = ScalingAdapter(scaling_policies, platform.capabilities)
+    scaling = ScalingAdapter(scaling_policies, lambda: platform.capabilities)
     profiled = ProfiledLatency()
 
     async def no_model(_: str) -> None:

@@ -24,7 +24,7 @@ from benchmarks.shadow.models import StoredModel, repository, samples_of
 from gnomon_core.fleet import Instance
 from gnomon_core.functions import FunctionKey, FunctionSpec, read_deployment
 from gnomon_core.seam_values import InstanceRequest
-from gnomon_core.seams import BatchChannel, ModelRepository
+from gnomon_core.seams import BatchChannel, ModelRepository, Platform
 from gnomon_core.wire import Frame, Kind, Member
 from gnomon_platforms.local.platform import LocalPlatform
 from gnomon_platforms.local.shadow_lives import ShadowLife
@@ -152,26 +152,18 @@ class Serving:
 
 
 @dataclass
-class Node:
-    """A started platform."""
+class Place:
+    """A started platform of any kind, and what it tells. `patience_s` is how long a Body may take."""
 
-    platform: LocalPlatform
+    platform: Platform
     told: Told
-
-    async def function(self, model: StoredModel, name: str, **annotations: str) -> FunctionSpec:
-        """A function that serves a model; its zygote is warm when this returns."""
-        given = {"gnomon/model": model.reference, "gnomon/max-batch": "8"}
-        given |= {f"gnomon/{key.replace('_', '-')}": value for key, value in annotations.items()}
-        spec = read_deployment({"service": name, "image": "gnomon/body", "annotations": given})
-        self.platform.check(spec)
-        await self.platform.prepare(spec)
-        return spec
+    patience_s: float = field(default=PATIENCE_S, kw_only=True)
 
     async def body(self, spec: FunctionSpec) -> tuple[Instance, float]:
         """A ready Body, and how long it took from the decision."""
         began_s = time.perf_counter()
         instance = await self.platform.create(InstanceRequest(spec, VERSION, 1, None, {}))
-        await self.told.until(lambda: instance.id in self.told.ready or instance.id in self.told.gone)
+        await self.told.until(lambda: instance.id in self.told.ready or instance.id in self.told.gone, self.patience_s)
         if instance.id in self.told.gone:
             raise RuntimeError(f"no Body: {self.told.gone[instance.id][1]}")
         return instance, self.told.ready[instance.id][0] - began_s
@@ -189,7 +181,21 @@ class Node:
     async def end(self, instance_id: str) -> None:
         """Stop an instance and return when it has gone."""
         await self.platform.destroy(instance_id)
-        await self.told.until(lambda: instance_id in self.told.gone)
+        await self.told.until(lambda: instance_id in self.told.gone, self.patience_s)
+
+
+@dataclass
+class Node(Place):
+    """A started platform of this machine."""
+
+    platform: LocalPlatform
+
+    async def function(self, model: StoredModel, name: str, **annotations: str) -> FunctionSpec:
+        """A function that serves a model; its zygote is warm when this returns."""
+        spec = read_deployment(deployment_of(model, name, **annotations))
+        self.platform.check(spec)
+        await self.platform.prepare(spec)
+        return spec
 
     def life(self, shadow_id: str) -> ShadowLife | None:
         """What the platform knows of a Shadow; None where it has gone."""
@@ -206,6 +212,13 @@ class Node:
         supervisor = self.platform._supervisor  # noqa: SLF001 - as above
         assert supervisor is not None
         return supervisor.pid
+
+
+def deployment_of(model: StoredModel, name: str, **annotations: str) -> dict[str, Any]:
+    """A function that serves a model, as a user deploys it."""
+    given = {"gnomon/model": model.reference, "gnomon/max-batch": "8"}
+    given |= {f"gnomon/{key.replace('_', '-')}": value for key, value in annotations.items()}
+    return {"service": name, "image": "gnomon/body", "annotations": given}
 
 
 @contextlib.asynccontextmanager

@@ -42,17 +42,27 @@ UNNEEDED = (
 
 @dataclass(frozen=True)
 class Recipe:
-    """A folder with a Dockerfile; for a function, the template's, in which `handler` takes the place of the template's own."""
+    """A folder with a Dockerfile; for a function, the template's, in which `handler` takes the place of the template's own.
+
+    Of what is locked, packages whose names begin with one of `without` are left out. `arguments` are the build's.
+    """
 
     context: Path
     handler: Path | None = None
+    without: tuple[str, ...] = ()
+    arguments: tuple[str, ...] = ()
 
+
+# torch, and what only it needs.
+TORCH = ("torch", "triton", "nvidia-", "cuda-", "sympy", "mpmath", "networkx", "fsspec", "filelock", "setuptools", "safetensors")
 
 RECIPES = {
     "gnomon-gateway": Recipe(ROOT / "deploy" / "images" / "gateway"),
     "gnomon-coordinator": Recipe(ROOT / "deploy" / "images" / "coordinator"),
     "gnomon-body": Recipe(ROOT / "templates" / "gnomon-body", ROOT / "functions" / "body"),
     "gnomon-shadow": Recipe(ROOT / "templates" / "gnomon-shadow", ROOT / "functions" / "shadow"),
+    # A handler without a model, for tests: the template's Dockerfile, and a thirtieth of a Body's size.
+    "gnomon-function": Recipe(ROOT / "templates" / "gnomon-body", without=TORCH, arguments=("--build-arg", "DEVICE=gpu")),
 }
 
 
@@ -121,6 +131,18 @@ def archives(folders: Folders, phases: Phases, names: list[str]) -> list[Path]:
             builder.let_go()
 
 
+def kept(folders: Folders, phases: Phases, name: str) -> Path | None:
+    """An image's archive, if it was built from the sources as they are now. Nothing is built but our wheel."""
+    place = folders.cache / "images"
+    if not any(place.glob(f"{name}-*.tar")):
+        return None
+    with phases.alone(place / "building", "builds images"):
+        _pack()
+        with assembled(RECIPES[name]) as context:
+            archive = _archive(place, name, _base_key(), context)
+    return archive if archive.exists() else None
+
+
 def digest(folder: Path) -> str:
     """Of every file below a folder, through links: name, mode and content."""
     parts = hashlib.sha256()
@@ -145,7 +167,22 @@ def assembled(recipe: Recipe) -> Iterator[Path]:
                 # The template's own test is of the template's handler.
                 if not (recipe.handler / test.name).exists():
                     test.unlink()
+        if recipe.without:
+            lock = context / "requirements.txt"
+            lock.write_text(lock_without(lock.read_text(), recipe.without))
         yield context
+
+
+def lock_without(lock: str, beginnings: tuple[str, ...]) -> str:
+    """A lock less the packages whose names begin so. A package is a line and the indented ones below it."""
+    kept: list[str] = []
+    taken = True
+    for line in lock.splitlines(keepends=True):
+        if not line[0].isspace():
+            taken = not line.startswith(beginnings)
+        if taken:
+            kept.append(line)
+    return "".join(kept)
 
 
 def _pack() -> None:
@@ -157,10 +194,18 @@ def _pack() -> None:
         raise Trouble(f"make templates failed: {done.stderr.strip()[-1000:]}")
 
 
+def _base_key() -> str:
+    """What the base is made of."""
+    return hashlib.sha256("\0".join([SUITE, *PACKAGES, *UNNEEDED, digest(DEBIAN)]).encode()).hexdigest()[:12]
+
+
+def _archive(place: Path, name: str, base_key: str, context: Path) -> Path:
+    return place / f"{name}-{base_key}-{digest(context)}.tar"
+
+
 def _base(builder: Builder, phases: Phases) -> str:
     """The base's name; made of Debian's packages, once."""
-    key = hashlib.sha256("\0".join([SUITE, *PACKAGES, *UNNEEDED, digest(DEBIAN)]).encode()).hexdigest()[:12]
-    reference = f"localhost/gnomon-python:{key}"
+    reference = f"localhost/gnomon-python:{_base_key()}"
     if builder.has(reference):
         return reference
     with phases.phase("base image"), tempfile.TemporaryDirectory(prefix="base-", dir=builder.folder) as folder:
@@ -181,13 +226,13 @@ def _base(builder: Builder, phases: Phases) -> str:
 def _build(builder: Builder, phases: Phases, name: str, base: str) -> Path:
     """One image's archive."""
     with assembled(RECIPES[name]) as context:
-        key = f"{base.rpartition(':')[2]}-{digest(context)}"
-        archive = builder.folder / f"{name}-{key}.tar"
+        archive = _archive(builder.folder, name, base.rpartition(":")[2], context)
+        key = archive.stem.removeprefix(f"{name}-")
         if archive.exists():
             return archive
         with phases.phase(name):
             reference = f"localhost/{name}:{key}"
-            builder.build(context, reference, "--build-arg", f"PYTHON_IMAGE={base}")
+            builder.build(context, reference, "--build-arg", f"PYTHON_IMAGE={base}", *RECIPES[name].arguments)
             builder.archive(reference, image(name), archive)
             builder.forget(f"localhost/{name}", reference)
     for old in builder.folder.glob(f"{name}-*.tar"):

@@ -1,0 +1,196 @@
+"""Shadows from the node's pool for a Body that is a pod, beside the same on bare processes of the same machine.
+
+    python -m benchmarks.kubernetes.burst [--quick]
+
+A Body of ResNet50 with one core is a pod of the function; the DaemonSet's pod has the pool. Beside it the platform of one machine
+has the same Body and the same pool as processes. They take turns: a few batches alone; then a Shadow is decided on while the Body
+answers batch after batch; the same batches with it; it is ended. Decision is the call of `Platform.create_shadow`, ready is when
+the platform has heard that the Shadow's pages are resident, paired that its Body works with it.
+
+The ratio of the pair to the Body alone is of one turn, a figure the median of all turns; that of the pods is compared with that
+of the processes. Every answer is compared with the Body's first. Of two cores the Body's pod may use one and asks for half of it,
+since node, pool and Shadow need the rest; the second is the Shadow's, and this process's, which is the gateway.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import statistics
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import partial
+
+from benchmarks.kubernetes.pods import Pods, pods_on, prepared
+from benchmarks.pace import Pace, asked, step
+from benchmarks.programs import ended_well
+from benchmarks.report import Figure, write
+from benchmarks.shadow.models import StoredModel, first_share, named, samples_of, stored
+from benchmarks.shadow.node import Place, Serving, started
+from benchmarks.shadow.samples import at_quantile, counted, quantile
+from gnomon_core.errors import GnomonError
+from gnomon_core.fleet import InstanceState
+from gnomon_core.pairs import Pair
+
+MODEL, SHARE = "resnet50", 0.40
+SPLIT = (0, 1, 1, 2, 2, 3, 3, 4)
+BATCHES = (4, 8)
+TURNS, QUICK_TURNS = 15, 3
+"""For each batch size. A turn is a start."""
+EACH = 5
+"""Batches alone and batches together in a turn."""
+READY_GOAL_MS, RATIO_GOAL = 100.0, 1.10
+HALF = {"requests": {"cpu": "500m", "memory": "512Mi"}, "limits": {"cpu": "1", "memory": "3Gi"}}
+COME_LIMIT_S = 120.0
+PAUSE_S = 0.5
+"""Between turns: the pool's next container is forked and has rehearsed."""
+
+
+@dataclass
+class Turns:
+    """What was seen of one kind of place."""
+
+    ready_ms: list[float] = field(default_factory=list)
+    paired_ms: list[float] = field(default_factory=list)
+    answered_ms: list[float] = field(default_factory=list)
+    alone_s: dict[int, list[float]] = field(default_factory=lambda: {batch: [] for batch in BATCHES})
+    pair_s: dict[int, list[float]] = field(default_factory=lambda: {batch: [] for batch in BATCHES})
+    lost: int = 0
+    """Batches of the pair in which the Shadow's rows came too late, and were computed by the Body again."""
+
+    def ratios(self, batch: int) -> list[float]:
+        """Of the pair to the Body alone, turn by turn."""
+        return [pair / alone for pair, alone in zip(self.pair_s[batch], self.alone_s[batch], strict=True)]
+
+
+def main(pace: Pace) -> None:
+    model = stored(MODEL)
+    pair = Pair(1, first_share(model.layers, SHARE), SPLIT)
+    turns = QUICK_TURNS if pace.quick else TURNS
+    with prepared(shadows=True) as ground:
+        seen = asyncio.run(measure(partial(pods_on, ground), model, pair, turns))
+    write(
+        "kubernetes_burst",
+        figures_of(seen, f"half of a batch, {named(model.layers, pair.blocks)}"),
+        repeats=turns * len(BATCHES),
+        packages=("gnomon", "torch", "torchvision", "kubernetes"),
+        folder=pace.results,
+    )
+
+
+async def measure(
+    make_pods: Callable[[], contextlib.AbstractAsyncContextManager[Pods]], model: StoredModel, pair: Pair, turns: int
+) -> dict[str, Turns]:
+    """Turns on pods and on processes, alternating."""
+    seen = {"pods": Turns(), "processes": Turns()}
+    async with make_pods() as pods, started(cores=2) as node:
+        step("a Body's pod, and a Body's process")
+        bodies: dict[str, tuple[Place, Serving]] = {
+            "pods": (pods, await pods.serving(pods.function(model, "burst", HALF), model, BATCHES[0])),
+            "processes": (node, await node.serving(await node.function(model, "burst"), model, BATCHES[0])),
+        }
+        for place, body in bodies.values():
+            await _first(place, body, pair)
+        for batch in BATCHES:
+            step(f"{turns} turns, batches of {batch}")
+            for _, body in bodies.values():
+                body.take(samples_of(model, batch, seed=batch))
+                await body.ask()
+            for turn in range(turns):
+                for kind in sorted(bodies, reverse=bool(turn % 2)):
+                    await asyncio.sleep(PAUSE_S)
+                    await _turn(*bodies[kind], pair, batch, seen[kind])
+        for place, body in bodies.values():
+            await place.end(body.instance.id)
+    return seen
+
+
+async def _first(place: Place, body: Serving, pair: Pair) -> None:
+    """A Shadow as soon as there can be one: the Body has come to its node's coordinator, and the pool is warm."""
+    async with asyncio.timeout(COME_LIMIT_S):
+        while True:
+            try:
+                shadow = await place.platform.create_shadow(body.instance.id, pair)
+                break
+            except GnomonError as error:
+                if error.code not in ("no_such_body", "no_pool"):
+                    raise
+            await asyncio.sleep(0.2)
+    await place.told.until(lambda: shadow.id in place.told.paired or shadow.id in place.told.gone)
+    await place.end(shadow.id)
+
+
+async def _turn(place: Place, body: Serving, pair: Pair, batch: int, seen: Turns) -> None:
+    alone = [await body.ask() for _ in range(EACH)]
+    before = len(body.served)
+    body.begin()
+    await asyncio.sleep(0.01)
+    began_s = time.perf_counter()
+    shadow = await place.platform.create_shadow(body.instance.id, pair)
+    await _until_ready(place, body, shadow.id)
+    seen.ready_ms.append(1e3 * (time.perf_counter() - began_s))
+    await place.told.until(lambda: shadow.id in place.told.paired or shadow.id in place.told.gone)
+    if shadow.id in place.told.gone:
+        raise RuntimeError(f"no Shadow: {place.told.gone[shadow.id][1]}")
+    seen.paired_ms.append(1e3 * (place.told.paired[shadow.id] - began_s))
+    while not any(one.shared for one in body.served[before:]):
+        if (error := body.failed()) is not None:
+            raise error
+        await asyncio.sleep(0.002)
+    first = next(one for one in body.served[before:] if one.shared)
+    seen.answered_ms.append(1e3 * (first.ended_s - began_s))
+    await body.end()
+    together = [await body.ask() for _ in range(EACH)]
+    await place.end(shadow.id)
+    seen.lost += sum(not one.shared for one in together)
+    seen.alone_s[batch].append(statistics.median(one.ended_s - one.began_s for one in alone))
+    seen.pair_s[batch].append(statistics.median(one.ended_s - one.began_s for one in together))
+
+
+async def _until_ready(place: Place, body: Serving, shadow_id: str) -> None:
+    """Return when the platform knows that the Shadow's blocks are resident."""
+    while True:
+        known = next((one for one in place.platform.instances(body.instance.function) if one.id == shadow_id), None)
+        if known is None:
+            raise RuntimeError(f"no Shadow: {place.told.gone.get(shadow_id)}")
+        if known.state is InstanceState.READY:
+            return
+        await asyncio.sleep(0.001)
+
+
+def figures_of(seen: dict[str, Turns], what: str) -> list[Figure]:
+    """What is published."""
+    pods, processes = seen["pods"], seen["processes"]
+    figures = [at_quantile("pods: a Shadow ready, median", pods.ready_ms, "ms", at_most=READY_GOAL_MS, detail=what)]
+    for batch in BATCHES:
+        of_pods, of_processes = (quantile(one.ratios(batch), 0.5) for one in (pods, processes))
+        said = f"pair ÷ Body alone: {of_pods:.3f} of pods, {of_processes:.3f} of processes"
+        figures.append(
+            counted(
+                f"b = {batch}: ratio of pods ÷ ratio of processes", of_pods / of_processes, "", at_most=RATIO_GOAL, detail=said
+            )
+        )
+    for kind, one in seen.items():
+        figures.append(
+            counted(f"{kind}: batches without the Shadow's rows", one.lost, "batches", detail=f"of {EACH * len(one.ready_ms)}")
+        )
+        figures += [
+            at_quantile(f"{kind}: {name}", values, "ms")
+            for name, values in (
+                ("a Shadow ready", one.ready_ms),
+                ("its Body told", one.paired_ms),
+                ("first batch together", one.answered_ms),
+            )
+        ]
+        for batch in BATCHES:
+            figures += [
+                at_quantile(f"{kind}, b = {batch}: pair ÷ Body alone", one.ratios(batch), ""),
+                at_quantile(f"{kind}, b = {batch}: Body alone", [1e3 * each for each in one.alone_s[batch]], "ms"),
+                at_quantile(f"{kind}, b = {batch}: pair", [1e3 * each for each in one.pair_s[batch]], "ms"),
+            ]
+    return figures
+
+
+if __name__ == "__main__":
+    ended_well(lambda: main(asked(__doc__ or "")))

@@ -1,0 +1,131 @@
+"""Bodies as pods of a real node, for the length of a block: a namespace, the models as its volume, the platform in this process.
+
+The cluster is the one that KUBECONFIG names, that runs here (`make cluster`), or that is booted for the block. Its node has to be
+this machine where pods are compared with processes. `deploy.test_cluster.models` says where the images come from.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import secrets
+from collections.abc import AsyncIterator, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from benchmarks.gnomon import MODELS
+from benchmarks.programs import ProgramFailedError
+from benchmarks.shadow.models import StoredModel, repository
+from benchmarks.shadow.node import Place, Told, deployment_of
+from deploy.test_cluster import build, models
+from deploy.test_cluster import cluster as clusters
+from deploy.test_cluster.client import Kubectl
+from deploy.test_cluster.clusters import Cluster, reached, until
+from deploy.test_cluster.phases import CannotBeHad, Phases
+from deploy.test_cluster.settings import folders
+from gnomon_core.functions import FunctionSpec, read_deployment
+from gnomon_platforms.kubernetes.api import connect
+from gnomon_platforms.kubernetes.objects.pod_template import PodOptions
+from gnomon_platforms.openfaas.on_nodes import NodeOptions
+from gnomon_platforms.openfaas.options import OpenFaasOptions
+from gnomon_platforms.openfaas.platform import OpenFaasPlatform
+
+BODY_LIMIT_S = 300.0
+"""A Body's pod: its container, torch, its weights; on a machine that does other things, too."""
+GONE_LIMIT_S = 120.0
+
+
+@dataclass(frozen=True)
+class Ground:
+    """Where Bodies can be pods. `token` is the coordinators', empty where no node has one."""
+
+    cluster: Cluster
+    namespace: str
+    images: models.Images
+    folder: Path
+    token: str
+
+    def pods(self) -> list[Any]:
+        return list(self.cluster.core.list_namespaced_pod(self.namespace).items)
+
+    def pod_of(self, instance_id: str) -> Any:
+        """The pod that is an instance."""
+        [found] = [one for one in self.pods() if (one.metadata.annotations or {}).get("gnomon/instance") == instance_id]
+        return found
+
+
+@contextlib.contextmanager
+def prepared(*, shadows: bool) -> Iterator[Ground]:
+    """A namespace of functions with the models of `benchmarks.shadow.models`, and coordinators where `shadows` are wanted.
+
+    Raises:
+        ProgramFailedError: no such cluster can be had, and why.
+
+    """
+    try:
+        with clusters.borrowed(folders(), Phases()) as kubeconfig:
+            cluster = reached(kubeconfig)
+            with on(cluster, MODELS, shadows=shadows) as ground:
+                yield ground
+    except CannotBeHad as reason:
+        raise ProgramFailedError(str(reason)) from reason
+
+
+@contextlib.contextmanager
+def on(cluster: Cluster, folder: Path, *, shadows: bool) -> Iterator[Ground]:
+    """The same on a cluster that is there, with this folder of models.
+
+    Raises:
+        CannotBeHad: it has no images of ours, or coordinators of its own.
+
+    """
+    compiled = build.kept(folders())
+    if compiled is None:
+        raise CannotBeHad("the cluster's programs are not compiled: make cluster-build")
+    kubectl = Kubectl(compiled.folder / "kubectl", cluster.kubeconfig)
+    images = models.images(cluster)
+    namespace = f"models-{secrets.token_hex(3)}"
+    with contextlib.ExitStack() as stack:
+        token = stack.enter_context(models.coordinators(cluster, kubectl, images, folder)) if shadows else ""
+        models.furnish_namespace(cluster, namespace)
+        stack.callback(_removed, cluster, namespace)
+        stack.enter_context(models.volume(cluster, namespace, folder))
+        yield Ground(cluster, namespace, images, folder, token)
+
+
+def _removed(cluster: Cluster, namespace: str) -> None:
+    """The namespace goes, and with it, before the coordinators, every pod that has their volume."""
+    cluster.core.delete_namespace(namespace)
+    until(lambda: namespace not in models.namespaces(cluster), f"{namespace} to go", GONE_LIMIT_S)
+
+
+@dataclass
+class Pods(Place):
+    """A started platform whose instances are pods."""
+
+    platform: OpenFaasPlatform
+    ground: Ground
+
+    def function(self, model: StoredModel, name: str, resources: dict[str, dict[str, str]] | None = None) -> FunctionSpec:
+        """A function that serves a model of the volume; `resources` as a stack file has them."""
+        document = deployment_of(model, name) | {"namespace": self.ground.namespace, "image": self.ground.images.body}
+        spec = read_deployment(document | (resources or {}))
+        self.platform.check(spec)
+        return spec
+
+
+@contextlib.asynccontextmanager
+async def pods_on(ground: Ground) -> AsyncIterator[Pods]:
+    """The platform as `gnomon serve --platform openfaas` has it, for the length of a block."""
+    api = await asyncio.to_thread(connect, ground.cluster.kubeconfig)
+    nodes = NodeOptions(ground.token, repository(), MODELS) if ground.token else None
+    template = PodOptions(coordinated=nodes is not None, models_claim=models.CLAIM)
+    options = OpenFaasOptions(namespace=ground.namespace, pods=template, adopting_s=0.0, nodes=nodes)
+    platform, told = OpenFaasPlatform(api, options), Told()
+    await platform.start(told)
+    try:
+        yield Pods(platform, told, ground, patience_s=BODY_LIMIT_S)
+    finally:
+        await platform.stop()
+        api.close()
