@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from deploy.test_cluster.ingress_conformance.__main__ import Result, results
+from deploy.test_cluster.ingress_conformance.__main__ import results, stage
+from deploy.test_cluster.suites import Result
 
 SAID = """\
 === RUN   TestIngressConformance/basics
@@ -23,4 +24,4 @@ def test_each_test_is_read_once_and_its_parts_are_not() -> None:
         Result("headers/tags", "PASS", 8.12),
         Result("httpoption", "SKIP", 0.0),
     ]
-    assert [one.stage for one in found] == ["stable", "beta", "alpha"]
+    assert [stage(one.name) for one in found] == ["stable", "beta", "alpha"]

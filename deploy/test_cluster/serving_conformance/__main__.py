@@ -1,0 +1,110 @@
+"""`python -m deploy.test_cluster.serving_conformance`: Knative Serving's conformance tests, by the stock class and by ours.
+
+    compile the tests and their images ▶ load the images ▶ our ingress class as the cluster's default ▶ for each class: make it
+    the cluster's default, run `api/v1` and `runtime` ▶ a line for each test: stock, ours
+
+No test names a class, so whichever is the default scales all of their Revisions; ours passes if it passes every test that the
+stock one passes. Both runs have the same ingress and the same cluster, so what fails in both is not the class's. It needs the
+cluster of `make cluster`, root for ports 80 and 443 of the cluster's own address, and Debian's haproxy. What it changes of the
+cluster's configuration is changed back.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from deploy.test_cluster import cluster, ingress, suites
+from deploy.test_cluster.phases import CannotBeHad, Phases, Trouble
+from deploy.test_cluster.serving_conformance.defaults import GNOMON, STOCK, default_class
+from deploy.test_cluster.serving_conformance.record import Comparison, record
+from deploy.test_cluster.settings import folders
+
+MODULE = "knative.dev/serving"
+IMAGES = (
+    "autoscale",
+    "failing",
+    "hellovolume",
+    "helloworld",
+    "multicontainer/servingcontainer",
+    "multicontainer/sidecarcontainer",
+    "pizzaplanetv1",
+    "pizzaplanetv2",
+    "readiness",
+    "runtime",
+    "singlethreaded",
+    "timeout",
+    "volumes",
+)
+SUITE = suites.Suite(
+    "serving-conformance",
+    [f"{MODULE}/test/test_images/{name}" for name in IMAGES],
+    {name: f"{MODULE}/test/conformance/{folder}" for name, folder in (("api-v1", "api/v1"), ("runtime", "runtime"))},
+    tags="e2e",
+    needed=(MODULE, "test/config/test-resources.yaml"),
+)
+FLAGS = ("-ingress-class=gnomon", "-disable-logstream", "-enable-alpha", "-enable-beta")
+INGRESS = {"GATEWAY_OVERRIDE": ingress.SERVICE, "GATEWAY_NAMESPACE_OVERRIDE": ingress.NAMESPACE}
+
+
+def main() -> int:
+    """Run it, and say what each test came to."""
+    parser = argparse.ArgumentParser(prog="python -m deploy.test_cluster.serving_conformance", description=__doc__)
+    parser.add_argument("--parallel", type=int, default=2, help="tests at once")
+    parser.add_argument("--only", default="", help="a pattern of tests, as `go test -run` takes it")
+    parser.add_argument("--class", dest="classes", choices=(STOCK, GNOMON), action="append", help="only this class")
+    parser.add_argument("--build", action="store_true", help="compile only")
+    parser.add_argument("--keep", type=Path, help="write the results to this file")
+    asked = parser.parse_args()
+    arguments = [f"-test.parallel={asked.parallel}", *FLAGS, *([f"-test.run={asked.only}"] if asked.only else [])]
+    try:
+        if asked.build:
+            print(suites.compiled(SUITE, folders(), Phases()).programs)
+            return 0
+        found = conformance(asked.classes or (STOCK, GNOMON), arguments)
+    except Trouble as trouble:
+        print(f"serving conformance: {trouble}")
+        return 0 if isinstance(trouble, CannotBeHad) else 1
+    print("\n".join(found.lines()))
+    if asked.keep:
+        asked.keep.write_text(json.dumps(record(found, parallel=asked.parallel), indent=1) + "\n")
+    return 1 if found.lost() or not found.passed() else 0
+
+
+def conformance(classes: Sequence[str], arguments: Sequence[str]) -> Comparison:
+    """Everything that is needed for it, and the suites by each class."""
+    ingress.check()
+    running = cluster.runs(folders())
+    if not running:
+        raise CannotBeHad("no cluster runs: make cluster")
+    phases = Phases()
+    made = suites.compiled(SUITE, folders(), phases)
+    with phases.phase("loading the tests' images"):
+        suites.load_images(running, made)
+    found = Comparison()
+    with surroundings(running, made):
+        for name in classes:
+            with default_class(running, name, ingress.TESTS_NAMESPACE):
+                for part in SUITE.tests:
+                    log = running.folders.logs / f"serving-conformance-{name}-{part}.log"
+                    with phases.phase(f"{part} by {name}: {log}"):
+                        said = suites.run(made.test(part), running.folders.kubeconfig, log, arguments, INGRESS)
+                    found.add(name, part, said)
+    return found
+
+
+@contextlib.contextmanager
+def surroundings(running: cluster.Running, made: suites.Compiled) -> Iterator[None]:
+    """Our ingress class for whatever names none, and what the tests want to find."""
+    logs = running.folders.logs
+    with ingress.ingress(running, running.folders.state / "ingress", logs / "ingress.log"):
+        running.kubectl("apply", "-f", str(made.needed))
+        yield
+
+
+if __name__ == "__main__":
+    sys.exit(main())
