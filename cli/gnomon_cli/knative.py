@@ -15,7 +15,7 @@ import os
 import signal
 import socket
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from random import Random, SystemRandom
 
@@ -52,6 +52,11 @@ class KnativeOptions:
     policies: tuple[str, ...] = ()
     host: str = "127.0.0.1"
     port: int = 0
+
+
+def within(options: KnativeOptions, namespace: str) -> KnativeOptions:
+    """The same for one namespace only. Its Lease is there, so that each of several has its own leader."""
+    return replace(options, scaled=replace(options.scaled, namespace=namespace), lease_namespace=namespace)
 
 
 class Brain:

@@ -65,7 +65,13 @@ def serve_options(function: Any) -> Any:
                 envvar="secret_mount_path",
                 help="Folder of basic-auth-user and basic-auth-password; default: in the state folder, made if missing.",
             ),
-            click.option("--namespace", "namespaces", multiple=True, metavar="NAME", help="A namespace beside openfaas-fn."),
+            click.option(
+                "--namespace",
+                "namespaces",
+                multiple=True,
+                metavar="NAME",
+                help="A namespace beside openfaas-fn; on knative, the only one that is looked after, with a Lease of its own.",
+            ),
             click.option(
                 "--policy", "policies", multiple=True, metavar="NAME", help="A third-party policy that functions may name."
             ),
@@ -111,11 +117,22 @@ def read_options(*, state: str, models: str, platform: str, **options: Any) -> S
 
 
 def knative_options(options: dict[str, Any]) -> KnativeOptions:
-    """What of the options concerns an autoscaler class, which serves no requests."""
-    from gnomon_cli.knative import KnativeOptions  # noqa: PLC0415 - only who scales Knative imports it
+    """What of the options concerns an autoscaler class, which serves no requests.
+
+    Raises:
+        GnomonError: 400 for several namespaces: it looks after all, or after one.
+
+    """
+    from gnomon_cli.knative import KnativeOptions, within  # noqa: PLC0415 - only who scales Knative imports it
 
     names = ("kubeconfig", "policies", "host", "port")
-    return KnativeOptions(**{name: options[name] for name in names})
+    made = KnativeOptions(**{name: options[name] for name in names})
+    match options["namespaces"]:
+        case ():
+            return made
+        case (namespace,):
+            return within(made, namespace)
+    raise bad_request("one_namespace", "On Knative, all namespaces are looked after, or one.", "Name one, or start one for each.")
 
 
 @click.command(
@@ -128,6 +145,7 @@ def knative_options(options: dict[str, Any]) -> KnativeOptions:
     gnomon serve --platform lambda --lambda-role arn:aws:iam::123456789012:role/gnomon
     gnomon serve --platform openfaas --kubeconfig ~/.kube/config
     gnomon serve --platform knative --kubeconfig ~/.kube/config
+    gnomon serve --platform knative --namespace team-a
     """,
 )
 @serve_options

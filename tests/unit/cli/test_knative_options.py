@@ -1,0 +1,28 @@
+"""`gnomon serve --platform knative`: whom it looks after."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from gnomon_cli.commands.serve import knative_options
+from gnomon_core.errors import GnomonError
+
+GIVEN = {"kubeconfig": Path("admin.conf"), "policies": (), "host": "127.0.0.1", "port": 0}
+
+
+def test_without_a_namespace_it_looks_after_all_and_leads_beside_knatives_own() -> None:
+    options = knative_options({**GIVEN, "namespaces": ()})
+    assert (options.scaled.namespace, options.lease_namespace) == (None, "knative-serving")
+
+
+def test_one_namespace_has_a_leader_of_its_own() -> None:
+    options = knative_options({**GIVEN, "namespaces": ("team-a",)})
+    assert (options.scaled.namespace, options.lease_namespace) == ("team-a", "team-a")
+    assert options.kubeconfig == Path("admin.conf")
+
+
+def test_several_namespaces_are_refused() -> None:
+    with pytest.raises(GnomonError, match="all namespaces are looked after, or one"):
+        knative_options({**GIVEN, "namespaces": ("team-a", "team-b")})
