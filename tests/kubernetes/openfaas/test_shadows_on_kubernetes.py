@@ -6,6 +6,7 @@ The kubelet is played: it gives the Body's pod its volume, and a pod of the Daem
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import shutil
 import tempfile
 from collections.abc import AsyncIterator, Iterator
@@ -15,6 +16,7 @@ from typing import Any
 
 import pytest
 
+from deploy.test_cluster import build
 from deploy.test_cluster.clusters import Cluster
 from gnomon_core.errors import GnomonError
 from gnomon_core.fleet import Instance, InstanceKind, InstanceState
@@ -27,6 +29,8 @@ from gnomon_platforms.testing import Recorder
 from gnomon_profiler.repository import DirectoryRepository
 from tests.contracts.test_platform import deployment, instance_of
 from tests.integration.coordinator_node.node import TOKEN, Node
+from tests.kubernetes.access import asked
+from tests.kubernetes.openfaas.as_gateway import ACCOUNT, DEPLOY, FUNCTIONS, MAY, installed_account
 from tests.kubernetes.openfaas.kubelet import Kubelet, condition
 from tests.waiting import eventually, until
 
@@ -92,15 +96,23 @@ class Begun:
         return str(next(one for one in pod.spec.containers if one.name == "pool").resources.requests["cpu"])
 
 
-@pytest.fixture
-async def begun(controlled: Cluster, kubelet: Kubelet, node: Node, daemon: str) -> AsyncIterator[Begun]:
-    api = await asyncio.to_thread(connect, controlled.kubeconfig)
+@contextlib.asynccontextmanager
+async def beginning(kubeconfig: Path, cluster: Cluster, node: Node, daemon: str) -> AsyncIterator[Begun]:
+    """The platform, connected as whom a kubeconfig says."""
+    api = await asyncio.to_thread(connect, kubeconfig)
     nodes = NodeOptions(TOKEN, DirectoryRepository(node.models), node.models, port=node.port)
-    options = OpenFaasOptions(adopting_s=0.0, start_timeout_s=60.0, nodes=nodes)
+    options = OpenFaasOptions(namespace=FUNCTIONS, adopting_s=0.0, start_timeout_s=60.0, nodes=nodes)
     platform, told = OpenFaasPlatform(api, options, epoch=lambda: 3), Recorder()
     await platform.start(told)
-    yield Begun(platform, told, controlled, node, daemon)
+    yield Begun(platform, told, cluster, node, daemon)
     await platform.stop()
+    api.close()
+
+
+@pytest.fixture
+async def begun(controlled: Cluster, kubelet: Kubelet, node: Node, daemon: str) -> AsyncIterator[Begun]:
+    async with beginning(controlled.kubeconfig, controlled, node, daemon) as made:
+        yield made
 
 
 async def test_a_pods_body_has_a_shadow_where_its_nodes_coordinator_is_connected(begun: Begun) -> None:
@@ -128,8 +140,8 @@ async def test_a_pods_body_has_a_shadow_where_its_nodes_coordinator_is_connected
     assert [one.id for one in told.pairs][-1] == body.id
     # The pool's pod asks for the Shadow's cores from some time on, and they are counted once.
     cores = min(2, node.state()["pool"]["cpus"])
-    asked = await asyncio.to_thread(lambda: _eventually(begun, f"{1000 * cores + 100}m"))
-    assert asked == f"{1000 * cores + 100}m"
+    requested = await asyncio.to_thread(lambda: _eventually(begun, f"{1000 * cores + 100}m"))
+    assert requested == f"{1000 * cores + 100}m"
     [still] = platform.nodes()
     assert still.free_cores == pytest.approx(after.free_cores)
 
@@ -157,6 +169,29 @@ async def test_a_body_that_is_destroyed_takes_its_shadow_along(begun: Begun) -> 
 
     assert "Body has gone" in await told.reason(shadow.id)
     await until(lambda: node.state()["shadows"] == [], "the node remembers it")
+
+
+async def test_what_the_gateway_may_do_to_the_nodes_pods_is_what_it_does(
+    controlled: Cluster, node: Node, daemon: str, compiled: build.Programs, tmp_path: Path
+) -> None:
+    access = DEPLOY / "coordinator" / "access.yaml"
+    may = {use for use in asked(access) if use.namespace == NODES}
+    with installed_account(controlled, compiled, tmp_path, access) as kubeconfig:
+        async with beginning(kubeconfig, controlled, node, daemon) as begun:
+            await begun.serve()
+            await until(lambda: begun.platform.capabilities.pair, "no coordinator is connected")
+            body = await begun.body()
+            await until(lambda: begun.node.state()["bodies"], "its Body has not come")
+            shadow = await begun.platform.create_shadow(body.id, Pair(1, tuple(node.blocks), (0, 1)))
+            await until(lambda: begun.seen(body.id).partner == shadow.id, "no pair")
+            await asyncio.to_thread(_eventually, begun, "1100m")
+            await begun.platform.destroy(shadow.id)
+            await asyncio.to_thread(_eventually, begun, "100m")
+            await begun.platform.destroy(body.id)
+    found = await asyncio.to_thread(ACCOUNT.uses, controlled, may | MAY)
+    assert found.refused == set(), "the roles lack this"
+    assert found.all - may - MAY == set(), "this is used, and no role says so"
+    assert may - found.all == set(), "this is asked for, and never used"
 
 
 def _eventually(begun: Begun, wanted: str) -> str:
