@@ -7,6 +7,7 @@ what is in flight may take when the container is told to end).
 from __future__ import annotations
 
 import os
+import signal
 from pathlib import Path
 
 from gnomon_core.units import parse_duration_s
@@ -23,3 +24,8 @@ timeout = 60
 worker_tmp_dir = "/dev/shm" if Path("/dev/shm").is_dir() else None  # noqa: S108 - a heartbeat on disk could stop with the disk
 control_socket_disable = True
 """gunicorn's control socket would need a writable file system, and nothing here uses it."""
+
+
+def post_fork(_master: object, _worker: object) -> None:
+    """Let a worker end by a SIGTERM that comes before it has handlers of its own; the master's would only note it."""
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)

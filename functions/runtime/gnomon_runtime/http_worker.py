@@ -2,7 +2,11 @@
 
 SIGTERM → not ready → go on accepting until the callers have noticed → finish what is in flight → exit 0. gunicorn's own worker
 stops accepting at once: connections that wait in the kernel's queue, with their requests sent, would be reset. This one goes on
-until no new connection has come for `GNOMON_QUIET_S`, at most for half of the time that it has to end.
+until no new connection has come for `GNOMON_QUIET_S`, at most for half of the time that it has to end. Connections on which
+nothing was ever sent, as callers open them to have one, are closed two seconds later.
+
+One that is still loading the function ends at once. It has accepted nothing; and an exception from within a signal's handler is
+lost in the `hasattr` of whatever is being imported, after which gunicorn would wait for as long as a request may take.
 """
 
 from __future__ import annotations
@@ -17,6 +21,7 @@ from gunicorn.workers.gthread import ThreadWorker
 from gnomon_runtime.http_app import EXTENSION
 
 QUIET_S = 0.5
+LINGER_S = 2.0
 
 
 class DrainingWorker(ThreadWorker):  # type: ignore[misc]  # gunicorn has no types
@@ -29,6 +34,8 @@ class DrainingWorker(ThreadWorker):  # type: ignore[misc]  # gunicorn has no typ
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         """SIGTERM: the first time begins to drain, the second stops accepting."""
+        if not hasattr(self, "wsgi"):
+            os._exit(0)
         if self._stop_s is not None:
             super().handle_exit(sig, frame)
             return
@@ -52,3 +59,5 @@ class DrainingWorker(ThreadWorker):  # type: ignore[misc]  # gunicorn has no typ
         super().wait_for_and_dispatch_events(timeout)
         if self._stop_s is not None and time.monotonic() >= self._stop_s:
             self.alive = False
+            for silent in self.pending_conns:
+                silent.timeout = min(silent.timeout, self._stop_s + LINGER_S)

@@ -50,6 +50,22 @@ def pieces(body):
     yield "data: 2\\n\\n"
 """
 
+SLOW_TO_LOAD = """
+import pathlib
+import time
+
+pathlib.Path("loading").touch()
+end_s = time.monotonic() + 50.0
+while time.monotonic() < end_s:
+    try:
+        time.sleep(0.01)
+    except Exception:
+        pass
+
+def handle(event, context):
+    return event.body
+"""
+
 
 class Served:
     def __init__(self, process: subprocess.Popen[bytes], port: int, log: Path) -> None:
@@ -297,6 +313,51 @@ def test_sigterm_loses_nothing_that_was_connected(serve: Callable[..., Served]) 
         thread.join(20)
     assert served.process.wait(20) == 0
     assert lost == []
+
+
+def test_connections_on_which_nothing_was_sent_are_not_waited_for(serve: Callable[..., Served]) -> None:
+    served = serve(write_timeout="60s")
+    with closing(socket.create_connection(("127.0.0.1", served.port))) as silent:
+        time.sleep(5.5)  # after five seconds gunicorn waits for its first byte without a thread
+        assert served.end() == 0
+        assert silent.recv(1) == b""
+
+
+def test_one_that_has_only_just_begun_ends_at_once(tmp_path: Path) -> None:
+    """As a container's first process, which no SIGTERM ends that it has no handler for."""
+    code = "import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN); from gnomon_runtime.serve import main; main()"
+    held = tmp_path / "gunicorn" / "app"
+    held.mkdir(parents=True)
+    for folder in (held, held.parent):
+        (folder / "__init__.py").touch()
+    # In place of gunicorn's: it takes as long to import as on a node that is busy.
+    (held / "wsgiapp.py").write_text("import time; open('importing', 'w').close(); time.sleep(50.0)")
+    environment = {"PATH": os.environ["PATH"], "PYTHONPATH": str(tmp_path)}
+    with subprocess.Popen([sys.executable, "-c", code], cwd=tmp_path, env=environment) as process:
+        try:
+            eventually((tmp_path / "importing").exists)
+            process.send_signal(signal.SIGTERM)
+            assert process.wait(20) == 0
+        finally:
+            process.kill()
+
+
+def test_one_that_still_loads_its_function_ends_at_once(tmp_path: Path) -> None:
+    """What is imported meanwhile may catch anything that is raised, as `hasattr` does, and libraries that try what there is."""
+    (tmp_path / "function").mkdir()
+    (tmp_path / "function" / "handler.py").write_text(SLOW_TO_LOAD)
+    environment = {"PATH": os.environ["PATH"], "write_timeout": "60s"}
+    with subprocess.Popen(
+        [sys.executable, "-m", "gunicorn", "--config", "python:gnomon_runtime.gunicorn_config",
+         "--bind", "127.0.0.1:0", "gnomon_runtime.http_app:create_app()"],
+        cwd=tmp_path, env=environment, stderr=subprocess.DEVNULL,
+    ) as process:  # fmt: skip
+        try:
+            eventually((tmp_path / "loading").exists)
+            process.send_signal(signal.SIGTERM)
+            assert process.wait(20) == 0
+        finally:
+            process.kill()
 
 
 def test_a_handler_that_cannot_start_ends_the_container(tmp_path: Path) -> None:

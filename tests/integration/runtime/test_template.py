@@ -53,10 +53,11 @@ def serving(folder: Path, packages: Path, **variables: str) -> Iterator[int]:
         listener.bind(("127.0.0.1", 0))
         port = listener.getsockname()[1]
     environment = {"PATH": os.environ["PATH"], "PYTHONPATH": str(packages), "GNOMON_BATCH_TOKEN": "token", **variables}
-    command = yaml.safe_load((TEMPLATE / "template.yml").read_text())["fprocess"].split()
+    python, *command = yaml.safe_load((TEMPLATE / "template.yml").read_text())["fprocess"].split()
+    assert python == "python"
     with (folder / "log").open("wb") as log:
         process = subprocess.Popen(
-            [sys.executable, "-m", *command, "--bind", f"127.0.0.1:{port}"],
+            [sys.executable, *command, "--bind", f"127.0.0.1:{port}"],
             cwd=folder, env=environment, stdout=log, stderr=log,
         )  # fmt: skip
     try:
