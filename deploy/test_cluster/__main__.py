@@ -12,6 +12,8 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
+from types import FrameType
+from typing import NoReturn
 
 import deploy.test_cluster
 from deploy.test_cluster import build, cluster, needs, recipes, teardown
@@ -19,6 +21,8 @@ from deploy.test_cluster.phases import CannotBeHad, Phases, Trouble
 from deploy.test_cluster.settings import folders
 
 CANNOT_BE_HAD = 3
+PATIENCE_S = 30.0
+"""For a command that is told to end."""
 
 
 def main() -> int:
@@ -41,8 +45,7 @@ def main() -> int:
         "words", nargs=argparse.REMAINDER
     )
     asked = parser.parse_args()
-    # Told to end, it ends what it began: the cluster, too.
-    signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
+    signal.signal(signal.SIGTERM, told_to_end)
     try:
         return carry_out(asked)
     except CannotBeHad as reason:
@@ -51,6 +54,12 @@ def main() -> int:
     except Trouble as trouble:
         print(f"gnomon: {trouble}", file=sys.stderr)
         return 1
+
+
+def told_to_end(number: int, _: FrameType | None) -> NoReturn:
+    """End what was begun: the cluster, too. Who is told twice, by `timeout` and by make, does not break that off."""
+    signal.signal(number, signal.SIG_IGN)
+    sys.exit(128 + number)
 
 
 def carry_out(asked: argparse.Namespace) -> int:
@@ -88,6 +97,7 @@ def down() -> int:
 def compile_only() -> int:
     """The cluster's programs, kwok and helm."""
     phases = Phases()
+    build.check(folders())
     print(build.programs(folders(), phases).folder)
     print(build.kwok(folders(), phases).folder)
     print(build.helm(folders(), phases).folder)
@@ -133,7 +143,11 @@ def run(words: list[str]) -> int:
         except BaseException:
             # Ctrl-C has reached the command as well; a SIGTERM has not.
             process.terminate()
-            process.wait()
+            try:
+                process.wait(PATIENCE_S)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
             raise
 
 

@@ -36,8 +36,14 @@ MINUTES = {"programs": "seven minutes", "kwok": "one minute more", "helm": "one 
 
 # How Go words that it could not get something, as opposed to that something does not compile.
 REFUSED = re.compile(
-    r"403 Forbidden|404 Not Found|dial tcp|i/o timeout|no such host|connection re(fused|set)|TLS handshake|proxyconnect"
+    r"403 Forbidden|404 Not Found|Bad Gateway|Service Unavailable|dial tcp|i/o timeout|no such host|connection re(fused|set)"
+    r"|TLS handshake|proxyconnect"
 )
+# What a debugger reads is left out by the linker: not to make it saves a fifth of the time, and a quarter of Go's cache. Nothing
+# in the programs is changed by it, so that it is no part of their digest.
+NO_DEBUGGER = "-gcflags=all=-dwarf=false"
+PROBED = "knative.dev/serving"
+PROBE_LIMIT_S = 90.0
 
 
 @dataclass(frozen=True)
@@ -85,6 +91,18 @@ def kept(folders: Folders, sources: Path = SOURCES) -> Programs | None:
     return Programs(folder) if (folder / DONE).exists() else None
 
 
+def check(folders: Folders) -> None:
+    """Refuse where the cluster's programs neither are kept nor can be compiled, before anything is installed for them.
+
+    One module is asked for: a proxy that cannot be reached would else be waited for once for each of a thousand.
+    """
+    if kept(folders):
+        return
+    needs.check_go()
+    needs.room(folders.cache, needs.BUILD_GB)
+    _go(SOURCES, ["mod", "download", PROBED], limit_s=PROBE_LIMIT_S)
+
+
 def programs(folders: Folders, phases: Phases) -> Programs:
     """The cluster's programs, compiled if need be."""
     return _alone(folders, phases, SOURCES, MANIFESTS)
@@ -120,7 +138,8 @@ def _compile(folders: Folders, phases: Phases, sources: Path, manifests: dict[st
     with phases.phase(f"modules of {sources.name}"):
         _go(sources, ["list", "-deps", "tool", "./..."])
     with phases.phase(f"compiling {sources.name}"):
-        _go(sources, ["build", "-trimpath", "-buildvcs=false", "-ldflags", linker_flags(), "-o", f"{target}/", "tool", "./..."])
+        flags = ["-trimpath", "-buildvcs=false", NO_DEBUGGER, "-ldflags", linker_flags()]
+        _go(sources, ["build", *flags, "-o", f"{target}/", "tool", "./..."])
     for module, folder in manifests.items():
         place = Path(_go(sources, ["list", "-m", "-f", "{{.Dir}}", module]).strip())
         copy = target / "manifests" / module.rpartition("/")[2]
@@ -135,15 +154,19 @@ def _compile(folders: Folders, phases: Phases, sources: Path, manifests: dict[st
     return Programs(target)
 
 
-def _go(sources: Path, arguments: list[str]) -> str:
+def _go(sources: Path, arguments: list[str], limit_s: float | None = None) -> str:
     """Go without C, so that programs run in empty images."""
-    done = subprocess.run(
-        ["env", "CGO_ENABLED=0", "go", *arguments],
-        cwd=sources,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    try:
+        done = subprocess.run(
+            ["env", "CGO_ENABLED=0", "go", *arguments],
+            cwd=sources,
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=limit_s,
+        )
+    except subprocess.TimeoutExpired as error:
+        raise CannotBeHad(f"the Go proxy did not give {arguments[-1]} within {limit_s:.0f} s") from error
     if done.returncode:
         reason = "\n".join(done.stderr.strip().splitlines()[-5:])
         if REFUSED.search(done.stderr):

@@ -61,6 +61,7 @@ def up(folders: Folders, phases: Phases) -> Running:
         teardown.end(folders, phases)
     shutil.rmtree(folders.cache / LAST_LOGS, ignore_errors=True)
     needs.check_node(folders)
+    build.check(folders)
     needs.install_packages(phases)
     compiled = build.programs(folders, phases)
     archives = write_images(compiled, phases)

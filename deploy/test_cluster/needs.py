@@ -1,4 +1,7 @@
-"""What the machine lacks for a cluster, said exactly; and Debian's packages, installed where root asks for a cluster."""
+"""What the machine lacks for a cluster, said exactly; and Debian's packages, installed where root asks for a cluster.
+
+Whoever cannot be reached is not waited for: what is asked of a network has a limit, after which it counts as refused.
+"""
 
 from __future__ import annotations
 
@@ -21,8 +24,15 @@ CAPABILITIES = {"CAP_NET_ADMIN": 12, "CAP_SYS_ADMIN": 21}
 PLUGINS = ("ptp", "host-local", "loopback")
 BUILD_GB = 7.0  # measured: 0.9 of programs, 1.5 of modules and 3.6 of Go's build cache
 STATE_GB = 2.0
+VERSION_LIMIT_S = 120.0
+"""For a `go` that fetches a newer one first, 70 MB."""
+PACKAGES_LIMIT_S = 600.0
+# A server that says nothing is given up after this; another program that holds apt's lock is waited for.
+APT = ("-o", "Acquire::http::Timeout=20", "-o", "Acquire::https::Timeout=20", "-o", "Acquire::Retries=1")
+APT_LOCK = ("-o", "DPkg::Lock::Timeout=120")
 
 # What is looked for → Debian's package that has it. Installed only where it is missing: Docker's containerd does as well.
+# HAProxy is what our ingress class programs; tests run it beside the cluster.
 COMMANDS = {
     "containerd": "containerd",
     "ctr": "containerd",
@@ -31,6 +41,7 @@ COMMANDS = {
     "ip": "iproute2",
     "openssl": "openssl",
     "setpriv": "util-linux",
+    "haproxy": "haproxy",
 }
 # The same for building our images.
 BUILDING = {"buildah": "buildah", "debootstrap": "debootstrap"}
@@ -96,17 +107,29 @@ def install_packages(phases: Phases, lacking: Callable[[], list[str]] = packages
     with phases.phase("Debian packages"):
         quiet = {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}
         # Whatever another package of the machine would have to go for, nothing is removed.
-        install = ["apt-get", "install", "--yes", "--quiet", "--no-install-recommends", "--no-remove", *wanted]
+        install = ["apt-get", *APT, *APT_LOCK, "install", "--yes", "--quiet", "--no-install-recommends", "--no-remove", *wanted]
         done = _apt(install, quiet)
         if done.returncode:
-            _apt(["apt-get", "update", "--quiet"], quiet)
+            _apt(["apt-get", *APT, *APT_LOCK, "update", "--quiet"], quiet)
             done = _apt(install, quiet)
     if done.returncode or lacking():
         raise CannotBeHad(f"apt-get could not install {', '.join(lacking() or wanted)}: {done.stderr.strip()[-300:]}")
 
 
 def _apt(command: list[str], environment: Mapping[str, str]) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(command, env=dict(environment), capture_output=True, text=True, check=False, stdin=subprocess.DEVNULL)
+    try:
+        return subprocess.run(
+            command,
+            env=dict(environment),
+            capture_output=True,
+            text=True,
+            check=False,
+            stdin=subprocess.DEVNULL,
+            timeout=PACKAGES_LIMIT_S,
+        )
+    except subprocess.TimeoutExpired:
+        said = f"it was not done after {PACKAGES_LIMIT_S:.0f} s"
+        return subprocess.CompletedProcess(command, 1, "", said)
 
 
 def check_go() -> None:
@@ -114,7 +137,12 @@ def check_go() -> None:
     wanted = f"Go {GO[0]}.{GO[1]} or newer (any from 1.21 on fetches it, unless GOTOOLCHAIN=local)"
     if not shutil.which("go"):
         raise CannotBeHad(f"there is no `go`: {wanted}")
-    said = subprocess.run(["go", "version"], cwd=HERE / "programs", capture_output=True, text=True, check=False)
+    try:
+        said = subprocess.run(
+            ["go", "version"], cwd=HERE / "programs", capture_output=True, text=True, check=False, timeout=VERSION_LIMIT_S
+        )
+    except subprocess.TimeoutExpired as error:
+        raise CannotBeHad(f"{wanted}; it could not be fetched within {VERSION_LIMIT_S:.0f} s") from error
     found = re.search(r"go(\d+)\.(\d+)", said.stdout)
     if said.returncode or not found or (int(found[1]), int(found[2])) < GO:
         raise CannotBeHad(f"{wanted}; `go version` says: {(said.stdout or said.stderr).strip()}")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -57,6 +58,16 @@ def test_without_go_nothing_is_compiled(tmp_path: Path) -> None:
     done = asked(["build"], tmp_path, PATH="/usr/sbin:/sbin")
     assert done.returncode == 3
     assert "there is no `go`" in done.stderr
+
+
+def test_without_modules_nothing_is_compiled(tmp_path: Path) -> None:
+    """One is asked for first: who has no way to the proxy hears of it in a second, and not after a thousand attempts."""
+    if shutil.which("go") is None:
+        pytest.skip("needs go")
+    modules = str(tmp_path / "modules")
+    done = asked(["build"], tmp_path, GOPROXY="http://127.0.0.1:1", GOMODCACHE=modules, GOTOOLCHAIN="local")
+    assert done.returncode == 3
+    assert "the Go proxy does not give what is needed" in done.stderr or "Go 1.26 or newer" in done.stderr
 
 
 def test_a_command_gets_the_cluster_that_is_named_and_its_status_counts(tmp_path: Path) -> None:
