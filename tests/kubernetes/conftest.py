@@ -22,6 +22,21 @@ from deploy.test_cluster import build
 from deploy.test_cluster.clusters import Cluster, reached, until
 from deploy.test_cluster.settings import folders, image
 
+HERE = Path(__file__).parent
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """What may run beside what, where pytest runs several processes with `--dist loadgroup`.
+
+    Tests of the one cluster run one after the other, because several install what there is once; as they take longest, they begin.
+    The other files run beside them and beside each other, on control planes of their own.
+    """
+    ours = {item: "cluster" in getattr(item, "fixturenames", ()) for item in items if item.path.is_relative_to(HERE)}
+    for item, of_the_cluster in ours.items():
+        item.add_marker(pytest.mark.xdist_group("cluster" if of_the_cluster else item.path.name))
+    items.sort(key=lambda item: not ours.get(item, False))
+
 
 @pytest.fixture(scope="session")
 def compiled() -> build.Programs:

@@ -8,7 +8,6 @@ from __future__ import annotations
 import http.client
 import os
 import shutil
-import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
@@ -18,6 +17,8 @@ from typing import Any
 import pytest
 import yaml
 
+from deploy.test_cluster import build
+from deploy.test_cluster.client import Kubectl
 from deploy.test_cluster.clusters import Cluster, until
 from gnomon_coordinator.node import csi
 from gnomon_coordinator.node.doors import SOCKET
@@ -61,7 +62,7 @@ def as_installed(image: str, models: Path) -> list[dict[str, Any]]:
 
 
 @pytest.fixture
-def installed(cluster: Cluster, answer_image: str) -> Iterator[Node]:
+def installed(cluster: Cluster, compiled: build.Programs, answer_image: str) -> Iterator[Node]:
     """The DaemonSet on the cluster's node; what a test of a node's processes asks it goes to its pod."""
     if os.geteuid() != 0 or not (KUBELET / "plugins_registry").is_dir():
         pytest.skip("the cluster's node is not this machine, or this is not root")
@@ -69,9 +70,9 @@ def installed(cluster: Cluster, answer_image: str) -> Iterator[Node]:
     # The pool runs as nobody.
     folder.chmod(0o755)
     made = Node(folder, kubelet=KUBELET, name=cluster.core.list_node().items[0].metadata.name, begin=False)
-    kubectl = ["kubectl", "--kubeconfig", str(cluster.kubeconfig)]
+    kubectl = Kubectl(compiled.folder / "kubectl", cluster.kubeconfig)
     text = yaml.safe_dump_all(as_installed(answer_image, made.models))
-    subprocess.run([*kubectl, "apply", "-f", "-"], input=text, text=True, check=True, capture_output=True)
+    kubectl("apply", "-f", "-", given=text)
     secret = {"metadata": {"name": "coordinator-token"}, "stringData": {"token": TOKEN}}
     cluster.core.create_namespaced_secret(NODES, secret)
     try:
@@ -79,7 +80,7 @@ def installed(cluster: Cluster, answer_image: str) -> Iterator[Node]:
         yield made
     finally:
         made.close()
-        subprocess.run([*kubectl, "delete", "--timeout=60s", "-f", "-"], input=text, text=True, check=True, capture_output=True)
+        kubectl("delete", "--timeout=60s", "-f", "-", given=text)
         shutil.rmtree(folder)
         shutil.rmtree(KUBELET / "plugins" / csi.NAME, ignore_errors=True)
 

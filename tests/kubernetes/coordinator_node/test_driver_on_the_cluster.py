@@ -11,7 +11,6 @@ import re
 import shutil
 import signal
 import socket
-import subprocess
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -21,6 +20,8 @@ import pytest
 import yaml
 from kubernetes import client
 
+from deploy.test_cluster import build
+from deploy.test_cluster.client import Kubectl
 from deploy.test_cluster.clusters import Cluster, until
 from gnomon_coordinator.node import csi
 from gnomon_coordinator.node.doors import SOCKET
@@ -154,15 +155,11 @@ def test_a_body_behind_a_pods_volume_has_its_shadow_from_the_nodes_pool(
     assert body.ask(given)[1] == 0
 
 
-def test_the_api_server_takes_what_we_install(cluster: Cluster) -> None:
+def test_the_api_server_takes_what_we_install(cluster: Cluster, compiled: build.Programs) -> None:
     """All of deploy/openfaas/coordinator, as it would be applied."""
     kustomization = yaml.safe_load((MANIFESTS / "kustomization.yaml").read_text())
     documents = [one for name in kustomization["resources"] for one in yaml.safe_load_all((MANIFESTS / name).read_text()) if one]
     # A dry run makes no namespace for the others to be in.
     text = yaml.safe_dump_all([one for one in documents if one["kind"] != "Namespace"])
-    done = subprocess.run(
-        ["kubectl", "--kubeconfig", cluster.kubeconfig, "apply", "--dry-run=server", "-f", "-"],
-        input=text.replace("namespace: gnomon-nodes", "namespace: default"),
-        capture_output=True, text=True, check=False,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr
+    kubectl = Kubectl(compiled.folder / "kubectl", cluster.kubeconfig)
+    kubectl("apply", "--dry-run=server", "-f", "-", given=text.replace("namespace: gnomon-nodes", "namespace: default"))

@@ -5,8 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
+from kubernetes import client
+from urllib3.exceptions import HTTPError
 
 from benchmarks.kubernetes.planes import Plane, booted
 from deploy.test_cluster import build
@@ -39,23 +42,48 @@ def handler(tmp_path: Path) -> Path:
     return folder
 
 
-@pytest.fixture
-def breakable(compiled: build.Programs, handler: Path) -> Iterator[Breakable]:
-    """One for a single test, with the namespace of functions and two nodes."""
+@pytest.fixture(scope="session")
+def lasting(compiled: build.Programs) -> Iterator[tuple[Plane, Cluster]]:
+    """The control plane, with the namespace of functions. What a test breaks of it, it mends."""
     del compiled  # it skips where nothing is
     with booted(controllers=True) as plane:
         cluster = reached(plane.kubeconfig)
         cluster.core.create_namespace({"metadata": {"name": NAMESPACE}})
         accounts = cluster.core.list_namespaced_service_account
         until(lambda: any(one.metadata.name == "default" for one in accounts(NAMESPACE).items), "the service account")
-        kubelets = [Kubelet(cluster.api, name, handler, second_octet=octet) for name, octet in (("node-a", 11), ("node-b", 12))]
-        for kubelet in kubelets:
-            kubelet.start()
-        until(lambda: all(usable(cluster, kubelet.name) for kubelet in kubelets), "the nodes")
-        yield Breakable(plane, cluster, kubelets)
-        for kubelet in kubelets:
-            kubelet.stop()
+        yield plane, cluster
         cluster.api.close()
+
+
+@pytest.fixture
+def breakable(lasting: tuple[Plane, Cluster], handler: Path) -> Iterator[Breakable]:
+    """It, with two nodes of the test's own. What the test deployed is gone before they are."""
+    plane, cluster = lasting
+    kubelets = [Kubelet(cluster.api, name, handler, second_octet=octet) for name, octet in (("node-a", 11), ("node-b", 12))]
+    for kubelet in kubelets:
+        kubelet.start()
+    until(lambda: all(usable(cluster, kubelet.name) for kubelet in kubelets), "the nodes")
+    yield Breakable(plane, cluster, kubelets)
+    until(lambda: answers(cluster), "the API server")
+    cluster.apps.delete_collection_namespaced_deployment(NAMESPACE, propagation_policy="Background")
+    until(lambda: not left(cluster), "what was deployed to go", 120.0)
+    for kubelet in kubelets:
+        kubelet.stop()
+
+
+def answers(cluster: Cluster) -> bool:
+    """Whether the API server is there."""
+    try:
+        return bool(cluster.core.read_namespace(NAMESPACE))
+    except (HTTPError, client.ApiException):
+        return False
+
+
+def left(cluster: Cluster) -> list[str]:
+    """What is there of functions."""
+    core, budgets = cluster.core, client.PolicyV1Api(cluster.api).list_namespaced_pod_disruption_budget
+    kinds: list[Any] = [core.list_namespaced_pod, core.list_namespaced_secret, core.list_namespaced_service, budgets]
+    return [one.metadata.name for kind in kinds for one in kind(NAMESPACE).items]
 
 
 def usable(cluster: Cluster, name: str) -> bool:

@@ -16,7 +16,7 @@ from gnomon_platforms.openfaas.platform import OpenFaasPlatform
 from gnomon_platforms.testing import Recorder, answers, request_frame, send
 from tests.contracts.test_platform import instance_of
 from tests.kubernetes.faults import dying
-from tests.kubernetes.faults.conftest import NAMESPACE, Breakable
+from tests.kubernetes.faults.conftest import NAMESPACE, Breakable, left
 
 SOME = 3
 MANY = 60
@@ -75,11 +75,7 @@ async def goes_on(breakable: Breakable, moment: int) -> None:
         api.close()
     await asyncio.to_thread(apps.delete_collection_namespaced_deployment, NAMESPACE, propagation_policy="Foreground")
 
-    def left() -> str:
-        kinds: list[Any] = [core.list_namespaced_pod, core.list_namespaced_secret, core.list_namespaced_service]
-        return ", ".join(one.metadata.name for kind in kinds for one in kind(NAMESPACE).items)
-
-    await until_nothing(left, moment)
+    await until_nothing(lambda: ", ".join(left(breakable.cluster)), moment)
 
 
 async def until_nothing(amiss: Any, moment: int) -> None:
