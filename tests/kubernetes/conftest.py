@@ -29,7 +29,7 @@ HERE = Path(__file__).parent
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """What may run beside what, where pytest runs several processes with `--dist loadgroup`.
 
-    Tests of the one cluster run one after the other, because several install what there is once; as they take longest, they begin.
+    Tests of the one cluster run one after the other, because several install what there is once. As the longest they are first.
     The other files run beside them and beside each other, on control planes of their own.
     """
     ours = {item: "cluster" in getattr(item, "fixturenames", ()) for item in items if item.path.is_relative_to(HERE)}
