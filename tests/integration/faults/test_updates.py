@@ -83,6 +83,15 @@ async def test_updates_that_overtake_each_other_end_with_the_last(faulty: Faulty
     assert {answer.headers["X-Version"] for answer in answers} == {"4"}
 
 
+async def test_instances_that_have_not_started_are_given_up_for_those_of_another_version(faulty: Faulty) -> None:
+    faulty.serve("late", instances=2, env={"START_S": "100"})
+    await until(lambda: len(faulty.pids("late")) == 2, "not begun")
+    before = set(faulty.pids("late"))
+    assert faulty.serve("late", method="PUT", instances=2, env={"VERSION": "2"}).status == 202
+    await until(lambda: faulty.ready("late") == 2, "not ready")
+    await until(lambda: not before & set(faulty.pids("late")), "they still start, for nobody")
+
+
 async def test_a_function_deleted_in_the_middle_of_an_update_answers_what_it_had_let_in(faulty: Faulty, callers: Callers) -> None:
     faulty.serve("gone", instances=2, env=SLOW_START)
     await until(lambda: faulty.ready("gone") == 2, "not ready")
