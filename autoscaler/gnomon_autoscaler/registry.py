@@ -18,6 +18,7 @@ from gnomon_autoscaler.counting import CountPolicy
 from gnomon_autoscaler.policies import asyfunc, hpa, kpa, openfaas, rates
 from gnomon_autoscaler.policies.fixed import Fixed
 from gnomon_autoscaler.policies.mark import Mark
+from gnomon_autoscaler.policies.provided import Provided
 from gnomon_autoscaler.policies.target_tracking import TargetTracking
 from gnomon_autoscaler.wrappers import DownDelay, RateLimit, standard
 from gnomon_core.errors import bad_request
@@ -96,6 +97,28 @@ BUILT_IN: Policies = MappingProxyType(
         ),
     }
 )
+
+
+def provided(policies: Policies = BUILT_IN) -> Policies:
+    """These policies where a foreign provider counts replicas: the one that leaves them to it, under OpenFaaS's name.
+
+    All others are refused, with the reason.
+    """
+    return {
+        **{name: Offer(_refuse(name), "Not here: the provider scales.") for name in policies},
+        "openfaas": Offer(lambda _: Provided(), "The provider scales; as many requests under way as its replicas take."),
+    }
+
+
+def _refuse(name: str) -> Callable[[Settings], ScalingPolicy]:
+    def make(_: Settings) -> ScalingPolicy:
+        raise bad_request(
+            "unsupported_policy",
+            f"scaling policy {name} would scale, and how many replicas there are is the provider's to say.",
+            "Leave gnomon/autoscaler out; gnomon/scheduler, gnomon/max-batch and gnomon/max-wait-ms hold here too.",
+        )
+
+    return make
 
 
 def scaling_policy(name: str, settings: Settings, policies: Policies = BUILT_IN) -> ScalingPolicy:

@@ -21,8 +21,9 @@ from random import SystemRandom
 from typing import TYPE_CHECKING
 
 from gnomon_autoscaler.loop import Autoscaler
-from gnomon_autoscaler.registry import with_entry_points
+from gnomon_autoscaler.registry import provided, with_entry_points
 from gnomon_cli.fetching import ModelFetcher
+from gnomon_cli.in_front import InFront
 from gnomon_cli.kept_logs import KeptLogs
 from gnomon_cli.platforms import platform_of, require_kubernetes
 from gnomon_cli.scaling import ScalingAdapter
@@ -46,6 +47,7 @@ from gnomon_gateway.dispatch.profiled import ProfiledLatency
 from gnomon_gateway.inside_call import Invoker
 from gnomon_gateway.lifecycle.corrections import Corrections
 from gnomon_gateway.lifecycle.manager import Manager, Surroundings
+from gnomon_gateway.log_sources import LogReader
 from gnomon_gateway.logs import LogBook
 from gnomon_gateway.loop_lag import LoopLag
 from gnomon_gateway.metrics import AsyncCollector, FunctionReading, GatewayCollector, metrics_page
@@ -80,11 +82,14 @@ class Gnomon:
         clock = self._clock = WallClock()
         repository = open_repository(options.models, options.state / "fetched-models")
         self._cluster = _cluster(options, repository, clock)
-        self._store = SqliteStore(options.state / "functions.db") if self._cluster is None else self._cluster.store
+        self._front = InFront(options.provider, clock) if options.provider is not None else None
+        keeper = self._keeper = self._cluster or self._front
+        self._store = SqliteStore(options.state / "functions.db") if keeper is None else keeper.store
         builder = self._builder = EnvironmentBuilder(options.state / "built", hidden=(options.state,))
-        self.platform = platform_of(options, repository, builder, clock) if self._cluster is None else self._cluster.platform
+        self.platform = platform_of(options, repository, builder, clock) if keeper is None else keeper.platform
         self._housekeeping = Housekeeping(builder, self._named_images, self.platform.contents)
         policies = with_entry_points(options.policies)
+        policies = policies if self._front is None else provided(policies)
         scaling = ScalingAdapter(policies, lambda: self.platform.capabilities)
         self._logs = LogBook(_now)
         profiled = ProfiledLatency()
@@ -99,7 +104,7 @@ class Gnomon:
                 profiled=profiled,
                 corrections=self._corrections,
                 logs=self._logs,
-                fetch_model=ModelFetcher(repository).fetch if self._cluster is None else _in_images,
+                fetch_model=ModelFetcher(repository).fetch if keeper is None else _in_images,
                 now=_now,
             )
         )
@@ -134,6 +139,8 @@ class Gnomon:
         await self.manager.start()
         if self._cluster is not None:
             self._cluster.follow(self.manager.follow, self._namespaces.refresh)
+        if self._front is not None:
+            self._front.follow(self._front.functions(self.manager), self._namespaces.refresh)
         self._tasks += [asyncio.create_task(self.autoscaler.run()), asyncio.create_task(self._corrections.run())]
         self._keep_house()
         await self._async_queue.start()
@@ -147,10 +154,10 @@ class Gnomon:
         self._app.draining = True
         if self._started:
             await self._stop_serving()
-        if self._cluster is None:
-            self._store.close()
-        else:
+        if self._cluster is not None:
             await self._cluster.end()
+        else:
+            await asyncio.to_thread(self._store.close)
 
     async def _stop_serving(self) -> None:
         self._logs.close()
@@ -197,7 +204,7 @@ class Gnomon:
         counters = ControlCounters()
         self._namespaces = Namespaces(self._store)
         control = Control(
-            functions=self.manager,
+            functions=self.manager if self._front is None else self._front.functions(self.manager),
             namespaces=self._namespaces,
             secrets=Secrets(self._store),
             logs=self._logs,
@@ -210,21 +217,28 @@ class Gnomon:
             version=this_version(),
             now_s=self._clock.now_s,
             healthy=lambda: not self._app.draining,
-            orchestration="local" if self._cluster is None else "kubernetes",
-            kept_logs=None if self._cluster is None else KeptLogs(self._cluster.platform.logs),
+            orchestration=_orchestration(self.options),
+            kept_logs=self._kept_logs(),
+            behind=self.options.behind,
         )
         asynchronous = AsyncEndpoint(self._async_queue, self._callbacks, lambda key: self.manager.status(key) is not None, _now)
         build = build_routes(self._builder, payload_secret(self.options.state / "payload-secret"))
-        hosts = host_rule(self.options.host, self.options.allowed_hosts)
+        hosts = host_rule(self.options.host, self.options.allowed_hosts, behind=self.options.behind)
         application = control_application(
             control,
             hosts,
             self._auth,
             counters,
             [asynchronous.handlers(), *build],
-            function_users=function_users() if self._cluster is None else range(0),
+            function_users=function_users() if self._keeper is None else range(0),
         )
-        return GatewayApp(self.manager, application)
+        return GatewayApp(self.manager, application, behind=self.options.behind)
+
+    def _kept_logs(self) -> LogReader | None:
+        """Where the platform keeps what instances write, if it does."""
+        if self._cluster is not None:
+            return KeptLogs(self._cluster.platform.logs)
+        return None if self._front is None else self._front.kept_logs
 
     def _retry_rule(self, key: FunctionKey) -> RetryRule:
         status = self.manager.status(key)
@@ -273,10 +287,17 @@ def _cluster(options: ServeOptions, repository: ModelRepository, clock: Clock) -
     return OnKubernetes(options, options.cluster, repository, clock)
 
 
-def _place(options: ServeOptions) -> str:
-    """Whose speed is learned: corrections of one place mean nothing in another."""
+def _orchestration(options: ServeOptions) -> str:
+    """What runs the functions, as faas-cli shows it."""
     if options.cluster is not None:
         return "kubernetes"
+    return "local" if options.provider is None else "provider"
+
+
+def _place(options: ServeOptions) -> str:
+    """Whose speed is learned: corrections of one place mean nothing in another."""
+    if options.cluster is not None or options.provider is not None:
+        return _orchestration(options)
     return "lambda" if options.aws is not None else this_machine().id
 
 

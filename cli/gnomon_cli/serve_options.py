@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from gnomon_platforms.aws_lambda.options import LambdaOptions
+from gnomon_platforms.provider.options import ProviderOptions
 
 
 @dataclass(frozen=True, slots=True)
@@ -15,7 +16,9 @@ class ClusterOptions:
     `kubeconfig` None takes KUBECONFIG, the cluster that we run in, or ~/.kube/config. With `cluster_wide`, functions may be in
     every namespace that is marked `openfaas: "1"`, else in openfaas-fn alone. `advertise` is where other gateways reach this
     one, empty for the address that it listens on. With `coordinator_token`, the file of the secret that nodes' coordinators know
-    us by, functions that name a model may have Shadows; `models_claim` is the volume that their pods find models in.
+    us by, functions that name a model may have Shadows; `models_claim` is the volume that their pods find models in. With
+    `peer_secret`, the file of the secret that gateways have in common, they share the functions, and reach each other at
+    `inside_port`.
     """
 
     kubeconfig: Path | None = None
@@ -23,6 +26,8 @@ class ClusterOptions:
     advertise: str = ""
     coordinator_token: Path | None = None
     models_claim: str | None = None
+    peer_secret: Path | None = None
+    inside_port: int = 8082
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +39,8 @@ class ServeOptions:
     `reserved_cores` what is held back for Shadows. `images` is a further table of images and their runtimes. `secrets` is the
     folder of `basic-auth-user` and `basic-auth-password`, None for one in the state folder. `policies` are the third-party
     policies that may be loaded, `callback_hosts` the hosts that an asynchronous answer may be sent to. With `aws`,
-    functions run on AWS Lambda and not here, with `cluster` on Kubernetes; what concerns the node has no meaning then.
+    functions run on AWS Lambda and not here, with `cluster` on Kubernetes, with `provider` wherever that one runs them; what
+    concerns the node has no meaning then. `behind` says that OpenFaaS's own gateway stands in front.
     """
 
     host: str
@@ -54,6 +60,8 @@ class ServeOptions:
     verbose: bool
     aws: LambdaOptions | None = None
     cluster: ClusterOptions | None = None
+    provider: ProviderOptions | None = None
+    behind: bool = False
 
     @property
     def model_folder(self) -> Path:

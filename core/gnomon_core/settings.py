@@ -49,7 +49,7 @@ class Settings:
     """Everything that labels and annotations decide, with units in the names.
 
     `deadline_s` bounds a request's stay when the client sets none; `slo_s` is the objective that batches are timed by and, where
-    it is not set, equals the deadline. `max_wait_s` None leaves the wait to the scheduling policy. `cores` is the size of an instance,
+    it is not set, equals the deadline. `max_inflight` is for functions that a foreign provider runs. `max_wait_s` None leaves the wait to the scheduling policy. `cores` is the size of an instance,
     `memory_mb` that of one whose cores follow from its memory, on Lambda. `plan_cores` "any" lets plans choose another size.
     `alpha` … `ablation` are those of `asyfunc`, by the names of its paper; `burst_cores`, `promotion` and `max_shadows`
     go beyond it. `stable_window_s` … `zero_grace_s` are those of `kpa`, which Knative's annotations set: the panic window is a share
@@ -73,6 +73,7 @@ class Settings:
     target_concurrency: float = 1.0
     target_rps: float | None = None
     target_cpu_percent: float = 80.0
+    max_inflight: int | None = None
     scale_out_cooldown_s: float = 300.0
     scale_in_cooldown_s: float = 300.0
     alpha: float = 0.8
@@ -157,6 +158,7 @@ TABLE: tuple[Setting, ...] = (
     Setting("gnomon/deadline-ms", "deadline_s", _number(1, 8.64e7, scale=1e-3), "milliseconds from 1 to 86400000", "default deadline of a request"),
     Setting("gnomon/queue-max-requests", "queue_max_requests", _integer(1, 10**6), "a whole number from 1 to 1000000", "requests that may wait"),
     Setting("gnomon/queue-max-bytes", "queue_max_bytes", _integer(1, 2**40), "bytes > 0", "bytes of bodies that may wait"),
+    Setting("gnomon/max-inflight", "max_inflight", _integer(1, 10_000), "a whole number from 1 to 10000", "requests under way at once for each replica of a function that a foreign provider runs; default: its variable max_inflight"),
     Setting("gnomon/target-concurrency", "target_concurrency", _number(0.01, 1e6), "a number > 0", "requests in the system per instance (kpa)"),
     Setting("gnomon/target-rps", "target_rps", _number(0.01, 1e9), "a number > 0", "requests per second per instance (kpa, where it replaces concurrency; target-tracking)"),
     Setting("gnomon/target-cpu-percent", "target_cpu_percent", _number(1, 100), "a percentage from 1 to 100", "CPU per instance (hpa)"),

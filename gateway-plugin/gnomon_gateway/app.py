@@ -27,16 +27,23 @@ ControlApp = Callable[[Any, Any, Any], Awaitable[None]]
 class GatewayApp:
     """What a `GatewayServer` serves: the functions of a directory, and a control application for all other paths.
 
-    Set `draining` and no function gets a new request any more.
+    Set `draining` and no function gets a new request any more. `behind` says that a stock gateway stands in front.
     """
 
     prefixes = (FUNCTION_PREFIX, V2_PREFIX)
 
-    def __init__(self, directory: FunctionDirectory, control_app: ControlApp, *, max_body_bytes: int = MAX_BODY_BYTES) -> None:
+    def __init__(
+        self,
+        directory: FunctionDirectory,
+        control_app: ControlApp,
+        *,
+        max_body_bytes: int = MAX_BODY_BYTES,
+        behind: bool = False,
+    ) -> None:
         self.draining = False
         self._control_app = control_app
         self._inference = InferenceRoutes(directory, max_body_bytes)
-        self._functions = Functions(directory, max_body_bytes, self._inference.take_tensors)
+        self._functions = Functions(directory, max_body_bytes, self._inference.take_tensors, behind=behind)
 
     def begin(self, exchange: Exchange) -> None:
         """A hot request's headers are here."""

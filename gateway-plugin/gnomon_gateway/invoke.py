@@ -2,8 +2,9 @@ r"""`/function/{name}[.namespace][/path]`: one HTTP request to a function, and i
 
 The request travels as it is (method, path below the name, query, headers, body) in the member of a batch; the answer's status,
 headers and body come back the same way. Redirects are passed on, not followed. Headers that we add to the request:
-`X-Call-Id` (kept if the client sent one), `X-Start-Time` (nanoseconds since 1970), `X-Forwarded-For` and `-Host`; to the answer:
-the first two and `X-Duration-Seconds`. `X-Gnomon-Deadline-Ms` asks for a shorter deadline than the function's.
+`X-Call-Id` (kept if the client sent one), `X-Start-Time` (nanoseconds since 1970), `X-Forwarded-For` and `-Host` (given ones are
+believed only where a gateway in front is known to set them); to the answer: the first two and `X-Duration-Seconds`.
+`X-Gnomon-Deadline-Ms` asks for a shorter deadline than the function's.
 
 A model's function takes images as they are; tensors (JSON or binary) are read as the open inference protocol reads them.
 An answer streams if the client accepts `text/event-stream` or `application/x-ndjson`; such a request is a batch of its own.
@@ -39,10 +40,11 @@ TensorRoute = Callable[[Exchange, FunctionRuntime], bool]
 
 
 class Functions:
-    """The route, for all functions of a directory."""
+    """The route, for all functions of a directory. `behind` says that a gateway in front tells where requests come from."""
 
-    def __init__(self, directory: FunctionDirectory, max_body_bytes: int, tensors: TensorRoute) -> None:
+    def __init__(self, directory: FunctionDirectory, max_body_bytes: int, tensors: TensorRoute, *, behind: bool = False) -> None:
         self._directory = directory
+        self._behind = behind
         self._max_body_bytes = max_body_bytes
         self._tensors = tensors
 
@@ -59,7 +61,7 @@ class Functions:
         if runtime.signature is not None and self._tensors(exchange, runtime):
             return
         try:
-            invocation = Invocation(exchange, runtime, slash + rest or b"/")
+            invocation = Invocation(exchange, runtime, slash + rest or b"/", behind=self._behind)
         except GnomonError as error:
             exchange.fail(error)
             return
@@ -88,7 +90,7 @@ class Invocation:
         "content_length",
     )
 
-    def __init__(self, exchange: Exchange, runtime: FunctionRuntime, path: bytes) -> None:
+    def __init__(self, exchange: Exchange, runtime: FunctionRuntime, path: bytes, *, behind: bool = False) -> None:
         self._began_s = time.monotonic()
         self._began_ns = time.time_ns()
         self._exchange = exchange
@@ -98,9 +100,9 @@ class Invocation:
         self._call_id = b""
         self._streams = False
         self.content_length = 0
-        self._meta = self._read_headers(path)
+        self._meta = self._read_headers(path, behind=behind)
 
-    def _read_headers(self, path: bytes) -> bytes:
+    def _read_headers(self, path: bytes, *, behind: bool) -> bytes:
         """The meta of the batch's member; what is for us is kept."""
         exchange = self._exchange
         lines = [exchange.method, path, exchange.query]
@@ -121,9 +123,13 @@ class Invocation:
         accepted = seen.get(b"accept")
         self._streams = accepted is not None and any(kind in accepted for kind in _STREAMS)
         self._call_id = seen.get(b"x-call-id", b"")[:_MAX_CALL_ID] or new_call_id()
+        client, host = exchange.client, seen.get(b"host", b"")
+        if behind:
+            client = b", ".join(hop for hop in (seen.get(b"x-forwarded-for"), client) if hop)
+            host = seen.get(b"x-forwarded-host", host)
         lines.append(
             b"x-call-id: %b\nx-start-time: %d\nx-forwarded-for: %b\nx-forwarded-host: %b"
-            % (self._call_id, self._began_ns, exchange.client, seen.get(b"host", b""))
+            % (self._call_id, self._began_ns, client, host)
         )
         return b"\n".join(lines)
 

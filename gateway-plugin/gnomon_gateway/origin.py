@@ -2,7 +2,8 @@
 
 A browser sends to 127.0.0.1 whatever a page asks for. Three headers that a page cannot forge tell such a request apart: `Host`
 (a rebound name is not ours), `Origin` (a foreign page's), and `Sec-Fetch-Site`. Clients that are no browsers send neither of the
-last two.
+last two. Behind another gateway, whose pages are ours as well, `X-Forwarded-Host` says what that one was called by: no page can
+set it either.
 """
 
 from __future__ import annotations
@@ -24,12 +25,14 @@ class HostRule:
     """The names that this gateway answers to.
 
     `any_address` also accepts every IP address: a listener on all interfaces has many, and an address cannot be rebound.
+    `behind` takes pages of the host that a gateway in front was called by for ours.
     """
 
     names: frozenset[str]
     any_address: bool = False
+    behind: bool = False
 
-    def check(self, host: str | None, origin: str | None, fetch_site: str | None) -> None:
+    def check(self, host: str | None, origin: str | None, fetch_site: str | None, forwarded_host: str | None = None) -> None:
         """Let our own requests pass.
 
         Raises:
@@ -45,7 +48,8 @@ class HostRule:
             )
         if fetch_site is not None and fetch_site.strip().lower() not in _OWN_SITES:
             raise _foreign_page()
-        if origin is not None and _authority(origin) != (host or "").strip().lower():
+        ours = [host] if forwarded_host is None or not self.behind else [host, forwarded_host]
+        if origin is not None and _authority(origin) not in [(name or "").strip().lower() for name in ours]:
             raise _foreign_page()
 
     def _is_ours(self, host: str | None) -> bool:
@@ -53,13 +57,14 @@ class HostRule:
         return name is not None and (name in self.names or (self.any_address and _is_address(name)))
 
 
-def host_rule(bound_host: str, allowed: Iterable[str] = ()) -> HostRule:
+def host_rule(bound_host: str, allowed: Iterable[str] = (), *, behind: bool = False) -> HostRule:
     """The rule of a gateway that listens on `bound_host`; `allowed` are more names, as a proxy in front may use."""
     names = {*LOOPBACK_NAMES, *(name.strip().strip("[]").lower() for name in allowed)}
     everywhere = _is_address(bound_host) and ipaddress.ip_address(bound_host).is_unspecified
     if bound_host and not everywhere:
         names.add(bound_host.strip("[]").lower())
-    return HostRule(frozenset(names - {""}), any_address=everywhere or not (bound_host and is_loopback(bound_host)))
+    any_address = everywhere or not (bound_host and is_loopback(bound_host))
+    return HostRule(frozenset(names - {""}), any_address=any_address, behind=behind)
 
 
 def _host_name(host: str) -> str | None:

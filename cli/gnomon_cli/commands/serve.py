@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from gnomon_cli.command import Command
+from gnomon_cli.commands.adoption_options import adoption_options, read_provider_options
 from gnomon_cli.commands.cluster_options import CLUSTER_OPTIONS, cluster_options, read_cluster_options
 from gnomon_cli.commands.lambda_options import lambda_options, read_lambda_options
 from gnomon_cli.serve_options import ServeOptions
@@ -87,16 +88,16 @@ def serve_options(function: Any) -> Any:
             ),
             click.option(
                 "--platform",
-                type=click.Choice(("local", "lambda", "openfaas", "knative")),
+                type=click.Choice(("local", "lambda", "openfaas", "provider", "knative")),
                 default="local",
-                help="Where functions run: processes of this machine, AWS Lambda, or a cluster's pods; or knative, to scale "
-                "services of the class gnomon there. Default local.",
+                help="Where functions run: processes of this machine, AWS Lambda, a cluster's pods, or where a foreign provider "
+                "of OpenFaaS runs them; or knative, to scale services of the class gnomon there. Default local.",
             ),
             click.option("-v", "--verbose", is_flag=True, help="Log every decision and every change."),
         ]
     ):
         function = option(function)
-    return cluster_options(lambda_options(function))
+    return cluster_options(lambda_options(adoption_options(function)))
 
 
 def read_options(*, state: str, models: str, platform: str, **options: Any) -> ServeOptions:
@@ -113,7 +114,10 @@ def read_options(*, state: str, models: str, platform: str, **options: Any) -> S
     aws = read_lambda_options(**on_lambda) if platform == "lambda" else None
     on_cluster = {name: options.pop(name, None) for name in CLUSTER_OPTIONS}
     cluster = read_cluster_options(options["namespaces"], **on_cluster) if platform == "openfaas" else None
-    return ServeOptions(state=folder, models=models or str(folder / "models"), aws=aws, cluster=cluster, **options)
+    of_provider = {name: options.pop(name) for name in list(options) if name.startswith("provider_")}
+    provider = read_provider_options(**of_provider) if platform == "provider" else None
+    models = models or str(folder / "models")
+    return ServeOptions(state=folder, models=models, aws=aws, cluster=cluster, provider=provider, **options)
 
 
 def knative_options(options: dict[str, Any]) -> KnativeOptions:
@@ -144,6 +148,7 @@ def knative_options(options: dict[str, Any]) -> KnativeOptions:
     gnomon serve --host 0.0.0.0 --basic-auth
     gnomon serve --platform lambda --lambda-role arn:aws:iam::123456789012:role/gnomon
     gnomon serve --platform openfaas --kubeconfig ~/.kube/config
+    gnomon serve --platform provider --provider-url http://127.0.0.1:8081 --provider-credentials /run/secrets
     gnomon serve --platform knative --kubeconfig ~/.kube/config
     gnomon serve --platform knative --namespace team-a
     """,

@@ -29,7 +29,8 @@ class Control:
     """The parts behind the control routes.
 
     `metrics` renders the Prometheus page; `healthy` is False while the gateway cannot take requests; `now_s` is a clock that
-    never goes back. `kept_logs` reads what instances write where the platform keeps it, None where `logs` hold it.
+    never goes back. `kept_logs` reads what instances write where the platform keeps it, None where `logs` hold it. `behind`
+    says that a stock gateway of OpenFaaS stands in front, to which we are its provider.
     """
 
     functions: FunctionService
@@ -42,6 +43,7 @@ class Control:
     healthy: Callable[[], bool] = lambda: True
     orchestration: str = "local"
     kept_logs: LogReader | None = None
+    behind: bool = False
 
 
 def unknown_function(key: FunctionKey) -> GnomonError:

@@ -15,6 +15,7 @@ from gnomon_core.functions import FunctionKey, FunctionSpec, read_deployment
 from gnomon_gateway.asynchronous.retries import read_retry_rule
 from gnomon_gateway.openfaas.control import Control, Handlers, rfc3339, unknown_function
 from gnomon_gateway.openfaas.documents import flag_in_query, key_in_path, namespace_in_query, read_object, text_field
+from gnomon_gateway.openfaas.outer import OuterScaling
 from gnomon_gateway.openfaas.usage import UsageMeter
 from gnomon_gateway.service import FunctionStatus
 
@@ -36,6 +37,7 @@ class Functions:
     def __init__(self, control: Control) -> None:
         self._control = control
         self._meter = UsageMeter(control.now_s)
+        self._outer = OuterScaling(control.logs.append) if control.behind else None
 
     def handlers(self) -> Handlers:
         return {
@@ -69,6 +71,8 @@ class Functions:
         key = FunctionKey(name, namespace)
         await self._control.functions.remove(key)
         self._meter.forget(key)
+        if self._outer is not None:
+            self._outer.forget(key)
         return Response(status_code=202)
 
     async def describe(self, request: Request) -> Response:
@@ -89,7 +93,10 @@ class Functions:
                 f"replicas is {str(replicas)[:50]!r}.",
                 f'Send {{"replicas": n}} with a whole number from 0 to {MAX_REPLICAS}.',
             )
-        await self._control.functions.scale(key_in_path(request, text_field(document, "namespace")), replicas)
+        key = key_in_path(request, text_field(document, "namespace"))
+        status = self._control.functions.status(key)
+        if self._outer is None or status is None or self._outer.heeds(status, replicas):
+            await self._control.functions.scale(key, replicas)
         return Response(status_code=202)
 
     def _document(self, status: FunctionStatus) -> dict[str, Any]:

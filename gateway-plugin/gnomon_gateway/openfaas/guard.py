@@ -46,10 +46,10 @@ class Guard:
         await self._application(scope, receive, send)
 
     def _refusal(self, headers: Headers) -> Response | None:
-        hosts, origins, sites = headers.getlist("host"), headers.getlist("origin"), headers.getlist("sec-fetch-site")
         try:
             # A header that comes twice means different things to different readers: joined, it is nobody's name.
-            self._hosts.check(",".join(hosts), ",".join(origins) if origins else None, ",".join(sites) if sites else None)
+            said = (headers.getlist(name) for name in ("host", "origin", "sec-fetch-site", "x-forwarded-host"))
+            self._hosts.check(*(",".join(values) if values else None for values in said))
         except GnomonError as error:
             return error_response(error)
         credentials = headers.getlist("authorization")

@@ -27,13 +27,15 @@ class SystemRoutes:
         }
 
     async def info(self, _: Request) -> Response:
-        """The shape of OpenFaaS's gateway, which wraps what its provider says."""
+        """The shape of OpenFaaS's gateway, which wraps what its provider says; or a provider's, where one wraps ours."""
         version = {
             "release": self._control.version.release,
             "sha": self._control.version.sha,
             "commit_message": f"gnomon {self._control.version.release}",
         }
         provider = {"name": "gnomon", "provider": "gnomon", "version": version, "orchestration": self._control.orchestration}
+        if self._control.behind:
+            return JSONResponse(provider)
         return JSONResponse({"provider": provider, "version": version, "arch": platform.machine()})
 
     async def health(self, _: Request) -> Response:

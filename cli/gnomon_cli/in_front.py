@@ -1,0 +1,154 @@
+"""`gnomon serve --platform provider`: a foreign provider as the store of functions and as the platform.
+
+PUT, POST, DELETE, secrets, namespaces ─▶ the store, which is the provider
+/system/function, scale-function       ─▶ its replicas, not our lanes: `ProvidedFunctions`
+/function/…                            ─▶ queue ▶ lanes ▶ the provider's /function/…
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Callable, Coroutine, Sequence
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+from gnomon_core.clock import Clock
+from gnomon_core.functions import FunctionKey, FunctionSpec
+from gnomon_gateway.lifecycle.manager import Manager
+from gnomon_gateway.log_sources import LineSource
+from gnomon_gateway.logs import LogLine, LogQuery
+from gnomon_gateway.openfaas.control import unknown_function
+from gnomon_gateway.service import DecisionRecord, FunctionDetail, FunctionStatus, KnownPolicies
+from gnomon_platforms.provider.api import ProviderApi
+from gnomon_platforms.provider.catalog import Catalog
+from gnomon_platforms.provider.logs import ProviderFollower, ProviderLine, ProviderLogs, Wanted
+from gnomon_platforms.provider.options import ProviderOptions
+from gnomon_platforms.provider.platform import ProviderPlatform
+from gnomon_platforms.provider.store import ProviderStore
+
+
+class InFront:
+    """What is made of a provider.
+
+    Raises:
+        GnomonError: 503 `provider_unreachable`, 502 `provider_credentials`.
+
+    """
+
+    def __init__(self, options: ProviderOptions, clock: Clock) -> None:
+        api = ProviderApi(options)
+        self._catalog = Catalog(api, options)
+        self._catalog.start()
+        self.store = ProviderStore(api, self._catalog)
+        self.platform = ProviderPlatform(api, self._catalog, options, clock=clock)
+        self.kept_logs = ProviderKeptLogs(self.platform.logs)
+        self._following: set[asyncio.Task[None]] = set()
+
+    def functions(self, manager: Manager) -> ProvidedFunctions:
+        """The manager's functions with the provider's replicas."""
+        return ProvidedFunctions(manager, self._catalog, self.platform)
+
+    def follow(self, functions: ProvidedFunctions, namespaces: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        """Serve what somebody else deploys, changes or removes at the provider."""
+        loop = asyncio.get_running_loop()
+
+        def begin(make: Callable[[], Coroutine[Any, Any, None]]) -> None:
+            task = loop.create_task(make())
+            self._following.add(task)
+            task.add_done_callback(self._following.discard)
+
+        def told(make: Callable[[], Coroutine[Any, Any, None]]) -> None:
+            # The catalog tells in a thread of its own, perhaps after our loop has ended.
+            with contextlib.suppress(RuntimeError):
+                loop.call_soon_threadsafe(begin, make)
+
+        self.store.watch(lambda key: told(partial(functions.follow, key)))
+        self.store.watch_namespaces(lambda: told(namespaces))
+
+
+class ProvidedFunctions:
+    """A `FunctionService` whose replicas are the provider's."""
+
+    def __init__(self, manager: Manager, catalog: Catalog, platform: ProviderPlatform) -> None:
+        self._manager, self._catalog, self._platform = manager, catalog, platform
+
+    async def deploy(self, spec: FunctionSpec) -> None:
+        await self._manager.deploy(spec)
+
+    async def update(self, spec: FunctionSpec) -> None:
+        await self._manager.update(spec)
+
+    async def remove(self, key: FunctionKey) -> None:
+        await self._manager.remove(key)
+
+    async def follow(self, key: FunctionKey) -> None:
+        """Serve a function as the provider has it now."""
+        await self._manager.follow(key)
+        listed, served = self._catalog.of(key), self._manager.status(key)
+        if listed is not None and served is not None and served.spec != listed.spec:
+            await self._manager.update(listed.spec)
+
+    async def scale(self, key: FunctionKey, replicas: int) -> None:
+        """Ask the provider for replicas: we have none."""
+        if self._manager.status(key) is None:
+            raise unknown_function(key)
+        await self._platform.scale(key, replicas)
+
+    def status(self, key: FunctionKey, *, usage: bool = False) -> FunctionStatus | None:
+        """What replicas use is left out: their provider measures it."""
+        del usage
+        status = self._manager.status(key)
+        return None if status is None else self._provided(status)
+
+    def detail(self, key: FunctionKey) -> FunctionDetail | None:
+        detail = self._manager.detail(key)
+        return None if detail is None else replace(detail, status=self._provided(detail.status))
+
+    def list(self, namespace: str) -> Sequence[FunctionStatus]:
+        return [self._provided(status) for status in self._manager.list(namespace)]
+
+    def decisions(self, key: FunctionKey, limit: int) -> Sequence[DecisionRecord] | None:
+        return self._manager.decisions(key, limit)
+
+    def policies(self) -> KnownPolicies:
+        return self._manager.policies()
+
+    def _provided(self, status: FunctionStatus) -> FunctionStatus:
+        listed = self._catalog.of(status.spec.key)
+        replicas, available = (0, 0) if listed is None else (listed.replicas, listed.available)
+        return replace(status, replicas=replicas, available_replicas=available)
+
+
+class ProviderKeptLogs:
+    """A `LogReader` that the provider answers."""
+
+    def __init__(self, logs: ProviderLogs) -> None:
+        self._logs = logs
+
+    async def lines(self, query: LogQuery) -> Sequence[LogLine]:
+        return [_line(query.function, line) for line in await self._logs.lines(_wanted(query))]
+
+    def follow(self, query: LogQuery) -> LineSource:
+        return _Followed(query.function, self._logs.follow(_wanted(query)))
+
+
+class _Followed:
+    def __init__(self, function: FunctionKey, follower: ProviderFollower) -> None:
+        self._function, self._follower = function, follower
+
+    async def next_line(self) -> LogLine | None:
+        line = await self._follower.next_line()
+        return None if line is None else _line(self._function, line)
+
+    def close(self) -> None:
+        self._follower.close()
+
+
+def _wanted(query: LogQuery) -> Wanted:
+    return Wanted(query.function, query.instance, query.since, query.tail)
+
+
+def _line(function: FunctionKey, line: ProviderLine) -> LogLine:
+    return LogLine(function, line.instance, line.at, line.text)

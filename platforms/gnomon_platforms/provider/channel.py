@@ -1,0 +1,215 @@
+"""The batch channel to a function behind a foreign provider.
+
+    requests   one after the other, each to /function/NAME/… as it came; how functions that know nothing of us are reached
+    a batch    one POST to /function/NAME/gnomon/batch, to a Body that has the token; where it is refused, requests from then on
+
+What is under way ends with its batch's time. A request that broke off may have run, and is given back as lost with its lane. One
+for which there was no connection has not: then the provider is away, and what it was part of waits.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass
+from http import HTTPStatus
+from typing import TYPE_CHECKING
+
+from gnomon_core.errors import GnomonError
+from gnomon_core.wire import Frame, FrameReader, Kind, Member, WireError, encode
+from gnomon_platforms.provider.exchange import Ask, Route
+
+if TYPE_CHECKING:
+    import aiohttp
+
+BATCH_PATH = "/gnomon/batch"
+GRACE_S = 1.0
+NO_BATCHES = (HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN, HTTPStatus.NOT_FOUND, HTTPStatus.METHOD_NOT_ALLOWED)
+CLIENT_LEFT = 499
+_NOT_SENT = frozenset({"host", "content-length", "connection", "transfer-encoding"})
+_NOT_KEPT = _NOT_SENT - {"host"}
+_LOG = logging.getLogger("gnomon.provider")
+
+Done = Callable[[Frame | None], None]
+Stream = Callable[[Frame], None]
+
+
+class _BatchesRefusedError(Exception):
+    """The function takes no batches from us."""
+
+
+@dataclass(frozen=True, slots=True)
+class Around:
+    """What channels share with their platform: `well` is whether the provider answers, `lost` is told where it did not.
+
+    `timeout_s` bounds batches that have no deadline.
+    """
+
+    well: Callable[[], bool]
+    lost: Callable[[str], None]
+    timeout_s: float
+
+
+class ProviderChannel:
+    """See `gnomon_core.seams.BatchChannel`. With a `token`, batches are sent as such. `on_lost` gets why it has ended; once."""
+
+    def __init__(self, route: Route, around: Around, token: str, on_lost: Callable[[str], None]) -> None:
+        self.unread = False
+        self._route, self._around, self._token, self._on_lost = route, around, token, on_lost
+        self._task: asyncio.Task[None] | None = None
+        self._batch_id = 0
+        self._epoch = 0
+        self._closed = False
+
+    @property
+    def batches(self) -> bool:
+        """Whether a batch travels as one."""
+        return bool(self._token)
+
+    def run(self, frame: Frame, done: Done, stream: Stream | None = None) -> None:
+        """Send a batch."""
+        if self._task is not None:
+            raise RuntimeError("a batch is in flight on this channel already")
+        if self._closed:
+            self.unread = True
+            asyncio.get_running_loop().call_soon(done, None)
+            return
+        self._batch_id = frame.batch_id
+        self._task = asyncio.get_running_loop().create_task(self._carry(frame, done, stream))
+
+    def cancel(self, batch_id: int) -> None:
+        """Nobody waits for this batch any more: what has not been answered is broken off."""
+        if self._task is not None and batch_id == self._batch_id:
+            self._task.cancel()
+
+    async def probe(self, timeout_s: float) -> bool:
+        """Whether the provider answers; asking the function itself would be a call of it."""
+        del timeout_s
+        return not self._closed and self._around.well()
+
+    def close(self) -> None:
+        """End it without a word. A batch in flight is lost."""
+        self._closed = True
+        if self._task is not None:
+            self._task.cancel()
+
+    async def _carry(self, frame: Frame, done: Done, stream: Stream | None) -> None:
+        import aiohttp  # noqa: PLC0415 - only who has instances elsewhere needs it
+
+        result: Frame | None = None
+        trouble = ""
+        answered: list[Member] = []
+        try:
+            async with asyncio.timeout((frame.budget_s or self._around.timeout_s) + GRACE_S) as limit:
+                result = await self._result(frame, answered, stream, limit)
+        except TimeoutError:
+            result = _filled(frame, answered, _late())
+        except asyncio.CancelledError:
+            result = None if self._closed else _filled(frame, answered, _left())
+        except aiohttp.ClientConnectorError as error:
+            trouble = f"the provider cannot be reached: {error.os_error.strerror or error.os_error}"
+            self._around.lost(trouble)
+            self.unread = not answered
+        except (OSError, WireError, aiohttp.ClientError) as error:
+            trouble = f"its answer broke off: {type(error).__name__}: {error}"
+        self._task = None
+        if trouble and answered:
+            # What has been answered is kept: only the rest is not known.
+            result, trouble = _filled(frame, answered, _broken(trouble)), ""
+        done(result)
+        if trouble and not self._closed:
+            self._closed = True
+            self._on_lost(trouble)
+
+    async def _result(self, frame: Frame, answered: list[Member], stream: Stream | None, limit: asyncio.Timeout) -> Frame:
+        if frame.epoch < self._epoch:
+            text = f"This batch is from epoch {frame.epoch}; the function's queue has moved on to {self._epoch}."
+            refused = _filled(frame, answered, GnomonError(409, "stale_epoch", text, "Try again."))
+            refused.epoch = self._epoch
+            return refused
+        self._epoch = frame.epoch
+        if self._token and stream is None:
+            try:
+                return await self._as_batch(frame)
+            except _BatchesRefusedError as refused:
+                _LOG.warning("%s takes no batches, and gets its requests one by one: %s", self._route.address, refused)
+                self._token = ""
+        for member in frame.members:
+            async with self._route.answered(_ask(member)) as answer:
+                if stream is not None:
+                    await _stream(frame, answer, stream, limit)
+                    return Frame(Kind.RESULT, frame.batch_id, frame.epoch)
+                answered.append(Member(answer.status, 1, _meta(answer), await answer.read()))
+        return Frame(Kind.RESULT, frame.batch_id, frame.epoch, members=answered)
+
+    async def _as_batch(self, frame: Frame) -> Frame:
+        headers = {"Authorization": f"Bearer {self._token}", "Content-Type": "application/octet-stream"}
+        async with self._route.answered(Ask("POST", BATCH_PATH, headers, encode(frame))) as answer:
+            data = await answer.read()
+            if answer.status in NO_BATCHES:
+                msg = f"{answer.status} {' '.join(data[:200].decode('utf-8', 'replace').split())}"
+                raise _BatchesRefusedError(msg)
+            if answer.status != HTTPStatus.OK:
+                return _whole(frame, Member(answer.status, 1, _meta(answer), data))
+        for part in FrameReader().feed(data):
+            if part.kind is Kind.RESULT:
+                return part
+        msg = "no result in its answer"
+        raise WireError(msg)
+
+
+async def _stream(frame: Frame, answer: aiohttp.ClientResponse, stream: Stream, limit: asyncio.Timeout) -> None:
+    """Hand an answer on as it comes. The time was for its beginning."""
+    limit.reschedule(None)
+    stream(_part(Kind.STREAM_START, frame, Member(answer.status, 1, _meta(answer), b"")))
+    async for data in answer.content.iter_any():
+        stream(_part(Kind.STREAM_DATA, frame, Member(0, 1, b"", data)))
+    stream(Frame(Kind.STREAM_END, frame.batch_id, frame.epoch))
+
+
+def _part(kind: Kind, frame: Frame, member: Member) -> Frame:
+    return Frame(kind, frame.batch_id, frame.epoch, members=[member])
+
+
+def _ask(member: Member) -> Ask:
+    method, path, query, *lines = member.meta.decode("latin-1").split("\n")
+    headers = [(name, value) for name, colon, value in (line.partition(": ") for line in lines) if colon]
+    kept = [(name, value) for name, value in headers if name.lower() not in _NOT_SENT]
+    return Ask(method, path + (f"?{query}" if query else ""), kept, member.body)
+
+
+def _meta(answer: aiohttp.ClientResponse) -> bytes:
+    lines = [f"{name}: {value}" for name, value in answer.headers.items() if name.lower() not in _NOT_KEPT]
+    return "\n".join(lines).encode("utf-8", "surrogateescape")
+
+
+def _filled(frame: Frame, answered: list[Member], error: GnomonError) -> Frame:
+    """A result whose missing members are this error."""
+    missing = len(frame.members) - len(answered)
+    member = Member(error.status, 1, b"Content-Type: application/json", error.body())
+    return Frame(Kind.RESULT, frame.batch_id, frame.epoch, members=[*answered, *[member] * missing])
+
+
+def _whole(frame: Frame, member: Member) -> Frame:
+    """The same answer for every member."""
+    return Frame(Kind.RESULT, frame.batch_id, frame.epoch, members=[member] * len(frame.members))
+
+
+def _late() -> GnomonError:
+    return GnomonError(
+        504,
+        "deadline_exceeded",
+        "The provider did not answer within the request's deadline.",
+        "Allow it more (gnomon/deadline-ms).",
+    )
+
+
+def _left() -> GnomonError:
+    return GnomonError(CLIENT_LEFT, "cancelled", "Nobody waits for this any more.")
+
+
+def _broken(trouble: str) -> GnomonError:
+    return GnomonError(
+        502, "provider_broke_off", f"The request may have run: {trouble}.", "Send it again only if that does no harm."
+    )

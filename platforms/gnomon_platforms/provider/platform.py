@@ -1,0 +1,288 @@
+"""A foreign provider behind the seam `Platform`: what we have of it are lanes, and how many there may be, its replicas say.
+
+    places = replicas that are available × requests that one takes at once     one node for each function, with so many cores
+
+Nobody here sets the number of replicas, except that a function without any is woken by the first request, as OpenFaaS's gateway
+does it: to `com.openfaas.scale.min`, at least 1. While the provider cannot be reached, lanes wait for it, and requests for lanes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+from collections.abc import Coroutine
+from http import HTTPStatus
+from typing import TYPE_CHECKING, Any
+
+from gnomon_core.clock import Clock, WallClock
+from gnomon_core.errors import GnomonError, bad_request, not_found
+from gnomon_core.fleet import Instance, Node
+from gnomon_core.functions import FunctionKey, FunctionSpec
+from gnomon_core.pairs import Pair
+from gnomon_core.profiles import ModelProfile
+from gnomon_core.seam_values import Capabilities, InstanceRequest, Usage
+from gnomon_core.seams import PlatformListener
+from gnomon_core.signature import ModelSignature
+from gnomon_platforms.beginning import Ids, starting
+from gnomon_platforms.provider.api import ProviderApi, unreachable
+from gnomon_platforms.provider.catalog import Catalog
+from gnomon_platforms.provider.channel import Around, ProviderChannel
+from gnomon_platforms.provider.exchange import Route
+from gnomon_platforms.provider.lanes import Lane
+from gnomon_platforms.provider.logs import ProviderLogs
+from gnomon_platforms.provider.options import ProviderOptions
+
+BATCH_SECRET = "gnomon-batch-token"  # noqa: S105 - its name, not its value
+WAKE_POLL_S, AWAY_POLL_S = 0.1, 0.5
+KEEP_ALIVE_S = 5.0
+"""Shorter than any provider keeps an idle connection: what it closes under a request would be a lost one."""
+
+_LOG = logging.getLogger("gnomon.provider")
+
+
+class ProviderPlatform:
+    """See `gnomon_core.seams.Platform`. `chance` draws the pauses between attempts."""
+
+    name = "provider"
+    capabilities = Capabilities(place=True, size=False, victim=True, resize=False, pair=False)
+
+    def __init__(
+        self,
+        api: ProviderApi,
+        catalog: Catalog,
+        options: ProviderOptions,
+        *,
+        clock: Clock | None = None,
+        chance: random.Random | None = None,
+    ) -> None:
+        self._api, self._catalog, self._options = api, catalog, options
+        self._clock = clock or WallClock()
+        self._chance = chance or random.SystemRandom()
+        self._lanes: dict[str, Lane] = {}
+        self._tasks: dict[str, asyncio.Task[None]] = {}
+        self._waking: dict[FunctionKey, asyncio.Task[None]] = {}
+        self._ids = Ids()
+        self._listener: PlatformListener | None = None
+        self._session: aiohttp.ClientSession | None = None
+        self._nodes: tuple[int, int, tuple[Node, ...]] = (-1, -1, ())
+        self._changes = 0
+        self._around = Around(lambda: self._catalog.trouble is None, self._away, options.start_timeout_s)
+        self.logs = ProviderLogs(api)
+        """What functions write, as the provider keeps it."""
+
+    async def start(self, listener: PlatformListener) -> None:
+        """Nothing is asked of the provider: its catalog has been read."""
+        import aiohttp  # noqa: PLC0415 - only who has instances elsewhere needs it
+
+        self._listener = listener
+        connector = aiohttp.TCPConnector(limit=0, keepalive_timeout=KEEP_ALIVE_S)
+        self._session = aiohttp.ClientSession(connector=connector, auto_decompress=False, trust_env=False)
+
+    async def stop(self) -> None:
+        """End every lane. The functions go on without us."""
+        for lane in list(self._lanes.values()):
+            lane.end("stopped")
+        waking = list(self._waking.values())
+        for task in (*self._tasks.values(), *waking):
+            task.cancel()
+        await asyncio.gather(*self._tasks.values(), *waking, return_exceptions=True)
+        if self._session is not None:
+            await self._session.close()
+
+    def contents(self) -> set[str]:
+        """Nothing: what was built on this machine runs nowhere."""
+        return set()
+
+    def check(self, spec: FunctionSpec) -> None:
+        """Whether there is such an image, and room, is the provider's to say; what names no process, nobody can run."""
+        if spec.env_process and not spec.env_process.strip():
+            raise bad_request("process_missing", f"{spec.key} sets fprocess, but names none.", "Name it, or leave it out.")
+
+    def revision(self, spec: FunctionSpec) -> str:
+        """The image's name: what it means is the provider's to know."""
+        return spec.image
+
+    async def prepare(self, spec: FunctionSpec) -> None:
+        """There is nothing to be made ready; what will not be as it was asked for is told."""
+        if spec.settings.max_batch > 1 and not self._batches(spec):
+            _LOG.warning(
+                "%s: a batch's requests go one after the other; batches need its secret %s and --provider-batch-token",
+                spec.key,
+                BATCH_SECRET,
+            )
+
+    def signature(self, spec: FunctionSpec) -> ModelSignature | None:
+        """None: a function there takes HTTP requests as they are."""
+
+    def profile(self, spec: FunctionSpec) -> ModelProfile | None:
+        """None: on what it runs there, nothing was measured."""
+
+    def nodes(self) -> tuple[Node, ...]:
+        """One for each function, by its name: its cores are places, which are free where no lane has them."""
+        looks, changes, nodes = self._nodes
+        if (looks, changes) != (self._catalog.looks, self._changes):
+            nodes = tuple(self._node(key) for key in sorted(self._catalog.functions()))
+            self._nodes = (self._catalog.looks, self._changes, nodes)
+        return nodes
+
+    def instances(self, function: str) -> tuple[Instance, ...]:
+        return tuple(lane.instance for lane in self._lanes.values() if lane.instance.function == function)
+
+    async def create(self, request: InstanceRequest) -> Instance:
+        """Open a lane. What follows is told to the listener.
+
+        Raises:
+            GnomonError: 503 `no_capacity` where the replicas have no place left.
+
+        """
+        assert self._listener is not None
+        spec, name = request.spec, str(request.spec.key)
+        self.check(spec)
+        places, taken = self._catalog.places(spec.key), self._taken(spec.key)
+        if request.node not in (None, name):
+            raise _no_capacity(f"{name} has no lanes at {request.node!r}.")
+        if self._catalog.of(spec.key) is None:
+            raise _no_capacity(f"The provider has no function {name}.")
+        if taken >= max(places, 1):
+            raise _no_capacity(f"The provider's replicas of {name} take {places} requests at once, and all of them have a lane.")
+        instance = starting(self._ids.new(f"{spec.key.name}-"), request, name, 0, self._clock.now_s())
+        lane = self._lanes[instance.id] = Lane(instance, spec, self._listener, self._ended)
+        self._changes += 1
+        self._begin(instance.id, self._open(lane))
+        return instance
+
+    async def destroy(self, instance_id: str) -> None:
+        """Close a lane. Unknown ids are ignored."""
+        lane = self._lanes.get(instance_id)
+        if lane is not None:
+            lane.stop()
+            # As everywhere else it is told from the loop, after this has returned.
+            asyncio.get_running_loop().call_soon(lane.end, "stopped")
+
+    async def resize(self, instance_id: str, cores: int) -> None:
+        """A lane has no cores: how large replicas are is the provider's."""
+
+    async def create_shadow(self, body_id: str, pair: Pair) -> Instance:
+        """Refused: a provider's replicas share nothing that we could reach."""
+        del pair
+        raise GnomonError(409, "no_such_body", f"{body_id} is a foreign provider's.", "Choose a policy that needs no Shadows.")
+
+    async def promote_shadow(self, shadow_id: str) -> Instance:
+        """Refused: there are none."""
+        raise GnomonError(409, "no_such_shadow", f"At a foreign provider there are no Shadows, nor {shadow_id}.", "Decide again.")
+
+    async def change_shadow(self, shadow_id: str, pair: Pair) -> None:
+        """There are none."""
+
+    def usage(self, function: str) -> Usage:
+        """Nothing: what replicas use, their provider measures."""
+        del function
+        return Usage(0.0, 0)
+
+    async def scale(self, key: FunctionKey, replicas: int) -> None:
+        """Hand an operator's wish for replicas on.
+
+        Raises:
+            GnomonError: what the provider answers.
+
+        """
+        await asyncio.to_thread(self._api.scale, key, replicas)
+        await asyncio.to_thread(self._catalog.refresh)
+
+    def _node(self, key: FunctionKey) -> Node:
+        places = self._catalog.places(key)
+        return Node(str(key), places, 0, float(max(0, places - self._taken(key))), 0)
+
+    def _taken(self, key: FunctionKey) -> int:
+        return sum(lane.key == key for lane in self._lanes.values())
+
+    def _begin(self, name: str, work: Coroutine[Any, Any, None]) -> None:
+        task = self._tasks[name] = asyncio.get_running_loop().create_task(work)
+        task.add_done_callback(lambda _: self._tasks.pop(name, None))
+
+    async def _open(self, lane: Lane) -> None:
+        assert self._session is not None
+        try:
+            async with asyncio.timeout(self._options.start_timeout_s):
+                await self._replica(lane.key)
+        except TimeoutError:
+            lane.end(f"the provider had no replica within {self._options.start_timeout_s:g} s")
+        except GnomonError as error:
+            lane.end(str(error))
+        else:
+            key = lane.key
+            route = Route(self._session, f"{self._api.url}/function/{key}", lambda: self._replica(key), self._chance)
+            token = self._options.batch_token if self._batches(lane.spec) else ""
+            lane.ready(ProviderChannel(route, self._around, token, lane.end))
+
+    def _batches(self, spec: FunctionSpec) -> bool:
+        """Whether batches can be sent as such: to a Body that was given the secret which we were told."""
+        return spec.settings.max_batch > 1 and BATCH_SECRET in spec.secrets and bool(self._options.batch_token)
+
+    async def _replica(self, key: FunctionKey) -> None:
+        """Return when the provider says that the function has a replica. Those who wait for the same one wake it once."""
+        listed = self._catalog.of(key)
+        if self._catalog.trouble is None and listed is not None and listed.available:
+            return
+        task = self._waking.get(key)
+        if task is None:
+            task = self._waking[key] = asyncio.get_running_loop().create_task(self._wake(key))
+            task.add_done_callback(lambda ended: self._woken(key, ended))
+        await asyncio.shield(task)
+
+    def _woken(self, key: FunctionKey, ended: asyncio.Task[None]) -> None:
+        self._waking.pop(key, None)
+        if not ended.cancelled():
+            ended.exception()  # whoever still waits for it gets it
+
+    async def _wake(self, key: FunctionKey) -> None:
+        """See a replica, and ask for one where there is none and none is wanted.
+
+        Raises:
+            GnomonError: the provider has no such function, or refuses.
+
+        """
+        until_s = self._clock.now_s() + self._options.start_timeout_s
+        asked = False
+        while self._clock.now_s() < until_s:
+            try:
+                status = await asyncio.to_thread(self._api.status, key)
+                if status is None:
+                    raise not_found("function_not_found", f"The provider has no function {key}.", "Deploy it again.")
+                if status.get("availableReplicas"):
+                    await asyncio.to_thread(self._catalog.refresh)
+                    return
+                if not status.get("replicas") and not asked:
+                    await asyncio.to_thread(self._api.scale, key, self._least(key))
+                    asked = True
+                pause_s = WAKE_POLL_S
+            except GnomonError as error:
+                if error.status != HTTPStatus.SERVICE_UNAVAILABLE:
+                    raise
+                self._catalog.lost(error)
+                pause_s = AWAY_POLL_S
+            await self._clock.sleep(pause_s)
+        raise TimeoutError
+
+    def _least(self, key: FunctionKey) -> int:
+        listed = self._catalog.of(key)
+        return max(1, listed.spec.settings.scale.min if listed is not None else 1)
+
+    def _away(self, why: str) -> None:
+        self._catalog.lost(unreachable(self._api.url, why))
+
+    def _ended(self, lane: Lane) -> None:
+        del self._lanes[lane.instance.id]
+        self._changes += 1
+        task = self._tasks.get(lane.instance.id)
+        if task is not None and task is not asyncio.current_task():
+            task.cancel()
+
+
+def _no_capacity(message: str) -> GnomonError:
+    return GnomonError(503, "no_capacity", message, "More replicas, or a larger gnomon/max-inflight, give more lanes.")
+
+
+if TYPE_CHECKING:
+    import aiohttp
