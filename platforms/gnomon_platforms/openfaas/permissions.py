@@ -60,6 +60,9 @@ PERMISSIONS = (
     Permission(Scope.SYSTEM, "coordination.k8s.io", "leases", ("get", "create", "update"), "let one gateway lead"),
 )
 
+WIDE = (Permission(Scope.CLUSTER, "", "namespaces", ("get", "list", "watch", "create", "patch"), "mark namespaces of functions"),)
+"""With `--cluster-wide`, beside what is asked for in the namespace of functions, which is everywhere then."""
+
 
 def asked() -> Iterator[tuple[Scope, str, str, str]]:
     """Every single thing: scope, group, resource, verb."""

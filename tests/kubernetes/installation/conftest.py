@@ -11,8 +11,17 @@ from deploy.test_cluster import build
 from deploy.test_cluster.client import Kubectl
 from deploy.test_cluster.clusters import Cluster
 from tests.kubernetes.conftest import plane
+from tests.kubernetes.installation.forms import DEPLOY, Kustomized, Manifest, Name, kustomization
 
-DEPLOY = Path(__file__).parents[3] / "deploy"
+
+@pytest.fixture(scope="session")
+def kustomized(compiled: build.Programs) -> Kustomized:
+    """What `kubectl apply -k` of a folder applies."""
+
+    def render(folder: Path) -> dict[Name, Manifest]:
+        return kustomization(compiled.folder / "kubectl", folder)
+
+    return render
 
 
 @pytest.fixture(scope="session")

@@ -25,7 +25,7 @@ from deploy.test_cluster.clusters import Cluster, until
 from deploy.test_cluster.phases import CannotBeHad, Phases
 from deploy.test_cluster.settings import folders, image
 from gnomon_cli.main import gnomon
-from tests.kubernetes.installation.conftest import DEPLOY
+from tests.kubernetes.installation.forms import DEPLOY
 
 SYSTEM, FUNCTIONS = "openfaas", "openfaas-fn"
 START_LIMIT_S = 240.0

@@ -1,4 +1,4 @@
-"""deploy/openfaas and the chart: accepted by a real API server, as strict as they say, and the same in both forms.
+"""deploy/openfaas: accepted by a real API server, and as strict as it says.
 
 Nothing here enforces NetworkPolicies, so they are read: what they would let through is worked out from their text.
 """
@@ -7,105 +7,25 @@ from __future__ import annotations
 
 import copy
 import ipaddress
-import json
-import subprocess
-from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
 
 import pytest
 import yaml
 from kubernetes import client
 
-from deploy.test_cluster import build
-from deploy.test_cluster.client import Kubectl
 from deploy.test_cluster.clusters import Cluster
-from deploy.test_cluster.settings import DNS_ADDRESS, KUBERNETES_ADDRESS, NODE_ADDRESS, folders
+from deploy.test_cluster.settings import DNS_ADDRESS, KUBERNETES_ADDRESS, NODE_ADDRESS
 from gnomon_platforms.openfaas.permissions import Scope, asked
-from tests.kubernetes.installation.conftest import DEPLOY
+from tests.kubernetes.installation.forms import DEPLOY, Kustomized, Manifest, Name
 
 SYSTEM, FUNCTIONS = "openfaas", "openfaas-fn"
 SCOPES = {SYSTEM: Scope.SYSTEM, FUNCTIONS: Scope.FUNCTIONS}
 
-Manifest = dict[str, Any]
-Name = tuple[str, str | None, str]
-
-
-def by_name(objects: Iterable[Manifest]) -> dict[Name, Manifest]:
-    return {(one["kind"], one["metadata"].get("namespace"), one["metadata"]["name"]): one for one in objects}
-
 
 @pytest.fixture(scope="session")
-def manifests(compiled: build.Programs) -> dict[Name, Manifest]:
+def manifests(kustomized: Kustomized) -> dict[Name, Manifest]:
     """What `kubectl apply -k deploy/openfaas` applies."""
-    command = [str(compiled.folder / "kubectl"), "kustomize", str(DEPLOY / "openfaas")]
-    text = subprocess.run(command, capture_output=True, text=True, check=True).stdout
-    return by_name(yaml.safe_load_all(text))
-
-
-def chart(*values: str) -> dict[Name, Manifest]:
-    """What the chart makes of these values, without what is for helm alone."""
-    helm = build.kept(folders(), build.HELM_SOURCES)
-    if helm is None:
-        pytest.skip("helm is not compiled: make cluster-build")
-    settings = [word for value in values for word in ("--set-json", value)]
-    command = [
-        str(helm.folder / "helm"),
-        "template",
-        "gnomon",
-        str(DEPLOY / "charts" / "gnomon"),
-        "--namespace",
-        SYSTEM,
-        *settings,
-    ]
-    done = subprocess.run([*command, "--kube-version", "1.35.0"], capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    found = by_name(one for one in yaml.safe_load_all(done.stdout) if one)
-    for one in found.values():
-        annotations = one["metadata"].get("annotations", {})
-        annotations.pop("helm.sh/resource-policy", None)
-        if not annotations:
-            one["metadata"].pop("annotations", None)
-    return found
-
-
-def test_the_chart_is_what_the_kustomization_is(manifests: dict[Name, Manifest]) -> None:
-    rendered = chart()
-    assert set(rendered) == set(manifests)
-    for name, manifest in manifests.items():
-        assert rendered[name] == manifest, name
-
-
-def test_the_charts_values_reach_what_they_name(kubectl: Kubectl) -> None:
-    rendered = chart(
-        'image={"repository":"registry.example/gnomon","tag":"7","pullPolicy":"Always","pullSecrets":["login"]}',
-        'allowedHosts=["models.example"]',
-        'extraArguments=["--models=s3://bucket/models"]',
-        'networkPolicies.privateAddresses=["203.0.113.7/32"]',
-        "priorityClass.create=false",
-        "replicas=3",
-    )
-    deployment = rendered["Deployment", SYSTEM, "gateway"]
-    pod = deployment["spec"]["template"]["spec"]
-    [container] = pod["containers"]
-    assert container["image"] == "registry.example/gnomon:7"
-    assert pod["imagePullSecrets"] == [{"name": "login"}]
-    assert {"--allowed-host=models.example", "--models=s3://bucket/models"} <= set(container["args"])
-    assert deployment["spec"]["replicas"] == 3
-    assert "priorityClassName" not in pod
-    assert not any(kind == "PriorityClass" for kind, _, _ in rendered)
-    egress = rendered["NetworkPolicy", FUNCTIONS, "functions"]["spec"]["egress"]
-    assert egress[-1]["to"][0]["ipBlock"]["except"] == ["203.0.113.7/32"]
-    # The API server takes these as well.
-    given = list(rendered.values())
-    kubectl(
-        "apply",
-        "--dry-run=server",
-        "--validate=strict",
-        "-f",
-        "-",
-        given=json.dumps({"apiVersion": "v1", "kind": "List", "items": given}),
-    )
+    return kustomized(DEPLOY / "openfaas")
 
 
 def test_the_roles_are_the_table_of_what_the_platform_asks_for(manifests: dict[Name, Manifest]) -> None:

@@ -1,0 +1,50 @@
+"""What is applied, by its names: of a kustomization, and of the chart with some values."""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from deploy.test_cluster import build
+from deploy.test_cluster.settings import folders
+
+DEPLOY = Path(__file__).parents[3] / "deploy"
+Manifest = dict[str, Any]
+Name = tuple[str, str | None, str]
+"""Kind, namespace, name."""
+Kustomized = Callable[[Path], dict[Name, Manifest]]
+
+
+def by_name(objects: Iterable[Manifest | None]) -> dict[Name, Manifest]:
+    """Objects by what tells them from each other."""
+    return {(one["kind"], one["metadata"].get("namespace"), one["metadata"]["name"]): one for one in objects if one}
+
+
+def kustomization(kubectl: Path, folder: Path) -> dict[Name, Manifest]:
+    """What `kubectl apply -k` applies."""
+    done = subprocess.run([kubectl, "kustomize", folder], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    return by_name(yaml.safe_load_all(done.stdout))
+
+
+def chart(*values: str) -> dict[Name, Manifest]:
+    """What the chart makes of these values, without what is for helm alone."""
+    helm = build.kept(folders(), build.HELM_SOURCES)
+    if helm is None:
+        pytest.skip("helm is not compiled: make cluster-build")
+    settings = [word for value in values for word in ("--set-json", value)]
+    command = [f"{helm.folder}/helm", "template", "gnomon", f"{DEPLOY}/charts/gnomon", "--namespace", "openfaas", *settings]
+    done = subprocess.run([*command, "--kube-version", "1.35.0"], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    found = by_name(yaml.safe_load_all(done.stdout))
+    for one in found.values():
+        annotations = one["metadata"].get("annotations", {})
+        annotations.pop("helm.sh/resource-policy", None)
+        if not annotations:
+            one["metadata"].pop("annotations", None)
+    return found

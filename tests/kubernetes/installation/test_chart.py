@@ -1,0 +1,132 @@
+"""The chart applies what the kustomizations apply, each by a value of its own, and the API server takes all of it."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+
+from deploy.test_cluster.client import Kubectl
+from gnomon_platforms.openfaas.permissions import PERMISSIONS, WIDE, Permission, Scope
+from tests.kubernetes.installation.forms import DEPLOY, Kustomized, Manifest, Name, chart
+
+SYSTEM, FUNCTIONS = "openfaas", "openfaas-fn"
+OPENFAAS = DEPLOY / "openfaas"
+PARTS = {
+    "coordinator.enabled=true": OPENFAAS / "coordinator",
+    "knative.autoscaler.enabled=true": DEPLOY / "knative" / "autoscaler",
+    "knative.ingress.enabled=true": DEPLOY / "knative" / "ingress",
+}
+
+
+def same(rendered: dict[Name, Manifest], applied: dict[Name, Manifest]) -> None:
+    assert set(rendered) == set(applied)
+    for name, manifest in applied.items():
+        assert rendered[name] == manifest, name
+
+
+@pytest.fixture
+def wide(kustomized: Kustomized, tmp_path: Path) -> dict[Name, Manifest]:
+    """deploy/openfaas for every namespace, in a kustomization of a user's."""
+    here = tmp_path.resolve()
+    parts = {"resources": [OPENFAAS], "components": [OPENFAAS / "cluster-wide"]}
+    document = {field: [os.path.relpath(path, here) for path in paths] for field, paths in parts.items()}
+    (here / "kustomization.yaml").write_text(json.dumps(document))
+    return kustomized(here)
+
+
+def test_the_chart_is_what_the_kustomization_is(kustomized: Kustomized) -> None:
+    same(chart(), kustomized(OPENFAAS))
+
+
+@pytest.mark.parametrize("value", PARTS)
+def test_each_part_of_the_chart_is_what_its_own_kustomization_is(kustomized: Kustomized, value: str) -> None:
+    same(chart(value), {**kustomized(OPENFAAS), **kustomized(PARTS[value])})
+
+
+def test_deploy_knative_is_both_classes(kustomized: Kustomized) -> None:
+    folders = [path for path in (DEPLOY / "knative").iterdir() if path.is_dir()]
+    same(kustomized(DEPLOY / "knative"), {name: one for folder in folders for name, one in kustomized(folder).items()})
+
+
+def test_a_cluster_wide_gateway_is_the_same_in_both_forms(wide: dict[Name, Manifest]) -> None:
+    same(chart("clusterWide=true"), wide)
+    [container] = wide["Deployment", SYSTEM, "gateway"]["spec"]["template"]["spec"]["containers"]
+    assert "--cluster-wide" in container["args"]
+
+
+def test_a_cluster_wide_gateway_may_do_everywhere_what_it_else_may_in_one_namespace(wide: dict[Name, Manifest]) -> None:
+    role = wide["ClusterRole", None, "gnomon-functions"]
+    given = {
+        (group, resource, verb)
+        for rule in role["rules"]
+        for group in rule["apiGroups"]
+        for resource in rule["resources"]
+        for verb in rule["verbs"]
+    }
+
+    def each(permission: Permission) -> set[tuple[str, str, str]]:
+        return {(permission.group, permission.resource, verb) for verb in permission.verbs}
+
+    elsewhere = [one for one in PERMISSIONS if one.scope is Scope.FUNCTIONS]
+    assert given == set().union(*map(each, [*elsewhere, *WIDE]))
+    assert ("Role", FUNCTIONS, "gnomon-functions") not in wide
+    binding = wide["ClusterRoleBinding", None, "gnomon-functions"]
+    assert binding["subjects"] == [{"kind": "ServiceAccount", "name": "gateway", "namespace": SYSTEM}]
+
+
+def test_the_charts_values_reach_what_they_name(kubectl: Kubectl) -> None:
+    rendered = chart(
+        'image={"repository":"registry.example/gnomon","tag":"7","pullPolicy":"Always","pullSecrets":["login"]}',
+        'allowedHosts=["models.example"]',
+        'extraArguments=["--models=s3://bucket/models"]',
+        'networkPolicies.privateAddresses=["203.0.113.7/32"]',
+        "priorityClass.create=false",
+        "replicas=3",
+        "clusterWide=true",
+        'coordinator={"enabled":true,"models":{"hostPath":null,"nfs":{"server":"files.example","path":"/models"}}}',
+        'coordinator.poolImage={"repository":"registry.example/body","tag":"8"}',
+        'coordinator.poolResources={"requests":{"cpu":"100m","memory":"2Gi"}}',
+        'knative.autoscaler={"enabled":true,"replicas":3,"resources":{"requests":{"cpu":"1"}}}',
+        'knative.ingress={"enabled":true,"replicas":4,"serviceType":"NodePort","image":{"repository":"registry.example/in","tag":"9"}}',
+    )
+    deployment = rendered["Deployment", SYSTEM, "gateway"]
+    pod = deployment["spec"]["template"]["spec"]
+    [container] = pod["containers"]
+    assert container["image"] == "registry.example/gnomon:7"
+    assert pod["imagePullSecrets"] == [{"name": "login"}]
+    assert {"--allowed-host=models.example", "--models=s3://bucket/models", "--cluster-wide"} <= set(container["args"])
+    assert deployment["spec"]["replicas"] == 3
+    assert "priorityClassName" not in pod
+    assert not any(kind == "PriorityClass" for kind, _, _ in rendered)
+    egress = rendered["NetworkPolicy", FUNCTIONS, "functions"]["spec"]["egress"]
+    assert egress[-1]["to"][0]["ipBlock"]["except"] == ["203.0.113.7/32"]
+
+    nodes = rendered["DaemonSet", "gnomon-nodes", "coordinator"]["spec"]["template"]["spec"]
+    images = {one["name"]: one["image"] for one in nodes["containers"]}
+    assert images == {"coordinator": "gnomon-coordinator:0.1.0", "pool": "registry.example/body:8"}
+    [pool] = [one for one in nodes["containers"] if one["name"] == "pool"]
+    assert pool["resources"]["requests"]["memory"] == "2Gi"
+    [models] = [one for one in nodes["volumes"] if one["name"] == "models"]
+    assert models == {"name": "models", "nfs": {"server": "files.example", "path": "/models"}}
+
+    scaling = rendered["Deployment", "knative-serving", "gnomon-autoscaler"]["spec"]
+    assert scaling["replicas"] == 3
+    assert scaling["template"]["spec"]["containers"][0]["image"] == "registry.example/gnomon:7"
+    assert scaling["template"]["spec"]["containers"][0]["resources"]["requests"]["cpu"] == "1"
+    ingress = rendered["Deployment", "knative-serving", "gnomon-ingress"]["spec"]
+    assert ingress["replicas"] == 4
+    assert ingress["template"]["spec"]["containers"][0]["image"] == "registry.example/in:9"
+    assert rendered["Service", "knative-serving", "gnomon-ingress"]["spec"]["type"] == "NodePort"
+
+    # The API server takes these as well, in namespaces that are there.
+    there = {namespace for kind, _, namespace in rendered if kind == "Namespace"} | {"knative-serving"}
+    missing = [{"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}} for name in sorted(there)]
+    kubectl("apply", "--server-side", "-f", "-", given=listed(missing))
+    kubectl("apply", "--dry-run=server", "--validate=strict", "-f", "-", given=listed(list(rendered.values())))
+
+
+def listed(objects: list[Manifest]) -> str:
+    return json.dumps({"apiVersion": "v1", "kind": "List", "items": objects})
