@@ -120,6 +120,7 @@ class KnativeAutoscaler:
             self._clock,
             pods=self._pods_to_ask,
             activators=self._activators.values,
+            asleep=lambda: any(one.wanted == 0 for one in self._scaled.values()),
             took_stats=self._take_stats,
             took_waiting=self._take_waiting,
         )

@@ -9,6 +9,8 @@ from __future__ import annotations
 import struct
 from dataclasses import dataclass
 
+PAGE = "/metrics"
+
 _VARINT, _EIGHT, _BYTES, _FOUR = 0, 1, 2, 5
 _DOUBLE = struct.Struct("<d")
 _MAX_VARINT_BYTES = 10

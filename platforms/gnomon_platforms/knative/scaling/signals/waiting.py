@@ -2,6 +2,9 @@
 
 The page is there while `metrics-protocol` is `prometheus` in `config-observability`. The number goes up when a request comes and
 down when a pod takes it, so whoever looks while one waits sees it.
+
+Only this figure is asked for. The whole page has several histograms for each Revision: 0.5 MB after a hundred Revisions, which
+costs the activator 6 ms and us 2 ms each time; of the one figure it is 2 and 0.3 ms. Who does not know the word sends all.
 """
 
 from __future__ import annotations
@@ -10,7 +13,10 @@ import re
 
 from gnomon_core.functions import FunctionKey
 
-_LINE = re.compile(r"^kn_revision_request_queued\{([^}]*)\} ([0-9.eE+-]+)", re.MULTILINE)
+FIGURE = "kn_revision_request_queued"
+PAGE = f"/metrics?name[]={FIGURE}"
+
+_LINE = re.compile(rf"^{FIGURE}\{{([^}}]*)\}} ([0-9.eE+-]+)", re.MULTILINE)
 _LABEL = re.compile(r'(\w+)="((?:[^"\\]|\\.)*)"')
 
 
