@@ -11,6 +11,7 @@ from __future__ import annotations
 import json
 from collections.abc import Collection
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -55,11 +56,15 @@ class Account:
         file.chmod(0o600)
         return file
 
-    def uses(self, cluster: Cluster, may: Collection[Use]) -> Uses:
-        """What it has asked for, as the API server wrote it down. A line that is being written is left out."""
+    def uses(self, cluster: Cluster, may: Collection[Use], since: str = "") -> Uses:
+        """What it has asked for, as the API server wrote it down. A line that is being written is left out.
+
+        `since` is a `moment` before which nothing counts: another test may have been this account.
+        """
         lines = (cluster.kubeconfig.parent / "logs" / "audit.log").read_text().splitlines()
         whole = [json.loads(line) for line in lines if line.endswith("}")]
         mine = [one for one in whole if one["user"]["username"] == self.user and "objectRef" in one]
+        mine = [one for one in mine if one["requestReceivedTimestamp"] >= since]
         refused = {use_of(one, may) for one in mine if one.get("responseStatus", {}).get("code") == REFUSED}
         return Uses({use_of(one, may) for one in mine}, refused)
 
@@ -70,6 +75,11 @@ class Uses:
 
     all: set[Use]
     refused: set[Use]
+
+
+def moment() -> str:
+    """Now, as the API server writes it down."""
+    return datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
 
 
 def use_of(event: dict[str, Any], may: Collection[Use]) -> Use:

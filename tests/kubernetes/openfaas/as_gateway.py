@@ -56,7 +56,7 @@ def installed_account(cluster: Cluster, compiled: build.Programs, folder: Path, 
         until(lambda: all(given(cluster, use) for use in asked(ACCESS, *more)), "the API server to know the roles")
         yield ACCOUNT.kubeconfig(cluster, folder)
     finally:
-        kubectl("delete", *(f"--filename={file}" for file in (ACCESS, *more)), "--wait=false")
+        kubectl("delete", *(f"--filename={file}" for file in (ACCESS, *more)), "--wait=false", "--ignore-not-found")
         kubectl("delete", "crd", SCALED_OBJECTS["metadata"]["name"])
 
 

@@ -33,6 +33,7 @@ from gnomon_platforms.openfaas.pod_logs import Wish
 from gnomon_platforms.openfaas.store import KubernetesStore
 from gnomon_platforms.testing import Recorder
 from tests.contracts.test_platform import deployment, instance_of
+from tests.kubernetes.access import moment
 from tests.kubernetes.openfaas.as_gateway import ACCOUNT, FUNCTIONS, MAY, SYSTEM, installed_account
 from tests.kubernetes.openfaas.kubelet import Kubelet
 
@@ -99,6 +100,7 @@ def keep_a_secret(store: KubernetesStore) -> None:
 
 async def test_what_the_gateway_may_do_is_what_it_does(controlled: Cluster, kubelet: Kubelet, account: Path) -> None:
     assert kubelet.name == "node-a"
+    began = moment()
 
     async def rivalled() -> None:
         target = {"apiVersion": "apps/v1", "kind": "Deployment", "name": "echo"}
@@ -110,7 +112,7 @@ async def test_what_the_gateway_may_do_is_what_it_does(controlled: Cluster, kube
         await act(account, rivalled)
     finally:
         AutoscalingV2Api(controlled.api).delete_collection_namespaced_horizontal_pod_autoscaler(FUNCTIONS)
-    found = await asyncio.to_thread(ACCOUNT.uses, controlled, MAY)
+    found = await asyncio.to_thread(ACCOUNT.uses, controlled, MAY, began)
     assert found.refused == set(), "the roles lack this"
     assert found.all - MAY == set(), "this is used, and not in gnomon_platforms.openfaas.permissions"
     assert MAY - found.all == set(), "this is asked for, and never used"

@@ -29,7 +29,7 @@ from gnomon_platforms.testing import Recorder
 from gnomon_profiler.repository import DirectoryRepository
 from tests.contracts.test_platform import deployment, instance_of
 from tests.integration.coordinator_node.node import TOKEN, Node
-from tests.kubernetes.access import asked
+from tests.kubernetes.access import asked, moment
 from tests.kubernetes.openfaas.as_gateway import ACCOUNT, DEPLOY, FUNCTIONS, MAY, installed_account
 from tests.kubernetes.openfaas.kubelet import Kubelet, condition
 from tests.waiting import eventually, until
@@ -175,7 +175,7 @@ async def test_what_the_gateway_may_do_to_the_nodes_pods_is_what_it_does(
     controlled: Cluster, node: Node, daemon: str, compiled: build.Programs, tmp_path: Path
 ) -> None:
     access = DEPLOY / "coordinator" / "access.yaml"
-    may = {use for use in asked(access) if use.namespace == NODES}
+    may, began = {use for use in asked(access) if use.namespace == NODES}, moment()
     with installed_account(controlled, compiled, tmp_path, access) as kubeconfig:
         async with beginning(kubeconfig, controlled, node, daemon) as begun:
             await begun.serve()
@@ -188,7 +188,7 @@ async def test_what_the_gateway_may_do_to_the_nodes_pods_is_what_it_does(
             await begun.platform.destroy(shadow.id)
             await asyncio.to_thread(_eventually, begun, "100m")
             await begun.platform.destroy(body.id)
-    found = await asyncio.to_thread(ACCOUNT.uses, controlled, may | MAY)
+    found = await asyncio.to_thread(ACCOUNT.uses, controlled, may | MAY, began)
     assert found.refused == set(), "the roles lack this"
     assert found.all - may - MAY == set(), "this is used, and no role says so"
     assert may - found.all == set(), "this is asked for, and never used"

@@ -1,0 +1,64 @@
+"""What the gateway's account may do beside the rest where it looks after every namespace is what it does then."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+from pathlib import Path
+
+import yaml
+
+from deploy.test_cluster import build
+from deploy.test_cluster.client import Kubectl
+from deploy.test_cluster.clusters import Cluster
+from gnomon_core.seam_values import StoredNamespace
+from gnomon_platforms.kubernetes.api import connect
+from gnomon_platforms.openfaas.options import OpenFaasOptions
+from gnomon_platforms.openfaas.permissions import WIDE
+from gnomon_platforms.openfaas.platform import OpenFaasPlatform
+from gnomon_platforms.openfaas.store import KubernetesStore
+from gnomon_platforms.testing import Recorder
+from tests.kubernetes.access import EVERYWHERE, Use, asked, moment
+from tests.kubernetes.openfaas.as_gateway import ACCOUNT, DEPLOY, installed_account
+from tests.waiting import until
+
+TEAM = "team-a"
+
+
+def roles(kubectl: Kubectl, folder: Path) -> Path:
+    """What deploy/openfaas/cluster-wide makes of the roles, as a file."""
+    here = folder.resolve() / "wide"
+    here.mkdir()
+    parts = {"resources": DEPLOY, "components": DEPLOY / "cluster-wide"}
+    document = {field: [os.path.relpath(path, here)] for field, path in parts.items()}
+    (here / "kustomization.yaml").write_text(json.dumps(document))
+    made = [one for one in yaml.safe_load_all(kubectl("kustomize", str(here))) if one["kind"].startswith("ClusterRole")]
+    file = here / "roles.yaml"
+    file.write_text(yaml.safe_dump_all(made))
+    return file
+
+
+async def test_a_cluster_wide_gateway_may_do_beside_the_rest_what_it_does(
+    controlled: Cluster, compiled: build.Programs, tmp_path: Path
+) -> None:
+    file, began = roles(Kubectl(compiled.folder / "kubectl", controlled.kubeconfig), tmp_path), moment()
+    with installed_account(controlled, compiled, tmp_path, file) as kubeconfig:
+        api = await asyncio.to_thread(connect, kubeconfig)
+        store = await asyncio.to_thread(KubernetesStore, api)
+        platform = OpenFaasPlatform(api, OpenFaasOptions(adopting_s=0.0, stored=True))
+        await platform.start(Recorder())
+        # Made, changed, and let go of.
+        for labels in ({}, {"team": "a"}):
+            await asyncio.to_thread(store.put_namespace, StoredNamespace(TEAM, labels))
+        await until(lambda: TEAM in [one.name for one in store.namespaces()], "it does not see what it made")
+        await asyncio.to_thread(store.delete_namespace, TEAM)
+        await platform.stop()
+        await asyncio.to_thread(store.close)
+        api.close()
+    controlled.core.delete_namespace(TEAM)
+    may, beside = asked(file), {Use(EVERYWHERE, one.group, one.resource, verb) for one in WIDE for verb in one.verbs}
+    found = await asyncio.to_thread(ACCOUNT.uses, controlled, may, began)
+    assert found.refused == set(), "the roles lack this"
+    assert found.all - may == set(), "this is used, and not in the roles"
+    assert beside - found.all == set(), "this is asked for, and never used"
