@@ -14,6 +14,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import json
+import signal
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -60,6 +61,8 @@ def main() -> int:
     parser.add_argument("--build", action="store_true", help="compile only")
     parser.add_argument("--keep", type=Path, help="write the results to this file")
     asked = parser.parse_args()
+    # Told to end, it changes back what it has changed.
+    signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
     arguments = [f"-test.parallel={asked.parallel}", *FLAGS, *([f"-test.run={asked.only}"] if asked.only else [])]
     try:
         if asked.build:

@@ -20,8 +20,13 @@ from deploy.test_cluster.phases import Trouble
 
 STOCK, GNOMON = "kpa", "gnomon"
 CLASSES = {STOCK: "kpa.autoscaling.knative.dev", GNOMON: "gnomon"}
-# Routes of a domain that is not the cluster's own are public, as the tests want them.
-SURROUNDINGS = {"config-network": {"ingress-class": "gnomon"}, "config-domain": {"example.com": ""}}
+# As Knative's own runs have them: Routes of a domain that is not the cluster's own are public, and a Revision that does not start
+# has failed after two minutes.
+SURROUNDINGS = {
+    "config-network": {"ingress-class": "gnomon"},
+    "config-domain": {"example.com": ""},
+    "config-deployment": {"progress-deadline": "120s"},
+}
 SERVES = "Gnomon scales Revisions"
 START_S = 60.0
 

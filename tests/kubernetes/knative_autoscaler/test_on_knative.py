@@ -16,9 +16,9 @@ import pytest
 from kubernetes import client
 
 from deploy.test_cluster.clusters import Cluster
+from deploy.test_cluster.routes import SERVING, answer_for_ingress, condition
 from gnomon_cli.knative import KnativeOptions, KnativeService
 from gnomon_platforms.knative.scaling.autoscaler import AutoscalerOptions
-from tests.kubernetes.cluster.test_knative import SERVING, answer_for_ingress, condition
 
 SCALING = ("autoscaling.internal.knative.dev", "v1alpha1")
 ANNOTATION = "autoscaling.knative.dev/"
