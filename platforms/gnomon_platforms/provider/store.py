@@ -51,8 +51,13 @@ class ProviderStore:
         self._put_or_post(SECRETS, _secret(key, value), f"store the secret {key}")
 
     def secret(self, key: FunctionKey) -> bytes | None:
-        """Nothing that could be read, where there is one by that name."""
-        return b"" if key.name in self.secrets(key.namespace) else None
+        """Nothing that could be read, where there is one by that name: where it is listed, or a function has it.
+
+        faas-netes, for one, lets functions have secrets that it does not list.
+        """
+        specs = (listed.spec for listed in self._catalog.functions().values())
+        used = any(spec.key.namespace == key.namespace and key.name in spec.secrets for spec in specs)
+        return b"" if used or key.name in self.secrets(key.namespace) else None
 
     def delete_secret(self, key: FunctionKey) -> bool:
         return self._delete(SECRETS, {"name": key.name, "namespace": key.namespace}, f"remove the secret {key}")

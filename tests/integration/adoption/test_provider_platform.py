@@ -1,0 +1,171 @@
+"""What every platform promises, in front of a provider that is played, and what only this one can be asked."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator
+
+import pytest
+
+from gnomon_core.errors import GnomonError
+from gnomon_core.fleet import InstanceState
+from gnomon_core.functions import FunctionKey, FunctionSpec
+from gnomon_platforms.provider.api import ProviderApi
+from gnomon_platforms.provider.catalog import Catalog
+from gnomon_platforms.provider.options import ProviderOptions
+from gnomon_platforms.provider.platform import ProviderPlatform
+from gnomon_platforms.testing import Recorder, answers, request_frame, send
+from tests.contracts.test_platform import PlatformContract, Started, deployment, instance_of
+from tests.integration.adoption.played_provider import PlayedProvider
+from tests.waiting import until
+
+ECHO = "echo.openfaas-fn"
+
+
+@pytest.fixture
+async def provider() -> AsyncIterator[PlayedProvider]:
+    async with PlayedProvider() as played:
+        for name in ("echo", "one", "two"):
+            played.add(name, replicas=2)
+        yield played
+
+
+@pytest.fixture
+async def catalog(provider: PlayedProvider) -> AsyncIterator[Catalog]:
+    options = ProviderOptions(provider.url, poll_s=0.05)
+    api = ProviderApi(options)
+    known = Catalog(api, options)
+    await asyncio.to_thread(known.start)
+    yield known
+    await asyncio.to_thread(known.close)
+    api.close()
+
+
+@pytest.fixture
+async def started(provider: PlayedProvider, catalog: Catalog) -> AsyncIterator[Started]:
+    options = ProviderOptions(provider.url, start_timeout_s=20.0)
+    platform, told = ProviderPlatform(ProviderApi(options), catalog, options), Recorder()
+    await platform.start(told)
+    yield platform, told
+    await platform.stop()
+
+
+def listed(name: str = "echo", **fields: object) -> FunctionSpec:
+    return deployment(name, **fields)
+
+
+class TestProviderPlatform(PlatformContract):
+    async def test_an_instance_that_does_not_fit_is_refused_and_takes_nothing(self, started: Started) -> None:
+        """Two replicas that take four requests each, by default: the ninth lane is one too many."""
+        platform, _ = started
+        made = [await platform.create(instance_of(listed())) for _ in range(8)]
+        before = platform.nodes()
+        assert [node.free_cores for node in before] == [0, 8, 8]
+        for wrong in (instance_of(listed()), instance_of(listed("one"), node="elsewhere"), instance_of(listed("nobody"))):
+            with pytest.raises(GnomonError) as refused:
+                await platform.create(wrong)
+            assert (refused.value.status, refused.value.code) == (503, "no_capacity")
+        assert platform.nodes() == before
+        assert len(platform.instances(ECHO)) == len(made)
+
+    async def test_a_function_that_can_never_run_is_refused_with_what_is_allowed(self, started: Started) -> None:
+        """Which images there are is the provider's to say."""
+        platform, _ = started
+        with pytest.raises(GnomonError) as refused:
+            platform.check(listed(process=" "))
+        assert refused.value.status == 400
+        platform.check(deployment())
+        await platform.prepare(deployment())
+        assert platform.signature(deployment()) is None
+
+    @pytest.mark.skip(reason="what functions write is kept by the provider, and read there")
+    async def test_what_a_function_writes_is_told_line_by_line(self, started: Started) -> None: ...
+
+    @pytest.mark.skip(reason="what replicas use is measured by the provider")
+    async def test_usage_counts_instances_that_have_ended(self, started: Started) -> None: ...
+
+    async def test_places_follow_the_replicas_that_are_available(
+        self, started: Started, provider: PlayedProvider, catalog: Catalog
+    ) -> None:
+        platform, _ = started
+        provider.functions["echo"].replicas.pop()
+        await until(lambda: catalog.places(FunctionKey("echo")) == 4)
+        assert platform.nodes()[0].cores == 4
+        provider.functions["echo"].document["annotations"] = {"gnomon/max-inflight": "7"}
+        await until(lambda: platform.nodes()[0].cores == 7)
+        provider.functions["echo"].document = {
+            **provider.functions["echo"].document,
+            "annotations": {},
+            "envVars": {"max_inflight": "3"},
+        }
+        await until(lambda: platform.nodes()[0].cores == 3)
+        del provider.functions["echo"]
+        await until(lambda: [node.name for node in platform.nodes()] == ["one.openfaas-fn", "two.openfaas-fn"])
+
+    async def test_a_batch_goes_request_by_request_to_a_function_that_takes_none(self, started: Started) -> None:
+        platform, told = started
+        channel = await told.channel((await platform.create(instance_of(listed()))).id)
+        bodies = [b"%d" % number for number in range(20)]
+        assert answers(await send(channel, request_frame(*bodies))) == [(200, body) for body in bodies]
+
+    async def test_an_older_epoch_is_refused(self, started: Started) -> None:
+        platform, told = started
+        channel = await told.channel((await platform.create(instance_of(listed()))).id)
+        await send(channel, request_frame(b"new", epoch=7))
+        assert [code for code, _ in answers(await send(channel, request_frame(b"a", b"b", epoch=6)))] == [409, 409]
+
+    async def test_a_lane_of_a_provider_that_is_away_is_lost_with_its_batch_unread_and_the_next_one_waits(
+        self, started: Started, provider: PlayedProvider
+    ) -> None:
+        platform, told = started
+        first = await platform.create(instance_of(listed()))
+        channel = await told.channel(first.id)
+        await provider.down()
+        assert await send(channel, request_frame(b"x")) is None
+        assert channel.unread
+        assert "cannot be reached" in await told.reason(first.id)
+        second = await platform.create(instance_of(listed()))
+        await asyncio.sleep(0.2)
+        assert platform.instances(ECHO)[0].state is InstanceState.STARTING
+        await provider.up()
+        assert answers(await send(await told.channel(second.id), request_frame(b"x"))) == [(200, b"x")]
+
+    async def test_a_cancelled_batch_is_done_and_its_lane_goes_on(self, started: Started, provider: PlayedProvider) -> None:
+        platform, told = started
+        channel = await told.channel((await platform.create(instance_of(listed()))).id)
+        provider.functions["echo"].delay_s = 30.0
+        answer = send(channel, request_frame(b"x", b"y"))
+        await until(lambda: len(provider.seen) == 1)
+        channel.cancel(1)
+        channel.cancel(99)
+        assert [code for code, _ in answers(await answer)] == [499, 499]
+        provider.functions["echo"].delay_s = 0.0
+        assert answers(await send(channel, request_frame(b"z", batch_id=2))) == [(200, b"z")]
+
+    async def test_a_function_that_never_gets_a_replica_is_told(self, provider: PlayedProvider, catalog: Catalog) -> None:
+        provider.functions["echo"].replicas.clear()
+        provider.functions["echo"].wanted = 0
+        provider.start_s = 60.0
+        await until(lambda: not catalog.places(FunctionKey("echo")))
+        options = ProviderOptions(provider.url, start_timeout_s=0.5)
+        platform, told = ProviderPlatform(ProviderApi(options), catalog, options), Recorder()
+        await platform.start(told)
+        lanes = [await platform.create(instance_of(listed())) for _ in range(1)]
+        assert await told.reason(lanes[0].id) == "the provider had no replica within 0.5 s"
+        assert [call["replicas"] for call in provider.changes("POST")] == [1]
+        await platform.stop()
+
+    async def test_what_cannot_be_read_of_a_foreign_function_is_told_once(
+        self, provider: PlayedProvider, catalog: Catalog, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        with caplog.at_level(logging.WARNING, "gnomon.provider"):
+            provider.add("odd", annotations={"gnomon/max-batch": "many"}, labels={"com.openfaas.scale.min": "x", "team": "a"})
+            await until(lambda: catalog.of(FunctionKey("odd")) is not None)
+            looks = catalog.looks
+            await until(lambda: catalog.looks > looks + 3)
+        odd = catalog.of(FunctionKey("odd"))
+        assert odd is not None
+        assert (odd.spec.settings.max_batch, odd.spec.labels["team"], odd.created_at) == (1, "a", 1767323045.0)
+        assert odd.spec.raw["annotations"] == {"gnomon/max-batch": "many"}, "what was deployed is told as it was"
+        assert len([record for record in caplog.records if "odd.openfaas-fn" in record.getMessage()]) == 1
