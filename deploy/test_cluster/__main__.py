@@ -104,6 +104,15 @@ def compile_only() -> int:
     return 0
 
 
+def compile_for_some(phases: Phases) -> None:
+    """What only some tests use, which are skipped without it: kwok and helm."""
+    for compiled in (build.kwok, build.helm):
+        try:
+            compiled(folders(), phases)
+        except CannotBeHad as reason:
+            phases.say(f"           left out: {reason}")
+
+
 def make_images(names: list[str], *, known: bool) -> int:
     """Our images, built if need be; where `known`, to the cluster that runs."""
     made = recipes.archives(folders(), Phases(), names)
@@ -136,7 +145,10 @@ def status() -> int:
 def run(words: list[str]) -> int:
     """A command against a cluster. SIGINT ends the command, and then the cluster."""
     command = words[1:] if words[:1] == ["--"] else words
-    with cluster.borrowed(folders(), Phases()) as kubeconfig:
+    phases = Phases()
+    with cluster.borrowed(folders(), phases) as kubeconfig:
+        if "KUBECONFIG" not in os.environ:
+            compile_for_some(phases)
         process = subprocess.Popen(command, env={**os.environ, "GNOMON_TEST_KUBECONFIG": str(kubeconfig)})
         try:
             return process.wait()
