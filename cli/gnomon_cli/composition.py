@@ -12,11 +12,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import json
 import logging
 from collections.abc import Iterable
 from datetime import UTC, datetime
-from pathlib import Path
 from random import SystemRandom
 from typing import TYPE_CHECKING
 
@@ -25,6 +23,7 @@ from gnomon_autoscaler.registry import provided, with_entry_points
 from gnomon_cli.fetching import ModelFetcher
 from gnomon_cli.in_front import InFront
 from gnomon_cli.kept_logs import KeptLogs
+from gnomon_cli.kept_scaling import KeptScaling
 from gnomon_cli.platforms import platform_of, require_kubernetes
 from gnomon_cli.scaling import ScalingAdapter
 from gnomon_cli.serve_options import ServeOptions
@@ -37,6 +36,7 @@ from gnomon_gateway.app import GatewayApp
 from gnomon_gateway.asynchronous.callbacks import Callbacks
 from gnomon_gateway.asynchronous.calls import CallStore
 from gnomon_gateway.asynchronous.endpoint import AsyncEndpoint
+from gnomon_gateway.asynchronous.invocation import Invoke
 from gnomon_gateway.asynchronous.queue import AsyncQueue
 from gnomon_gateway.asynchronous.retries import RetryRule, read_retry_rule
 from gnomon_gateway.asynchronous.targets import CallbackHosts
@@ -46,6 +46,7 @@ from gnomon_gateway.dispatch.latency import LearnedLatency
 from gnomon_gateway.dispatch.profiled import ProfiledLatency
 from gnomon_gateway.inside_call import Invoker
 from gnomon_gateway.lifecycle.corrections import Corrections
+from gnomon_gateway.lifecycle.elsewhere import Elsewhere
 from gnomon_gateway.lifecycle.manager import Manager, Surroundings
 from gnomon_gateway.log_sources import LogReader
 from gnomon_gateway.logs import LogBook
@@ -56,6 +57,7 @@ from gnomon_gateway.openfaas.application import control_application
 from gnomon_gateway.openfaas.control import Control
 from gnomon_gateway.openfaas.measured import ControlCounters
 from gnomon_gateway.origin import host_rule
+from gnomon_gateway.ownership.metrics import OwnershipCollector
 from gnomon_gateway.secrets import Secrets
 from gnomon_gateway.server.gateway_server import GatewayServer
 from gnomon_gateway.store.sqlite import SqliteStore
@@ -67,6 +69,7 @@ from gnomon_profiler.places import open_repository
 
 if TYPE_CHECKING:
     from gnomon_cli.on_kubernetes import OnKubernetes
+    from gnomon_cli.replicas import Replicas
 
 _LOG = logging.getLogger("gnomon")
 
@@ -90,7 +93,11 @@ class Gnomon:
         self._housekeeping = Housekeeping(builder, self._named_images, self.platform.contents)
         policies = with_entry_points(options.policies)
         policies = policies if self._front is None else provided(policies)
-        scaling = ScalingAdapter(policies, lambda: self.platform.capabilities)
+        # Where replicas share the functions, another one may lead.
+        self._leads = self._cluster is None or not self._cluster.shares
+        self._replicas: Replicas | None = None
+        elsewhere = Elsewhere(lambda: self._leads)
+        scaling = ScalingAdapter(policies, lambda: self.platform.capabilities, elsewhere.leads, self._want)
         self._logs = LogBook(_now)
         profiled = ProfiledLatency()
         latency = LearnedLatency(profiled)
@@ -106,16 +113,23 @@ class Gnomon:
                 logs=self._logs,
                 fetch_model=ModelFetcher(repository).fetch if keeper is None else _in_images,
                 now=_now,
+                elsewhere=elsewhere,
+                epoch=(lambda: 1) if self._cluster is None else self._cluster.epoch,
             )
         )
         self.autoscaler = Autoscaler(self.manager.instances, clock, policies=policies)
         scaling.bind(self.autoscaler)
+        self._kept_scaling = KeptScaling(self.autoscaler, options.state)
         self._loop_lag = LoopLag(clock)
         self._async_queue, self._callbacks = self._asynchronous()
+        self._invoke: Invoke = Invoker(self.manager)
         self._app = self._application()
-        self.server = GatewayServer(self._app, options.host, options.port)
+        if self._cluster is not None and self._cluster.shares:
+            self._replicas = self._share(self._cluster, elsewhere, scaling)
+        served = self._app if self._replicas is None else self._replicas.app
+        self.server = GatewayServer(served, options.host, options.port)
         self._tasks: list[asyncio.Task[None]] = []
-        self._started = False
+        self._started = self._stopping = False
 
     @property
     def url(self) -> str:
@@ -131,27 +145,49 @@ class Gnomon:
             await self._namespaces.refresh()
         self._started = True
         await self.platform.start(self.manager.instances)
-        for namespace in self.options.namespaces:
-            if namespace not in self._namespaces.names():
-                await self._namespaces.create(StoredNamespace(namespace))
-        self._restore_scaling()
+        if self._leads:
+            await self._make_namespaces()
+            self._kept_scaling.restore()
         await asyncio.to_thread(self._corrections.load)
         await self.manager.start()
         if self._cluster is not None:
             self._cluster.follow(self.manager.follow, self._namespaces.refresh)
         if self._front is not None:
             self._front.follow(self._front.functions(self.manager), self._namespaces.refresh)
-        self._tasks += [asyncio.create_task(self.autoscaler.run()), asyncio.create_task(self._corrections.run())]
+        self._tasks += [asyncio.create_task(self._corrections.run())]
+        if self._leads:
+            self._tasks += [asyncio.create_task(self.autoscaler.run())]
         self._keep_house()
         await self._async_queue.start()
         self._loop_lag.start()
         if self._cluster is not None:
             await self._cluster.take_port()
+        if self._replicas is not None:
+            await self._replicas.start(self._lead)
         await self.server.start()
+
+    async def _lead(self) -> None:
+        """Decide from now on: this process has become the leader of several."""
+        assert self._cluster is not None
+        await self._cluster.platform.lead()
+        self._leads = True
+        await self._make_namespaces()
+        self._kept_scaling.restore()
+        await self.manager.lead()
+        self._tasks += [asyncio.create_task(self.autoscaler.run())]
+
+    async def _make_namespaces(self) -> None:
+        for namespace in self.options.namespaces:
+            if namespace not in self._namespaces.names():
+                await self._namespaces.create(StoredNamespace(namespace))
 
     async def stop(self) -> None:
         """Let nothing more in, answer everything, end every process; on a cluster, leave the pods serving."""
-        self._app.draining = True
+        self._stopping = True
+        if self._replicas is None:
+            self._app.draining = True
+        elif self._started:
+            await self._replicas.leave()
         if self._started:
             await self._stop_serving()
         if self._cluster is not None:
@@ -167,10 +203,12 @@ class Gnomon:
             task.cancel()
             with contextlib.suppress(asyncio.CancelledError):
                 await task
-        self._save_scaling()
+        self._kept_scaling.save()
         await asyncio.to_thread(self._corrections.save)
         await self.manager.stop()
         await self.platform.stop()
+        if self._replicas is not None:
+            await self._replicas.stop()
         await self._loop_lag.stop()
 
     def _keep_house(self) -> None:
@@ -192,7 +230,7 @@ class Gnomon:
         callbacks = Callbacks(CallbackHosts(self.options.callback_hosts), SystemRandom())
         queue = AsyncQueue(
             CallStore(self.options.state / "calls.db"),
-            Invoker(self.manager),
+            lambda invocation: self._invoke(invocation),  # noqa: PLW0108 - where there are several gateways, it is another one later
             callbacks,
             self._retry_rule,
             clock=self._clock,
@@ -212,11 +250,12 @@ class Gnomon:
                 [
                     GatewayCollector(self._readings, counters, self._loop_lag.histogram),
                     AsyncCollector(self._async_queue, self._callbacks),
+                    OwnershipCollector(lambda: None if self._replicas is None else self._replicas.life),
                 ]
             ),
             version=this_version(),
             now_s=self._clock.now_s,
-            healthy=lambda: not self._app.draining,
+            healthy=lambda: not self._stopping,
             orchestration=_orchestration(self.options),
             kept_logs=self._kept_logs(),
             behind=self.options.behind,
@@ -240,6 +279,20 @@ class Gnomon:
             return KeptLogs(self._cluster.platform.logs)
         return None if self._front is None else self._front.kept_logs
 
+    def _share(self, cluster: OnKubernetes, elsewhere: Elsewhere, scaling: ScalingAdapter) -> Replicas:
+        """Share the functions with the cluster's other gateways."""
+        from gnomon_cli.replicas import Replicas  # noqa: PLC0415 - the client is an extra of its own
+
+        replicas = Replicas(cluster, self._clock, self.manager, elsewhere, self._app)
+        replicas.bind(scaling)
+        self._invoke = replicas.invoke(self._invoke)
+        return replicas
+
+    def _want(self, function: str) -> None:
+        """Whoever leads is to look at this function."""
+        if self._replicas is not None:
+            self._replicas.want(function)
+
     def _retry_rule(self, key: FunctionKey) -> RetryRule:
         status = self.manager.status(key)
         return read_retry_rule(status.spec.annotations) if status is not None else RetryRule()
@@ -258,23 +311,6 @@ class Gnomon:
                     late=runtime.dispatcher.late_answers,
                     instances=self.manager.instances.seen(runtime.name),
                 )
-
-    def _restore_scaling(self) -> None:
-        try:
-            self.autoscaler.import_state(json.loads(self._scaling_file.read_bytes()))
-        except FileNotFoundError:
-            return
-        except (ValueError, KeyError, TypeError):
-            _LOG.warning("%s cannot be read: the autoscaler starts afresh", self._scaling_file)
-
-    def _save_scaling(self) -> None:
-        temporary = self._scaling_file.with_suffix(".new")
-        temporary.write_text(json.dumps(self.autoscaler.export_state()))
-        temporary.replace(self._scaling_file)
-
-    @property
-    def _scaling_file(self) -> Path:
-        return self.options.state / "autoscaler.json"
 
 
 def _cluster(options: ServeOptions, repository: ModelRepository, clock: Clock) -> OnKubernetes | None:

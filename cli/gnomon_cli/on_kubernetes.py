@@ -1,7 +1,8 @@
 """`gnomon serve --platform openfaas`: the cluster as store of functions and as platform, and which gateway process leads.
 
 Functions, secrets and instances are in the cluster, so several processes may serve it; one of them at a time decides and writes.
-The others stand by: they pass on to it what comes to their port, until they lead themselves.
+Those that have a secret in common share the functions (`replicas`). The others stand by: they pass on to it what comes to their
+port, until they lead themselves.
 """
 
 from __future__ import annotations
@@ -22,10 +23,12 @@ from gnomon_core.clock import Clock
 from gnomon_core.errors import GnomonError
 from gnomon_core.functions import DEFAULT_NAMESPACE, FunctionKey
 from gnomon_core.seams import ModelRepository
+from gnomon_gateway.ownership.secret import PeerSecret, read_peer_secret
 from gnomon_gateway.server.pass_through import PassThrough, Place
 from gnomon_platforms.kubernetes.api import SERVICE_ACCOUNT, connect
 from gnomon_platforms.kubernetes.leader import Leader, Tenure, Watchdog
 from gnomon_platforms.kubernetes.objects.pod_template import PodOptions
+from gnomon_platforms.kubernetes.ownership import ConfigMapBoard
 from gnomon_platforms.kubernetes.resources import LEASES
 from gnomon_platforms.kubernetes.writes import Target, Writer
 from gnomon_platforms.openfaas.on_nodes import NodeOptions
@@ -36,10 +39,16 @@ from gnomon_platforms.openfaas.stored_namespaces import require_namespace
 from gnomon_profiler.measuring.store import FOLDER as PROFILES
 
 LEASE = "gnomon"
+GATEWAY_PODS = "app.kubernetes.io/name=gnomon,app.kubernetes.io/component=gateway"
+"""The labels of the gateway's pods, among which functions are shared."""
 
 
 class OnKubernetes:
-    """What is made of a cluster. `begin` returns when this process leads; until then it stands by on its host and port."""
+    """What is made of a cluster.
+
+    `begin` returns when this process leads; until then it stands by on its host and port. Where replicas share the functions
+    it returns at once.
+    """
 
     def __init__(self, serve: ServeOptions, options: ClusterOptions, repository: ModelRepository, clock: Clock) -> None:
         self._options = options
@@ -55,13 +64,18 @@ class OnKubernetes:
         nodes = node_options(serve, options, repository)
         pods = PodOptions(coordinated=nodes is not None, models_claim=options.models_claim)
         self.store = KubernetesStore(self._api, namespace=namespace, pods=pods, fence=self._tenure.check, clock=clock)
+        self.shares = options.peer_secret is not None
+        """Whether the functions are shared with other replicas."""
         self.platform = OpenFaasPlatform(
             self._api,
             OpenFaasOptions(namespace=namespace, pods=pods, stored=True, nodes=nodes),
             fence=self._tenure.check,
             clock=clock,
             epoch=lambda: self._tenure.epoch,
+            following=self.shares,
         )
+        self._clock = clock
+        self._published: list[Writer] = []
         self._host = serve.host
         self._standby = PassThrough(serve.host, serve.port, self._place)
         self._standing: asyncio.Task[None] | None = None
@@ -82,14 +96,46 @@ class OnKubernetes:
         if not in_pod():
             # In a cluster it is made with the rest. The Lease is in it, so nobody leads who could be asked first.
             await require_namespace(self._writer)
-        await self._standby.start()
+        if not self.shares:
+            await self._standby.start()
         self.leader.address = f"http://{self._advertised}:{self.port}"
         self._watchdog.start()
         await self.leader.attempt()
         self._standing = asyncio.create_task(self.leader.run())
+        if self.shares:
+            return
         if not self.leader.leading.is_set():
             print(f"Gnomon stands by on port {self.port}, for {self.leader_is}.", flush=True)
         await self.leader.leading.wait()
+
+    def leads(self) -> bool:
+        """Whether this process may write."""
+        return self._tenure.leading
+
+    def epoch(self) -> int:
+        """That of our term, which is also that of our batches where we share nothing: an instance may claim a later one."""
+        return max(1, self._tenure.epoch)
+
+    def board(self) -> ConfigMapBoard:
+        """Where replicas read, and their leader publishes, who owns which functions. It is started and stopped by who asks."""
+        writer = Writer(self._api, self._clock, SystemRandom(), self._tenure.check)
+        self._published.append(writer)
+        return ConfigMapBoard(self._api, writer, lease_namespace(), GATEWAY_PODS, port=self._options.inside_port)
+
+    def peer_secret(self) -> PeerSecret:
+        """What gateways that share the functions show each other.
+
+        Raises:
+            GnomonError: 500 `peer_secret_missing` or `peer_secret_unfit`.
+
+        """
+        assert self._options.peer_secret is not None
+        return read_peer_secret(self._options.peer_secret)
+
+    @property
+    def inside(self) -> tuple[str, int]:
+        """Where the other replicas reach this one."""
+        return self._advertised.strip("[]"), self._options.inside_port
 
     async def take_port(self) -> None:
         """Leave the port to the gateway's server, which is about to listen. What waits for a leader comes to that."""
@@ -124,7 +170,8 @@ class OnKubernetes:
             await self.leader.release()
         self._watchdog.stop()
         await asyncio.to_thread(self.store.close)
-        self._writer.close()
+        for writer in (self._writer, *self._published):
+            writer.close()
         self._api.close()
 
     @property

@@ -16,21 +16,35 @@ from gnomon_gateway.service import DecisionRecord
 class ScalingAdapter:
     """A `ScalingControl` that an `Autoscaler` answers. `bind` closes the circle: it observes the functions that ask it.
 
-    `capabilities` is asked each time: a cluster can pair once a node's coordinator is connected.
+    `capabilities` is asked each time: a cluster can pair once a node's coordinator is connected. While another process leads
+    (`leads`), nothing is decided here: `wanted` is told of functions that are to be looked at.
     """
 
-    def __init__(self, policies: Policies, capabilities: Callable[[], Capabilities]) -> None:
+    def __init__(
+        self,
+        policies: Policies,
+        capabilities: Callable[[], Capabilities],
+        leads: Callable[[], bool] = lambda: True,
+        wanted: Callable[[str], None] = lambda _: None,
+    ) -> None:
         self._policies = policies
         self._capabilities = capabilities
-        self._autoscaler: Autoscaler | None = None
+        self._leads, self._wanted = leads, wanted
+        self._bound: Autoscaler | None = None
 
     def bind(self, autoscaler: Autoscaler) -> None:
         """Answer by this autoscaler from now on."""
-        self._autoscaler = autoscaler
+        self._bound = autoscaler
+
+    @property
+    def _autoscaler(self) -> Autoscaler | None:
+        """The one that decides, if it is this process's."""
+        return self._bound if self._leads() else None
 
     def check(self, settings: Settings) -> str:
         policy = scaling_policy(settings.autoscaler, settings, self._policies)
-        require(policy, self._capabilities())
+        if self._leads():
+            require(policy, self._capabilities())
         return policy.default_scheduler
 
     def check_profile(self, settings: Settings, profile: ModelProfile | None) -> None:
@@ -39,6 +53,8 @@ class ScalingAdapter:
     def poke(self, function: str) -> None:
         if self._autoscaler is not None:
             self._autoscaler.poke(function)
+        elif not self._leads():
+            self._wanted(function)
 
     def request(self, function: str, instances: int) -> None:
         if self._autoscaler is not None:

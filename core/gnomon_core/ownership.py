@@ -35,7 +35,7 @@ class Replica:
 
 @dataclass(frozen=True, slots=True)
 class OwnershipMap:
-    """The replicas that share the functions, and those that are on their way out and may still have something in flight."""
+    """The replicas that share the functions; `leaving` are on their way out and may have something in flight, or lead."""
 
     epoch: int
     owners: tuple[Replica, ...]

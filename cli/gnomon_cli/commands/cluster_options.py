@@ -11,7 +11,7 @@ import click
 from gnomon_cli.serve_options import ClusterOptions
 from gnomon_core.functions import DEFAULT_NAMESPACE
 
-CLUSTER_OPTIONS = ("kubeconfig", "cluster_wide", "advertise", "coordinator_token", "models_claim")
+CLUSTER_OPTIONS = ("kubeconfig", "cluster_wide", "advertise", "coordinator_token", "models_claim", "peer_secret", "inside_port")
 
 
 def cluster_options(function: Any) -> Any:
@@ -48,6 +48,19 @@ def cluster_options(function: Any) -> Any:
                 metavar="NAME",
                 help="On a cluster, the PersistentVolumeClaim that functions' pods find models in.",
             ),
+            click.option(
+                "--peer-secret",
+                type=click.Path(exists=True, dir_okay=False, path_type=Path),
+                default=None,
+                help="On a cluster, the file with the secret of its gateways, by which they share the functions.",
+            ),
+            click.option(
+                "--inside-port",
+                type=click.IntRange(1, 65535),
+                default=8082,
+                show_default=True,
+                help="On a cluster, where gateways that share the functions reach each other.",
+            ),
         ]
     ):
         function = option(function)
@@ -62,7 +75,9 @@ def read_cluster_options(
     advertise: str,
     coordinator_token: Path | None,
     models_claim: str | None,
+    peer_secret: Path | None,
+    inside_port: int,
 ) -> ClusterOptions:
     """The options as a value. A namespace beside the default one is to be seen as well."""
     wide = cluster_wide or bool(set(namespaces) - {DEFAULT_NAMESPACE})
-    return ClusterOptions(kubeconfig, wide, advertise, coordinator_token, models_claim)
+    return ClusterOptions(kubeconfig, wide, advertise, coordinator_token, models_claim, peer_secret, inside_port)

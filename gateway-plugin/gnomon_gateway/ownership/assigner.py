@@ -1,7 +1,8 @@
 """The leader's loop: ask every replica how it is, make the next map when somebody has come or gone, publish it, and tell it.
 
-It asks every `look_s`; each answer brings what the replica says of itself, each question the newest map. Whether we lead is asked
-before each step, and publishing is bound to the map that was read, so that of two who believe it one changes nothing.
+It asks every `look_s`; each answer brings what the replica says of itself and of its load, each question the newest map, who
+leads, and which report was the last to be heard. Whether we lead is asked before each step, and publishing is bound to the map
+that was read, so that of two who believe it one changes nothing.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ import asyncio
 import json
 import logging
 from collections.abc import Callable
+from typing import Any
 
 from gnomon_core.clock import Clock
 from gnomon_core.errors import GnomonError
@@ -17,6 +19,7 @@ from gnomon_core.ownership import OwnershipBoard, OwnershipMap
 from gnomon_gateway.ownership.listeners import OWNERSHIP_PATH
 from gnomon_gateway.ownership.peers import Peers
 from gnomon_gateway.ownership.planning import PATIENCE_S, Attendance, Sighting, next_map
+from gnomon_gateway.ownership.replica import ReplicaLife
 
 LOOK_S = 0.25
 ANSWER_TIMEOUT_S = 1.0
@@ -25,7 +28,10 @@ _LOG = logging.getLogger("gnomon.ownership")
 
 
 class Assigner:
-    """Shares the functions among replicas while `leads` says that this process leads."""
+    """Shares the functions among replicas while `leads` says that this process leads.
+
+    With `life` this process is a replica as well: `life` hears what the others report, and owns nothing while there are others.
+    """
 
     def __init__(
         self,
@@ -34,10 +40,12 @@ class Assigner:
         clock: Clock,
         *,
         leads: Callable[[], bool],
+        life: ReplicaLife | None = None,
         patience_s: float = PATIENCE_S,
         look_s: float = LOOK_S,
     ) -> None:
         self._board, self._peers, self._clock, self._leads = board, peers, clock, leads
+        self._life = life
         self._patience_s, self._look_s = patience_s, look_s
         self._attendance = Attendance(patience_s)
         self._current: OwnershipMap | None = None
@@ -65,13 +73,13 @@ class Assigner:
         if not self._led:
             self._attendance, self._led = Attendance(self._patience_s), True
             self._learn(await self._board.read())
-        addresses = frozenset(self._board.addresses())
+        addresses = frozenset(self._board.addresses()) | ({self._life.address} if self._life is not None else set())
         self._ask(addresses)
         # Who is frozen is asked on beside the others.
         await asyncio.wait(self._asking.values(), timeout=self._look_s) if self._asking else None
         members = self._current.members if self._current is not None else ()
         gone = self._attendance.gone(members, addresses, self._clock.now_s())
-        new = next_map(self._current, self._attendance.seen(addresses), gone)
+        new = next_map(self._current, self._attendance.seen(addresses), gone, self._leader)
         if new is None or not self._leads():
             return
         if await self._board.publish(new):
@@ -81,6 +89,10 @@ class Assigner:
             self._ask(addresses)
         else:
             self._learn(await self._board.read())
+
+    @property
+    def _leader(self) -> str:
+        return "" if self._life is None else self._life.identity
 
     def _learn(self, known: OwnershipMap | None) -> None:
         """This map was published, by whomever. A replica may know it although the board has lost it."""
@@ -96,7 +108,10 @@ class Assigner:
 
     async def _ask_one(self, address: str) -> None:
         current = None if self._current is None else self._current.to_json()
-        question = json.dumps({"from": "", "map": current, "draining": []}).encode()
+        asked: dict[str, Any] = {"from": "", "map": current, "draining": []}
+        if self._life is not None:
+            asked |= {"leader": self._leader, "heard": self._life.heard_of(address)}
+        question = json.dumps(asked).encode()
         try:
             status, body = await self._peers.call(address, OWNERSHIP_PATH.decode(), question, ANSWER_TIMEOUT_S)
             answer = json.loads(body) if status == 200 else None  # noqa: PLR2004 - heard
@@ -104,6 +119,8 @@ class Assigner:
                 sighting = Sighting(str(answer["id"]), address, bool(answer["leaving"]))
                 self._learn(None if answer["map"] is None else OwnershipMap.from_json(answer["map"]))
                 self._attendance.answered(sighting, self._clock.now_s())
+                if self._life is not None:
+                    self._life.hear_report(sighting.id, answer.get("report"), address)
             else:
                 _LOG.warning("%s answers %d: does it have the same secret?", address, status)
         except ConnectionRefusedError:

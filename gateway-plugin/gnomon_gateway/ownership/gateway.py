@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import secrets
 import socket
+from collections.abc import Callable
 from dataclasses import replace
 
 from gnomon_core.ownership import OwnershipBoard
@@ -19,7 +20,9 @@ from gnomon_gateway.ownership.calls import SharedInvoker
 from gnomon_gateway.ownership.listeners import InsideApp, SharedApp
 from gnomon_gateway.ownership.peers import Peers
 from gnomon_gateway.ownership.replica import ReplicaLife
+from gnomon_gateway.ownership.reports import Reports
 from gnomon_gateway.ownership.secret import PeerSecret
+from gnomon_gateway.ownership.to_leader import ToLeader
 from gnomon_gateway.server.gateway_server import GatewayServer
 from gnomon_gateway.server.limits import Limits
 from gnomon_gateway.serving.directory import FunctionDirectory
@@ -28,7 +31,11 @@ LEAVE_TIMEOUT_S = 20.0
 
 
 class SharedGateway:
-    """One replica. `host` and `port` are where it listens for the others; port 0 takes a free one."""
+    """One replica. `host` and `port` are where it listens for the others; port 0 takes a free one.
+
+    `leads` says whether its control application is the one that is asked; without it every replica's is. `reports` are what it
+    tells the leader, and hears when it leads.
+    """
 
     def __init__(
         self,
@@ -40,13 +47,19 @@ class SharedGateway:
         identity: str = "",
         host: str = "127.0.0.1",
         port: int = 0,
+        leads: Callable[[], bool] = lambda: True,
+        reports: Reports | None = None,
     ) -> None:
         self.peers = Peers(secret)
         self.life = ReplicaLife(identity or new_identity(), app, directory, board, self.peers)
+        self.life.reports = reports or Reports()
         self._directory = directory
         forwarder, holdings = self.life.forwarder, self.life.holdings
-        self.app = SharedApp(app, directory, holdings, forwarder)
-        inside = InsideApp(app, directory, holdings, forwarder, secret=secret, talk=self.life.answer)
+        control = ToLeader(app, self.peers, leads=leads, leader=self.life.who_leads)
+        self.app = SharedApp(app, directory, holdings, forwarder, control)
+        # What comes inside goes no further: it waits until we lead, if somebody takes us for the leader before we are ready.
+        led = ToLeader(app, self.peers, leads=leads, leader=lambda: None)
+        inside = InsideApp(app, directory, holdings, forwarder, secret=secret, talk=self.life.answer, control_app=led)
         # A connection between replicas is idle for as long as there is nothing to forward; who opens it forgets it first.
         self.inside = GatewayServer(inside, host, port, limits=replace(Limits(), head_lines=Limits().head_lines + 8))
 
@@ -63,6 +76,7 @@ class SharedGateway:
     async def start(self) -> None:
         """Listen for the others and follow the map. Requests wait until there is one."""
         await self.inside.start()
+        self.life.address = self.address
         await self.life.start()
 
     async def leave(self, timeout_s: float = LEAVE_TIMEOUT_S) -> bool:

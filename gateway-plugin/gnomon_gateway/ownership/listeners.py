@@ -1,8 +1,9 @@
 """What is served where there are several replicas: to clients, and to the other replicas.
 
     clients   ─▶ SharedApp ─┬─ ours ─▶ GatewayApp                  replicas ─▶ InsideApp ─┬─ ours ─▶ GatewayApp
-                            └─ another's ─▶ Forwarder                                     ├─ not ours ─▶ 421
-                                                                                          └─ /gnomon/ownership ─▶ what we know
+                            ├─ another's ─▶ Forwarder                                     ├─ not ours ─▶ 421
+                            └─ no function's ─▶ `to_leader`                               ├─ /gnomon/ownership ─▶ what we know
+                                                                                          └─ no function's ─▶ GatewayApp
 
 A gateway that is alone has neither: its GatewayApp is what it serves. The listener for replicas is on a port of its own, answers
 nothing without the secret, and believes who says for which client it asks.
@@ -16,10 +17,11 @@ from collections.abc import Callable
 from typing import Any
 
 from gnomon_core.errors import GnomonError
-from gnomon_gateway.app import GatewayApp
+from gnomon_gateway.app import ControlApp, GatewayApp
 from gnomon_gateway.ownership.forwarder import Forwarder, function_named
 from gnomon_gateway.ownership.holdings import Holdings
 from gnomon_gateway.ownership.passage import CLIENT_HEADER, EPOCH_HEADER
+from gnomon_gateway.ownership.refusals import refuse_asgi
 from gnomon_gateway.ownership.secret import HEADER, PeerSecret
 from gnomon_gateway.server.exchange import Exchange
 from gnomon_gateway.serving.directory import FunctionDirectory
@@ -37,8 +39,16 @@ class SharedApp:
 
     prefixes = GatewayApp.prefixes
 
-    def __init__(self, app: GatewayApp, directory: FunctionDirectory, holdings: Holdings, forwarder: Forwarder) -> None:
+    def __init__(
+        self,
+        app: GatewayApp,
+        directory: FunctionDirectory,
+        holdings: Holdings,
+        forwarder: Forwarder,
+        control_app: ControlApp | None = None,
+    ) -> None:
         self._app, self._directory, self._holdings, self._forwarder = app, directory, holdings, forwarder
+        self._control_app = control_app or app
 
     def begin(self, exchange: Exchange) -> None:
         """A hot request's headers are here."""
@@ -53,13 +63,13 @@ class SharedApp:
             self._forwarder.take(exchange, runtime)
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
-        await self._app(scope, receive, send)
+        await self._control_app(scope, receive, send)
 
 
 class InsideApp:
     """What other replicas are served."""
 
-    prefixes = (b"/",)
+    prefixes = (*GatewayApp.prefixes, OWNERSHIP_PATH)
 
     def __init__(
         self,
@@ -70,8 +80,10 @@ class InsideApp:
         *,
         secret: PeerSecret,
         talk: Talk,
+        control_app: ControlApp | None = None,
     ) -> None:
         self._app, self._directory, self._holdings, self._forwarder = app, directory, holdings, forwarder
+        self._control_app = control_app or app
         self._secret, self._talk = secret, talk
 
     def begin(self, exchange: Exchange) -> None:
@@ -85,7 +97,14 @@ class InsideApp:
             self._begin(exchange, said)
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
-        raise RuntimeError(f"every path of the listener for replicas is hot, {receive!r} and {send!r} got {scope!r}")
+        """What concerns no function's queue: another replica passes it on to us, who lead. The client's own login goes along."""
+        said = {name: value for name, value in scope["headers"] if name.startswith(HEADER)}
+        if not self._secret.allows(said.get(HEADER)):
+            await refuse_asgi(send, _stranger(), close=True)
+            return
+        scope["headers"] = [header for header in scope["headers"] if not header[0].startswith(HEADER)]
+        scope["client"] = (said.get(CLIENT_HEADER, b"").decode("latin-1"), 0)
+        await self._control_app(scope, receive, send)
 
     def _begin(self, exchange: Exchange, said: dict[bytes, bytes]) -> None:
         self._forwarder.counters.inside += 1

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import asdict
 
 from prometheus_client import Metric
@@ -13,14 +13,17 @@ from gnomon_gateway.ownership.replica import ReplicaLife
 
 
 class OwnershipCollector(Collector):
-    """Reads the counters of a replica when they are scraped."""
+    """Reads the counters of a replica when they are scraped; there are none where `life` says that nothing is shared."""
 
-    def __init__(self, life: ReplicaLife) -> None:
+    def __init__(self, life: Callable[[], ReplicaLife | None]) -> None:
         self._life = life
 
     def collect(self) -> Iterator[Metric]:
         """The metrics."""
-        holdings, forwarder = self._life.holdings, self._life.forwarder
+        life = self._life()
+        if life is None:
+            return
+        holdings, forwarder = life.holdings, life.forwarder
         functions = GaugeMetricFamily("gnomon_owned_functions", "Functions that this replica dispatches.", labels=["state"])
         functions.add_metric(["serving"], len(holdings.serving))
         functions.add_metric(["draining"], len(holdings.draining))

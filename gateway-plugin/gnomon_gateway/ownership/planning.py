@@ -7,6 +7,9 @@ until it is known to be gone, or has been silent for longer than `patience_s`.
     its address answers with another id      its process was replaced: it is gone
     not among the addresses any more         it is gone
     silent                                   gone after `patience_s`: frozen, or cut off; instances fence it (`holdings`)
+
+Who leads owns nothing as long as there is another: if it is killed, nobody publishes a map before its Lease is over, and
+functions that it owned would wait for as long.
 """
 
 from __future__ import annotations
@@ -71,22 +74,25 @@ class Attendance:
         return now_s - self._heard_s.setdefault(replica.id, now_s) > self._patience_s
 
 
-def next_map(current: OwnershipMap | None, seen: Collection[Sighting], gone: Collection[str]) -> OwnershipMap | None:
+def next_map(
+    current: OwnershipMap | None, seen: Collection[Sighting], gone: Collection[str], leader: str = ""
+) -> OwnershipMap | None:
     """The map that follows from who is there; None where the current one is right.
 
-    Who leaves stays an owner as long as there is no other: requests wait nowhere else.
+    Who leaves, or leads, stays an owner as long as there is no other: requests wait nowhere else.
     """
     epoch = 1 if current is None else current.epoch + 1
     known = {replica.id: replica for replica in (current.members if current is not None else ()) if replica.id not in gone}
     wants_to_go = {one.id for one in seen if one.leaving}
     if current is not None:
         # Who has begun to leave goes, whatever its last answer was.
-        wants_to_go |= {replica.id for replica in current.leaving}
+        wants_to_go |= {replica.id for replica in current.leaving} - {leader}
     for one in seen:
         if one.id not in known and one.id not in gone and not one.leaving:
             known[one.id] = Replica(one.id, one.address, epoch)
-    owners = tuple(sorted(replica for replica in known.values() if replica.id not in wants_to_go))
-    leaving = tuple(sorted(replica for replica in known.values() if replica.id in wants_to_go))
+    staying = [replica for replica in known.values() if replica.id not in wants_to_go]
+    owners = tuple(sorted(replica for replica in staying if replica.id != leader or len(staying) == 1))
+    leaving = tuple(sorted(replica for replica in known.values() if replica not in owners))
     if not owners:
         owners, leaving = leaving, ()
     if current is None:

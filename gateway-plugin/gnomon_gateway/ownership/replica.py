@@ -5,7 +5,8 @@ them too. A map is kept until there is a newer one, however long there is no lea
 
     {"from", "map", "draining"}  ─POST /gnomon/ownership─▶  {"id", "map", "draining", "leaving"}
 
-`from` is empty where the leader asks. Who waits for another to let go of something asks it until it has; nobody asks without one.
+`from` is empty where the leader asks; `reports` says what its questions and their answers bear besides. Who waits for another to
+let go of something asks it until it has; nobody asks without one.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from gnomon_gateway.ownership.forwarder import Forwarder
 from gnomon_gateway.ownership.holdings import Holdings, Place, Word
 from gnomon_gateway.ownership.listeners import OWNERSHIP_PATH
 from gnomon_gateway.ownership.peers import Peers
+from gnomon_gateway.ownership.reports import Reports
 from gnomon_gateway.serving.directory import FunctionDirectory
 from gnomon_gateway.serving.function_runtime import FunctionRuntime
 
@@ -39,7 +41,12 @@ class ReplicaLife:
 
     def __init__(self, identity: str, app: GatewayApp, directory: FunctionDirectory, board: OwnershipBoard, peers: Peers) -> None:
         self.identity = identity
+        self.address = ""
+        """Where the others reach it, as maps say it."""
         self.leaving = False
+        self.reports = Reports()
+        self.leader = ""
+        """The id of the replica that said last that it leads."""
         self.holdings = Holdings(identity)
         self.forwarder = Forwarder(app, directory, peers, place=self.place, look=self.look)
         self._directory, self._board, self._peers = directory, board, peers
@@ -47,7 +54,7 @@ class ReplicaLife:
         self._tasks: set[asyncio.Task[None]] = set()
         self._kicked = asyncio.Event()
         self._changed = asyncio.Event()
-        self._reading = False
+        self._reading = self._reporting = False
         self._unwatch: Callable[[], None] = _nothing
 
     async def start(self) -> None:
@@ -115,7 +122,40 @@ class ReplicaLife:
 
         """
         self._hear(said, "from")
-        return {**self._message(), "id": self.identity, "leaving": self.leaving}
+        answer = {**self._message(), "id": self.identity, "leaving": self.leaving}
+        if "leader" in said:
+            self.leader, self.reports.told = str(said["leader"]), _number(said.get("heard"))
+            if self.leader != self.identity:
+                answer["report"] = self.reports.tell()
+        elif "report" in said:
+            self.hear_report(str(said["from"]), said["report"], str(said.get("address")))
+        return answer
+
+    def hear_report(self, replica: str, report: Any, address: str) -> None:
+        """A replica reports to us, who lead.
+
+        Raises:
+            GnomonError: 400 `invalid_report`.
+
+        """
+        if replica != self.identity:
+            self.reports.hear(replica, report, address)
+
+    def heard_of(self, address: str) -> int:
+        """The number of the last report of the replica at this address."""
+        return self.reports.heard.get(address, 0)
+
+    def who_leads(self) -> Replica | None:
+        """The other replica that said last that it leads; None where none has, or it is in the map no more."""
+        current = self.holdings.map
+        return None if current is None or self.leader == self.identity else current.member(self.leader)
+
+    def report_now(self) -> None:
+        """Whoever leads is to know at once what it would ask for in a moment."""
+        leader = self.who_leads()
+        if leader is not None and not self._reporting:
+            self._reporting = True
+            self._begin(self._report_to(leader))
 
     def look(self) -> None:
         """The map that we know may not be the newest: ask the board, which may tell late, and those whom we wait for."""
@@ -192,6 +232,15 @@ class ReplicaLife:
             self._telling.discard(other.id)
             self._kicked.set()
 
+    async def _report_to(self, leader: Replica) -> None:
+        await asyncio.sleep(0)  # what happens in this turn of the loop goes along
+        self._reporting = False
+        said = {**self._message(), "from": self.identity, "address": self.address, "report": self.reports.tell()}
+        try:
+            await self._peers.call(leader.address, OWNERSHIP_PATH.decode(), json.dumps(said).encode(), ANSWER_TIMEOUT_S)
+        except (OSError, ValueError) as error:
+            _LOG.info("%s, which leads, does not answer: %r", leader.id, error)
+
     def _message(self) -> dict[str, Any]:
         current = self.holdings.map
         return {"map": None if current is None else current.to_json(), "draining": sorted(self.holdings.draining)}
@@ -235,6 +284,10 @@ class ReplicaLife:
 def describe(holdings: Holdings) -> Mapping[str, Any]:
     """For people: what this replica has."""
     return {"epoch": holdings.epoch, "serving": sorted(holdings.serving), "draining": sorted(holdings.draining)}
+
+
+def _number(value: object) -> int:
+    return value if type(value) is int and value > 0 else 0
 
 
 def _ended(tasks: set[asyncio.Task[None]], task: asyncio.Task[None]) -> None:

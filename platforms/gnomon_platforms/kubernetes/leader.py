@@ -132,7 +132,7 @@ class Leader:
         boot_s: Callable[[], float] = boot_time_s,
     ) -> None:
         assert lease.resource is LEASES
-        self._writer, self._lease, self._identity, self._tenure = writer, lease, identity, tenure
+        self._writer, self._lease, self.identity, self._tenure = writer, lease, identity, tenure
         self._clock, self._timing, self._boot_s = clock, timing or LeaseTiming(), boot_s
         self.address = address
         self._observer = Observer()
@@ -180,10 +180,10 @@ class Leader:
         now_s = self._boot_s()
         record = None if current is None else lease_record(current)
         self._observer.see(record, now_s)
-        if self._tenure.leading and record is not None and record.holder != self._identity:
+        if self._tenure.leading and record is not None and record.holder != self.identity:
             self._tenure.lost(f"{record.holder or 'nobody'} has the Lease")
             self.leading.clear()
-        if not self._observer.may_take(self._identity, now_s):
+        if not self._observer.may_take(self.identity, now_s):
             return
         manifest = self._manifest(current)
         write: Write = Create(manifest) if current is None else Replace(manifest)
@@ -194,17 +194,17 @@ class Leader:
         self._observer.see(mine, self._boot_s())
         self._tenure.extend(sent_s + self._timing.renew_deadline_s, mine.epoch)
         if not self.leading.is_set():
-            _LOG.info("%s leads, epoch %d", self._identity, mine.epoch)
+            _LOG.info("%s leads, epoch %d", self.identity, mine.epoch)
             self.leading.set()
 
     def _manifest(self, current: Document | None) -> Document:
         """The Lease with us as its holder."""
-        transitions = self._observer.transitions_if_taken(self._identity)
+        transitions = self._observer.transitions_if_taken(self.identity)
         spec = dict((current or {}).get("spec") or {})
-        if spec.get("holderIdentity") != self._identity:
+        if spec.get("holderIdentity") != self.identity:
             spec["acquireTime"] = _now()
         spec |= {
-            "holderIdentity": self._identity,
+            "holderIdentity": self.identity,
             "leaseDurationSeconds": self._timing.duration_s,
             "leaseTransitions": transitions,
             "renewTime": _now(),

@@ -131,12 +131,9 @@ class Fleet:
         self._deployments.listen(self._deployment_changed)
 
     async def lead(self) -> None:
-        """Decide and write from now on, from all that is true now.
-
-        Raises:
-            GnomonError: 503 `kubernetes_…`: nothing has changed then.
-
-        """
+        """Decide and write from now on, from all that is true now; GnomonError 503 `kubernetes_…` where that cannot be known."""
+        if self.leads:
+            return
         await asyncio.gather(*(informer.resync() for informer in self._informers()))
         await self._reach_nodes()
         self._adopting_until_s = self._clock.now_s() + self._options.adopting_s

@@ -211,7 +211,7 @@ async def test_replicas_that_disagree_do_not_send_a_request_round(two: Any) -> N
     response = await connection.call("/function/f", b"not yours", headers=headers)
     assert (response.status, json.loads(response.body)["error"]["code"]) == (421, "queue_moved")
     assert other.counters.forwarded == 0
-    missing = await connection.call("/system/functions", b"", headers=headers)
+    missing = await connection.call("/v2/models", b"", headers=headers)
     assert missing.status == 404
     assert two.executed() == []
 
@@ -262,10 +262,14 @@ async def test_without_a_map_a_request_waits_until_its_deadline(cluster: Any) ->
     assert (await waiting).body == b"patient"
 
 
+def page_of(replica: Any) -> str:
+    return metrics_page([OwnershipCollector(lambda: replica.shared.life)])().decode()
+
+
 async def test_the_metrics_tell_who_has_what_and_what_was_forwarded(two: Any) -> None:
     owner, other = two.owner("f"), two.other("f")
     assert (await other.call("/function/f", b"x")).status == 200
-    pages = {replica: metrics_page([OwnershipCollector(replica.shared.life)])().decode() for replica in (owner, other)}
+    pages = {replica: page_of(replica) for replica in (owner, other)}
     epoch = f"gnomon_ownership_epoch {float(owner.holdings.epoch)}"
     assert all(epoch in page.splitlines() for page in pages.values())
     assert 'gnomon_owned_functions{state="serving"} 1.0' in pages[owner]

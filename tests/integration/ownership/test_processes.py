@@ -1,18 +1,10 @@
-"""Three gateway processes share functions whose instances are real: one is killed, frozen, or all are replaced, under load.
-
-Every request has a token of its own. The handler writes down each token that it executes, so that what was executed twice shows;
-callers note each answer. Whoever sends connects anew for each request, to a replica that is healthy, and tries another one only
-where there was no connection: as a load balancer does.
-"""
+"""Three gateway processes share functions whose instances are real: one is killed, frozen, or all are replaced, under load."""
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
-import itertools
 import json
 import os
-import random
 import signal
 import subprocess
 import sys
@@ -20,7 +12,6 @@ from collections import Counter
 from collections.abc import AsyncIterator
 from pathlib import Path
 
-import aiohttp
 import pytest
 
 from gnomon_core.clock import WallClock
@@ -31,28 +22,17 @@ from gnomon_gateway.ownership.peers import Peers
 from gnomon_gateway.ownership.rendezvous import owner
 from gnomon_gateway.ownership.secret import read_peer_secret
 from tests.integration.faults.conftest import freeze, go_on
+from tests.integration.ownership.callers import BROKEN, CALLERS, FUNCTIONS, HANDLER, Balanced, Callers
 
-HANDLER = """
-import os, time
-LEDGER = os.open({ledger!r}, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
-def handle(event, context):
-    os.write(LEDGER, event.body + b"\\n")
-    time.sleep(0.004)
-    return event.body
-"""
-FUNCTIONS = ("resnet", "bert", "echo", "ocr")
-CALLERS = 6
 PATIENCE_S = 1.5
-OK, BROKEN = 200, 0
 
 
-class Gateways:
+class Gateways(Balanced):
     """The processes, the instances of their functions, and the leader, which is this process."""
 
     def __init__(self, folder: Path) -> None:
+        super().__init__(folder / "ledger")
         self.folder = folder
-        self.ledger = folder / "ledger"
-        self.ledger.touch()
         handler = folder / "function"
         handler.mkdir()
         (handler / "handler.py").write_text(HANDLER.format(ledger=str(self.ledger)))
@@ -69,12 +49,9 @@ class Gateways:
         }
         (folder / "settings.json").write_text(json.dumps(document))
         self.processes: dict[str, subprocess.Popen[bytes]] = {}
-        self.ports: dict[str, int] = {}
-        self.sent_to: dict[str, int] = {}
-        """Those that a load balancer sends to: the ones that are healthy."""
         self._peers = Peers(read_peer_secret(folder / "secret"))
         assigner = Assigner(self.board, self._peers, WallClock(), leads=lambda: True, patience_s=PATIENCE_S, look_s=0.1)
-        self._tasks = [asyncio.create_task(assigner.run()), asyncio.create_task(self._balance())]
+        self._tasks = [asyncio.create_task(assigner.run()), asyncio.create_task(self.balance())]
 
     async def start(self, *names: str) -> None:
         """Begin these, and wait until they listen."""
@@ -92,24 +69,6 @@ class Gateways:
                 if newest is not None and {one.id for one in newest.owners} == set(names) and set(names) <= set(self.sent_to):
                     return newest
                 await asyncio.sleep(0.02)
-
-    def executed(self) -> Counter[bytes]:
-        return Counter(self.ledger.read_bytes().splitlines())
-
-    async def _balance(self) -> None:
-        """Look at everyone's health, twenty times a second."""
-        async with aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=0.5)) as session:
-            while True:
-                for name, port in list(self.ports.items()):
-                    healthy = False
-                    with contextlib.suppress(aiohttp.ClientError, TimeoutError):
-                        async with session.get(f"http://127.0.0.1:{port}/healthz") as answer:
-                            healthy = answer.status == OK
-                    if healthy:
-                        self.sent_to[name] = port
-                    else:
-                        self.sent_to.pop(name, None)
-                await asyncio.sleep(0.05)
 
     async def stop(self) -> None:
         for task in self._tasks:
@@ -137,75 +96,6 @@ def first_line(process: subprocess.Popen[bytes]) -> bytes:
     line = process.stdout.readline()
     assert line, f"{process.args!r} has ended"
     return line
-
-
-class Callers:
-    """Clients that send one request after another, and the answers that they got, by token."""
-
-    def __init__(self, gateways: Gateways) -> None:
-        self._gateways = gateways
-        self._chance = random.Random(7)
-        self._numbers = itertools.count()
-        self._ended = False
-        self.sent: dict[bytes, float] = {}
-        self.answers: dict[bytes, tuple[int, str]] = {}
-        self.doubled: list[bytes] = []
-
-    async def run(self) -> None:
-        connector = aiohttp.TCPConnector(force_close=True, limit=0)
-        async with (
-            aiohttp.ClientSession(connector=connector, timeout=aiohttp.ClientTimeout()) as session,
-            asyncio.TaskGroup() as group,
-        ):
-            for _ in range(CALLERS):
-                group.create_task(self._call_on(session))
-
-    def end(self) -> None:
-        self._ended = True
-
-    async def some(self, count: int) -> None:
-        """Wait until so many more have been answered."""
-        goal = len(self.answers) + count
-        async with asyncio.timeout(80):
-            while len(self.answers) < goal:  # noqa: ASYNC110 - a counter of many tasks
-                await asyncio.sleep(0.01)
-
-    async def _call_on(self, session: aiohttp.ClientSession) -> None:
-        while not self._ended:
-            token = b"%d" % next(self._numbers)
-            self.sent[token] = asyncio.get_running_loop().time()
-            answer = await self._call(session, token)
-            if token in self.answers:
-                self.doubled.append(token)
-            self.answers[token] = answer
-
-    async def _call(self, session: aiohttp.ClientSession, token: bytes) -> tuple[int, str]:
-        function = self._chance.choice(FUNCTIONS)
-        while True:
-            port = self._chance.choice(list(self._gateways.sent_to.values()) or [1])
-            try:
-                async with session.post(f"http://127.0.0.1:{port}/function/{function}", data=token) as answer:
-                    body = await answer.read()
-            except aiohttp.ClientConnectorError:
-                await asyncio.sleep(0.01)
-                continue
-            except aiohttp.ClientError:
-                return BROKEN, "broken off"
-            if answer.status == OK:
-                assert body == token
-                return OK, ""
-            return answer.status, json.loads(body)["error"]["code"]
-
-    def failed(self) -> dict[bytes, tuple[int, str]]:
-        return {token: answer for token, answer in self.answers.items() if answer[0] != OK}
-
-    def check_once(self) -> None:
-        """Every request has one answer; nothing was executed twice, or not at all and answered."""
-        executed = self._gateways.executed()
-        assert not self.doubled
-        assert self.answers.keys() == self.sent.keys()
-        assert [token for token, times in executed.items() if times > 1] == []
-        assert [token for token, (status, _) in self.answers.items() if status == OK and token not in executed] == []
 
 
 @pytest.fixture

@@ -1,0 +1,114 @@
+"""Several gateways on a cluster: this one's part in sharing the functions, and what begins when it leads.
+
+    every replica   functions, instances and queues; the internal listener; reports to the leader
+    the leader      the map of owners, the autoscaler, everything that is written
+
+Parts are made in the composition root; they are joined to the others here.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any
+
+from gnomon_cli.on_kubernetes import OnKubernetes
+from gnomon_cli.scaling import ScalingAdapter
+from gnomon_core.clock import Clock
+from gnomon_core.errors import GnomonError
+from gnomon_core.ownership import OwnershipMap
+from gnomon_gateway.app import GatewayApp
+from gnomon_gateway.lifecycle.elsewhere import Elsewhere, Lost
+from gnomon_gateway.lifecycle.manager import Manager
+from gnomon_gateway.lifecycle.reporting import Reporter
+from gnomon_gateway.ownership.assigner import Assigner
+from gnomon_gateway.ownership.gateway import SharedGateway
+from gnomon_gateway.ownership.reports import Reports
+
+AGAIN_S = 1.0
+
+_LOG = logging.getLogger("gnomon")
+
+
+class Replicas:
+    """This replica."""
+
+    def __init__(self, cluster: OnKubernetes, clock: Clock, manager: Manager, elsewhere: Elsewhere, app: GatewayApp) -> None:
+        self._cluster, self._clock, self._elsewhere = cluster, clock, elsewhere
+        self._manager = manager
+        self._reporter = Reporter(manager.runtimes, elsewhere.lost)
+        self._board = cluster.board()
+        host, port = cluster.inside
+        self._shared = SharedGateway(
+            app,
+            manager,
+            self._board,
+            cluster.peer_secret(),
+            identity=cluster.leader.identity,
+            host=host,
+            port=port,
+            leads=elsewhere.leads,
+            reports=Reports(self._reporter, self._heard),
+        )
+        self.app = self._shared.app
+        self.invoke = self._shared.invoke
+        self.life = self._shared.life
+        self._tasks: list[asyncio.Task[None]] = []
+        self._unwatch: Callable[[], None] = lambda: None
+        self._scaling: ScalingAdapter | None = None
+
+    def bind(self, scaling: ScalingAdapter) -> None:
+        """The autoscaler that hears of what others want."""
+        self._scaling = scaling
+
+    def want(self, function: str) -> None:
+        """The leader is to look at this function."""
+        self._reporter.want(function)
+        self._shared.life.report_now()
+
+    async def start(self, lead: Callable[[], Awaitable[None]]) -> None:
+        """Take part, with functions that are served already. `lead` is awaited once, when this replica leads."""
+        await self._board.start()
+        await self._shared.start()
+        self._unwatch = self._board.watch(self._changed)
+        assigner = Assigner(self._board, self._shared.peers, self._clock, leads=self._cluster.leads, life=self._shared.life)
+        self._tasks = [asyncio.create_task(assigner.run()), asyncio.create_task(self._lead(lead))]
+
+    async def leave(self) -> None:
+        """Give every function to the others. What comes is passed on to them, until the servers stop."""
+        await self._shared.leave()
+
+    async def stop(self) -> None:
+        """Take no part any more. Everything that was let in has been answered."""
+        self._unwatch()
+        for task in self._tasks:
+            task.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await task
+        await self._shared.stop()
+        await self._board.stop()
+
+    async def _lead(self, lead: Callable[[], Awaitable[None]]) -> None:
+        await self._cluster.leader.leading.wait()
+        while True:
+            try:
+                await lead()
+            except GnomonError as error:
+                _LOG.warning("this gateway leads, and cannot begin yet: %s", error)
+                await self._clock.sleep(AGAIN_S)
+            else:
+                return
+
+    def _changed(self, new: OwnershipMap) -> None:
+        self._elsewhere.keep({replica.id for replica in new.members})
+
+    def _heard(self, replica: str, report: Mapping[str, Any]) -> None:
+        """A replica tells us, who lead, of its load."""
+        self._elsewhere.hear(replica, report["functions"])
+        for instance, (reason, served) in report["lost"].items():
+            self._manager.instances.lost_elsewhere(str(instance), Lost(str(reason), bool(served)))
+        for function in report["wanted"]:
+            if self._scaling is not None and self._manager.lookup(str(function)) is not None:
+                self._scaling.poke(str(function))
