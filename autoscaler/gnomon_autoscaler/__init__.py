@@ -4,7 +4,7 @@ The folder shows the stages of one round: `observe` and `windows` make an observ
 wish for a number, `by_count` turns it into actions, `runner` keeps one function's state, and `loop` does it for all, live.
 """
 
-from gnomon_autoscaler.beside import at_once, beside
+from gnomon_autoscaler.beside import Beside, at_once
 from gnomon_autoscaler.decisions import DecisionRecord
 from gnomon_autoscaler.loop import Autoscaler
 from gnomon_autoscaler.registry import BUILT_IN, Offer, Policies, counted, require, scaling_policy, with_entry_points
@@ -13,12 +13,12 @@ from gnomon_autoscaler.runner import Runner
 __all__ = [
     "BUILT_IN",
     "Autoscaler",
+    "Beside",
     "DecisionRecord",
     "Offer",
     "Policies",
     "Runner",
     "at_once",
-    "beside",
     "counted",
     "require",
     "scaling_policy",

@@ -40,10 +40,11 @@ class ByCount:
 
 def towards(count: int, seen: Observation) -> tuple[Action, ...]:
     """What makes the number of live instances `count`."""
-    surplus = len(seen.live) - count
+    live = seen.live
+    surplus = len(live) - count
     if surplus > 0:
-        return tuple(DestroyBody(victim.id) for victim in sorted(seen.live, key=cost_of_ending)[:surplus])
-    return _creations(-surplus, seen)
+        return tuple(DestroyBody(victim.id) for victim in sorted(live, key=cost_of_ending)[:surplus])
+    return _creations(-surplus, seen) if surplus else ()
 
 
 def cost_of_ending(instance: Instance) -> tuple[bool, bool, int, float, str]:

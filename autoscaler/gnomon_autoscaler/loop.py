@@ -10,26 +10,28 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import cast
+from functools import partial
+from typing import TypeAlias, cast
 
-from gnomon_autoscaler.beside import Caller, Overrun, beside
+from gnomon_autoscaler.beside import Beside, Caller, Outcome, Overrun
 from gnomon_autoscaler.decisions import DecisionLog, DecisionRecord
 from gnomon_autoscaler.registry import BUILT_IN, Policies
-from gnomon_autoscaler.rest import Resting, calm, later
+from gnomon_autoscaler.rest import Rest, Resting, calm, longest_rest_s
 from gnomon_autoscaler.runner import Question, Runner, told
 from gnomon_autoscaler.windows import BIN_S
 from gnomon_core.clock import Clock
 from gnomon_core.errors import GnomonError
 from gnomon_core.json_types import JsonObject
-from gnomon_core.scaling import Decision, FunctionLoad, ScaledFleet
+from gnomon_core.scaling import Decision, FunctionLoad, PolicyState, ScaledFleet
 
 DECIDE_LIMIT_S = 1.0
-AT_ONCE = 16
-"""Policies that think at the same time. A leader that takes over asks all of them, and each one's time counts from its turn."""
 PART = 50
 """Functions that are looked at before others have the event loop: some milliseconds."""
 STATE_VERSION = 1
+
+Answer: TypeAlias = tuple[Decision, PolicyState]
 
 log = logging.getLogger("gnomon.autoscaler")
 
@@ -37,6 +39,17 @@ log = logging.getLogger("gnomon.autoscaler")
 def utc_now_s() -> float:
     """Seconds since 1970, for date stamps only."""
     return datetime.now(UTC).timestamp()
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """What is done about a function, who keeps its windows, and how it was seen: its stamp then, and its load."""
+
+    function: str
+    runner: Runner
+    work: Question | Decision
+    stamp: object
+    load: FunctionLoad
 
 
 class Autoscaler:
@@ -49,35 +62,38 @@ class Autoscaler:
         *,
         policies: Policies = BUILT_IN,
         limit_s: float = DECIDE_LIMIT_S,
-        caller: Caller = beside,
+        caller: Caller | None = None,
         stamp_s: Callable[[], float] = utc_now_s,
     ) -> None:
         self._fleet = fleet
         self._clock = clock
         self._policies = policies
         self._limit_s = limit_s
-        self._caller = caller
+        self._caller = caller or Beside()
         self._stamp_s = stamp_s
         self._origin_s = clock.now_s()
         self._runners: dict[str, Runner] = {}
         self._logs: dict[str, DecisionLog] = {}
-        self._steps: dict[str, asyncio.Task[None]] = {}
+        self._steps: dict[str, asyncio.Task[None] | None] = {}
+        """What is under way; None while a policy thinks."""
         self._poked: set[str] = set()
         self._again: set[str] = set()
         self._saved: dict[str, tuple[JsonObject, float]] = {}
         self._resting = Resting(fleet)
-        self._turns = asyncio.Semaphore(AT_ONCE)
+        self._ended = False
         self._turned_s = self._origin_s
 
     async def run(self) -> None:
         """Look at every function each bin, until cancelled."""
+        self._ended = False
         try:
             while True:
                 await self._turn()
                 # The rhythm is kept, so that bins end when they are looked at.
                 await self._clock.sleep(BIN_S - (self._clock.now_s() - self._origin_s) % BIN_S)
         finally:
-            steps = list(self._steps.values())
+            self._ended = True
+            steps = [step for step in self._steps.values() if step is not None]
             for step in steps:
                 step.cancel()
             await asyncio.gather(*steps, return_exceptions=True)
@@ -149,6 +165,7 @@ class Autoscaler:
         for function in self._runners.keys() - set(functions):
             self.removed(function)
         before_s, self._turned_s = self._turned_s, self._clock.now_s()
+        self._ask_who_rests()
         for number, function in enumerate(functions, start=1):
             if not self._resting.rests(function, self._turned_s):
                 self._look(function, before_s)
@@ -160,12 +177,6 @@ class Autoscaler:
         if function in self._steps:
             self._again.add(function)
         self._look(function, self._turned_s)
-
-    def _done(self, function: str) -> None:
-        self._steps.pop(function, None)
-        if function in self._again:
-            self._again.discard(function)
-            self._look(function, self._turned_s)
 
     def _look(self, function: str, before_s: float) -> None:
         """Look at a function. `before_s` is when it was known last to be as it was in its rest, if it did rest."""
@@ -185,60 +196,87 @@ class Autoscaler:
         if rested is not None:
             # What has come since then came after this, not spread over the whole rest.
             runner.sample(before_s, rested)
-            runner.rested(now_s)
+            runner.rested(before_s)
         runner.sample(now_s, load)
         if function in self._steps:
             return
         work: Question | Decision | None = runner.question(now_s, load) or runner.replacement(now_s, load)
-        if work is not None:
-            step = asyncio.get_running_loop().create_task(self._step(function, runner, work, stamp, load))
-            self._steps[function] = step
-            step.add_done_callback(lambda _: self._done(function))
+        if work is None:
+            return
+        self._steps[function] = None
+        step = Step(function, runner, work, stamp, load)
+        if isinstance(work, Question):
+            self._caller(work.answer, self._limit_s, partial(self._answered, step))
+        else:
+            self._take(step, work, "")
 
-    async def _step(self, function: str, runner: Runner, work: Question | Decision, stamp: object, load: FunctionLoad) -> None:
-        decision, error = (work, "") if isinstance(work, Decision) else await self._decide(runner, work)
-        if decision.actions:
-            try:
-                await self._fleet.apply(function, decision.actions)
-            except GnomonError as refused:
-                error = f"{refused.code}: {refused}"
-                runner.refused(self._clock.now_s())
-            except Exception as failed:
-                error = told(failed)
-                log.exception("%s: the decision could not be carried out", function)
-                runner.refused(self._clock.now_s())
-            else:
-                runner.carried_out(decision)
+    def _answered(self, step: Step, outcome: Outcome[Answer]) -> None:
+        """A policy has decided, or could not: the last decision stays in force then."""
+        if self._ended:
+            return
+        runner, asked = step.runner, cast("Question", step.work)
+        try:
+            decision, state = outcome()
+        except Exception as failed:  # noqa: BLE001 - whatever a policy raises
+            error = str(failed) if isinstance(failed, Overrun) else told(failed)
+            self._take(step, runner.fail(error), error)
+        else:
+            decision = runner.accept(asked, decision, state)
+            self._take(step, decision, runner.held_back)
+
+    def _take(self, step: Step, decision: Decision, error: str) -> None:
+        """Carry a decision out. `error` says why a policy took none, or why not all of it is carried out, if so."""
+        if not decision.actions:
+            self._taken(step, decision, error)
+            return
+        work = self._carry_out(step, decision, error)
+        self._steps[step.function] = asyncio.get_running_loop().create_task(work)
+
+    async def _carry_out(self, step: Step, decision: Decision, error: str) -> None:
+        try:
+            await self._fleet.apply(step.function, decision.actions)
+        except GnomonError as refused:
+            error = f"{refused.code}: {refused}"
+            step.runner.refused(self._clock.now_s())
+        except Exception as failed:
+            error = told(failed)
+            log.exception("%s: the decision could not be carried out", step.function)
+            step.runner.refused(self._clock.now_s())
+        else:
+            step.runner.carried_out(decision)
+        finally:
+            self._taken(step, decision, error)
+
+    def _taken(self, step: Step, decision: Decision, error: str) -> None:
+        """A step is over. Its function is looked at again where it was poked meanwhile, and rests where nothing happens to it."""
+        function, runner = step.function, step.runner
+        self._steps.pop(function, None)
+        if self._ended:
+            return
+        again = function in self._again
+        self._again.discard(function)
         if self._runners.get(function) is runner:
             self._log(function).add(self._stamp_s(), runner.policy_name, decision, error)
-            if isinstance(work, Question) and not error and await self._is_calm(runner, work, decision):
-                self._lay(function, runner, stamp, load)
+            if isinstance(step.work, Question) and not error and not again and calm(step.work.seen, decision):
+                self._resting.lay(function, step.stamp, step.load, step.work, runner.next_s)
+        if again:
+            self._look(function, self._turned_s)
 
-    async def _is_calm(self, runner: Runner, asked: Question, decision: Decision) -> bool:
-        """Whether the function is to be left in peace: nothing happens to it, and its policy would say the same in a while."""
-        if not self._resting.possible or not calm(asked.seen, decision):
-            return False
+    def _ask_who_rests(self) -> None:
+        """Ask the policies of those that have begun to rest whether they may for longer."""
+        for function, rest in self._resting.short():
+            runner = self._runners.get(function)
+            if runner is not None and rest.asked is not None:
+                question = partial(longest_rest_s, rest.asked, runner.state, runner.desired)
+                self._caller(question, self._limit_s, partial(self._may_rest, function, rest))
+
+    def _may_rest(self, function: str, rest: Rest, outcome: Outcome[float]) -> None:
         try:
-            async with self._turns:
-                then, _ = await self._caller(later(asked, runner.state).answer, self._limit_s)
+            longer_s = outcome()
         except Exception:  # noqa: BLE001 - a policy that raises is asked again at its own rhythm, and reported then
-            return False
-        return not then.actions and then.desired == decision.desired
-
-    def _lay(self, function: str, runner: Runner, stamp: object, load: FunctionLoad) -> None:
-        """Leave a function in peace, if it still is as it was seen."""
-        if self._runners.get(function) is runner and self._resting.look(function) == stamp:
-            self._resting.lay(function, stamp, load, self._clock.now_s())
-
-    async def _decide(self, runner: Runner, asked: Question) -> tuple[Decision, str]:
-        """The decision, and why the policy could not take one or why not all of it is carried out, if so."""
-        try:
-            async with self._turns:
-                decision, state = await self._caller(asked.answer, self._limit_s)
-        except Exception as failed:  # noqa: BLE001 - whatever a policy raises leaves the last decision in force
-            error = str(failed) if isinstance(failed, Overrun) else told(failed)
-            return runner.fail(error), error
-        return runner.accept(asked, decision, state), runner.held_back
+            return
+        if longer_s:
+            self._resting.lengthen(function, rest, longer_s)
 
     def _runner(self, function: str) -> Runner:
         runner = self._runners.get(function)

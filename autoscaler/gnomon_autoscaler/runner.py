@@ -136,11 +136,16 @@ class Runner:
         self._requested = None
         return Question(policy, seen, self.state)
 
-    def rested(self, now_s: float) -> None:
-        """The function was left in peace until now: the rhythm goes on as if its policy had been asked all the time."""
-        if self._policy is not None and self._next_s < now_s:
-            missed = math.ceil((now_s - _TOLERANCE_S - self._next_s) / self._policy.period_s)
-            self._next_s += missed * self._policy.period_s
+    def rested(self, until_s: float) -> None:
+        """The function was left in peace until then: the rhythm goes on as if its policy had been asked all the time."""
+        if self._policy is not None and self._next_s <= until_s + _TOLERANCE_S:
+            asked = math.floor((until_s + _TOLERANCE_S - self._next_s) / self._policy.period_s) + 1
+            self._next_s += asked * self._policy.period_s
+
+    @property
+    def next_s(self) -> float:
+        """When its policy is asked next, if nothing happens."""
+        return self._next_s
 
     def accept(self, asked: Question, decision: Decision, state: PolicyState) -> Decision:
         """Take the policy's answer; the decision to carry out."""

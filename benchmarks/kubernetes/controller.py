@@ -162,9 +162,8 @@ class Controller:
         for name, runner in state["functions"].items():
             busy = name in self._joined.fleet.busy
             draw = self._chance.random
-            runner["windows"]["bins"] = [
-                [draw(), draw(), draw(), draw()] if busy else [0.0, 0.0, 0.0, 0.0] for _ in range(WINDOW_BINS)
-            ]
+            bins = [[draw(), draw(), draw(), draw()] for _ in range(WINDOW_BINS)] if busy else [WINDOW_BINS]
+            runner["windows"]["bins"] = bins
         await self._end_leading()
         self._lead(state)
         await asyncio.sleep(SETTLING_S)

@@ -10,7 +10,7 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from gnomon_autoscaler.beside import Overrun, at_once, beside
+from gnomon_autoscaler.beside import at_once
 from gnomon_autoscaler.loop import Autoscaler
 from gnomon_autoscaler.registry import BUILT_IN, Offer
 from gnomon_autoscaler.testing import FUNCTION, MemoryFleet, MemoryFunction
@@ -282,11 +282,3 @@ async def test_a_policy_that_never_answers_is_replaced_and_holds_nobody_up() -> 
         thread.join(5)
     assert len(slow.threads) == 3
     assert not any(thread.is_alive() for thread in slow.threads)
-
-
-async def test_a_call_beside_the_loop_returns_raises_or_overruns() -> None:
-    assert await beside(lambda: 42, 5.0) == 42
-    with pytest.raises(ZeroDivisionError):
-        await beside(lambda: 1 // 0, 5.0)
-    with pytest.raises(Overrun, match="no answer within"):
-        await beside(lambda: time.sleep(0.2), 0.01)

@@ -109,3 +109,37 @@ def test_saved_windows_go_on_without_the_time_in_between() -> None:
     restored.record(5000.5, counters(2))
     assert restored.history(5000.5).arrivals == (4, 4, 2)
     assert restored.history(5000.5).end_s == 5000.5
+
+
+def test_windows_of_nothing_are_shared_and_small() -> None:
+    many = [LoadWindows(bin_s=0.5, origin_s=0.0) for _ in range(3)]
+    for windows in many:
+        for step in range(1000):
+            windows.record(step * 0.5, counters(7))
+    histories = [windows.history(499.5) for windows in many]
+    assert {len(history.arrivals) for history in histories} == {600}
+    assert all(history.arrivals == (0.0,) * 600 == history.busy_cores for history in histories)
+    assert len({id(history.arrivals) for history in histories}) == 1
+    assert many[0].to_json() == {"bin_s": 0.5, "bins": [600]}
+
+
+@pytest.mark.parametrize("quiet_s", [3.0, 299.0, 1000.0])
+def test_load_between_silences_is_told_where_it_was(quiet_s: float) -> None:
+    windows = LoadWindows(bin_s=0.5, keep_s=300)
+    windows.record(0.0, counters())
+    windows.record(10.0, counters())
+    windows.record(11.0, counters(8, 2.0))
+    windows.record(11.0 + quiet_s, counters(8, 2.0))
+    arrivals = windows.history(11.0 + quiet_s).arrivals
+    wanted = ([0.0] * 20 + [4.0, 4.0] + [0.0] * round(2 * quiet_s))[-600:]
+    assert list(arrivals) == wanted
+    restored = LoadWindows.from_json(windows.to_json())
+    assert restored.history(0.0).arrivals == arrivals
+    assert restored.history(0.0).concurrency == windows.history(11.0 + quiet_s).concurrency
+
+
+def test_windows_that_were_saved_bin_by_bin_are_read() -> None:
+    restored = LoadWindows.from_json({"bin_s": 0.5, "bins": [[0.0, 0.0, 0.0, 0.0], [2, 1, 0.5, 0.25], [0.0, 0.0, 0.0, 0.0]]})
+    history = restored.history(9.0)
+    assert (history.arrivals, history.successes) == ((0.0, 2, 0.0), (0.0, 1, 0.0))
+    assert (history.concurrency, history.busy_cores) == ((0.0, 1.0, 0.0), (0.0, 0.5, 0.0))

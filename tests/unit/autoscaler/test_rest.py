@@ -11,7 +11,7 @@ import pytest
 
 from gnomon_autoscaler.beside import at_once
 from gnomon_autoscaler.loop import Autoscaler
-from gnomon_autoscaler.rest import REST_S
+from gnomon_autoscaler.rest import RESTS_S
 from gnomon_autoscaler.testing import FUNCTION, MemoryFleet, MemoryFunction
 from gnomon_core.clock import VirtualClock
 from gnomon_core.scaling import FunctionLoad
@@ -70,14 +70,38 @@ def settings(policy: str, **scale: Any) -> Settings:
     return Settings(autoscaler=policy, scale=ScaleSettings(**scale))
 
 
-async def test_a_quiet_function_is_looked_at_each_half_minute() -> None:
+async def test_a_quiet_function_is_looked_at_each_few_minutes() -> None:
     stage = Stage(settings("openfaas", min=1))
     async with stage.running():
         await stage.clock.advance(5)
         before = stage.stamping.looks
-        await stage.clock.advance(10 * REST_S)
-        assert stage.stamping.looks - before < 20  # 600 without rest
+        await stage.clock.advance(4 * RESTS_S[0])
+        assert 4 <= stage.stamping.looks - before <= 20  # 2,400 without rest
     assert stage.counts == (1, 1)
+
+
+async def test_a_quiet_function_is_asked_at_its_policys_turns_and_not_looked_at_between_them() -> None:
+    stage = Stage(settings("mark", min=1))  # decides each 5 s, and plans anew each minute
+    async with stage.running():
+        await stage.clock.advance(20)
+        before = stage.stamping.looks
+        await stage.clock.advance(25)
+        assert stage.stamping.looks - before <= 6
+
+
+async def test_functions_that_began_to_rest_together_wake_one_by_one() -> None:
+    stage = Stage(settings("openfaas", min=1))
+    names = [f"f{number}.ns" for number in range(50)]
+    for name in names:
+        stage.stamping.known[name] = MemoryFunction(settings("openfaas", min=1))
+    async with stage.running():
+        await stage.clock.advance(10)
+        most = 0
+        for _ in range(round(RESTS_S[0])):
+            before = stage.stamping.looks
+            await stage.clock.advance(1.0)
+            most = max(most, stage.stamping.looks - before)
+        assert most < len(names) / 4
 
 
 async def test_a_function_under_load_does_not_rest() -> None:
@@ -90,7 +114,7 @@ async def test_a_function_under_load_does_not_rest() -> None:
         assert stage.stamping.looks - before > 100
 
 
-@pytest.mark.parametrize("policy", ["openfaas", "kpa", "od", "lv", "hpa"])
+@pytest.mark.parametrize("policy", ["openfaas", "kpa", "od", "lv", "hpa", "mark", "target-tracking"])
 async def test_who_rests_wakes_for_a_burst_as_quickly_as_who_does_not(policy: str) -> None:
     stage = Stage(settings(policy, min=1, max=8))
     async with stage.running():
@@ -112,7 +136,7 @@ async def test_who_is_to_go_to_zero_does_so_in_time() -> None:
         await stage.clock.advance(2)
         before = stage.stamping.looks
         await stage.clock.advance(50)
-        assert stage.stamping.looks - before < 10
+        assert stage.stamping.looks - before < 12
         for _ in range(120):
             await stage.clock.advance(0.5)
             resting, awake = stage.counts

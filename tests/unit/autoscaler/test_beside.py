@@ -1,0 +1,138 @@
+"""Policies think beside the event loop: quickly together, slowly alone, and never for too long."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable
+from functools import partial
+from typing import TypeVar
+
+import pytest
+
+from gnomon_autoscaler.beside import AT_ONCE, Beside, Caller, Outcome, Overrun, at_once
+
+T = TypeVar("T")
+
+
+def ask(caller: Caller, call: Callable[[], T], limit_s: float = 20.0) -> asyncio.Future[T]:
+    """The answer, or what was raised instead of one."""
+    answered: asyncio.Future[T] = asyncio.get_running_loop().create_future()
+
+    def then(outcome: Outcome[T]) -> None:
+        try:
+            answered.set_result(outcome())
+        except Exception as error:  # noqa: BLE001 - it is the future's to raise
+            answered.set_exception(error)
+
+    caller(call, limit_s, then)
+    return answered
+
+
+@pytest.fixture(params=[Beside, lambda: at_once], ids=["beside", "at once"])
+def caller(request: pytest.FixtureRequest) -> Caller:
+    made: Caller = request.param()
+    return made
+
+
+async def test_a_call_returns_or_raises(caller: Caller) -> None:
+    assert await ask(caller, lambda: 42) == 42
+    with pytest.raises(ZeroDivisionError):
+        await ask(caller, lambda: 1 // 0)
+
+
+async def test_what_is_asked_together_is_answered_in_its_order_by_one_thread_and_not_by_the_loops() -> None:
+    beside = Beside()
+    order: list[int] = []
+
+    def call(number: int) -> threading.Thread:
+        order.append(number)
+        return threading.current_thread()
+
+    threads = await asyncio.gather(*(ask(beside, partial(call, number)) for number in range(50)))
+    assert order == list(range(50))
+    assert len(set(threads)) == 1
+    assert threads[0] is not threading.current_thread()
+
+
+async def test_a_thread_is_used_again() -> None:
+    beside = Beside()
+    first = await ask(beside, threading.current_thread)
+    await asyncio.sleep(0)  # the thread is free once its last answer has been told
+    assert await ask(beside, threading.current_thread) is first
+
+
+async def test_who_thinks_for_long_holds_nobody_up() -> None:
+    beside, released = Beside(), threading.Event()
+    long = ask(beside, lambda: released.wait(20))
+    quick = [ask(beside, partial(abs, number)) for number in range(20)]
+    assert await asyncio.gather(*quick) == list(range(20))
+    assert not long.done()
+    later = ask(beside, lambda: "later")
+    assert await later == "later"
+    assert not long.done()
+    released.set()
+    assert await long
+
+
+async def test_who_thinks_for_too_long_is_told_so_and_ends_and_those_behind_are_answered() -> None:
+    beside = Beside()
+    threads: list[threading.Thread] = []
+
+    def endless() -> None:
+        threads.append(threading.current_thread())
+        while True:
+            threading.Event().wait(0.001)
+
+    overrunning = ask(beside, endless, 0.05)
+    behind = [ask(beside, lambda: "answered") for _ in range(3)]
+    with pytest.raises(Overrun, match=r"no answer within 0\.05 s"):
+        await overrunning
+    assert await asyncio.gather(*behind) == ["answered"] * 3
+    [thread] = threads
+    thread.join(20)
+    assert not thread.is_alive()
+    assert await ask(beside, lambda: "goes on") == "goes on"
+
+
+async def test_an_answer_that_comes_after_its_time_is_not_told() -> None:
+    beside, released, told = Beside(), threading.Event(), asyncio.Event()
+    late: list[object] = []
+
+    def in_c_code() -> str:
+        released.wait(20)
+        return "too late"
+
+    def then(outcome: Outcome[str]) -> None:
+        late.append(outcome)
+        told.set()
+
+    beside(in_c_code, 0.01, then)
+    await told.wait()
+    released.set()
+    assert await ask(beside, lambda: "next") == "next"
+    assert len(late) == 1
+    with pytest.raises(Overrun):
+        late[0]()  # type: ignore[operator]
+
+
+async def test_so_many_think_at_once_and_no_more() -> None:
+    beside, released = Beside(), threading.Event()
+    begun = 0
+    lock = threading.Lock()
+
+    def long() -> None:
+        nonlocal begun
+        with lock:
+            begun += 1
+        released.wait(20)
+
+    answers = [ask(beside, long) for _ in range(AT_ONCE + 3)]
+    while begun < AT_ONCE:  # noqa: ASYNC110 - threads tell nobody
+        await asyncio.sleep(0.01)
+    for _ in range(10):
+        await asyncio.sleep(0.01)
+        assert begun == AT_ONCE
+    released.set()
+    await asyncio.gather(*answers)
+    assert begun == AT_ONCE + 3
