@@ -259,6 +259,7 @@ class Gnomon:
             orchestration=_orchestration(self.options),
             kept_logs=self._kept_logs(),
             behind=self.options.behind,
+            provided=self._front is not None,
         )
         asynchronous = AsyncEndpoint(self._async_queue, self._callbacks, lambda key: self.manager.status(key) is not None, _now)
         build = build_routes(self._builder, payload_secret(self.options.state / "payload-secret"))

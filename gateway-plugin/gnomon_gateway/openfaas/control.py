@@ -30,7 +30,8 @@ class Control:
 
     `metrics` renders the Prometheus page; `healthy` is False while the gateway cannot take requests; `now_s` is a clock that
     never goes back. `kept_logs` reads what instances write where the platform keeps it, None where `logs` hold it. `behind`
-    says that a stock gateway of OpenFaaS stands in front, to which we are its provider.
+    says that a stock gateway of OpenFaaS stands in front, to which we are its provider; `provided` that replicas are counted by a
+    provider behind us, to which every number is handed on.
     """
 
     functions: FunctionService
@@ -44,6 +45,7 @@ class Control:
     orchestration: str = "local"
     kept_logs: LogReader | None = None
     behind: bool = False
+    provided: bool = False
 
 
 def unknown_function(key: FunctionKey) -> GnomonError:

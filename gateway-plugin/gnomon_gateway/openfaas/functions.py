@@ -37,7 +37,7 @@ class Functions:
     def __init__(self, control: Control) -> None:
         self._control = control
         self._meter = UsageMeter(control.now_s)
-        self._outer = OuterScaling(control.logs.append) if control.behind else None
+        self._outer = OuterScaling(control.logs.append) if control.behind and not control.provided else None
 
     def handlers(self) -> Handlers:
         return {

@@ -10,7 +10,7 @@ import pytest
 
 from gnomon_core.errors import GnomonError
 from gnomon_core.fleet import InstanceState
-from gnomon_core.functions import FunctionKey, FunctionSpec
+from gnomon_core.functions import FunctionKey
 from gnomon_platforms.provider.api import ProviderApi
 from gnomon_platforms.provider.catalog import Catalog
 from gnomon_platforms.provider.options import ProviderOptions
@@ -51,18 +51,18 @@ async def started(provider: PlayedProvider, catalog: Catalog) -> AsyncIterator[S
     await platform.stop()
 
 
-def listed(name: str = "echo", **fields: object) -> FunctionSpec:
-    return deployment(name, **fields)
-
-
 class TestProviderPlatform(PlatformContract):
     async def test_an_instance_that_does_not_fit_is_refused_and_takes_nothing(self, started: Started) -> None:
         """Two replicas that take four requests each, by default: the ninth lane is one too many."""
         platform, _ = started
-        made = [await platform.create(instance_of(listed())) for _ in range(8)]
+        made = [await platform.create(instance_of(deployment())) for _ in range(8)]
         before = platform.nodes()
         assert [node.free_cores for node in before] == [0, 8, 8]
-        for wrong in (instance_of(listed()), instance_of(listed("one"), node="elsewhere"), instance_of(listed("nobody"))):
+        for wrong in (
+            instance_of(deployment()),
+            instance_of(deployment("one"), node="elsewhere"),
+            instance_of(deployment("nobody")),
+        ):
             with pytest.raises(GnomonError) as refused:
                 await platform.create(wrong)
             assert (refused.value.status, refused.value.code) == (503, "no_capacity")
@@ -73,7 +73,7 @@ class TestProviderPlatform(PlatformContract):
         """Which images there are is the provider's to say."""
         platform, _ = started
         with pytest.raises(GnomonError) as refused:
-            platform.check(listed(process=" "))
+            platform.check(deployment(process=" "))
         assert refused.value.status == 400
         platform.check(deployment())
         await platform.prepare(deployment())
@@ -105,13 +105,13 @@ class TestProviderPlatform(PlatformContract):
 
     async def test_a_batch_goes_request_by_request_to_a_function_that_takes_none(self, started: Started) -> None:
         platform, told = started
-        channel = await told.channel((await platform.create(instance_of(listed()))).id)
+        channel = await told.channel((await platform.create(instance_of(deployment()))).id)
         bodies = [b"%d" % number for number in range(20)]
         assert answers(await send(channel, request_frame(*bodies))) == [(200, body) for body in bodies]
 
     async def test_an_older_epoch_is_refused(self, started: Started) -> None:
         platform, told = started
-        channel = await told.channel((await platform.create(instance_of(listed()))).id)
+        channel = await told.channel((await platform.create(instance_of(deployment()))).id)
         await send(channel, request_frame(b"new", epoch=7))
         assert [code for code, _ in answers(await send(channel, request_frame(b"a", b"b", epoch=6)))] == [409, 409]
 
@@ -119,13 +119,13 @@ class TestProviderPlatform(PlatformContract):
         self, started: Started, provider: PlayedProvider
     ) -> None:
         platform, told = started
-        first = await platform.create(instance_of(listed()))
+        first = await platform.create(instance_of(deployment()))
         channel = await told.channel(first.id)
         await provider.down()
         assert await send(channel, request_frame(b"x")) is None
         assert channel.unread
         assert "cannot be reached" in await told.reason(first.id)
-        second = await platform.create(instance_of(listed()))
+        second = await platform.create(instance_of(deployment()))
         await asyncio.sleep(0.2)
         assert platform.instances(ECHO)[0].state is InstanceState.STARTING
         await provider.up()
@@ -133,7 +133,7 @@ class TestProviderPlatform(PlatformContract):
 
     async def test_a_cancelled_batch_is_done_and_its_lane_goes_on(self, started: Started, provider: PlayedProvider) -> None:
         platform, told = started
-        channel = await told.channel((await platform.create(instance_of(listed()))).id)
+        channel = await told.channel((await platform.create(instance_of(deployment()))).id)
         provider.functions["echo"].delay_s = 30.0
         answer = send(channel, request_frame(b"x", b"y"))
         await until(lambda: len(provider.seen) == 1)
@@ -151,7 +151,7 @@ class TestProviderPlatform(PlatformContract):
         options = ProviderOptions(provider.url, start_timeout_s=0.5)
         platform, told = ProviderPlatform(ProviderApi(options), catalog, options), Recorder()
         await platform.start(told)
-        lanes = [await platform.create(instance_of(listed())) for _ in range(1)]
+        lanes = [await platform.create(instance_of(deployment())) for _ in range(1)]
         assert await told.reason(lanes[0].id) == "the provider had no replica within 0.5 s"
         assert [call["replicas"] for call in provider.changes("POST")] == [1]
         await platform.stop()
