@@ -1,36 +1,21 @@
-"""A cluster: can it be reached, is it new enough, is everything there, does the gateway run?"""
+"""A cluster: can it be reached, is it new enough, are there nodes that take pods?"""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
 from gnomon_cli.doctor.findings import Level, Look
 from gnomon_cli.doctor.looking import Cluster
-from gnomon_cli.doctor.permissions import Asker, permissions
-from gnomon_cli.doctor.rivals import rivals
-from gnomon_platforms.kubernetes.resources import DEPLOYMENTS, NAMESPACES, NODES, SECRETS
-from gnomon_platforms.openfaas.permissions import PERMISSIONS, Scope
+from gnomon_platforms.kubernetes.resources import NODES
 
 API_SERVER = "API server"
 OLDEST = (1, 30)
 """Scheduling gates, by which pods are placed, and a pause before a container's end."""
 RESIZING_SINCE = (1, 33)
 """In-place resize is on by default; before, it needs a feature gate on every node."""
-SECURITY_LABEL = "pod-security.kubernetes.io/enforce"
-GATEWAY, LOGIN = "gateway", "basic-auth"
-
-
-@dataclass(frozen=True, slots=True)
-class Installation:
-    """Where the gateway and the functions are, and for whom permissions are asked."""
-
-    system: str
-    functions: str
-    asker: Asker
 
 
 def cluster_checks(cluster: Cluster) -> Iterator[tuple[str, Look]]:
@@ -39,17 +24,6 @@ def cluster_checks(cluster: Cluster) -> Iterator[tuple[str, Look]]:
     yield "nodes", lambda: nodes(cluster)
     yield "in-place resize", lambda: resize(cluster)
     yield "metrics", lambda: metrics(cluster)
-
-
-def openfaas_checks(cluster: Cluster, installation: Installation) -> Iterator[tuple[str, Look]]:
-    """The checks of deploy/openfaas."""
-    system, functions = installation.system, installation.functions
-    scopes = {Scope.CLUSTER: None, Scope.FUNCTIONS: functions, Scope.SYSTEM: system}
-    yield "namespaces", lambda: namespaces(cluster, (system, functions))
-    yield "permissions", lambda: permissions(cluster, PERMISSIONS, scopes, installation.asker)
-    yield "login", lambda: login(cluster, system)
-    yield "gateway", lambda: gateway(cluster, system)
-    yield "other autoscalers", lambda: rivals(cluster, functions)
 
 
 def api_server(cluster: Cluster) -> tuple[Level, str, str]:
@@ -96,64 +70,6 @@ def resize(cluster: Cluster) -> tuple[Level, str, str]:
     if old:
         return Level.WARN, f"These nodes are too old for it: {', '.join(old)}.", hint
     return Level.OK, "Pods can be given other cores while they run.", ""
-
-
-def namespaces(cluster: Cluster, names: tuple[str, str]) -> tuple[Level, str, str]:
-    """Ours and that of functions: there, and under Pod Security's strictest level.
-
-    Raises:
-        Refused, Unreachable: it cannot be looked at.
-
-    """
-    found = {name: cluster.one(NAMESPACES, None, name) for name in names}
-    missing = [name for name, namespace in found.items() if namespace is None]
-    if missing:
-        return Level.FAIL, f"There is no namespace {' and no '.join(missing)}.", "kubectl apply -k deploy/openfaas"
-    levels = {name: ((one or {})["metadata"].get("labels") or {}).get(SECURITY_LABEL) for name, one in found.items()}
-    loose = [name for name, level in levels.items() if level != "restricted"]
-    if loose:
-        return Level.WARN, f"Pod Security is not held to in {' and '.join(loose)}.", f"Label it {SECURITY_LABEL}=restricted."
-    return Level.OK, f"{' and '.join(names)} are there, and hold pods to Pod Security's restricted.", ""
-
-
-def login(cluster: Cluster, system: str) -> tuple[Level, str, str]:
-    """The Secret without which the gateway's pods wait.
-
-    Raises:
-        Refused, Unreachable: it cannot be looked at.
-
-    """
-    found = cluster.one(SECRETS, system, LOGIN)
-    make = (
-        f"kubectl -n {system} create secret generic {LOGIN} --from-literal=basic-auth-user=… --from-literal=basic-auth-password=…"
-    )
-    if found is None:
-        return Level.FAIL, f"There is no Secret {LOGIN} in {system}.", make
-    lacking = {"basic-auth-user", "basic-auth-password"} - set(found.get("data") or {})
-    if lacking:
-        return Level.FAIL, f"Secret {LOGIN} has no {' and no '.join(sorted(lacking))}.", make
-    return Level.OK, f"Secret {LOGIN} is there.", ""
-
-
-def gateway(cluster: Cluster, system: str) -> tuple[Level, str, str]:
-    """Whether the gateway's pods are ready, and if not what they say.
-
-    Raises:
-        Refused, Unreachable: it cannot be looked at.
-
-    """
-    found = cluster.one(DEPLOYMENTS, system, GATEWAY)
-    if found is None:
-        return Level.FAIL, f"There is no Deployment {GATEWAY} in {system}.", "kubectl apply -k deploy/openfaas"
-    wanted, ready = int(found["spec"].get("replicas", 1)), int((found.get("status") or {}).get("readyReplicas", 0))
-    if ready >= wanted > 0:
-        return Level.OK, f"{ready} of {wanted} replicas are ready.", ""
-    level = Level.WARN if ready else Level.FAIL
-    return (
-        level,
-        f"{ready} of {wanted} replicas are ready.",
-        f"kubectl -n {system} describe pods -l app.kubernetes.io/component={GATEWAY}",
-    )
 
 
 def metrics(cluster: Cluster) -> tuple[Level, str, str]:

@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
-from gnomon_cli.doctor.cluster import API_SERVER, Installation, cluster_checks, openfaas_checks
+from gnomon_cli.doctor.cluster import API_SERVER, cluster_checks
 from gnomon_cli.doctor.findings import Finding, Level, Look, carry_out
 from gnomon_cli.doctor.knative import knative_checks
 from gnomon_cli.doctor.looking import Cluster
 from gnomon_cli.doctor.machine import machine_checks
+from gnomon_cli.doctor.openfaas import Installation, openfaas_checks
 from gnomon_cli.doctor.permissions import Asker
+from gnomon_cli.doctor.shadows import shadow_checks
 from gnomon_core.errors import GnomonError
 from gnomon_platforms.kubernetes.api import connect
 
@@ -37,4 +39,5 @@ def examine_cluster(
 
 def _checks(cluster: Cluster, installation: Installation, *, knative: bool) -> Iterator[tuple[str, Look]]:
     yield from cluster_checks(cluster)
-    yield from knative_checks(cluster) if knative else openfaas_checks(cluster, installation)
+    yield from knative_checks(cluster, installation.asker) if knative else openfaas_checks(cluster, installation)
+    yield from shadow_checks(cluster)

@@ -1,4 +1,4 @@
-"""Knative: is it there, and do its config maps leave us what our classes need?"""
+"""Knative: is it there, do its config maps leave us what our classes need, and do they run?"""
 
 from __future__ import annotations
 
@@ -6,20 +6,30 @@ from collections.abc import Iterator
 
 from gnomon_cli.doctor.findings import Level, Look
 from gnomon_cli.doctor.looking import Cluster
-from gnomon_platforms.kubernetes.resources import Resource
+from gnomon_cli.doctor.permissions import Asker, permissions
+from gnomon_cli.doctor.workloads import ready
+from gnomon_platforms.knative.permissions import AUTOSCALER, INGRESS
+from gnomon_platforms.kubernetes.permissions import Permission, Scope
+from gnomon_platforms.kubernetes.resources import DEPLOYMENTS, Resource
 
 NAMESPACE = "knative-serving"
 CONFIG_MAPS = Resource("v1", "configmaps", "ConfigMap")
 GROUPS = ("serving.knative.dev/v1", "autoscaling.internal.knative.dev/v1alpha1", "networking.internal.knative.dev/v1alpha1")
 CSI_FEATURE = "kubernetes.podspec-volumes-csi"
+SCALER, PROXY = "gnomon-autoscaler", "gnomon-ingress"
+INSTALL = "kubectl apply -k deploy/knative"
 
 
-def knative_checks(cluster: Cluster) -> Iterator[tuple[str, Look]]:
+def knative_checks(cluster: Cluster, asker: Asker) -> Iterator[tuple[str, Look]]:
     """The checks of an installation on Knative, beside those of the cluster."""
     yield "Knative", lambda: serving(cluster)
+    yield "Knative's metrics", lambda: metrics(cluster)
     yield "Knative's volumes", lambda: volumes(cluster)
     yield "Knative's scaling", lambda: scaling(cluster)
     yield "Knative's network", lambda: network(cluster)
+    yield "permissions", lambda: rights(cluster, asker)
+    yield "autoscaler class", lambda: ready(cluster, NAMESPACE, SCALER, f"{INSTALL}/autoscaler")
+    yield "ingress class", lambda: ingress(cluster)
 
 
 def serving(cluster: Cluster) -> tuple[Level, str, str]:
@@ -33,6 +43,52 @@ def serving(cluster: Cluster) -> tuple[Level, str, str]:
     if missing:
         return Level.FAIL, f"The cluster does not know {', '.join(missing)}.", "Install Knative Serving."
     return Level.OK, "Knative Serving is installed.", ""
+
+
+def metrics(cluster: Cluster) -> tuple[Level, str, str]:
+    """Whether activators tell what waits at them. Without it nothing goes to zero, for nobody could be woken.
+
+    Raises:
+        Refused, Unreachable: it cannot be looked at.
+
+    """
+    value = settings(cluster, "config-observability").get("metrics-protocol", "none")
+    if value != "prometheus":
+        patch = '{"data":{"metrics-protocol":"prometheus"}}'
+        hint = (
+            f"kubectl -n {NAMESPACE} patch configmap config-observability --type merge -p '{patch}' && "
+            f"kubectl -n {NAMESPACE} rollout restart deployment activator"
+        )
+        return Level.WARN, f"metrics-protocol is {value}: activators do not tell what waits, and nothing goes to zero.", hint
+    return Level.OK, "metrics-protocol is prometheus: activators tell what waits at them.", ""
+
+
+def rights(cluster: Cluster, asker: Asker) -> tuple[Level, str, str]:
+    """Whether the account may do what its class asks for; both classes', where it is neither's own.
+
+    Raises:
+        Refused, Unreachable: it cannot be looked at.
+
+    """
+    tables: dict[str, tuple[Permission, ...]] = {SCALER: AUTOSCALER, PROXY: INGRESS}
+    name = asker.account[1] if asker.account else ""
+    wanted = tables.get(name, AUTOSCALER + INGRESS)
+    return permissions(cluster, wanted, {Scope.CLUSTER: None, Scope.SYSTEM: NAMESPACE}, asker, INSTALL)
+
+
+def ingress(cluster: Cluster) -> tuple[Level, str, str]:
+    """Whether our proxies are ready. Without them routes are served by another class, and not batched.
+
+    Raises:
+        Refused, Unreachable: it cannot be looked at.
+
+    """
+    install = f"{INSTALL}/ingress"
+    if cluster.one(DEPLOYMENTS, NAMESPACE, PROXY) is None:
+        if settings(cluster, "config-network").get("ingress-class") == "gnomon":
+            return Level.FAIL, f"ingress-class is gnomon, and there is no Deployment {PROXY}: nothing is routed.", install
+        return Level.WARN, f"There is no Deployment {PROXY}: routes are another class's, and do not batch.", install
+    return ready(cluster, NAMESPACE, PROXY, install)
 
 
 def volumes(cluster: Cluster) -> tuple[Level, str, str]:

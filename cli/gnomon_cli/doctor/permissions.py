@@ -1,4 +1,4 @@
-"""May the gateway do what it has to? Every rule of its roles is asked for, one by one, of whoever enforces them."""
+"""May an account do what it has to? Every rule of its roles is asked for, one by one, of whoever enforces them."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from gnomon_cli.doctor.findings import Level
 from gnomon_cli.doctor.looking import Cluster
 from gnomon_platforms.kubernetes.api import Document
-from gnomon_platforms.openfaas.permissions import Permission, Scope
+from gnomon_platforms.kubernetes.permissions import Permission, Scope
 
 SHOWN = 4
 """How many that are missing are named; the others are counted."""
@@ -38,9 +38,9 @@ class Asker:
 
 
 def permissions(
-    cluster: Cluster, wanted: Iterable[Permission], namespaces: dict[Scope, str | None], asker: Asker
+    cluster: Cluster, wanted: Iterable[Permission], namespaces: dict[Scope, str | None], asker: Asker, install: str
 ) -> tuple[Level, str, str]:
-    """Ask for each verb of each rule in the namespace of its scope.
+    """Ask for each verb of each rule in the namespace of its scope. `install` is the command that gives them.
 
     Raises:
         Refused: reviews may not be asked for; everybody may ask for their own.
@@ -64,5 +64,5 @@ def permissions(
     return (
         Level.FAIL,
         f"{len(missing)} of {asked} are not given to {asker}: {', '.join(missing[:SHOWN])}{more}.",
-        "kubectl apply -k deploy/openfaas",
+        install,
     )

@@ -8,9 +8,7 @@ from typing import Any
 from gnomon_cli.doctor.findings import Level
 from gnomon_cli.doctor.looking import Cluster
 from gnomon_platforms.kubernetes.objects.names import MANAGED, MANAGED_LABEL
-from gnomon_platforms.kubernetes.resources import AUTOSCALERS, DEPLOYMENTS, Resource
-
-SCALED_OBJECTS = Resource("keda.sh/v1alpha1", "scaledobjects", "ScaledObject")
+from gnomon_platforms.kubernetes.resources import AUTOSCALERS, DEPLOYMENTS, SCALED_OBJECTS, Resource
 
 
 def rivals(cluster: Cluster, namespace: str) -> tuple[Level, str, str]:

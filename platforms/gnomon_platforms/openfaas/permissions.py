@@ -7,34 +7,8 @@ directions: what is not here is refused, and what is never used is not asked for
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
-from enum import Enum
 
-
-class Scope(Enum):
-    """Where a rule holds: in the namespace of functions, in our own, or everywhere."""
-
-    FUNCTIONS = "functions"
-    SYSTEM = "system"
-    CLUSTER = "cluster"
-
-
-@dataclass(frozen=True, slots=True)
-class Permission:
-    """Verbs on one resource: `pods`, or a subresource such as `pods/resize`. `group` is empty for the core's."""
-
-    scope: Scope
-    group: str
-    resource: str
-    verbs: tuple[str, ...]
-    why: str
-
-    @property
-    def name(self) -> str:
-        """As kubectl writes it: `deployments.apps/scale`."""
-        plural, slash, subresource = self.resource.partition("/")
-        return f"{plural}{f'.{self.group}' if self.group else ''}{slash}{subresource}"
-
+from gnomon_platforms.kubernetes.permissions import Permission, Scope
 
 PERMISSIONS = (
     Permission(Scope.CLUSTER, "", "nodes", ("list", "watch"), "see where there is room"),
@@ -62,6 +36,12 @@ PERMISSIONS = (
 
 WIDE = (Permission(Scope.CLUSTER, "", "namespaces", ("get", "list", "watch", "create", "patch"), "mark namespaces of functions"),)
 """With `--cluster-wide`, beside what is asked for in the namespace of functions, which is everywhere then."""
+
+POOLS = (
+    Permission(Scope.NODES, "", "pods", ("get", "list", "watch"), "find the nodes' coordinators"),
+    Permission(Scope.NODES, "", "pods/resize", ("patch",), "let a pool's request follow what its Shadows have"),
+)
+"""With the nodes' coordinators, in their namespace."""
 
 
 def asked() -> Iterator[tuple[Scope, str, str, str]]:

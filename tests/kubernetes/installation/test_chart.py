@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from deploy.test_cluster.client import Kubectl
-from gnomon_platforms.openfaas.permissions import PERMISSIONS, WIDE, Permission, Scope
+from gnomon_platforms.kubernetes.permissions import Permission, Scope
+from gnomon_platforms.openfaas.permissions import PERMISSIONS, WIDE
 from tests.kubernetes.installation.forms import DEPLOY, Kustomized, Manifest, Name, chart
 
 SYSTEM, FUNCTIONS = "openfaas", "openfaas-fn"

@@ -12,11 +12,11 @@ from click.testing import CliRunner
 from gnomon_cli.doctor.cluster import kubelet, minor
 from gnomon_cli.doctor.findings import Finding, Level, carry_out, failed
 from gnomon_cli.doctor.machine import huge_pages
-from gnomon_cli.doctor.rivals import SCALED_OBJECTS, targeting
+from gnomon_cli.doctor.rivals import targeting
 from gnomon_cli.main import gnomon
 from gnomon_core.errors import GnomonError
 from gnomon_platforms.kubernetes.errors import Refused, Unreachable
-from gnomon_platforms.kubernetes.resources import AUTOSCALERS
+from gnomon_platforms.kubernetes.resources import AUTOSCALERS, SCALED_OBJECTS
 
 
 def fine() -> tuple[Level, str, str]:

@@ -1,0 +1,146 @@
+"""deploy/openfaas: are the namespaces, the rights, the login and the gateway there, and does nobody else scale functions?"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from gnomon_cli.doctor.findings import Level, Look
+from gnomon_cli.doctor.looking import Cluster
+from gnomon_cli.doctor.permissions import Asker, permissions
+from gnomon_cli.doctor.rivals import rivals
+from gnomon_cli.doctor.shadows import NODES_NAMESPACE, daemons
+from gnomon_cli.doctor.workloads import arguments, ready
+from gnomon_platforms.kubernetes.objects.names import NAMESPACE_ANNOTATION, NAMESPACE_MARK
+from gnomon_platforms.kubernetes.permissions import Scope
+from gnomon_platforms.kubernetes.resources import DEPLOYMENTS, NAMESPACES, SECRETS
+from gnomon_platforms.openfaas.permissions import PERMISSIONS, POOLS, WIDE
+
+SECURITY_LABEL = "pod-security.kubernetes.io/enforce"
+GATEWAY, LOGIN = "gateway", "basic-auth"
+INSTALL = "kubectl apply -k deploy/openfaas"
+
+
+@dataclass(frozen=True, slots=True)
+class Installation:
+    """Where the gateway and the functions are, and for whom permissions are asked."""
+
+    system: str
+    functions: str
+    asker: Asker
+
+
+def openfaas_checks(cluster: Cluster, installation: Installation) -> Iterator[tuple[str, Look]]:
+    """The checks of deploy/openfaas, beside those of the cluster."""
+    system, functions = installation.system, installation.functions
+    yield "namespaces", lambda: namespaces(cluster, (system, functions))
+    yield "function namespaces", lambda: function_namespaces(cluster, system, functions)
+    yield "permissions", lambda: rights(cluster, installation)
+    yield "login", lambda: login(cluster, system)
+    yield "gateway", lambda: ready(cluster, system, GATEWAY, INSTALL)
+    yield "other autoscalers", lambda: rivals(cluster, functions)
+
+
+def namespaces(cluster: Cluster, names: tuple[str, str]) -> tuple[Level, str, str]:
+    """Ours and that of functions: there, and under Pod Security's strictest level.
+
+    Raises:
+        Refused, Unreachable: it cannot be looked at.
+
+    """
+    found = {name: cluster.one(NAMESPACES, None, name) for name in names}
+    missing = [name for name, namespace in found.items() if namespace is None]
+    if missing:
+        return Level.FAIL, f"There is no namespace {' and no '.join(missing)}.", INSTALL
+    loose = [name for name, one in found.items() if not is_restricted(one or {})]
+    if loose:
+        return Level.WARN, f"Pod Security is not held to in {' and '.join(loose)}.", restrict(loose)
+    return Level.OK, f"{' and '.join(names)} are there, and hold pods to Pod Security's restricted.", ""
+
+
+def function_namespaces(cluster: Cluster, system: str, functions: str) -> tuple[Level, str, str]:
+    """Those that are marked for functions beside the first: looked after by the gateway, and as strict.
+
+    Raises:
+        Refused, Unreachable: it cannot be looked at.
+
+    """
+    marked = {
+        one["metadata"]["name"]: one
+        for one in cluster.items(NAMESPACES.path())
+        if (one["metadata"].get("annotations") or {}).get(NAMESPACE_ANNOTATION) == NAMESPACE_MARK
+        and one["metadata"]["name"] != functions
+    }
+    wide = cluster_wide(cluster, system)
+    if marked and not wide:
+        hint = f"Use deploy/openfaas/cluster-wide, or kubectl annotate namespace NAME {NAMESPACE_ANNOTATION}-"
+        return Level.WARN, f"Marked for functions, and not looked after: {', '.join(sorted(marked))}.", hint
+    loose = sorted(name for name, one in marked.items() if not is_restricted(one))
+    if loose:
+        return Level.WARN, f"Pod Security is not held to in {' and '.join(loose)}.", restrict(loose)
+    if not wide:
+        return Level.OK, f"Functions are in {functions} alone.", ""
+    mark = f'kubectl annotate namespace NAME {NAMESPACE_ANNOTATION}="{NAMESPACE_MARK}" adds one.'
+    return Level.OK, f"Functions are in {', '.join([functions, *sorted(marked)])}.", "" if marked else mark
+
+
+def rights(cluster: Cluster, installation: Installation) -> tuple[Level, str, str]:
+    """Whether the account may do all that this installation asks for: more where it is cluster-wide, or has coordinators.
+
+    Raises:
+        Refused, Unreachable: it cannot be looked at.
+
+    """
+    wide, pools = cluster_wide(cluster, installation.system), daemons(cluster) is not None
+    wanted = [*PERMISSIONS, *(WIDE if wide else ()), *(POOLS if pools else ())]
+    scopes = {
+        Scope.CLUSTER: None,
+        Scope.FUNCTIONS: None if wide else installation.functions,
+        Scope.SYSTEM: installation.system,
+        Scope.NODES: NODES_NAMESPACE,
+    }
+    install = f"{INSTALL}/coordinator and {INSTALL}" if pools else INSTALL
+    if wide:
+        install += ", with the component deploy/openfaas/cluster-wide"
+    return permissions(cluster, wanted, scopes, installation.asker, install)
+
+
+def login(cluster: Cluster, system: str) -> tuple[Level, str, str]:
+    """The Secret without which the gateway's pods wait.
+
+    Raises:
+        Refused, Unreachable: it cannot be looked at.
+
+    """
+    found = cluster.one(SECRETS, system, LOGIN)
+    make = (
+        f"kubectl -n {system} create secret generic {LOGIN} --from-literal=basic-auth-user=… --from-literal=basic-auth-password=…"
+    )
+    if found is None:
+        return Level.FAIL, f"There is no Secret {LOGIN} in {system}.", make
+    lacking = {"basic-auth-user", "basic-auth-password"} - set(found.get("data") or {})
+    if lacking:
+        return Level.FAIL, f"Secret {LOGIN} has no {' and no '.join(sorted(lacking))}.", make
+    return Level.OK, f"Secret {LOGIN} is there.", ""
+
+
+def cluster_wide(cluster: Cluster, system: str) -> bool:
+    """Whether the gateway looks after every marked namespace.
+
+    Raises:
+        Refused, Unreachable: it cannot be looked at.
+
+    """
+    return "--cluster-wide" in arguments(cluster.one(DEPLOYMENTS, system, GATEWAY))
+
+
+def is_restricted(namespace: dict[str, object]) -> bool:
+    """Whether it takes only pods that Pod Security calls restricted."""
+    metadata = namespace.get("metadata")
+    labels = metadata.get("labels") if isinstance(metadata, dict) else None
+    return isinstance(labels, dict) and labels.get(SECURITY_LABEL) == "restricted"
+
+
+def restrict(names: list[str]) -> str:
+    """The command that makes namespaces strict."""
+    return f"kubectl label namespace {' '.join(names)} {SECURITY_LABEL}=restricted --overwrite"

@@ -1,0 +1,40 @@
+"""What the autoscaler class and the ingress class ask of the API server: the tables behind the roles of deploy/knative.
+
+A test runs each as its service account and compares the roles with the API server's audit log, and with these tables.
+"""
+
+from __future__ import annotations
+
+from gnomon_platforms.kubernetes.permissions import Permission, Scope
+
+_SCALING, _NETWORKING, _SERVING = "autoscaling.internal.knative.dev", "networking.internal.knative.dev", "serving.knative.dev"
+
+AUTOSCALER = (
+    Permission(Scope.CLUSTER, _SCALING, "podautoscalers", ("get", "list", "watch"), "see which Revisions there are"),
+    Permission(Scope.CLUSTER, _SCALING, "podautoscalers/status", ("update",), "say how they are scaled"),
+    Permission(Scope.CLUSTER, _SCALING, "podautoscalers/finalizers", ("update",), "own ServerlessServices for them"),
+    Permission(Scope.CLUSTER, _SERVING, "revisions", ("list", "watch"), "see what they are to be scaled by"),
+    Permission(
+        Scope.CLUSTER,
+        _NETWORKING,
+        "serverlessservices",
+        ("get", "list", "watch", "create", "update"),
+        "send requests to pods or to activators",
+    ),
+    Permission(Scope.CLUSTER, "apps", "deployments", ("list", "watch"), "see how many pods there are"),
+    Permission(Scope.CLUSTER, "apps", "deployments/scale", ("patch",), "set how many there are"),
+    Permission(Scope.CLUSTER, "", "pods", ("list", "watch"), "see which of them serve"),
+    Permission(Scope.CLUSTER, "", "services", ("get",), "ask whether an activator answers before the last pod goes"),
+    Permission(Scope.SYSTEM, "", "configmaps", ("list", "watch"), "see what is set for all Revisions"),
+    Permission(Scope.SYSTEM, "coordination.k8s.io", "leases", ("get", "create", "update"), "let one autoscaler lead"),
+)
+
+INGRESS = (
+    Permission(Scope.CLUSTER, _NETWORKING, "ingresses", ("get", "list", "watch"), "see what is to be served"),
+    Permission(Scope.CLUSTER, _NETWORKING, "ingresses/status", ("patch",), "say what is served"),
+    Permission(Scope.CLUSTER, "", "services", ("list", "watch"), "see who serves"),
+    Permission(Scope.CLUSTER, "discovery.k8s.io", "endpointslices", ("list", "watch"), "see at which addresses"),
+    Permission(Scope.CLUSTER, "", "secrets", ("list", "watch"), "have certificates"),
+    Permission(Scope.CLUSTER, _SERVING, "revisions", ("list", "watch"), "see which Revisions batch"),
+    Permission(Scope.SYSTEM, "coordination.k8s.io", "leases", ("get", "create", "update"), "let one ingress say what all serve"),
+)

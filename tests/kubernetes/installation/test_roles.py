@@ -1,0 +1,31 @@
+"""The tables by which `gnomon doctor` asks for permissions are the roles that are installed."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from gnomon_platforms.knative.permissions import AUTOSCALER, INGRESS
+from gnomon_platforms.kubernetes.permissions import Permission, Scope
+from gnomon_platforms.openfaas.permissions import PERMISSIONS, POOLS
+from tests.kubernetes.access import EVERYWHERE, Use, asked
+from tests.kubernetes.installation.forms import DEPLOY
+
+KNATIVE, OPENFAAS = DEPLOY / "knative", DEPLOY / "openfaas"
+
+
+@pytest.mark.parametrize(
+    ("folder", "table", "system"),
+    [
+        (KNATIVE / "autoscaler", AUTOSCALER, "knative-serving"),
+        (KNATIVE / "ingress", INGRESS, "knative-serving"),
+        (OPENFAAS / "coordinator", POOLS, "openfaas"),
+        (OPENFAAS, PERMISSIONS, "openfaas"),
+    ],
+)
+def test_what_is_asked_for_is_what_the_roles_give(folder: Path, table: tuple[Permission, ...], system: str) -> None:
+    spaces = {Scope.CLUSTER: EVERYWHERE, Scope.SYSTEM: system, Scope.NODES: "gnomon-nodes", Scope.FUNCTIONS: "openfaas-fn"}
+    wanted = {Use(spaces[one.scope], one.group, one.resource, verb) for one in table for verb in one.verbs}
+    assert wanted == asked(folder / "access.yaml")
+    assert all(one.why for one in table)
