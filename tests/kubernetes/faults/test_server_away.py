@@ -18,7 +18,7 @@ from tests.kubernetes.faults.conftest import Breakable
 from tests.kubernetes.faults.serving import load
 
 AWAY_S, SOAK_S = 8.0, 60.0
-BACK_S = 90.0
+BACK_S = 150.0
 SERVED = 20
 """So many batches show that serving goes on."""
 FUNCTION = "echo.openfaas-fn"
