@@ -94,14 +94,16 @@ def compiled(suite: Suite, kept: Folders, phases: Phases) -> Compiled:
 
 
 def load_images(running: cluster.Running, made: Compiled) -> None:
-    """The tests' images into the node: one static program each, with a /tmp for whoever wants to write."""
+    """The tests' images into the node: one static program each, where `ko` puts it, and a /tmp for whoever wants to write."""
     tmp = made.programs / "tmp"
     tmp.mkdir(exist_ok=True)
     tmp.chmod(TMP_MODE)
     for package in made.suite.images:
         name = package.rpartition("/")[2]
-        files = {name: made.programs / name, "tmp": tmp}
-        archive = Image(image(name), files, [f"/{name}"]).write(made.programs / f"{name}.tar")
+        place = f"ko-app/{name}"
+        archive = Image(image(name), {place: made.programs / name, "tmp": tmp}, [f"/{place}"]).write(
+            made.programs / f"{name}.tar"
+        )
         running.node.import_image(archive)
         archive.unlink()
 

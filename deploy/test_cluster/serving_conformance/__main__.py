@@ -58,6 +58,7 @@ def main() -> int:
     parser.add_argument("--parallel", type=int, default=2, help="tests at once")
     parser.add_argument("--only", default="", help="a pattern of tests, as `go test -run` takes it")
     parser.add_argument("--class", dest="classes", choices=(STOCK, GNOMON), action="append", help="only this class")
+    parser.add_argument("--part", dest="parts", choices=tuple(SUITE.tests), action="append", help="only these tests")
     parser.add_argument("--build", action="store_true", help="compile only")
     parser.add_argument("--keep", type=Path, help="write the results to this file")
     asked = parser.parse_args()
@@ -68,7 +69,7 @@ def main() -> int:
         if asked.build:
             print(suites.compiled(SUITE, folders(), Phases()).programs)
             return 0
-        found = conformance(asked.classes or (STOCK, GNOMON), arguments)
+        found = conformance(asked.classes or (STOCK, GNOMON), asked.parts or tuple(SUITE.tests), arguments)
     except Trouble as trouble:
         print(f"serving conformance: {trouble}")
         return 0 if isinstance(trouble, CannotBeHad) else 1
@@ -78,8 +79,8 @@ def main() -> int:
     return 1 if found.lost() or not found.passed() else 0
 
 
-def conformance(classes: Sequence[str], arguments: Sequence[str]) -> Comparison:
-    """Everything that is needed for it, and the suites by each class."""
+def conformance(classes: Sequence[str], parts: Sequence[str], arguments: Sequence[str]) -> Comparison:
+    """Everything that is needed for it, and these parts of the suite by each class."""
     ingress.check()
     running = cluster.runs(folders())
     if not running:
@@ -92,7 +93,7 @@ def conformance(classes: Sequence[str], arguments: Sequence[str]) -> Comparison:
     with surroundings(running, made):
         for name in classes:
             with default_class(running, name, ingress.TESTS_NAMESPACE):
-                for part in SUITE.tests:
+                for part in parts:
                     log = running.folders.logs / f"serving-conformance-{name}-{part}.log"
                     with phases.phase(f"{part} by {name}: {log}"):
                         said = suites.run(made.test(part), running.folders.kubeconfig, log, arguments, INGRESS)
