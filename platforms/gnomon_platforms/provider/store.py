@@ -53,7 +53,7 @@ class ProviderStore:
     def secret(self, key: FunctionKey) -> bytes | None:
         """Nothing that could be read, where there is one by that name: where it is listed, or a function has it.
 
-        faas-netes, for one, lets functions have secrets that it does not list.
+        A provider may let functions have secrets that it does not list, such as those which were made without it.
         """
         specs = (listed.spec for listed in self._catalog.functions().values())
         used = any(spec.key.namespace == key.namespace and key.name in spec.secrets for spec in specs)
