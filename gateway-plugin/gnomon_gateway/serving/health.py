@@ -2,6 +2,9 @@
 
 An idle instance is sent a canary every few seconds. A busy one is bounded by its batch: when it has taken several times what its
 requests allowed, nobody waits for it any more and it does not come back by itself. A stream shows life with every part of it.
+
+A channel may know that its instance is well without asking it (`known_well`), such as by what a cluster says of its pod: then
+nothing is sent, and no task is begun for it.
 """
 
 from __future__ import annotations
@@ -63,7 +66,7 @@ class Health:
                 continue
             if worker.batch is not None:
                 self._bound(worker.id, worker.batch, now_s)
-            elif not worker.draining and worker.id not in self._probes:
+            elif not worker.draining and worker.id not in self._probes and not self._known_well(worker.id):
                 self._probes[worker.id] = asyncio.get_running_loop().create_task(self._probe(worker.id))
         if workers:
             self.start()
@@ -73,6 +76,10 @@ class Health:
         limit_s = max(BUSY_AT_LEAST_S, BUSY_FACTOR * (batch.deadline_s - batch.sent_s))
         if now_s - since_s > limit_s:
             self._report(instance_id, f"its batch has been executing for {now_s - since_s:.1f} s")
+
+    def _known_well(self, instance_id: str) -> bool:
+        known: Callable[[], bool] | None = getattr(self._channels.get(instance_id), "known_well", None)
+        return known is not None and known()
 
     async def _probe(self, instance_id: str) -> None:
         try:

@@ -125,10 +125,13 @@ class Writer:
             if not following:
                 return found
 
-    async def settle(self, target: Target, decide: Decide, doing: str, *, patience_s: float = PATIENCE_S) -> Document | None:
+    async def settle(
+        self, target: Target, decide: Decide, doing: str, *, patience_s: float = PATIENCE_S, known: Document | None = None
+    ) -> Document | None:
         """Read, decide and write until it is done; the object as the last answer shows it, None where it is not there.
 
-        `doing` completes "Kubernetes does not let Gnomon …".
+        `doing` completes "Kubernetes does not let Gnomon …". What is `known` of the object, with its uid and version and whatever
+        is decided by, spares the first reading: if it has changed meanwhile, the write is refused, and it is read.
 
         Raises:
             GnomonError: what the API server refuses; 409 `kubernetes_conflict` or 503 where `patience_s` is over.
@@ -137,9 +140,9 @@ class Writer:
         give_up_s = self._clock.now_s() + patience_s
         pause_s = FIRST_PAUSE_S
         while True:
-            current: Document | None = None
+            current, known = known, None
             try:
-                current = await self.read(target)
+                current = current or await self.read(target)
                 write = decide(current)
                 return current if write is None else await self.write(target, write, current)
             except (Refused, Unreachable) as error:

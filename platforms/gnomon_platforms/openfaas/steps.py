@@ -12,6 +12,7 @@ from typing import Any
 from gnomon_core.errors import GnomonError
 from gnomon_core.functions import FunctionKey, FunctionSpec
 from gnomon_platforms.kubernetes.api import STRATEGIC_PATCH, Document
+from gnomon_platforms.kubernetes.objects.functions import DeployedFunction
 from gnomon_platforms.kubernetes.objects.manifests import changed_metadata, deployment, released
 from gnomon_platforms.kubernetes.objects.names import (
     DELETION_COST,
@@ -38,9 +39,15 @@ class Steps:
 
     def __init__(self, writer: Writer, key: FunctionKey, options: PodOptions, *, stored: bool = False) -> None:
         self._writer, self._key, self._options, self._stored = writer, key, options, stored
+        self._furnished = ""
+        """The uid of the Deployment that is known to have its Service and its Secret."""
 
-    async def take(self, step: Step, spec: FunctionSpec | None, version: int) -> int | None:
+    async def take(
+        self, step: Step, spec: FunctionSpec | None, version: int, deployed: DeployedFunction | None = None
+    ) -> int | None:
         """Write a step. `spec` is the function's, for a Deployment that is made or changed; its generation is returned then.
+
+        `deployed` is its Deployment as the step was decided from.
 
         Raises:
             GnomonError: what the API server refuses; 404 `function_removed` for one that is in no store any more.
@@ -52,7 +59,7 @@ class Steps:
         if isinstance(step, Withdraw):
             await self.remove()
         elif isinstance(step, Scale):
-            await self._scale(step.replicas)
+            await self._scale(step.replicas, deployed)
         else:
             await self._writer.settle(Target(PODS, step.pod.namespace, step.pod.name), _of_pod(step), "look after its pods")
             if isinstance(step, Retire):
@@ -86,17 +93,20 @@ class Steps:
         await furnish(self._writer, spec, made)
         return int(made["metadata"].get("generation", 0))
 
-    async def furnish(self, spec: FunctionSpec) -> None:
-        """Make what a function needs beside its Deployment, where somebody has removed it or was killed before he made it.
+    async def furnish_once(self, spec: FunctionSpec | None, deployed: DeployedFunction | None) -> None:
+        """Make what a function needs beside this Deployment, where somebody has removed it or was killed before he made it.
 
         Raises:
             GnomonError: what the API server refuses.
 
         """
+        if spec is None or deployed is None or deployed.removed or self._furnished == deployed.uid:
+            return
         target = self._target(DEPLOYMENTS)
         found = await self._writer.settle(target, lambda _: None, f"look at the Deployment of {self._key}")
         if found is not None:
             await furnish(self._writer, spec, found)
+        self._furnished = deployed.uid
 
     async def token(self) -> Document | None:
         """The Secret with the token of the function's batch route.
@@ -123,13 +133,17 @@ class Steps:
 
         await self._writer.settle(self._target(DEPLOYMENTS), decide, f"remove {self._key}")
 
-    async def _scale(self, replicas: int) -> None:
+    async def _scale(self, replicas: int, deployed: DeployedFunction | None) -> None:
         def decide(seen: Document | None) -> Write | None:
             if seen is None or seen["spec"].get("replicas") == replicas:
                 return None
             return Patch({"spec": {"replicas": replicas}}, "scale")
 
-        await self._writer.settle(self._target(DEPLOYMENTS), decide, f"scale {self._key}")
+        known: Document | None = None
+        if deployed is not None:
+            bound = {"uid": deployed.uid, "resourceVersion": deployed.resource_version}
+            known = {"metadata": bound, "spec": {"replicas": deployed.replicas}}
+        await self._writer.settle(self._target(DEPLOYMENTS), decide, f"scale {self._key}", known=known)
 
     async def _on_pod(self, pod: PodFacts, change: Callable[[Document], Write | None], doing: str) -> None:
         def decide(seen: Document | None) -> Write | None:

@@ -12,22 +12,23 @@ import asyncio
 import base64
 import contextlib
 import logging
+from collections import defaultdict
 from collections.abc import Awaitable, Callable, Collection, Coroutine, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from gnomon_core.clock import Clock
 from gnomon_core.errors import GnomonError
 from gnomon_core.fleet import Instance, InstanceState
 from gnomon_core.functions import FunctionKey, FunctionSpec
-from gnomon_platforms.kubernetes.channel import HttpChannel
+from gnomon_platforms.kubernetes.channel import Heard, HttpChannel
 from gnomon_platforms.kubernetes.objects.functions import DeployedFunction
 from gnomon_platforms.kubernetes.objects.names import PORT, TOKEN_KEY
 from gnomon_platforms.kubernetes.objects.pods import ENDED_PHASES, PodFacts
 from gnomon_platforms.kubernetes.objects.removal import VICTIM_COST
 from gnomon_platforms.openfaas.adopting import cores_of_instance
 from gnomon_platforms.openfaas.lives import Life
-from gnomon_platforms.openfaas.planning import Deploy, Resize, Step, Waiting, Wanted, plan
+from gnomon_platforms.openfaas.planning import Deploy, Resize, Scale, Step, Waiting, Wanted, plan
 from gnomon_platforms.openfaas.steps import Steps
 
 if TYPE_CHECKING:
@@ -46,6 +47,7 @@ class Surroundings:
     `deployed` and `pods` are what informers hold of it. `adopting` says whether pods of an earlier process may be used again.
     `left_alone` says whether its pods are somebody else's to count. `caught_up` returns when informers hold this generation of a
     Deployment, or after a while. `leads` says whether this process decides; while another one does, its pods are only followed.
+    `heard` is when something was heard of each node.
     """
 
     deployed: Callable[[FunctionKey], DeployedFunction | None]
@@ -57,6 +59,7 @@ class Surroundings:
     caught_up: Callable[[FunctionKey, int], Awaitable[None]]
     start_timeout_s: float
     leads: Callable[[], bool] = lambda: True
+    heard: defaultdict[str, Heard] = field(default_factory=lambda: defaultdict(Heard))
 
 
 class Workload:
@@ -72,8 +75,6 @@ class Workload:
         """Pods that are to go, by name."""
         self._tokens: dict[str, str] = {}
         """The token of the batch route, by the uid of the Deployment that it belongs to."""
-        self._furnished = ""
-        """The uid of the Deployment that is known to have its Service and its Secret."""
         self._look = asyncio.Event()
         self._connecting: set[asyncio.Task[Any]] = set()
         self._task = asyncio.get_running_loop().create_task(self._run())
@@ -189,7 +190,8 @@ class Workload:
             if life.living and life.channel is None:
                 deadline_s = life.request.spec.settings.deadline_s
                 address = f"http://{host}:{PORT}"
-                channel = HttpChannel(self._around.session, address, token, deadline_s, life.end, well=lambda: life.healthy)
+                node, well = self._around.heard[pod.node or ""], lambda: life.healthy
+                channel = HttpChannel(self._around.session, address, token, deadline_s, life.end, well=well, node=node)
                 if self._around.leads() and life.sized_cores not in (None, life.request.spec.settings.cores):
                     # Its process was born with as many threads as the deployment says, before it got the cores of its own.
                     await channel.resize(life.sized_cores or 1)
@@ -254,10 +256,13 @@ class Workload:
         """Write these steps; whether all of them could be."""
         spec, version = self._spec, self._version
         deployed = self._around.deployed(self.key)
-        if spec is not None and deployed is not None and not deployed.removed and self._furnished != deployed.uid:
-            await self._steps.furnish(spec)
-            self._furnished = deployed.uid
-        taken = await asyncio.gather(*(self._step(step, spec, version) for step in steps), return_exceptions=True)
+        # Requests wait for a number to be raised, which may be before all is known to be there that pods need.
+        numbers = all(isinstance(step, Scale) for step in steps)
+        if not numbers:
+            await self._steps.furnish_once(spec, deployed)
+        taken = await asyncio.gather(*(self._step(step, spec, version, deployed) for step in steps), return_exceptions=True)
+        if numbers:
+            await self._steps.furnish_once(spec, deployed)
         for step, error in zip(steps, taken, strict=True):
             if isinstance(error, int):
                 # Its pods are there before it is seen itself, and would be taken for those of an older version.
@@ -273,13 +278,13 @@ class Workload:
                 raise error
         return not any(isinstance(error, BaseException) for error in taken)
 
-    async def _step(self, step: Step, spec: FunctionSpec | None, version: int) -> int | None:
+    async def _step(self, step: Step, spec: FunctionSpec | None, version: int, deployed: DeployedFunction | None) -> int | None:
         if isinstance(step, Resize) and step.cores < step.pod.cores:
             # Fewer threads come before fewer cores: those that are too many would be throttled all together.
             life = self.lives.get(step.pod.instance or "")
             if life is not None and life.channel is not None:
                 await life.channel.resize(step.cores)
-        return await self._steps.take(step, spec, version)
+        return await self._steps.take(step, spec, version, deployed)
 
     def _too_late(self) -> None:
         """End what has not become ready in time."""

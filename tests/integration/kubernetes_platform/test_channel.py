@@ -11,7 +11,7 @@ import aiohttp
 import pytest
 
 from gnomon_core.wire import Frame
-from gnomon_platforms.kubernetes.channel import CANARY_S, HttpChannel
+from gnomon_platforms.kubernetes.channel import CANARY_S, OWN_SHARE, Heard, HttpChannel
 from gnomon_platforms.testing import answers, request_frame, send
 from tests.integration.kubernetes_platform.instance_server import InstanceServer
 
@@ -145,13 +145,32 @@ async def test_what_the_cluster_says_of_a_pod_is_believed_for_a_while(session: a
         address = f"http://127.0.0.1:{listener.getsockname()[1]}"
     said = [True]
     opened = HttpChannel(session, address, "t0ken", 30.0, Lost().append, well=lambda: said[0])
+    assert opened.known_well()
     assert await opened.probe(1.0)
     said[0] = False
+    assert not opened.known_well()
     assert not await opened.probe(1.0)
     said[0] = True
     # Nothing was heard of it for too long: it is asked itself, and nobody is there.
     opened._heard_s -= CANARY_S
+    assert not opened.known_well()
     assert not await opened.probe(1.0)
     opened.close()
     opened._heard_s += CANARY_S
     assert not await opened.probe(1.0)
+
+
+async def test_a_node_that_was_heard_speaks_for_its_pods_but_not_for_ever(session: aiohttp.ClientSession, address: str) -> None:
+    node = Heard()
+    first, second = (HttpChannel(session, address, "t0ken", 30.0, Lost().append, well=lambda: True, node=node) for _ in range(2))
+    for one in (first, second):
+        one._heard_s -= CANARY_S
+    assert first.known_well()
+    node.at_s -= CANARY_S
+    assert [one.known_well() for one in (first, second)] == [False, False]
+    assert await first.probe(5.0)
+    assert second.known_well(), "one answer was of its node"
+    second._heard_s -= OWN_SHARE * CANARY_S
+    assert not second.known_well(), "it has said nothing itself for too long"
+    assert await second.probe(5.0)
+    assert second.known_well()

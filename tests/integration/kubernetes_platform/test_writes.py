@@ -55,6 +55,21 @@ async def test_a_patch_is_bound_to_what_it_was_decided_from() -> None:
     assert sent.body == {"metadata": {"labels": {"x": "y"}, "uid": "uid-a", "resourceVersion": "7"}}
 
 
+async def test_what_is_known_of_it_already_is_not_read_again() -> None:
+    script = Script([], writes=[found("8")])
+    async with writing(script) as writer:
+        await writer.settle(TARGET, label, "label it", known={"metadata": {"uid": "uid-a", "resourceVersion": "7"}})
+    [sent] = script.writes()
+    assert sent.body == {"metadata": {"labels": {"x": "y"}, "uid": "uid-a", "resourceVersion": "7"}}
+
+
+async def test_what_is_no_longer_as_it_was_known_is_read_and_decided_again() -> None:
+    script = Script([found("9")], writes=[refusal(409, "Conflict"), found("10")])
+    async with writing(script) as writer:
+        await writer.settle(TARGET, label, "label it", known={"metadata": {"uid": "uid-a", "resourceVersion": "7"}})
+    assert [sent.body["metadata"]["resourceVersion"] for sent in script.writes()] == ["7", "9"]
+
+
 async def test_a_conflict_is_read_and_decided_again() -> None:
     script = Script([found("7"), found("9")], writes=[refusal(409, "Conflict"), found("10")])
     async with writing(script) as writer:
