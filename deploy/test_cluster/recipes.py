@@ -44,13 +44,16 @@ UNNEEDED = (
 class Recipe:
     """A folder with a Dockerfile; for a function, the template's, in which `handler` takes the place of the template's own.
 
-    Of what is locked, packages whose names begin with one of `without` are left out. `arguments` are the build's.
+    Of what is locked, packages whose names begin with one of `without` are left out. `arguments` are the build's. `upon` is
+    another of our images, which the Dockerfile takes as `upon_argument` in place of a base with Python.
     """
 
     context: Path
     handler: Path | None = None
     without: tuple[str, ...] = ()
     arguments: tuple[str, ...] = ()
+    upon: str = ""
+    upon_argument: str = "PYTHON_IMAGE"
 
 
 # torch, and what only it needs.
@@ -58,11 +61,14 @@ TORCH = ("torch", "triton", "nvidia-", "cuda-", "sympy", "mpmath", "networkx", "
 
 RECIPES = {
     "gnomon-gateway": Recipe(ROOT / "deploy" / "images" / "gateway"),
+    "gnomon-ingress": Recipe(ROOT / "deploy" / "images" / "ingress", upon="gnomon-gateway", upon_argument="GATEWAY_IMAGE"),
     "gnomon-coordinator": Recipe(ROOT / "deploy" / "images" / "coordinator"),
     "gnomon-body": Recipe(ROOT / "templates" / "gnomon-body", ROOT / "functions" / "body"),
     "gnomon-shadow": Recipe(ROOT / "templates" / "gnomon-shadow", ROOT / "functions" / "shadow"),
-    # A handler without a model, for tests: the template's Dockerfile, and a thirtieth of a Body's size.
-    "gnomon-function": Recipe(ROOT / "templates" / "gnomon-body", without=TORCH, arguments=("--build-arg", "DEVICE=gpu")),
+    # A handler without a model, for tests: the template's own Dockerfile, and a twentieth of a Body's size.
+    "gnomon-echo": Recipe(
+        ROOT / "templates" / "gnomon-body", HERE / "echo", without=TORCH, arguments=("--build-arg", "DEVICE=gpu")
+    ),
 }
 
 
@@ -138,8 +144,7 @@ def kept(folders: Folders, phases: Phases, name: str) -> Path | None:
         return None
     with phases.alone(place / "building", "builds images"):
         _pack()
-        with assembled(RECIPES[name]) as context:
-            archive = _archive(place, name, _base_key(), context)
+        archive = place / f"{name}-{_key(name)}.tar"
     return archive if archive.exists() else None
 
 
@@ -199,8 +204,11 @@ def _base_key() -> str:
     return hashlib.sha256("\0".join([SUITE, *PACKAGES, *UNNEEDED, digest(DEBIAN)]).encode()).hexdigest()[:12]
 
 
-def _archive(place: Path, name: str, base_key: str, context: Path) -> Path:
-    return place / f"{name}-{base_key}-{digest(context)}.tar"
+def _key(name: str) -> str:
+    """What an image is made of: its context, and what it is made upon."""
+    recipe = RECIPES[name]
+    with assembled(recipe) as context:
+        return f"{_key(recipe.upon) if recipe.upon else _base_key()}-{digest(context)}"
 
 
 def _base(builder: Builder, phases: Phases) -> str:
@@ -225,17 +233,23 @@ def _base(builder: Builder, phases: Phases) -> str:
 
 def _build(builder: Builder, phases: Phases, name: str, base: str) -> Path:
     """One image's archive."""
-    with assembled(RECIPES[name]) as context:
-        archive = _archive(builder.folder, name, base.rpartition(":")[2], context)
-        key = archive.stem.removeprefix(f"{name}-")
-        if archive.exists():
-            return archive
-        with phases.phase(name):
-            reference = f"localhost/{name}:{key}"
-            builder.build(context, reference, "--build-arg", f"PYTHON_IMAGE={base}", *RECIPES[name].arguments)
-            builder.archive(reference, image(name), archive)
-            builder.forget(f"localhost/{name}", reference)
+    archive = builder.folder / f"{name}-{_key(name)}.tar"
+    if archive.exists():
+        return archive
+    reference = _image(builder, phases, name, base)
+    builder.archive(reference, image(name), archive)
+    builder.forget(f"localhost/{name}", reference)
     for old in builder.folder.glob(f"{name}-*.tar"):
         if old != archive:
             old.unlink()
     return archive
+
+
+def _image(builder: Builder, phases: Phases, name: str, base: str) -> str:
+    """An image's name in the builder's storage, built if need be, and what it is made upon before it."""
+    recipe, reference = RECIPES[name], f"localhost/{name}:{_key(name)}"
+    if not builder.has(reference):
+        upon = _image(builder, phases, recipe.upon, base) if recipe.upon else base
+        with phases.phase(name), assembled(recipe) as context:
+            builder.build(context, reference, "--build-arg", f"{recipe.upon_argument}={upon}", *recipe.arguments)
+    return reference
