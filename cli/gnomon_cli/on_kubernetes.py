@@ -64,7 +64,7 @@ class OnKubernetes:
         nodes = node_options(serve, options, repository)
         pods = PodOptions(coordinated=nodes is not None, models_claim=options.models_claim)
         self.store = KubernetesStore(self._api, namespace=namespace, pods=pods, fence=self._tenure.check, clock=clock)
-        self.shares = options.peer_secret is not None
+        self.shares = options.peer_secret is not None and options.peer_secret.exists()
         """Whether the functions are shared with other replicas."""
         self.platform = OpenFaasPlatform(
             self._api,

@@ -17,8 +17,8 @@ class ClusterOptions:
     every namespace that is marked `openfaas: "1"`, else in openfaas-fn alone. `advertise` is where other gateways reach this
     one, empty for the address that it listens on. With `coordinator_token`, the file of the secret that nodes' coordinators know
     us by, functions that name a model may have Shadows; `models_claim` is the volume that their pods find models in. With
-    `peer_secret`, the file of the secret that gateways have in common, they share the functions, and reach each other at
-    `inside_port`.
+    `peer_secret`, the file of the secret that gateways have in common, they share the functions if it is there, and reach each
+    other at `inside_port`.
     """
 
     kubeconfig: Path | None = None

@@ -50,9 +50,9 @@ def cluster_options(function: Any) -> Any:
             ),
             click.option(
                 "--peer-secret",
-                type=click.Path(exists=True, dir_okay=False, path_type=Path),
+                type=click.Path(dir_okay=False, path_type=Path),
                 default=None,
-                help="On a cluster, the file with the secret of its gateways, by which they share the functions.",
+                help="On a cluster, the file with the secret by which its gateways share the functions; without it one serves.",
             ),
             click.option(
                 "--inside-port",

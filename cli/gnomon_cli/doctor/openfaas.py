@@ -11,13 +11,14 @@ from gnomon_cli.doctor.permissions import Asker, permissions
 from gnomon_cli.doctor.rivals import rivals
 from gnomon_cli.doctor.shadows import NODES_NAMESPACE, daemons
 from gnomon_cli.doctor.workloads import arguments, ready
+from gnomon_core.functions import DEFAULT_NAMESPACE
 from gnomon_platforms.kubernetes.objects.names import NAMESPACE_ANNOTATION, NAMESPACE_MARK
 from gnomon_platforms.kubernetes.permissions import Scope
 from gnomon_platforms.kubernetes.resources import DEPLOYMENTS, NAMESPACES, SECRETS
 from gnomon_platforms.openfaas.permissions import PERMISSIONS, POOLS, WIDE
 
 SECURITY_LABEL = "pod-security.kubernetes.io/enforce"
-GATEWAY, LOGIN = "gateway", "basic-auth"
+GATEWAY, LOGIN, PEERS = "gateway", "basic-auth", "gateway-peers"
 INSTALL = "kubectl apply -k deploy/openfaas"
 
 
@@ -37,6 +38,7 @@ def openfaas_checks(cluster: Cluster, installation: Installation) -> Iterator[tu
     yield "function namespaces", lambda: function_namespaces(cluster, system, functions)
     yield "permissions", lambda: rights(cluster, installation)
     yield "login", lambda: login(cluster, system)
+    yield "replicas", lambda: peers(cluster, system)
     yield "gateway", lambda: ready(cluster, system, GATEWAY, INSTALL)
     yield "other autoscalers", lambda: rivals(cluster, functions)
 
@@ -124,6 +126,20 @@ def login(cluster: Cluster, system: str) -> tuple[Level, str, str]:
     return Level.OK, f"Secret {LOGIN} is there.", ""
 
 
+def peers(cluster: Cluster, system: str) -> tuple[Level, str, str]:
+    """The Secret by which replicas share the functions.
+
+    Raises:
+        Refused, Unreachable: it cannot be looked at.
+
+    """
+    found = cluster.one(SECRETS, system, PEERS)
+    if found is not None and "secret" in (found.get("data") or {}):
+        return Level.OK, f"Secret {PEERS} is there: replicas share the functions.", ""
+    make = f'kubectl -n {system} create secret generic {PEERS} --from-literal=secret="$(openssl rand -hex 24)"'
+    return Level.WARN, f"There is no Secret {PEERS} with a key secret: one replica serves, the others only stand by.", make
+
+
 def cluster_wide(cluster: Cluster, system: str) -> bool:
     """Whether the gateway looks after every marked namespace.
 
@@ -131,7 +147,9 @@ def cluster_wide(cluster: Cluster, system: str) -> bool:
         Refused, Unreachable: it cannot be looked at.
 
     """
-    return "--cluster-wide" in arguments(cluster.one(DEPLOYMENTS, system, GATEWAY))
+    given = arguments(cluster.one(DEPLOYMENTS, system, GATEWAY))
+    named = {word.partition("=")[2] for word in given if word.startswith("--namespace=")}
+    return "--cluster-wide" in given or bool(named - {DEFAULT_NAMESPACE})
 
 
 def is_restricted(namespace: dict[str, object]) -> bool:

@@ -32,6 +32,8 @@ PERMISSIONS = (
     Permission(Scope.FUNCTIONS, "autoscaling", "horizontalpodautoscalers", ("list", "watch"), "see whose pods others count"),
     Permission(Scope.FUNCTIONS, "keda.sh", "scaledobjects", ("list", "watch"), "see the same of KEDA"),
     Permission(Scope.SYSTEM, "coordination.k8s.io", "leases", ("get", "create", "update"), "let one gateway lead"),
+    Permission(Scope.SYSTEM, "", "configmaps", ("get", "list", "watch", "create", "update"), "say which gateway has what"),
+    Permission(Scope.SYSTEM, "", "pods", ("list", "watch"), "see the other gateways"),
 )
 
 WIDE = (Permission(Scope.CLUSTER, "", "namespaces", ("get", "list", "watch", "create", "patch"), "mark namespaces of functions"),)

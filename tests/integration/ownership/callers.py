@@ -28,6 +28,8 @@ def handle(event, context):
 FUNCTIONS = ("resnet", "bert", "echo", "ocr")
 CALLERS = 6
 OK, BROKEN = 200, 0
+_NUMBERS = itertools.count()
+"""Each token is given once, also where callers come one after the other."""
 
 
 class Balanced:
@@ -65,7 +67,6 @@ class Callers:
     def __init__(self, gateways: Balanced) -> None:
         self._gateways = gateways
         self._chance = random.Random(7)
-        self._numbers = itertools.count()
         self._ended = False
         self.sent: dict[bytes, float] = {}
         self.answers: dict[bytes, tuple[int, str]] = {}
@@ -94,7 +95,7 @@ class Callers:
 
     async def _call_on(self, session: aiohttp.ClientSession) -> None:
         while not self._ended:
-            token = b"%d" % next(self._numbers)
+            token = b"%d" % next(_NUMBERS)
             self.sent[token] = asyncio.get_running_loop().time()
             function = self._chance.choice(FUNCTIONS)
             answer = await self._call(session, token, function)

@@ -60,13 +60,17 @@ def test_what_was_done_about_it_is_seen(installed: Cluster, nodes: Any) -> None:
     assert found["namespaces"]["level"] == found["in-place resize"]["level"] == "ok"
     assert code == 1
 
+    assert found["replicas"]["level"] == "warn"
+    assert "create secret generic gateway-peers" in found["replicas"]["hint"]
+
     credentials = {"basic-auth-user": "admin", "basic-auth-password": "long"}
-    installed.core.create_namespaced_secret(SYSTEM, {"metadata": {"name": "basic-auth"}, "stringData": credentials})
+    for name, held in (("basic-auth", credentials), ("gateway-peers", {"secret": "of all of them"})):
+        installed.core.create_namespaced_secret(SYSTEM, {"metadata": {"name": name}, "stringData": held})
     status = {"replicas": 2, "readyReplicas": 1, "availableReplicas": 1, "updatedReplicas": 2}
     installed.apps.patch_namespaced_deployment_status("gateway", SYSTEM, {"status": status})
     found, code = examine(installed.kubeconfig)
     assert code == 0
-    assert found["login"]["level"] == "ok"
+    assert found["login"]["level"] == found["replicas"]["level"] == "ok"
     assert found["gateway"]["level"] == "warn"
     assert found["gateway"]["message"] == "1 of 2 replicas are ready."
 

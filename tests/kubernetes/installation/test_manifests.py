@@ -127,6 +127,20 @@ def test_a_function_is_spoken_to_by_the_gateway_only(manifests: dict[Name, Manif
     assert rule["ports"] == [{"port": 8080, "protocol": "TCP"}]
 
 
+def test_the_port_for_replicas_is_open_to_replicas_only(manifests: dict[Name, Manifest]) -> None:
+    labels = manifests["Deployment", SYSTEM, "gateway"]["spec"]["template"]["metadata"]["labels"]
+    [container] = manifests["Deployment", SYSTEM, "gateway"]["spec"]["template"]["spec"]["containers"]
+    ports = {port["name"]: port["containerPort"] for port in container["ports"]}
+    rules = manifests["NetworkPolicy", SYSTEM, "gateway"]["spec"]["ingress"]
+    [inside] = [rule for rule in rules if any(port["port"] == ports["inside"] for port in rule["ports"])]
+    [peer] = inside["from"]
+    assert set(peer) == {"podSelector"}, "of its own namespace"
+    assert set(peer["podSelector"]["matchLabels"].items()) <= set(labels.items())
+    assert "gateway" in peer["podSelector"]["matchLabels"].values()
+    service = manifests["Service", SYSTEM, "gateway"]["spec"]
+    assert [port["targetPort"] for port in service["ports"]] == ["http"]
+
+
 def test_what_a_docker_file_runs_as_is_what_the_manifest_says(manifests: dict[Name, Manifest]) -> None:
     text = (DEPLOY / "images" / "gateway" / "Dockerfile").read_text()
     context = manifests["Deployment", SYSTEM, "gateway"]["spec"]["template"]["spec"]["securityContext"]

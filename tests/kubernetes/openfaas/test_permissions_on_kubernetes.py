@@ -22,9 +22,11 @@ from deploy.test_cluster.clusters import Cluster, reached, until
 from gnomon_core.clock import WallClock
 from gnomon_core.errors import GnomonError
 from gnomon_core.functions import FunctionKey
+from gnomon_core.ownership import OwnershipMap, Replica
 from gnomon_core.seam_values import StoredFunction
-from gnomon_platforms.kubernetes.api import connect
+from gnomon_platforms.kubernetes.api import Api, connect
 from gnomon_platforms.kubernetes.leader import Leader, Tenure
+from gnomon_platforms.kubernetes.ownership import ConfigMapBoard
 from gnomon_platforms.kubernetes.resources import LEASES
 from gnomon_platforms.kubernetes.writes import Target, Writer
 from gnomon_platforms.openfaas.options import OpenFaasOptions
@@ -58,6 +60,7 @@ async def act(kubeconfig: Path, rivalled: Callable[[], Awaitable[None]]) -> None
     await leader.attempt()
     await leader.attempt()
     assert tenure.leading
+    await share(api, Writer(api, clock, chance, tenure.check))
 
     store = await asyncio.to_thread(lambda: KubernetesStore(api, namespace=FUNCTIONS, fence=tenure.check))
     await asyncio.to_thread(keep_a_secret, store)
@@ -88,6 +91,16 @@ async def act(kubeconfig: Path, rivalled: Callable[[], Awaitable[None]]) -> None
     await asyncio.to_thread(store.close)
     await leader.release()
     api.close()
+
+
+async def share(api: Api, writer: Writer) -> None:
+    """Publish which gateway has which functions, twice."""
+    board = ConfigMapBoard(api, writer, SYSTEM, "app.kubernetes.io/component=gateway")
+    await board.start()
+    for epoch in (1, 2):
+        assert await board.publish(OwnershipMap(epoch, (Replica("this", "http://10.0.0.1:8082", 1),)))
+    await board.stop()
+    writer.close()
 
 
 def keep_a_secret(store: KubernetesStore) -> None:
