@@ -20,6 +20,8 @@ from gnomon_platforms.provider.api import ProviderApi
 from gnomon_platforms.provider.documents import Listed, in_flight, read_listed
 from gnomon_platforms.provider.options import ProviderOptions
 
+MOST_PLACES = 512
+"""Each is watched while nothing is under way there; what is more than that waits in the queue."""
 REMEMBERED = 8
 """Changes of a function that are under way between us and whoever serves it."""
 
@@ -77,9 +79,9 @@ class Catalog:
         return any(spec is given for given in self._given.get(spec.key, ()))
 
     def places(self, key: FunctionKey) -> int:
-        """How many requests the function's replicas take at once."""
+        """How many requests the function's replicas take at once, as far as we use that."""
         listed = self._functions.get(key)
-        return 0 if listed is None else listed.available * in_flight(listed.spec, self._options.in_flight)
+        return 0 if listed is None else min(MOST_PLACES, listed.available * in_flight(listed.spec, self._options.in_flight))
 
     def refresh(self) -> None:
         """Ask the provider now.

@@ -36,7 +36,7 @@ Stream = Callable[[Frame], None]
 
 
 class _BatchesRefusedError(Exception):
-    """The function takes no batches from us."""
+    """The function takes no batches from us, or does not know what they are: none of its requests has run."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,11 +152,14 @@ class ProviderChannel:
                 raise _BatchesRefusedError(msg)
             if answer.status != HTTPStatus.OK:
                 return _whole(frame, Member(answer.status, 1, _meta(answer), data))
-        for part in FrameReader().feed(data):
-            if part.kind is Kind.RESULT:
-                return part
-        msg = "no result in its answer"
-        raise WireError(msg)
+        try:
+            for part in FrameReader().feed(data):
+                if part.kind is Kind.RESULT:
+                    return part
+        except WireError as error:
+            raise _BatchesRefusedError(str(error)) from None
+        msg = "its answer is no result of a batch"
+        raise _BatchesRefusedError(msg)
 
 
 async def _stream(frame: Frame, answer: aiohttp.ClientResponse, stream: Stream, limit: asyncio.Timeout) -> None:

@@ -34,7 +34,7 @@ from gnomon_platforms.provider.logs import ProviderLogs
 from gnomon_platforms.provider.options import ProviderOptions
 
 BATCH_SECRET = "gnomon-batch-token"  # noqa: S105 - its name, not its value
-WAKE_POLL_S, AWAY_POLL_S = 0.1, 0.5
+WAKE_POLL_S, AWAY_POLL_S = 0.1, 0.1
 KEEP_ALIVE_S = 5.0
 """Shorter than any provider keeps an idle connection: what it closes under a request would be a lost one."""
 
@@ -246,6 +246,10 @@ class ProviderPlatform:
         until_s = self._clock.now_s() + self._options.start_timeout_s
         asked = False
         while self._clock.now_s() < until_s:
+            if self._catalog.trouble is not None:
+                # One asks whether the provider is back: the catalog. A thousand functions wait for that.
+                await self._clock.sleep(AWAY_POLL_S)
+                continue
             try:
                 status = await asyncio.to_thread(self._api.status, key)
                 if status is None:
@@ -256,13 +260,11 @@ class ProviderPlatform:
                 if not status.get("replicas") and not asked:
                     await asyncio.to_thread(self._api.scale, key, self._least(key))
                     asked = True
-                pause_s = WAKE_POLL_S
             except GnomonError as error:
                 if error.status != HTTPStatus.SERVICE_UNAVAILABLE:
                     raise
                 self._catalog.lost(error)
-                pause_s = AWAY_POLL_S
-            await self._clock.sleep(pause_s)
+            await self._clock.sleep(WAKE_POLL_S)
         raise TimeoutError
 
     def _least(self, key: FunctionKey) -> int:

@@ -313,6 +313,11 @@ async def test_a_body_there_gets_whole_batches(tmp_path: Path, provider: PlayedP
         answers = await asyncio.gather(*(call(user, "body", b"%d" % number) for number in range(16)))
         assert answers == [(200, b"8 %d" % number) for number in range(16)]
         assert [request.path for request in provider.seen] == ["/function/body.openfaas-fn/gnomon/batch"] * 2
+        provider.seen.clear()
+        answers = await asyncio.gather(*(call(user, "stranger", b"%d" % number) for number in range(8)))
+        assert answers == [(200, b"%d" % number) for number in range(8)], "one that does not know batches gets requests"
+        paths = [request.path.removeprefix("/function/stranger.openfaas-fn") for request in provider.seen]
+        assert paths == ["/gnomon/batch"] + ["/"] * 8
     finally:
         await asyncio.to_thread(instance.end)
 
