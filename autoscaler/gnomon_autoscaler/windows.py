@@ -20,6 +20,7 @@ from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from itertools import repeat
 from typing import TypeAlias, cast
 
 from gnomon_core.json_types import Json, JsonObject
@@ -166,12 +167,18 @@ class LoadWindows:
     def from_json(document: JsonObject, keep_s: float = KEEP_S, origin_s: float | None = None) -> LoadWindows:
         """Windows that go on where the saved ones ended; the time in between, when nobody counted, is left out."""
         windows = LoadWindows(float(cast("float", document["bin_s"])), keep_s, origin_s)
+        bins: list[_Bin] = []
         for saved in cast("Sequence[int | Sequence[float]]", document["bins"]):
             if isinstance(saved, int):
-                windows._append_empty(saved)
+                bins += repeat(_NOTHING, min(saved, windows._keep))
             else:
                 arrivals, successes, concurrency_s, busy_s = saved
-                windows._append(windows._bin((arrivals, successes, concurrency_s, busy_s), _NOTHING))
+                bins.append((arrivals, successes, concurrency_s / windows.bin_s, busy_s / windows.bin_s))
+        kept = bins[-windows._keep :]
+        windows._length = len(kept)
+        windows._loaded = sum(made != _NOTHING for made in kept)
+        if windows._loaded:
+            windows._columns = tuple(map(deque, zip(*kept, strict=True)))
         return windows
 
 
