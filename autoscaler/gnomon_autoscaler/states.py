@@ -13,9 +13,6 @@ from gnomon_core.json_types import Json, JsonObject
 from gnomon_core.scaling import PolicyState, StateValue
 
 _MOMENT = "_at_s"
-_NUMBERS = frozenset({int, float})
-_PLAIN = frozenset({str, bool, int, float, type(None)})
-"""What a state holds most. Looked up by type, because a leader that takes over reads those of all functions at once."""
 
 
 def state_to_json(state: PolicyState) -> JsonObject:
@@ -42,18 +39,16 @@ def _plain(value: StateValue) -> Json:
 
 
 def _value(value: Json, shift_s: float) -> StateValue:
-    if type(value) in _PLAIN:
-        return cast("StateValue", value)
     if isinstance(value, Mapping):
         return {key: _shifted(item, shift_s) if key.endswith(_MOMENT) else _value(item, shift_s) for key, item in value.items()}
-    if value is None or isinstance(value, str | bool | int | float):
+    if isinstance(value, str) or value is None or isinstance(value, bool | int | float):
         return value
     return tuple(_value(item, shift_s) for item in value)
 
 
 def _shifted(value: Json, shift_s: float) -> StateValue:
-    if type(value) in _NUMBERS:
-        return cast("float", value) + shift_s
-    if value is None or isinstance(value, str | bool | int | float | Mapping):
+    if isinstance(value, int | float) and not isinstance(value, bool):
+        return value + shift_s
+    if value is None or isinstance(value, str | bool | Mapping):
         return _value(value, shift_s)
     return tuple(_shifted(item, shift_s) for item in value)

@@ -20,7 +20,6 @@ from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from itertools import repeat
 from typing import TypeAlias, cast
 
 from gnomon_core.json_types import Json, JsonObject
@@ -34,6 +33,7 @@ _Point: TypeAlias = tuple[float, float, float, float]
 """Arrivals, successes, concurrency × seconds, busy cores × seconds."""
 _Bin: TypeAlias = tuple[float, float, float, float]
 """Arrivals, successes, mean concurrency, mean busy cores."""
+_Columns: TypeAlias = tuple[deque[float], deque[float], deque[float], deque[float]]
 _NOTHING: _Bin = (0.0, 0.0, 0.0, 0.0)
 
 
@@ -59,7 +59,7 @@ class LoadWindows:
         self._origin_s = origin_s
         self._keep = round(keep_s / bin_s)
         self._length = 0
-        self._columns: tuple[deque[float], ...] | None = None
+        self._columns: _Columns | None = None
         """What the bins hold, one column for each of its values; None while all of them are empty."""
         self._loaded = 0
         """How many of the bins are not empty."""
@@ -110,14 +110,18 @@ class LoadWindows:
             self._append_empty(1)
             return
         if self._columns is None:
-            self._columns = tuple(deque(_nothing(self._length)) for _ in made)
-        for column, value in zip(self._columns, made, strict=True):
-            column.append(value)
+            nothing = _nothing(self._length)
+            self._columns = deque(nothing), deque(nothing), deque(nothing), deque(nothing)
+        arrivals, successes, concurrency, busy_cores = self._columns
+        arrivals.append(made[0])
+        successes.append(made[1])
+        concurrency.append(made[2])
+        busy_cores.append(made[3])
         self._loaded += made != _NOTHING
         self._length += 1
         if self._length > self._keep:
             self._length -= 1
-            dropped = tuple(column.popleft() for column in self._columns)
+            dropped = (arrivals.popleft(), successes.popleft(), concurrency.popleft(), busy_cores.popleft())
             self._loaded -= dropped != _NOTHING
             if not self._loaded:
                 self._columns = None
@@ -167,18 +171,12 @@ class LoadWindows:
     def from_json(document: JsonObject, keep_s: float = KEEP_S, origin_s: float | None = None) -> LoadWindows:
         """Windows that go on where the saved ones ended; the time in between, when nobody counted, is left out."""
         windows = LoadWindows(float(cast("float", document["bin_s"])), keep_s, origin_s)
-        bins: list[_Bin] = []
         for saved in cast("Sequence[int | Sequence[float]]", document["bins"]):
             if isinstance(saved, int):
-                bins += repeat(_NOTHING, min(saved, windows._keep))
+                windows._append_empty(saved)
             else:
                 arrivals, successes, concurrency_s, busy_s = saved
-                bins.append((arrivals, successes, concurrency_s / windows.bin_s, busy_s / windows.bin_s))
-        kept = bins[-windows._keep :]
-        windows._length = len(kept)
-        windows._loaded = sum(made != _NOTHING for made in kept)
-        if windows._loaded:
-            windows._columns = tuple(map(deque, zip(*kept, strict=True)))
+                windows._append((arrivals, successes, concurrency_s / windows.bin_s, busy_s / windows.bin_s))
         return windows
 
 
