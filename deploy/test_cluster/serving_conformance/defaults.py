@@ -29,6 +29,7 @@ SURROUNDINGS = {
 }
 SERVES = "Gnomon scales Revisions"
 START_S = 60.0
+PUT_BACK_S = 120.0
 
 
 @contextlib.contextmanager
@@ -55,7 +56,19 @@ def configured(kubectl: Kubectl, wanted: Mapping[str, Mapping[str, str]]) -> Ite
         yield
     finally:
         for name, old in before.items():
-            _patch(kubectl, name, old)
+            _put_back(kubectl, name, old)
+
+
+def _put_back(kubectl: Kubectl, name: str, values: Mapping[str, str | None]) -> None:
+    """Knative's webhook is asked for each change, and may be away for a while on a machine that has much to do."""
+    deadline_s = time.monotonic() + PUT_BACK_S
+    while True:
+        try:
+            return _patch(kubectl, name, values)
+        except Trouble:
+            if time.monotonic() > deadline_s:
+                raise
+            time.sleep(1.0)
 
 
 def _patch(kubectl: Kubectl, name: str, values: Mapping[str, str | None]) -> None:
