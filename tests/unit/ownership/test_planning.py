@@ -148,3 +148,25 @@ class TestAttendance:
         assert attendance.seen(self.addresses) == []
         attendance.answered(sighting("b"), 20.0)
         assert [one.id for one in attendance.seen(self.addresses)] == ["b"]
+
+
+def test_who_leads_owns_nothing_while_there_is_another() -> None:
+    """So that functions need not wait for its Lease to be over when it is killed."""
+    first = next_map(None, [sighting("a")], (), "a")
+    assert first == OwnershipMap(1, (replica("a", 1),)), "alone it owns everything"
+    both = next_map(first, [sighting("a"), sighting("b")], (), "a")
+    assert both == OwnershipMap(2, (replica("b", 2),), (replica("a", 1),))
+    assert next_map(both, [sighting("a"), sighting("b")], (), "a") is None
+    assert next_map(both, [sighting("a")], {"b"}, "a") == OwnershipMap(3, (replica("a", 1),))
+    # Another one leads: the first is gone then, for a process that has lost its Lease ends.
+    assert next_map(both, [sighting("b")], {"a"}, "b") == OwnershipMap(3, (replica("b", 2),))
+    led = OwnershipMap(3, (replica("b", 2), replica("c", 3)), (replica("a", 1),))
+    assert next_map(led, [sighting("b"), sighting("c")], {"a"}, "b") == OwnershipMap(4, (replica("c", 3),), (replica("b", 2),))
+
+
+def test_who_leads_and_leaves_gives_everything_to_those_that_stay() -> None:
+    both = OwnershipMap(2, (replica("b", 2),), (replica("a", 1),))
+    assert next_map(both, [sighting("a", leaving=True), sighting("b")], (), "a") is None
+    assert next_map(both, [sighting("a"), sighting("b", leaving=True)], (), "a") == OwnershipMap(
+        3, (replica("a", 1),), (replica("b", 2),)
+    )

@@ -1,0 +1,118 @@
+"""What one replica reports of a function, and what the leader makes of it."""
+
+from __future__ import annotations
+
+import json
+import time
+from typing import Any
+
+import pytest
+
+from gnomon_core.fleet import Instance, InstanceState
+from gnomon_core.functions import FunctionKey
+from gnomon_core.settings import Settings
+from gnomon_gateway.dispatch.latency import LearnedLatency
+from gnomon_gateway.lifecycle.elsewhere import Elsewhere, Lost
+from gnomon_gateway.lifecycle.reporting import Reporter
+from gnomon_gateway.queueing.request import Request
+from gnomon_gateway.scheduling.immediate import Immediate
+from gnomon_gateway.serving.function_runtime import FunctionRuntime
+from tests.unit.ownership.test_queue_changes_hands import Client, OneInstance, turn
+
+NAME = "f.openfaas-fn"
+
+
+def runtime(name: str = "f") -> FunctionRuntime:
+    return FunctionRuntime(FunctionKey(name), Settings(max_batch=1), Immediate(), LearnedLatency())
+
+
+def submit(to: FunctionRuntime) -> None:
+    now_s = time.monotonic()
+    to.submit(Request(to.event_lane, now_s, now_s + 60.0, body=b"x", responder=Client()))
+
+
+def told(functions: list[FunctionRuntime], lost: dict[str, Lost] | None = None) -> Reporter:
+    return Reporter(lambda: functions, {} if lost is None else lost)
+
+
+def sent(report: dict[str, Any]) -> dict[str, Any]:
+    """As it comes over the wire."""
+    found: dict[str, Any] = json.loads(json.dumps(report))
+    return found
+
+
+async def test_what_a_replica_holds_and_has_counted_is_what_the_leader_sees() -> None:
+    function, instance, leader = runtime(), OneInstance(), Elsewhere()
+    function.instance_ready(Instance("i", NAME, 1, "here", 1, 0, InstanceState.READY, 0.0), instance)
+    submit(function)
+    submit(function)
+    await turn()
+    reporter = told([function])
+    leader.hear("a", sent(reporter.report(0))["functions"])
+    seen = leader.of(NAME).counters
+    assert (seen.arrivals, seen.queued, seen.executing, seen.successes) == (2, 1, 1, 0)
+    assert leader.in_flight(NAME, "i") == 1
+    assert seen.last_request_s == pytest.approx(time.monotonic(), abs=5.0)
+    instance.answer()
+    await turn()
+    instance.answer()
+    await turn()
+    leader.hear("a", sent(reporter.report(1))["functions"])
+    seen = leader.of(NAME).counters
+    assert (seen.arrivals, seen.queued, seen.executing, seen.successes) == (2, 0, 0, 2)
+    assert (leader.of(NAME).invocations, leader.in_flight(NAME, "i")) == (2, 0)
+    assert 0.0 < seen.busy_core_s <= seen.concurrency_s
+    function.close()
+
+
+async def test_only_what_is_new_is_told_and_everything_to_whoever_asks_anew() -> None:
+    busy, idle, never = runtime("busy"), runtime("idle"), runtime("never")
+    reporter = told([busy, idle, never])
+    submit(busy)
+    submit(idle)
+    await turn()
+    idle.give_back()
+    assert reporter.report(0)["functions"].keys() == {"busy.openfaas-fn", "idle.openfaas-fn"}
+    # A report that was not heard of is told again; the time that requests wait goes on by itself.
+    assert reporter.report(0)["functions"].keys() == {"busy.openfaas-fn", "idle.openfaas-fn"}
+    assert reporter.report(2)["functions"].keys() == {"busy.openfaas-fn"}
+    assert reporter.report(99)["functions"].keys() == {"busy.openfaas-fn", "idle.openfaas-fn"}, "another process counted that"
+    for function in (busy, idle, never):
+        function.close()
+
+
+def test_instances_that_were_lost_are_told_until_it_was_heard() -> None:
+    lost = {"i": Lost("frozen", served=True)}
+    reporter = told([], lost)
+    reporter.want(NAME)
+    first = sent(reporter.report(0))
+    assert (first["lost"], first["wanted"]) == ({"i": ["frozen", True]}, [NAME])
+    assert reporter.report(0)["lost"]
+    assert reporter.report(first["number"])["lost"] == {}
+    assert (lost, reporter.report(2)["wanted"]) == ({}, [])
+
+
+async def test_what_was_counted_stays_when_a_replica_is_gone_and_what_it_held_does_not() -> None:
+    function, leader = runtime(), Elsewhere()
+    submit(function)
+    await turn()
+    leader.hear("a", sent(told([function]).report(0))["functions"])
+    leader.hear("b", sent(told([function]).report(0))["functions"])
+    assert (leader.of(NAME).counters.arrivals, leader.of(NAME).counters.queued) == (2, 2)
+    stamp = leader.stamp(NAME)
+    leader.keep({"b"})
+    assert leader.stamp(NAME) != stamp, "a function at rest is to be looked at again"
+    left = leader.of(NAME).counters
+    assert (left.arrivals, left.queued, left.executing) == (2, 1, 0)
+    leader.forget(NAME)
+    assert leader.of(NAME).counters.arrivals == 0
+    function.close()
+
+
+def test_what_is_no_report_changes_nothing() -> None:
+    leader = Elsewhere()
+    for broken in ({NAME: {}}, {NAME: []}, {NAME: {"arrivals": "many"}}):
+        with pytest.raises((KeyError, TypeError, ValueError)):
+            leader.hear("a", broken)
+    assert leader.of(NAME).counters.arrivals == 0
+    assert leader.stamp(NAME) == 0
