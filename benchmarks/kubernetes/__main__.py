@@ -2,6 +2,7 @@
 
     python -m benchmarks.kubernetes                  all that need a control plane only
     python -m benchmarks.kubernetes burst cores      only these: they need a node, and a Body's image (`pods`)
+    python -m benchmarks.kubernetes knative          only this: it needs the whole cluster of `make cluster`
     python -m benchmarks.kubernetes --quick          briefly, to see that they work; results are not kept
 
 One that fails does not keep the others from being run; the exit code is 1 then.
@@ -17,7 +18,7 @@ from benchmarks.__main__ import run
 from benchmarks.programs import ended_well
 
 NAMES = ("leader", "scale")
-ON_A_NODE = ("burst", "cores")
+ON_A_NODE = ("burst", "cores", "knative")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
