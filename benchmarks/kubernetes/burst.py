@@ -30,7 +30,7 @@ from benchmarks.shadow.models import StoredModel, first_share, named, samples_of
 from benchmarks.shadow.node import Place, Serving, started
 from benchmarks.shadow.samples import at_quantile, counted, quantile
 from gnomon_core.errors import GnomonError
-from gnomon_core.fleet import InstanceState
+from gnomon_core.fleet import Instance, InstanceState
 from gnomon_core.pairs import Pair
 
 MODEL, SHARE = "resnet50", 0.40
@@ -91,7 +91,7 @@ async def measure(
             "processes": (node, await node.serving(await node.function(model, "burst"), model, BATCHES[0])),
         }
         for place, body in bodies.values():
-            await _first(place, body, pair)
+            await place.end((await shadow_of(place, body, pair)).id)
         for batch in BATCHES:
             step(f"{turns} turns, batches of {batch}")
             for _, body in bodies.values():
@@ -106,19 +106,30 @@ async def measure(
     return seen
 
 
-async def _first(place: Place, body: Serving, pair: Pair) -> None:
-    """A Shadow as soon as there can be one: the Body has come to its node's coordinator, and the pool is warm."""
+async def shadow_of(place: Place, body: Serving, pair: Pair) -> Instance:
+    """A Shadow that works with a Body, as soon as there can be one: the Body has come to its coordinator, and the pool is warm.
+
+    Raises:
+        RuntimeError: it has ended instead.
+
+    """
+    shadow = None
     async with asyncio.timeout(COME_LIMIT_S):
-        while True:
+        while shadow is None:
             try:
                 shadow = await place.platform.create_shadow(body.instance.id, pair)
-                break
             except GnomonError as error:
                 if error.code not in ("no_such_body", "no_pool"):
                     raise
-            await asyncio.sleep(0.2)
-    await place.told.until(lambda: shadow.id in place.told.paired or shadow.id in place.told.gone)
-    await place.end(shadow.id)
+                await asyncio.sleep(0.2)
+    await _paired(place, shadow.id)
+    return shadow
+
+
+async def _paired(place: Place, shadow_id: str) -> None:
+    await place.told.until(lambda: shadow_id in place.told.paired or shadow_id in place.told.gone)
+    if shadow_id in place.told.gone:
+        raise RuntimeError(f"no Shadow: {place.told.gone[shadow_id][1]}")
 
 
 async def _turn(place: Place, body: Serving, pair: Pair, batch: int, seen: Turns) -> None:
@@ -130,9 +141,7 @@ async def _turn(place: Place, body: Serving, pair: Pair, batch: int, seen: Turns
     shadow = await place.platform.create_shadow(body.instance.id, pair)
     await _until_ready(place, body, shadow.id)
     seen.ready_ms.append(1e3 * (time.perf_counter() - began_s))
-    await place.told.until(lambda: shadow.id in place.told.paired or shadow.id in place.told.gone)
-    if shadow.id in place.told.gone:
-        raise RuntimeError(f"no Shadow: {place.told.gone[shadow.id][1]}")
+    await _paired(place, shadow.id)
     seen.paired_ms.append(1e3 * (place.told.paired[shadow.id] - began_s))
     while not any(one.shared for one in body.served[before:]):
         if (error := body.failed()) is not None:

@@ -16,7 +16,7 @@ from typing import Any
 
 from benchmarks.gnomon import MODELS
 from benchmarks.programs import ProgramFailedError
-from benchmarks.shadow.models import StoredModel, repository
+from benchmarks.shadow.models import StoredModel
 from benchmarks.shadow.node import Place, Told, deployment_of
 from deploy.test_cluster import build, models
 from deploy.test_cluster import cluster as clusters
@@ -30,6 +30,7 @@ from gnomon_platforms.kubernetes.objects.pod_template import PodOptions
 from gnomon_platforms.openfaas.on_nodes import NodeOptions
 from gnomon_platforms.openfaas.options import OpenFaasOptions
 from gnomon_platforms.openfaas.platform import OpenFaasPlatform
+from gnomon_profiler.repository import DirectoryRepository
 
 BODY_LIMIT_S = 300.0
 """A Body's pod: its container, torch, its weights; on a machine that does other things, too."""
@@ -119,7 +120,7 @@ class Pods(Place):
 async def pods_on(ground: Ground) -> AsyncIterator[Pods]:
     """The platform as `gnomon serve --platform openfaas` has it, for the length of a block."""
     api = await asyncio.to_thread(connect, ground.cluster.kubeconfig)
-    nodes = NodeOptions(ground.token, repository(), MODELS) if ground.token else None
+    nodes = NodeOptions(ground.token, DirectoryRepository(ground.folder), ground.folder) if ground.token else None
     template = PodOptions(coordinated=nodes is not None, models_claim=models.CLAIM)
     options = OpenFaasOptions(namespace=ground.namespace, pods=template, adopting_s=0.0, nodes=nodes)
     platform, told = OpenFaasPlatform(api, options), Told()

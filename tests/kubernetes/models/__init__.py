@@ -1,0 +1,1 @@
+"""Functions with models in real pods of a real node."""

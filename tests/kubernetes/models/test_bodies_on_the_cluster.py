@@ -1,0 +1,73 @@
+"""A pretrained network in a real pod: it classifies a photograph, and has a Shadow from its node's pool."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from benchmarks.kubernetes.burst import HALF, shadow_of
+from benchmarks.kubernetes.pods import Ground, pods_on
+from benchmarks.shadow.models import StoredModel
+from gnomon_cli.run import photograph_path
+from gnomon_core.pairs import Pair
+from tests.kubernetes.openfaas.gateways import GNOMON, ROOT, Gateway
+from tests.waiting import eventually
+
+pytestmark = [pytest.mark.torch, pytest.mark.timeout(900)]
+PATIENCE_S = 300.0
+FUNCTION = "classify"
+
+
+@pytest.fixture
+def gateway(ground: Ground, tmp_path: Path) -> Iterator[Gateway]:
+    """As an operator starts it where functions' pods have models from a claim, and Shadows."""
+    token = tmp_path / "token"
+    token.write_text(ground.token)
+    one = Gateway(ground.cluster.kubeconfig, tmp_path / "state", environment={"POD_NAMESPACE": ground.namespace})
+    one.start("--cluster-wide", "--models", str(ground.folder), "--models-claim", "models", "--coordinator-token", str(token))
+    yield one
+    assert one.end() == 0
+
+
+def test_the_photograph_is_classified_by_a_pod(ground: Ground, gateway: Gateway) -> None:
+    command = [*GNOMON, "deploy", "-g", gateway.url, "-f", str(ROOT / "stack.yml"), "--filter", FUNCTION]
+    named = {**os.environ, "GNOMON_BODY_IMAGE": ground.images.body}
+    done = subprocess.run(
+        [*command, "--namespace", ground.namespace], env=named, capture_output=True, text=True, check=False, cwd=gateway.state
+    )
+    assert done.returncode == 0, done.stderr
+    name = f"{FUNCTION}.{ground.namespace}"
+    eventually(lambda: gateway.status(name).get("availableReplicas") == 1, "no pod serves", PATIENCE_S)
+    answer = gateway.call("POST", f"/function/{name}", photograph_path().read_bytes())
+    assert (answer.status, json.loads(answer.data)["label"]) == (200, "espresso")
+
+    [pod] = ground.pods()
+    [container] = pod.status.container_statuses
+    assert (container.restart_count, container.image) == (0, ground.images.body)
+    said = ground.cluster.core.read_namespaced_pod_log(pod.metadata.name, ground.namespace)
+    assert "works with the coordinator of its node" in said
+    gateway.call("DELETE", "/system/functions", {"functionName": FUNCTION, "namespace": ground.namespace})
+    eventually(lambda: not ground.pods(), "its pod stays", PATIENCE_S)
+
+
+async def test_a_pod_has_a_shadow_from_its_nodes_pool(ground: Ground, network: StoredModel) -> None:
+    """The Body's answers with its Shadow are those that it gives alone: `Serving.ask` compares them."""
+    blocks = tuple(number for number, block in enumerate(network.layers.blocks) if block.splittable)
+    async with pods_on(ground) as pods:
+        body = await pods.serving(pods.function(network, "pair", HALF), network, 4)
+        assert not (await body.ask()).hand_overs
+
+        shadow = await shadow_of(pods, body, Pair(1, blocks, (0, 1, 1, 2)))
+        assert (await body.ask()).hand_overs
+        await pods.end(shadow.id)
+        assert not (await body.ask()).hand_overs
+
+        pod = await asyncio.to_thread(ground.pod_of, body.instance.id)
+        assert pod.status.container_statuses[0].restart_count == 0
+        await pods.end(body.instance.id)
