@@ -116,7 +116,7 @@ class Catalog:
 
     def lost(self, error: GnomonError) -> None:
         """The provider did not answer as it should."""
-        if self.trouble is None:
+        if self.trouble is None and self.looks:  # before the first look there is somebody who hears of it
             _LOG.warning("%s", error)
         self.trouble = error
         self.looks += 1

@@ -226,7 +226,8 @@ async def test_a_function_that_takes_too_long_is_refused_by_us_before_the_gatewa
     await deploy(user, "late", "sleep 5", annotations={"gnomon/deadline-ms": "300"})
     await ready(user, "late")
     async with user.post("/function/late") as answer:
-        assert answer.status == 504
+        said = await answer.read()
+        assert answer.status == 504, said
         assert answer.headers["X-OpenFaaS-Internal"] == "gnomon"
-        assert (await answer.json())["error"]["code"] == "deadline_exceeded"
+        assert json.loads(said)["error"]["code"] == "deadline_exceeded"
     await remove(user, "late")

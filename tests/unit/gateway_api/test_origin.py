@@ -55,6 +55,22 @@ def test_the_bound_address_is_ours() -> None:
     host_rule("192.168.1.5").check("192.168.1.5:8080", None, None)
 
 
+def test_behind_a_gateway_pages_of_its_host_are_ours_and_no_others() -> None:
+    behind = host_rule("127.0.0.1", behind=True)
+    behind.check("127.0.0.1:8081", "https://faas.example.com", "same-origin", "faas.example.com")
+    for rule, origin, forwarded in (
+        (behind, "https://evil.example", "faas.example.com"),
+        (behind, "https://faas.example.com", None),
+        (behind, "https://faas.example.com", "faas.example.com,evil.example"),
+        (LOCAL, "https://faas.example.com", "faas.example.com"),
+    ):
+        with pytest.raises(GnomonError) as refused:
+            rule.check("127.0.0.1:8081", origin, None, forwarded)
+        assert refused.value.code == "foreign_origin"
+    with pytest.raises(GnomonError, match="does not answer to the host"):
+        behind.check("faas.example.com", None, None, "faas.example.com")
+
+
 def test_our_own_pages_pass() -> None:
     LOCAL.check("localhost:8080", "http://localhost:8080", "same-origin")
     LOCAL.check("localhost:8080", "https://LOCALHOST:8080", None)
