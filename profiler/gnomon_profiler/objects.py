@@ -9,6 +9,7 @@ before anything names them; truncating or writing one in place would kill every 
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import hashlib
 import os
@@ -30,7 +31,7 @@ class ObjectFolder:
         self._objects, self._incoming = root / "objects", root / "incoming"
         self._verified: dict[str, tuple[int, ...]] = {}
         for directory in (self._objects, self._incoming):
-            directory.mkdir(parents=True, exist_ok=True)
+            make_if_allowed(directory)
 
     def path(self, digest: str) -> Path:
         return self._objects / digest[:2] / digest
@@ -87,6 +88,15 @@ class ObjectFolder:
         self._make_directory(directory.parent)
         directory.mkdir(exist_ok=True)
         _sync(directory.parent)
+
+
+def make_if_allowed(directory: Path) -> None:
+    """Make a folder, unless it is another's to fill: who only reads finds nothing in it, and no volume is written to."""
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        if error.errno not in (errno.EROFS, errno.EACCES, errno.EPERM):
+            raise
 
 
 def _sync(directory: Path) -> None:

@@ -30,7 +30,7 @@ from gnomon_profiler.entries import (
     sorted_versions,
 )
 from gnomon_profiler.layers_file import LAYERS
-from gnomon_profiler.objects import ObjectFolder
+from gnomon_profiler.objects import ObjectFolder, make_if_allowed
 from gnomon_profiler.opening import Opening, takes_its_place
 
 _Names: TypeAlias = list[str]  # inside the class, `list` is its method
@@ -41,7 +41,7 @@ class DirectoryRepository(Opening):
 
     def __init__(self, root: Path) -> None:
         self._models = root / "models"
-        self._models.mkdir(parents=True, exist_ok=True)
+        make_if_allowed(self._models)
         self._folder = ObjectFolder(root)
 
     def get(self, reference: str) -> ModelEntry:
