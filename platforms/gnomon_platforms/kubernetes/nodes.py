@@ -108,6 +108,8 @@ def choose(nodes: Iterable[Node], allowed: set[str], cores: float, memory_bytes:
 
 def takes(facts: NodeFacts, placing: Placing) -> bool:
     """Whether a node meets a function's constraints, and a function tolerates its taints."""
+    if not (facts.taints or placing.node_selector or placing.expressions):
+        return True  # nearly always: and hundreds of nodes are asked about for each instance
     wanted = all(facts.labels.get(name) == value for name, value in placing.node_selector.items())
     unwanted = any(facts.labels.get(one["key"]) in one["values"] for one in placing.expressions)
     return wanted and not unwanted and all(any(_tolerates(one, taint) for one in placing.tolerations) for taint in facts.taints)
