@@ -30,6 +30,8 @@ from tests.waiting import eventually
 TOKEN, BATCHES = "of-the-controller", "of-the-gateway"
 BODY = Path(__file__).parents[3] / "functions" / "body"
 SHAPE = (4, 12, 12)
+SPLIT = [0, 1, 1, 2, 2, 3, 3, 4]
+"""How many samples of a batch are the Shadow's: of one none, of eight four."""
 PATIENT = [[10_000.0] * 8]
 """The Shadow may take its time for the one run that all blocks are: this machine may be busy with other things."""
 
@@ -225,6 +227,26 @@ class Node:
 
         eventually(look, f"{name} is no pair")
         return self.shadow(name)
+
+    def pair(self, shadow: str, pod_uid: str) -> dict[str, Any]:
+        """A Shadow for all blocks of a pod's Body; its row once both work together."""
+        status, row = self.wish(shadow, pod_uid, self.blocks, SPLIT)
+        assert status == 200, row
+        return self.paired(shadow)
+
+    def end(self, shadow: str) -> str:
+        """Let a Shadow end; why it has gone."""
+        status, row = self.ask("DELETE", f"/v1/shadows/{shadow}?epoch={self.epoch}")
+        assert status == 200, row
+        return self.ended(shadow)
+
+    def ended(self, shadow: str) -> str:
+        """Why a Shadow has gone. The platform has seen it, so that it is forgotten."""
+        eventually(lambda: self.shadow(shadow).get("state") == "gone", f"{shadow} lives")
+        reason = str(self.shadow(shadow)["reason"])
+        assert self.ask("DELETE", f"/v1/shadows/{shadow}?epoch={self.epoch}")[0] == 200
+        assert self.shadow(shadow) == {}
+        return reason
 
     def close(self) -> None:
         for kubelet in self.kubelets:

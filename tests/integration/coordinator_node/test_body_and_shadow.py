@@ -13,11 +13,10 @@ import torch
 
 from gnomon_coordinator.node.doors import SOCKET
 from gnomon_core import packets
-from tests.integration.coordinator_node.node import PATIENT, Body, Node
+from tests.integration.coordinator_node.node import PATIENT, SPLIT, Body, Node
 from tests.waiting import eventually
 
 pytestmark = [pytest.mark.torch, pytest.mark.timeout(240)]
-SPLIT = [0, 1, 1, 2, 2, 3, 3, 4]
 
 
 @dataclass(frozen=True)
@@ -53,13 +52,13 @@ class Known:
         return body.ask(self.given)[0] in (self.whole, self.parts)
 
 
-def ended(node: Node, name: str) -> str:
-    """Why a Shadow has gone. The platform has seen it, so that it is forgotten."""
-    eventually(lambda: node.shadow(name).get("state") == "gone", f"{name} lives")
-    reason = str(node.shadow(name)["reason"])
-    assert node.ask("DELETE", f"/v1/shadows/{name}?epoch={node.epoch}")[0] == 200
-    assert node.shadow(name) == {}
-    return reason
+def pair_of(node: Node, shadow: str, pod_uid: str) -> tuple[Body, Known]:
+    """A Body that works with a Shadow, and what it answered before."""
+    node.warm()
+    body = node.body(pod_uid)
+    known = Known.of(node, body)
+    node.pair(shadow, pod_uid)
+    return body, known
 
 
 def pool_processes(node: Node, name: str) -> list[int]:
@@ -98,8 +97,7 @@ def test_a_pair_answers_as_its_body_does_alone_bit_for_bit(node: Node) -> None:
     assert known[2].alone(body)
     assert known[4].together(body)
 
-    assert node.ask("DELETE", f"/v1/shadows/s-pair?epoch={node.epoch}")[0] == 200
-    assert ended(node, "s-pair") == "stopped"
+    assert node.end("s-pair") == "stopped"
     assert known[8].alone(body)
     assert node.state()["pool"]["claimed_cores"] == 0
 
@@ -110,21 +108,15 @@ def test_a_shadow_is_a_process_that_was_there_before_the_wish(node: Node) -> Non
     node.body("uid-quick")
     containers = eventually(lambda: pool_processes(node, "gnomon empty"), "the pool is empty")
     eventually(lambda: node.state()["pool"]["containers"] > 0, "the pool keeps none")
-    assert node.wish("s-quick", "uid-quick", node.blocks, SPLIT)[0] == 200
-    node.paired("s-quick")
+    node.pair("s-quick", "uid-quick")
 
     [shadow] = pool_processes(node, "gnomon line.ope")
     assert shadow in containers
-    node.ask("DELETE", f"/v1/shadows/s-quick?epoch={node.epoch}")
-    ended(node, "s-quick")
+    node.end("s-quick")
 
 
 def test_a_coordinator_that_is_killed_is_replaced_and_the_pair_goes_on(node: Node) -> None:
-    node.warm()
-    body = node.body("uid-kill")
-    known = Known.of(node, body)
-    node.wish("s-kill", "uid-kill", node.blocks, SPLIT)
-    node.paired("s-kill")
+    body, known = pair_of(node, "s-kill", "uid-kill")
     [shadow] = pool_processes(node, "gnomon line.ope")
     [before] = pool_processes(node, "gnomon coord")
     os.kill(before, signal.SIGKILL)
@@ -136,38 +128,27 @@ def test_a_coordinator_that_is_killed_is_replaced_and_the_pair_goes_on(node: Nod
     # The new one knows the pair, and ends it when it is told to.
     node.paired("s-kill")
     assert pool_processes(node, "gnomon line.ope") == [shadow]
-    node.ask("DELETE", f"/v1/shadows/s-kill?epoch={node.epoch}")
-    assert ended(node, "s-kill") == "stopped"
+    assert node.end("s-kill") == "stopped"
     assert known.alone(body)
 
 
 def test_a_pool_that_ends_takes_its_shadows_along_and_no_answer(node: Node) -> None:
-    node.warm()
-    body = node.body("uid-pool")
-    known = Known.of(node, body)
-    node.wish("s-pool", "uid-pool", node.blocks, SPLIT)
-    node.paired("s-pool")
+    body, known = pair_of(node, "s-pool", "uid-pool")
     node.end_pool()
 
     assert known.answered(body)
-    assert ended(node, "s-pool") == "the node's pool has ended"
+    assert node.ended("s-pool") == "the node's pool has ended"
     assert node.wish("s-early", "uid-pool", node.blocks, SPLIT)[0] == 503
     # Its container is started again. The Body has never let go of the agent: it obeys a coordinator that counts on.
     node.begin_pool()
     node.warm()
-    assert node.wish("s-next", "uid-pool", node.blocks, SPLIT)[0] == 200
-    node.paired("s-next")
+    node.pair("s-next", "uid-pool")
     assert known.together(body)
-    node.ask("DELETE", f"/v1/shadows/s-next?epoch={node.epoch}")
-    ended(node, "s-next")
+    node.end("s-next")
 
 
 def test_an_agent_that_is_killed_finds_volumes_and_bodies_again(node: Node) -> None:
-    node.warm()
-    body = node.body("uid-agent")
-    known = Known.of(node, body)
-    node.wish("s-agent", "uid-agent", node.blocks, SPLIT)
-    node.paired("s-agent")
+    body, known = pair_of(node, "s-agent", "uid-agent")
     incarnation = node.state()["incarnation"]
     node.agent.kill()
 
@@ -179,33 +160,26 @@ def test_an_agent_that_is_killed_finds_volumes_and_bodies_again(node: Node) -> N
     assert state["incarnation"] != incarnation
     assert state["shadows"] == []
     eventually(lambda: known.alone(body), "the Body has a Shadow that has gone")
-    assert node.wish("s-after", "uid-agent", node.blocks, SPLIT)[0] == 200
-    node.paired("s-after")
+    node.pair("s-after", "uid-agent")
     assert known.together(body)
-    node.ask("DELETE", f"/v1/shadows/s-after?epoch={node.epoch}")
-    ended(node, "s-after")
+    node.end("s-after")
 
 
 def test_a_body_that_ends_takes_its_shadow_along(node: Node) -> None:
     node.warm()
     body = node.body("uid-end")
-    node.wish("s-end", "uid-end", node.blocks, SPLIT)
-    node.paired("s-end")
+    node.pair("s-end", "uid-end")
     assert body.kill(signal.SIGTERM) == 0
 
-    assert "Body has gone" in ended(node, "s-end")
+    assert "Body has gone" in node.ended("s-end")
     eventually(lambda: "uid-end" not in [row["pod_uid"] for row in node.state()["bodies"]], "it is still there")
 
 
 def test_a_pod_whose_volume_is_taken_away_has_no_shadow_any_more(node: Node) -> None:
-    node.warm()
-    body = node.body("uid-away")
-    known = Known.of(node, body)
-    node.wish("s-away", "uid-away", node.blocks, SPLIT)
-    node.paired("s-away")
+    body, known = pair_of(node, "s-away", "uid-away")
     node.kubelet.unpublish(node.pod("uid-away"))
 
-    ended(node, "s-away")
+    node.ended("s-away")
     assert known.alone(body)
     status, refusal = node.wish("s-again", "uid-away", node.blocks, SPLIT)
     assert (status, refusal["code"]) == (409, "no_such_body")
@@ -213,11 +187,7 @@ def test_a_pod_whose_volume_is_taken_away_has_no_shadow_any_more(node: Node) -> 
 
 def test_a_stranger_at_anothers_socket_is_that_pods_business_and_nobody_elses(node: Node) -> None:
     """A pod has only its own folder mounted. Whoever is in there speaks as that pod: never as another one, whatever it says."""
-    node.warm()
-    body = node.body("uid-mine")
-    known = Known.of(node, body)
-    node.wish("s-mine", "uid-mine", node.blocks, SPLIT)
-    node.paired("s-mine")
+    body, known = pair_of(node, "s-mine", "uid-mine")
     stranger = node.pod("uid-stranger")
     with stranger.connect() as connection:
         node.has_come("uid-stranger")
@@ -237,8 +207,7 @@ def test_a_stranger_at_anothers_socket_is_that_pods_business_and_nobody_elses(no
                                   "resident_bytes": 1, "load_ms": 1.0})  # fmt: skip
         eventually(lambda: hung_up(connection), "it is still heard")
     assert known.together(body)
-    node.ask("DELETE", f"/v1/shadows/s-mine?epoch={node.epoch}")
-    ended(node, "s-mine")
+    node.end("s-mine")
 
 
 def hung_up(connection: socket.socket) -> bool:
@@ -270,8 +239,7 @@ def test_an_older_leader_is_refused_also_after_a_restart(node: Node) -> None:
     node.warm()
     node.body("uid-epoch")
     node.epoch = 5
-    assert node.wish("s-epoch", "uid-epoch", node.blocks, SPLIT)[0] == 200
-    node.paired("s-epoch")
+    node.pair("s-epoch", "uid-epoch")
     for method, path, document in (
         ("PUT", "/v1/shadows/s-other", {"epoch": 4}),
         ("PATCH", "/v1/shadows/s-epoch", {"epoch": 4}),
