@@ -13,7 +13,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Iterable
 from datetime import UTC, datetime
 from random import SystemRandom
 from typing import TYPE_CHECKING
@@ -24,14 +23,14 @@ from gnomon_cli.fetching import ModelFetcher
 from gnomon_cli.in_front import InFront
 from gnomon_cli.kept_logs import KeptLogs
 from gnomon_cli.kept_scaling import KeptScaling
-from gnomon_cli.platforms import platform_of, require_kubernetes
+from gnomon_cli.platforms import platform_of
 from gnomon_cli.scaling import ScalingAdapter
 from gnomon_cli.serve_options import ServeOptions
 from gnomon_cli.serve_secrets import basic_auth
-from gnomon_core.clock import Clock, WallClock
+from gnomon_cli.where import cluster_of, in_images, orchestration, place, readings
+from gnomon_core.clock import WallClock
 from gnomon_core.functions import FunctionKey
 from gnomon_core.seam_values import StoredNamespace
-from gnomon_core.seams import ModelRepository
 from gnomon_gateway.app import GatewayApp
 from gnomon_gateway.asynchronous.callbacks import Callbacks
 from gnomon_gateway.asynchronous.calls import CallStore
@@ -51,7 +50,7 @@ from gnomon_gateway.lifecycle.manager import Manager, Surroundings
 from gnomon_gateway.log_sources import LogReader
 from gnomon_gateway.logs import LogBook
 from gnomon_gateway.loop_lag import LoopLag
-from gnomon_gateway.metrics import AsyncCollector, FunctionReading, GatewayCollector, metrics_page
+from gnomon_gateway.metrics import AsyncCollector, GatewayCollector, metrics_page
 from gnomon_gateway.namespaces import Namespaces
 from gnomon_gateway.openfaas.application import control_application
 from gnomon_gateway.openfaas.control import Control
@@ -64,7 +63,6 @@ from gnomon_gateway.store.sqlite import SqliteStore
 from gnomon_gateway.version import this_version
 from gnomon_platforms.local.builder import EnvironmentBuilder, Housekeeping
 from gnomon_platforms.local.users import function_users
-from gnomon_profiler.measuring.machine import this_machine
 from gnomon_profiler.places import open_repository
 
 if TYPE_CHECKING:
@@ -84,7 +82,7 @@ class Gnomon:
         options.state.mkdir(mode=0o700, parents=True, exist_ok=True)
         clock = self._clock = WallClock()
         repository = open_repository(options.models, options.state / "fetched-models")
-        self._cluster = _cluster(options, repository, clock)
+        self._cluster = cluster_of(options, repository, clock)
         self._front = InFront(options.provider, clock) if options.provider is not None else None
         keeper = self._keeper = self._cluster or self._front
         self._store = SqliteStore(options.state / "functions.db") if keeper is None else keeper.store
@@ -101,7 +99,7 @@ class Gnomon:
         self._logs = LogBook(_now)
         profiled = ProfiledLatency()
         latency = LearnedLatency(profiled)
-        self._corrections = Corrections(options.state / "corrections.json", _place(options), latency, clock)
+        self._corrections = Corrections(options.state / "corrections.json", place(options), latency, clock)
         self.manager = Manager(
             Surroundings(
                 store=self._store,
@@ -111,7 +109,7 @@ class Gnomon:
                 profiled=profiled,
                 corrections=self._corrections,
                 logs=self._logs,
-                fetch_model=ModelFetcher(repository).fetch if keeper is None else _in_images,
+                fetch_model=ModelFetcher(repository).fetch if keeper is None else in_images,
                 now=_now,
                 elsewhere=elsewhere,
                 epoch=(lambda: 1) if self._cluster is None else self._cluster.epoch,
@@ -248,7 +246,7 @@ class Gnomon:
             logs=self._logs,
             metrics=metrics_page(
                 [
-                    GatewayCollector(self._readings, counters, self._loop_lag.histogram),
+                    GatewayCollector(lambda: readings(self.manager, self.autoscaler), counters, self._loop_lag.histogram),
                     AsyncCollector(self._async_queue, self._callbacks),
                     OwnershipCollector(lambda: None if self._replicas is None else self._replicas.life),
                 ]
@@ -256,7 +254,7 @@ class Gnomon:
             version=this_version(),
             now_s=self._clock.now_s,
             healthy=lambda: not self._stopping,
-            orchestration=_orchestration(self.options),
+            orchestration=orchestration(self.options),
             kept_logs=self._kept_logs(),
             behind=self.options.behind,
             provided=self._front is not None,
@@ -297,50 +295,6 @@ class Gnomon:
     def _retry_rule(self, key: FunctionKey) -> RetryRule:
         status = self.manager.status(key)
         return read_retry_rule(status.spec.annotations) if status is not None else RetryRule()
-
-    def _readings(self) -> Iterable[FunctionReading]:
-        for runtime in self.manager.runtimes():
-            status = self.manager.status(runtime.key)
-            if status is not None:
-                yield FunctionReading(
-                    name=runtime.name,
-                    settings=status.spec.settings,
-                    metrics=runtime.metrics,
-                    replicas=status.replicas,
-                    ready=status.available_replicas,
-                    decisions=self.autoscaler.decided(runtime.name),
-                    late=runtime.dispatcher.late_answers,
-                    instances=self.manager.instances.seen(runtime.name),
-                )
-
-
-def _cluster(options: ServeOptions, repository: ModelRepository, clock: Clock) -> OnKubernetes | None:
-    """The cluster that functions run on, if they run on one."""
-    if options.cluster is None:
-        return None
-    require_kubernetes()
-    from gnomon_cli.on_kubernetes import OnKubernetes  # noqa: PLC0415 - the client is an extra of its own
-
-    return OnKubernetes(options, options.cluster, repository, clock)
-
-
-def _orchestration(options: ServeOptions) -> str:
-    """What runs the functions, as faas-cli shows it."""
-    if options.cluster is not None:
-        return "kubernetes"
-    return "local" if options.provider is None else "provider"
-
-
-def _place(options: ServeOptions) -> str:
-    """Whose speed is learned: corrections of one place mean nothing in another."""
-    if options.cluster is not None or options.provider is not None:
-        return _orchestration(options)
-    return "lambda" if options.aws is not None else this_machine().id
-
-
-async def _in_images(reference: str) -> None:
-    """A cluster's functions bring their models along, in their images or volumes."""
-    del reference
 
 
 def _now() -> float:
