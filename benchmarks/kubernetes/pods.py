@@ -123,7 +123,7 @@ async def pods_on(ground: Ground) -> AsyncIterator[Pods]:
     nodes = NodeOptions(ground.token, DirectoryRepository(ground.folder), ground.folder) if ground.token else None
     template = PodOptions(coordinated=nodes is not None, models_claim=models.CLAIM)
     options = OpenFaasOptions(namespace=ground.namespace, pods=template, adopting_s=0.0, nodes=nodes)
-    platform, told = OpenFaasPlatform(api, options), Told()
+    platform, told = OpenFaasPlatform(api, options, epoch=lambda: 1), Told()
     await platform.start(told)
     try:
         yield Pods(platform, told, ground, patience_s=BODY_LIMIT_S)

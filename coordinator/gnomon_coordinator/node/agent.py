@@ -25,7 +25,7 @@ from gnomon_coordinator.node.bodies import Bodies
 from gnomon_coordinator.node.control import Control
 from gnomon_coordinator.node.cpus import Cpus
 from gnomon_coordinator.node.csi import NAME
-from gnomon_coordinator.node.epochs import Epochs
+from gnomon_coordinator.node.epochs import Epochs, file_of
 from gnomon_coordinator.node.news import News
 from gnomon_coordinator.node.pool import Ears, Pool
 from gnomon_coordinator.node.services import Services
@@ -75,7 +75,7 @@ class Agent:
         self.volumes = Volumes(settings.kubelet / "pods", state / "volumes", self.bodies.came, self.bodies.shut_out)
         registration = settings.kubelet / "plugins_registry" / f"{NAME}-reg.sock"
         self._services = Services(settings.node, self.volumes, state / "csi.sock", registration)
-        control = Control(self.shadows, self.news, Epochs(state / "epoch"), self.state, settings.token)
+        control = Control(self.shadows, self.news, Epochs(file_of(state, settings.token)), self.state, settings.token)
         self._runner = web.AppRunner(control.application(), access_log=None, shutdown_timeout=END_S)
         self._finding: asyncio.Task[None] | None = None
         self.port = settings.port

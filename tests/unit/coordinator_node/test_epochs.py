@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from gnomon_coordinator.node.epochs import Epochs
+from gnomon_coordinator.node.epochs import Epochs, file_of
 from gnomon_core.errors import GnomonError
 
 
@@ -23,3 +23,11 @@ def test_an_older_leader_is_refused_also_by_a_successor(tmp_path: Path) -> None:
 def test_a_file_that_is_no_number_is_no_epoch(tmp_path: Path) -> None:
     (tmp_path / "epoch").write_text("x")
     assert Epochs(tmp_path / "epoch").newest == 0
+
+
+def test_another_installation_counts_anew(tmp_path: Path) -> None:
+    """Its Lease begins at 1, on nodes that have obeyed an earlier installation's ninth leader."""
+    Epochs(file_of(tmp_path, "of the first")).obey(9)
+    Epochs(file_of(tmp_path, "of the second")).obey(1)
+    with pytest.raises(GnomonError):
+        Epochs(file_of(tmp_path, "of the first")).obey(8)
