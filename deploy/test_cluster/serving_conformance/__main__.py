@@ -57,6 +57,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m deploy.test_cluster.serving_conformance", description=__doc__)
     parser.add_argument("--parallel", type=int, default=2, help="tests at once")
     parser.add_argument("--only", default="", help="a pattern of tests, as `go test -run` takes it")
+    parser.add_argument("--skip", default="", help="a pattern of tests that are left out")
     parser.add_argument("--class", dest="classes", choices=(STOCK, GNOMON), action="append", help="only this class")
     parser.add_argument("--part", dest="parts", choices=tuple(SUITE.tests), action="append", help="only these tests")
     parser.add_argument("--build", action="store_true", help="compile only")
@@ -64,7 +65,8 @@ def main() -> int:
     asked = parser.parse_args()
     # Told to end, it changes back what it has changed.
     signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
-    arguments = [f"-test.parallel={asked.parallel}", *FLAGS, *([f"-test.run={asked.only}"] if asked.only else [])]
+    chosen = {"run": asked.only, "skip": asked.skip}
+    arguments = [f"-test.parallel={asked.parallel}", *FLAGS, *(f"-test.{how}={one}" for how, one in chosen.items() if one)]
     try:
         if asked.build:
             print(suites.compiled(SUITE, folders(), Phases()).programs)
