@@ -19,18 +19,7 @@ from typing import Any
 from gnomon_core.errors import GnomonError
 from gnomon_core.fleet import Instance, InstanceKind, InstanceState
 from gnomon_core.functions import FunctionKey
-from gnomon_core.scaling import (
-    Action,
-    ChangeShadow,
-    CreateBody,
-    CreateShadow,
-    DestroyBody,
-    DestroyShadow,
-    FunctionLoad,
-    PromoteShadow,
-    Resize,
-    SetBufferPlan,
-)
+from gnomon_core.scaling import Action, CreateBody, DestroyBody, DestroyShadow, FunctionLoad, Resize, SetBufferPlan
 from gnomon_core.seam_values import InstanceRequest
 from gnomon_core.seams import BatchChannel, Platform, SchedulingPolicy
 from gnomon_core.settings import Settings
@@ -38,7 +27,7 @@ from gnomon_gateway.lifecycle.control import ScalingControl
 from gnomon_gateway.lifecycle.deployed import Deployed
 from gnomon_gateway.lifecycle.elsewhere import Elsewhere, Lost
 from gnomon_gateway.lifecycle.lasting import left_over, refuse_hindered
-from gnomon_gateway.lifecycle.shadows import Shadows
+from gnomon_gateway.lifecycle.shadows import ShadowAction, Shadows
 
 _LOG = logging.getLogger("gnomon.functions")
 
@@ -125,8 +114,6 @@ class Instances:
                     await self.create(deployed, cores, node, memory_mb)
                 case DestroyBody(instance_id):
                     self.stop(deployed, instance_id)
-                case CreateShadow() | ChangeShadow() | PromoteShadow():
-                    await self._apply_to_shadow(deployed, action)
                 case DestroyShadow(shadow_id):
                     self._begin(self._shadows.end(deployed, shadow_id))
                 case Resize(instance_id, cores):
@@ -135,6 +122,8 @@ class Instances:
                 case SetBufferPlan(max_batch, max_wait_s):
                     settings = replace(deployed.spec.settings, max_batch=max_batch, max_wait_s=max_wait_s)
                     deployed.runtime.plan_buffer(self._policy(settings), max_batch)
+                case _:
+                    await self._apply_to_shadow(deployed, action)
         self.retire_old(deployed)
 
     async def create(self, deployed: Deployed, cores: int, node: str | None = None, memory_mb: int | None = None) -> None:
@@ -149,7 +138,7 @@ class Instances:
         self._owners[instance.id] = deployed
         self._tell_starting(deployed)
 
-    async def _apply_to_shadow(self, deployed: Deployed, action: CreateShadow | ChangeShadow | PromoteShadow) -> None:
+    async def _apply_to_shadow(self, deployed: Deployed, action: ShadowAction) -> None:
         shadow = await self._shadows.apply(deployed, action)
         if shadow is not None:
             self._owners[shadow.id] = deployed

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from typing import TypeAlias
 
 from gnomon_core.errors import GnomonError
 from gnomon_core.fleet import Instance
@@ -22,6 +23,8 @@ from gnomon_core.seams import Platform
 from gnomon_gateway.lifecycle.deployed import Deployed
 
 _LOG = logging.getLogger("gnomon.functions")
+ShadowAction: TypeAlias = CreateShadow | ChangeShadow | PromoteShadow
+"""What is decided of Shadows and has to be begun at once."""
 _NO_BODY = "no_such_body"
 _NO_SHADOW = "no_such_shadow"
 
@@ -35,7 +38,7 @@ class Shadows:
         self._partners: dict[str, dict[str, Pair]] = {}
         """Each Body with the Shadows that its dispatcher counts on."""
 
-    async def apply(self, deployed: Deployed, action: CreateShadow | ChangeShadow | PromoteShadow) -> Instance | None:
+    async def apply(self, deployed: Deployed, action: ShadowAction) -> Instance | None:
         """Begin what was decided; the Shadow that is new by it.
 
         Raises:
