@@ -59,6 +59,7 @@ from gnomon_gateway.origin import host_rule
 from gnomon_gateway.ownership.metrics import OwnershipCollector
 from gnomon_gateway.secrets import Secrets
 from gnomon_gateway.server.gateway_server import GatewayServer
+from gnomon_gateway.service import FunctionService
 from gnomon_gateway.store.sqlite import SqliteStore
 from gnomon_gateway.version import this_version
 from gnomon_platforms.local.builder import EnvironmentBuilder, Housekeeping
@@ -151,7 +152,7 @@ class Gnomon:
         if self._cluster is not None:
             self._cluster.follow(self.manager.follow, self._namespaces.refresh)
         if self._front is not None:
-            self._front.follow(self._front.functions(self.manager), self._namespaces.refresh)
+            self._front.follow(self._namespaces.refresh)
         self._tasks += [asyncio.create_task(self._corrections.run())]
         if self._leads:
             self._tasks += [asyncio.create_task(self.autoscaler.run())]
@@ -238,15 +239,18 @@ class Gnomon:
 
     def _application(self) -> GatewayApp:
         counters = ControlCounters()
+        self._functions: FunctionService = self.manager if self._front is None else self._front.functions(self.manager)
         self._namespaces = Namespaces(self._store)
         control = Control(
-            functions=self.manager if self._front is None else self._front.functions(self.manager),
+            functions=self._functions,
             namespaces=self._namespaces,
             secrets=Secrets(self._store),
             logs=self._logs,
             metrics=metrics_page(
                 [
-                    GatewayCollector(lambda: readings(self.manager, self.autoscaler), counters, self._loop_lag.histogram),
+                    GatewayCollector(
+                        lambda: readings(self._functions, self.manager, self.autoscaler), counters, self._loop_lag.histogram
+                    ),
                     AsyncCollector(self._async_queue, self._callbacks),
                     OwnershipCollector(lambda: None if self._replicas is None else self._replicas.life),
                 ]

@@ -9,12 +9,14 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
 
 from gnomon_core.clock import Clock
+from gnomon_core.errors import GnomonError
 from gnomon_core.functions import FunctionKey, FunctionSpec
 from gnomon_gateway.lifecycle.manager import Manager
 from gnomon_gateway.log_sources import LineSource
@@ -27,6 +29,8 @@ from gnomon_platforms.provider.logs import ProviderFollower, ProviderLine, Provi
 from gnomon_platforms.provider.options import ProviderOptions
 from gnomon_platforms.provider.platform import ProviderPlatform
 from gnomon_platforms.provider.store import ProviderStore
+
+_LOG = logging.getLogger("gnomon.provider")
 
 
 class InFront:
@@ -44,15 +48,18 @@ class InFront:
         self.store = ProviderStore(api, self._catalog)
         self.platform = ProviderPlatform(api, self._catalog, options, clock=clock)
         self.kept_logs = ProviderKeptLogs(self.platform.logs)
+        self._functions: ProvidedFunctions | None = None
         self._following: set[asyncio.Task[None]] = set()
 
     def functions(self, manager: Manager) -> ProvidedFunctions:
-        """The manager's functions with the provider's replicas."""
-        return ProvidedFunctions(manager, self._catalog, self.platform)
+        """The manager's functions with the provider's replicas, which are followed from then on."""
+        self._functions = ProvidedFunctions(manager, self._catalog, self.platform)
+        return self._functions
 
-    def follow(self, functions: ProvidedFunctions, namespaces: Callable[[], Coroutine[Any, Any, None]]) -> None:
+    def follow(self, namespaces: Callable[[], Coroutine[Any, Any, None]]) -> None:
         """Serve what somebody else deploys, changes or removes at the provider."""
-        loop = asyncio.get_running_loop()
+        loop, functions = asyncio.get_running_loop(), self._functions
+        assert functions is not None
 
         def begin(make: Callable[[], Coroutine[Any, Any, None]]) -> None:
             task = loop.create_task(make())
@@ -84,11 +91,15 @@ class ProvidedFunctions:
         await self._manager.remove(key)
 
     async def follow(self, key: FunctionKey) -> None:
-        """Serve a function as the provider has it now."""
+        """Serve a function as the provider has it now. Where that cannot be, it is served as it was, and the log says why."""
         await self._manager.follow(key)
         listed, served = self._catalog.of(key), self._manager.status(key)
-        if listed is not None and served is not None and served.spec != listed.spec:
+        if listed is None or served is None or served.spec == listed.spec:
+            return
+        try:
             await self._manager.update(listed.spec)
+        except GnomonError as error:
+            _LOG.warning("%s has been changed at the provider, and is served as it was: %s", key, error)
 
     async def scale(self, key: FunctionKey, replicas: int) -> None:
         """Ask the provider for replicas: we have none."""

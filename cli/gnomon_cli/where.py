@@ -12,6 +12,7 @@ from gnomon_core.clock import Clock
 from gnomon_core.seams import ModelRepository
 from gnomon_gateway.lifecycle.manager import Manager
 from gnomon_gateway.metrics import FunctionReading
+from gnomon_gateway.service import FunctionService
 from gnomon_profiler.measuring.machine import this_machine
 
 if TYPE_CHECKING:
@@ -47,10 +48,10 @@ async def in_images(reference: str) -> None:
     del reference
 
 
-def readings(manager: Manager, autoscaler: Autoscaler) -> Iterator[FunctionReading]:
+def readings(functions: FunctionService, manager: Manager, autoscaler: Autoscaler) -> Iterator[FunctionReading]:
     """What the metrics tell of each function."""
     for runtime in manager.runtimes():
-        status = manager.status(runtime.key)
+        status = functions.status(runtime.key)
         if status is not None:
             yield FunctionReading(
                 name=runtime.name,

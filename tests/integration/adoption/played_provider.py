@@ -58,6 +58,8 @@ class PlayedProvider:
         self.secrets: dict[str, bytes] = {}
         self.calls: list[tuple[str, str, Any]] = []
         """Control calls that change something: method, path, document."""
+        self.listed = 0
+        """How often somebody has asked for the functions."""
         self.answers: Counter[int] = Counter()
         """Of functions, by status."""
         self.user, self.password, self.start_s = user, password, start_s
@@ -128,6 +130,7 @@ class PlayedProvider:
 
     async def _functions(self, request: web.Request) -> web.StreamResponse:
         if request.method == "GET":
+            self.listed += 1
             return web.json_response([self._document(name) for name in sorted(self.functions)])
         document = json.loads(await request.read())
         if request.method == "DELETE":

@@ -229,5 +229,6 @@ async def test_a_function_that_takes_too_long_is_refused_by_us_before_the_gatewa
         said = await answer.read()
         assert answer.status == 504, said
         assert answer.headers["X-OpenFaaS-Internal"] == "gnomon"
-        assert json.loads(said)["error"]["code"] == "deadline_exceeded"
+        # On a machine that is very busy it may have passed before anything was begun.
+        assert json.loads(said)["error"]["code"] in {"deadline_exceeded", "deadline_cannot_be_met"}
     await remove(user, "late")

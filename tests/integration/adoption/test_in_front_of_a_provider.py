@@ -144,6 +144,8 @@ async def test_what_faas_cli_does_goes_through_to_the_provider_which_keeps_it(
     async with user.post("/system/scale-function/mine", json={"serviceName": "mine", "replicas": 3}) as answer:
         assert answer.status == 202
     await seen(user, "mine", replicas=3, availableReplicas=3)
+    async with user.get("/metrics") as answer:
+        assert 'gateway_service_count{function_name="mine.openfaas-fn"} 3.0' in await answer.text()
     async with user.get("/system/secrets?namespace=openfaas-fn") as answer:
         assert await answer.json() == [{"name": "token", "namespace": "openfaas-fn"}]
     async with user.get("/system/info") as answer:
@@ -191,6 +193,10 @@ async def test_functions_that_were_there_are_served_and_what_others_do_there_is_
     provider.functions["new"].delay_s = 30.0
     assert (await call(user, "new"))[0] == 504, "its new deadline holds"
     assert provider.changes("PUT") == [], "nothing is deployed again because it was seen"
+    provider.functions["new"].document["annotations"] = {"gnomon/scheduler": "of-my-own", "gnomon/deadline-ms": "60000"}
+    listed = provider.listed
+    await until(lambda: provider.listed > listed + 1)
+    assert (await call(user, "new"))[0] == 504, "what cannot be served so is served as it was"
     del provider.functions["old"]
     await answered(user, "old", b"x", 404)
 
@@ -228,7 +234,7 @@ async def test_while_the_provider_is_away_requests_wait_and_none_is_lost_when_it
         assert answer.headers["X-OpenFaaS-Internal"] == "gnomon"
     async with user.get("/system/functions") as answer:
         assert "patient" in [one["name"] for one in await answer.json()], "what was known is still told"
-    async with user.post("/function/patient", headers={"X-Gnomon-Deadline-Ms": "300"}) as answer:
+    async with user.post("/function/patient", headers={"X-Gnomon-Deadline-Ms": "2000"}) as answer:
         assert answer.status == 503
         assert (await error_of(answer))["hint"]
     await provider.up()
@@ -255,7 +261,9 @@ async def test_a_slow_function_is_answered_for_at_its_deadline_and_its_lane_is_f
     function = provider.functions["late"]
     function.delay_s = 30.0
     code, body = await call(user, "late")
-    assert (code, json.loads(body)["error"]["code"]) == (504, "deadline_exceeded")
+    assert code == 504, body
+    # On a machine that is very busy it may have passed before anything was begun.
+    assert json.loads(body)["error"]["code"] in {"deadline_exceeded", "deadline_cannot_be_met"}
     function.delay_s = 0.0
     assert await answered(user, "late", b"quick", 200) == b"quick"
 
