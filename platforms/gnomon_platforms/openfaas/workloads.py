@@ -256,13 +256,10 @@ class Workload:
         """Write these steps; whether all of them could be."""
         spec, version = self._spec, self._version
         deployed = self._around.deployed(self.key)
-        # Requests wait for a number to be raised, which may be before all is known to be there that pods need.
-        numbers = all(isinstance(step, Scale) for step in steps)
-        if not numbers:
+        if not all(isinstance(step, Scale) for step in steps):
+            # Requests wait for a number to be raised. What pods need must be there when one is given out, which comes after that.
             await self._steps.furnish_once(spec, deployed)
         taken = await asyncio.gather(*(self._step(step, spec, version, deployed) for step in steps), return_exceptions=True)
-        if numbers:
-            await self._steps.furnish_once(spec, deployed)
         for step, error in zip(steps, taken, strict=True):
             if isinstance(error, int):
                 # Its pods are there before it is seen itself, and would be taken for those of an older version.
