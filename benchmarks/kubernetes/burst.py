@@ -1,11 +1,11 @@
 """Shadows from the node's pool for a Body that is a pod, beside the same on bare processes of the same machine.
 
-    python -m benchmarks.kubernetes.burst [--quick]
+    python -m benchmarks.kubernetes.burst [--quick] [--model resnet50] [--turns 15]
 
-A Body of ResNet50 with one core is a pod of the function; the DaemonSet's pod has the pool. Beside it the platform of one machine
-has the same Body and the same pool as processes. They take turns: a few batches alone; then a Shadow is decided on while the Body
-answers batch after batch; the same batches with it; it is ended. Decision is the call of `Platform.create_shadow`, ready is when
-the platform has heard that the Shadow's pages are resident, paired that its Body works with it.
+A Body with one core is a pod of the function; the DaemonSet's pod has the pool. Beside it the platform of one machine has the
+same Body and the same pool as processes. They take turns: a few batches alone; then a Shadow is decided on while the Body answers
+batch after batch; the same batches with it; it is ended. Decision is the call of `Platform.create_shadow`, ready is when the
+platform has heard that the Shadow's pages are resident, paired that its Body works with it.
 
 The ratio of the pair to the Body alone is of one turn, a figure the median of all turns; that of the pods is compared with that
 of the processes. Every answer is compared with the Body's first. Of two cores the Body's pod may use one and asks for half of it,
@@ -16,17 +16,18 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
 import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 
 from benchmarks.kubernetes.pods import Pods, pods_on, prepared
-from benchmarks.pace import Pace, asked, step
+from benchmarks.pace import pace_of, pace_parser, step
 from benchmarks.programs import ended_well
 from benchmarks.report import Figure, write
-from benchmarks.shadow.models import StoredModel, first_share, named, samples_of, stored
+from benchmarks.shadow.models import CATALOG, StoredModel, first_share, named, samples_of, stored
 from benchmarks.shadow.node import Place, Serving, started
 from benchmarks.shadow.samples import at_quantile, counted, quantile
 from gnomon_core.errors import GnomonError
@@ -64,19 +65,28 @@ class Turns:
         return [pair / alone for pair, alone in zip(self.pair_s[batch], self.alone_s[batch], strict=True)]
 
 
-def main(pace: Pace) -> None:
-    model = stored(MODEL)
+def main(arguments: Sequence[str] | None = None) -> None:
+    parser = pace_parser(__doc__ or "")
+    parser.add_argument("--model", default=MODEL, choices=sorted(CATALOG), help=f"default {MODEL}")
+    parser.add_argument("--turns", type=int, help=f"of each batch size; {TURNS} unless quick")
+    given = parser.parse_args(arguments)
+    pace, model = pace_of(given), stored(given.model)
     pair = Pair(1, first_share(model.layers, SHARE), SPLIT)
-    turns = QUICK_TURNS if pace.quick else TURNS
+    turns = given.turns or (QUICK_TURNS if pace.quick else TURNS)
     with prepared(shadows=True) as ground:
         seen = asyncio.run(measure(partial(pods_on, ground), model, pair, turns))
     write(
         "kubernetes_burst",
-        figures_of(seen, f"half of a batch, {named(model.layers, pair.blocks)}"),
+        figures_of(seen, f"{given.model}, half of a batch, {named(model.layers, pair.blocks)}; {beside()}"),
         repeats=turns * len(BATCHES),
         packages=("gnomon", "torch", "torchvision", "kubernetes"),
         folder=pace.results,
     )
+
+
+def beside() -> str:
+    """What else the machine did: its queue, which on a quiet one is what this benchmark keeps busy."""
+    return f"load {os.getloadavg()[1]:.1f} on {os.cpu_count()} CPUs"
 
 
 async def measure(
@@ -202,4 +212,4 @@ def figures_of(seen: dict[str, Turns], what: str) -> list[Figure]:
 
 
 if __name__ == "__main__":
-    ended_well(lambda: main(asked(__doc__ or "")))
+    ended_well(main)

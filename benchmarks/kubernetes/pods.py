@@ -34,7 +34,7 @@ from gnomon_profiler.repository import DirectoryRepository
 
 BODY_LIMIT_S = 300.0
 """A Body's pod: its container, torch, its weights; on a machine that does other things, too."""
-GONE_LIMIT_S = 120.0
+GONE_LIMIT_S = 300.0
 
 
 @dataclass(frozen=True)
@@ -89,15 +89,17 @@ def on(cluster: Cluster, folder: Path, *, shadows: bool) -> Iterator[Ground]:
     namespace = f"models-{secrets.token_hex(3)}"
     with contextlib.ExitStack() as stack:
         token = stack.enter_context(models.coordinators(cluster, kubectl, images, folder)) if shadows else ""
-        models.furnish_namespace(cluster, namespace)
+        claim = stack.enter_context(models.volume(cluster, namespace, folder))
         stack.callback(_removed, cluster, namespace)
-        stack.enter_context(models.volume(cluster, namespace, folder))
+        models.furnish_namespace(cluster, namespace)
+        cluster.core.create_namespaced_persistent_volume_claim(namespace, claim)
         yield Ground(cluster, namespace, images, folder, token)
 
 
 def _removed(cluster: Cluster, namespace: str) -> None:
     """The namespace goes, and with it, before the coordinators, every pod that has their volume."""
-    cluster.core.delete_namespace(namespace)
+    if namespace in models.namespaces(cluster):
+        cluster.core.delete_namespace(namespace)
     until(lambda: namespace not in models.namespaces(cluster), f"{namespace} to go", GONE_LIMIT_S)
 
 

@@ -85,8 +85,11 @@ def put(running: clusters.Running, archive: Path) -> None:
 
 
 @contextlib.contextmanager
-def volume(cluster: Cluster, namespace: str, models: Path) -> Iterator[str]:
-    """A folder of the node, as a claim of this namespace; its name. The node must be this machine, or have the same folder."""
+def volume(cluster: Cluster, namespace: str, models: Path) -> Iterator[dict[str, Any]]:
+    """A folder of the node, and the claim by which this namespace may have it. The node must be this machine, or have the same.
+
+    The namespace, with its claim, is to be made after it and to go before it: a claim whose volume has gone is long in going.
+    """
     name = f"models-{namespace}"
     bound = {"accessModes": ["ReadOnlyMany"], "storageClassName": ""}
     cluster.core.create_persistent_volume(
@@ -103,10 +106,8 @@ def volume(cluster: Cluster, namespace: str, models: Path) -> Iterator[str]:
     )
     try:
         claim = {**bound, "volumeName": name, "resources": {"requests": {"storage": SIZE}}}
-        cluster.core.create_namespaced_persistent_volume_claim(namespace, {"metadata": {"name": CLAIM}, "spec": claim})
-        yield CLAIM
+        yield {"metadata": {"name": CLAIM}, "spec": claim}
     finally:
-        # With its claim it would wait for the pods that have it; those go with their namespace.
         cluster.core.delete_persistent_volume(name)
 
 

@@ -1,0 +1,33 @@
+"""`kubectl apply -k deploy/openfaas-models`, on a control plane without nodes: what is joined there fits together."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from deploy.test_cluster import build
+from deploy.test_cluster.client import Kubectl
+from deploy.test_cluster.clusters import Cluster
+
+MODELS = Path(__file__).parents[3] / "deploy" / "openfaas-models"
+
+
+def test_gateway_functions_and_pools_have_the_same_models(own_plane: Cluster, compiled: build.Programs) -> None:
+    Kubectl(compiled.folder / "kubectl", own_plane.kubeconfig)("apply", "--validate=strict", "-k", str(MODELS))
+    core, apps = own_plane.core, own_plane.apps
+    pool = apps.read_namespaced_daemon_set("coordinator", "gnomon-nodes").spec.template.spec
+    [of_the_node] = [one.host_path.path for one in pool.volumes if one.name == "models"]
+    for namespace in ("openfaas", "openfaas-fn"):
+        claim = core.read_namespaced_persistent_volume_claim("models", namespace)
+        volume = core.read_persistent_volume(claim.spec.volume_name)
+        assert (volume.spec.claim_ref.namespace, volume.spec.claim_ref.name) == (namespace, "models")
+        assert volume.spec.host_path.path == of_the_node
+
+    gateway = apps.read_namespaced_deployment("gateway", "openfaas").spec.template.spec
+    [container] = gateway.containers
+    assert {"--models=/models", "--models-claim=models", "--coordinator-token=/var/secrets/coordinator/token"} <= {
+        *container.args
+    }
+    mounted = {one.name: one.mount_path for one in container.volume_mounts}
+    assert (mounted["models"], mounted["coordinator-token"]) == ("/models", "/var/secrets/coordinator")
+    secret = {one.name: one.secret.secret_name for one in gateway.volumes if one.secret}["coordinator-token"]
+    assert secret in [one.secret.secret_name for one in pool.volumes if one.secret]
