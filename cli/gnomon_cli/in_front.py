@@ -7,14 +7,11 @@ PUT, POST, DELETE, secrets, namespaces ─▶ the store, which is the provider
 
 from __future__ import annotations
 
-import asyncio
-import contextlib
 import logging
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
-from functools import partial
-from typing import Any
 
+from gnomon_cli.following import Following, Work
 from gnomon_core.clock import Clock
 from gnomon_core.errors import GnomonError
 from gnomon_core.functions import FunctionKey, FunctionSpec
@@ -49,30 +46,17 @@ class InFront:
         self.platform = ProviderPlatform(api, self._catalog, options, clock=clock)
         self.kept_logs = ProviderKeptLogs(self.platform.logs)
         self._functions: ProvidedFunctions | None = None
-        self._following: set[asyncio.Task[None]] = set()
+        self._following = Following()
 
     def functions(self, manager: Manager) -> ProvidedFunctions:
         """The manager's functions with the provider's replicas, which are followed from then on."""
         self._functions = ProvidedFunctions(manager, self._catalog, self.platform)
         return self._functions
 
-    def follow(self, namespaces: Callable[[], Coroutine[Any, Any, None]]) -> None:
+    def follow(self, namespaces: Callable[[], Work]) -> None:
         """Serve what somebody else deploys, changes or removes at the provider."""
-        loop, functions = asyncio.get_running_loop(), self._functions
-        assert functions is not None
-
-        def begin(make: Callable[[], Coroutine[Any, Any, None]]) -> None:
-            task = loop.create_task(make())
-            self._following.add(task)
-            task.add_done_callback(self._following.discard)
-
-        def told(make: Callable[[], Coroutine[Any, Any, None]]) -> None:
-            # The catalog tells in a thread of its own, perhaps after our loop has ended.
-            with contextlib.suppress(RuntimeError):
-                loop.call_soon_threadsafe(begin, make)
-
-        self.store.watch(lambda key: told(partial(functions.follow, key)))
-        self.store.watch_namespaces(lambda: told(namespaces))
+        assert self._functions is not None
+        self._following.begin(self.store, self._functions.follow, namespaces)
 
 
 class ProvidedFunctions:

@@ -12,12 +12,11 @@ import contextlib
 import os
 import secrets
 import socket
-from collections.abc import Callable, Coroutine
-from functools import partial
+from collections.abc import Callable
 from random import SystemRandom
-from typing import Any
 from urllib.parse import urlsplit
 
+from gnomon_cli.following import Following, Work
 from gnomon_cli.serve_options import ClusterOptions, ServeOptions
 from gnomon_core.clock import Clock
 from gnomon_core.errors import GnomonError
@@ -79,7 +78,7 @@ class OnKubernetes:
         self._host = serve.host
         self._standby = PassThrough(serve.host, serve.port, self._place)
         self._standing: asyncio.Task[None] | None = None
-        self._behind: set[asyncio.Task[None]] = set()
+        self._following = Following()
 
     @property
     def port(self) -> int:
@@ -141,24 +140,9 @@ class OnKubernetes:
         """Leave the port to the gateway's server, which is about to listen. What waits for a leader comes to that."""
         await self._standby.stop_listening()
 
-    def follow(
-        self, function: Callable[[FunctionKey], Coroutine[Any, Any, None]], namespaces: Callable[[], Coroutine[Any, Any, None]]
-    ) -> None:
+    def follow(self, function: Callable[[FunctionKey], Work], namespaces: Callable[[], Work]) -> None:
         """Begin one of these whenever a function, or a namespace, has changed: `kubectl delete deployment` removes a function."""
-        loop = asyncio.get_running_loop()
-
-        def begin(make: Callable[[], Coroutine[Any, Any, None]]) -> None:
-            task = loop.create_task(make())
-            self._behind.add(task)
-            task.add_done_callback(self._behind.discard)
-
-        def told(make: Callable[[], Coroutine[Any, Any, None]]) -> None:
-            # The store tells in a thread of its own, perhaps after our loop has ended.
-            with contextlib.suppress(RuntimeError):
-                loop.call_soon_threadsafe(begin, make)
-
-        self.store.watch(lambda key: told(partial(function, key)))
-        self.store.watch_namespaces(lambda: told(namespaces))
+        self._following.begin(self.store, function, namespaces)
 
     async def end(self) -> None:
         """Let another lead, and look no longer. Nothing of ours is being written any more."""
