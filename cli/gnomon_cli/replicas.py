@@ -21,6 +21,7 @@ from gnomon_core.errors import GnomonError
 from gnomon_core.ownership import OwnershipMap
 from gnomon_gateway.app import GatewayApp
 from gnomon_gateway.lifecycle.elsewhere import Elsewhere, Lost
+from gnomon_gateway.lifecycle.followed_pairs import FollowedPairs, told
 from gnomon_gateway.lifecycle.manager import Manager
 from gnomon_gateway.lifecycle.reporting import Reporter
 from gnomon_gateway.ownership.assigner import Assigner
@@ -39,6 +40,7 @@ class Replicas:
         self._cluster, self._clock, self._elsewhere = cluster, clock, elsewhere
         self._manager = manager
         self._reporter = Reporter(manager.runtimes, elsewhere.lost)
+        self._followed = FollowedPairs(manager.instances.runtime_of)
         self._board = cluster.board()
         host, port = cluster.inside
         self._shared = SharedGateway(
@@ -50,7 +52,12 @@ class Replicas:
             host=host,
             port=port,
             leads=elsewhere.leads,
-            reports=Reports(self._reporter, self._heard),
+            reports=Reports(
+                self._reporter,
+                self._heard,
+                pairs=lambda: told(manager.instances.shadows.table()),
+                follow_pairs=self._followed.follow,
+            ),
         )
         self.app = self._shared.app
         self.invoke = self._shared.invoke
@@ -92,6 +99,7 @@ class Replicas:
 
     async def _lead(self, lead: Callable[[], Awaitable[None]]) -> None:
         await self._cluster.leader.leading.wait()
+        self._followed.follow({})  # who leads ends the Shadows that another has begun
         while True:
             try:
                 await lead()

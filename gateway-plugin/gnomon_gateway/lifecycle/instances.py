@@ -28,6 +28,7 @@ from gnomon_gateway.lifecycle.deployed import Deployed
 from gnomon_gateway.lifecycle.elsewhere import Elsewhere, Lost
 from gnomon_gateway.lifecycle.lasting import left_over, refuse_hindered
 from gnomon_gateway.lifecycle.shadows import ShadowAction, Shadows
+from gnomon_gateway.serving.function_runtime import FunctionRuntime
 
 _LOG = logging.getLogger("gnomon.functions")
 
@@ -54,7 +55,7 @@ class Instances:
         self._scaling = scaling
         self._deployed: dict[str, Deployed] = {}
         self._owners: dict[str, Deployed] = {}
-        self._shadows = Shadows(platform, log)
+        self.shadows = Shadows(platform, log)
         self._tasks: set[asyncio.Task[None]] = set()
 
     def adopt(self, deployed: Deployed) -> None:
@@ -75,6 +76,11 @@ class Instances:
         self._tell_starting(deployed)
         if self._elsewhere.leads():
             await self.replace(deployed)
+
+    def runtime_of(self, instance_id: str) -> FunctionRuntime | None:
+        """The function of an instance."""
+        deployed = self._owners.get(instance_id)
+        return None if deployed is None else deployed.runtime
 
     async def settle(self) -> None:
         """Return when nothing that was begun here is under way any more."""
@@ -115,7 +121,7 @@ class Instances:
                 case DestroyBody(instance_id):
                     self.stop(deployed, instance_id)
                 case DestroyShadow(shadow_id):
-                    self._begin(self._shadows.end(deployed, shadow_id))
+                    self._begin(self.shadows.end(deployed, shadow_id))
                 case Resize(instance_id, cores):
                     await self._platform.resize(instance_id, cores)
                     deployed.runtime.instance_resized(instance_id, cores)
@@ -139,7 +145,7 @@ class Instances:
         self._tell_starting(deployed)
 
     async def _apply_to_shadow(self, deployed: Deployed, action: ShadowAction) -> None:
-        shadow = await self._shadows.apply(deployed, action)
+        shadow = await self.shadows.apply(deployed, action)
         if shadow is not None:
             self._owners[shadow.id] = deployed
             if self._deployed.get(deployed.name) is not deployed:
@@ -224,7 +230,7 @@ class Instances:
         if deployed is None:
             return
         if instance_id in deployed.shadows:
-            self._shadows.gone(deployed, instance_id, reason)
+            self.shadows.gone(deployed, instance_id, reason)
             self._scaling.poke(deployed.name)
             return
         served = deployed.runtime.forget(instance_id)
@@ -237,7 +243,7 @@ class Instances:
             _LOG.warning("%s: instance %s has ended: %s", deployed.name, instance_id, reason)
         deployed.draining.discard(instance_id)
         deployed.runtime.instance_gone(instance_id, reason)
-        self._begin(self._shadows.end_those_of(deployed, instance_id))
+        self._begin(self.shadows.end_those_of(deployed, instance_id))
         self._tell_starting(deployed)
         if instance_id in deployed.retired:
             deployed.retired.discard(instance_id)
@@ -248,7 +254,7 @@ class Instances:
     def pair_changed(self, body: Instance) -> None:
         deployed = self._owners.get(body.id)
         if deployed is not None:
-            self._shadows.pair_changed(deployed, body)
+            self.shadows.pair_changed(deployed, body)
             self._scaling.poke(deployed.name)
 
     def log_line(self, function: FunctionKey, instance_id: str, text: str) -> None:
@@ -258,7 +264,7 @@ class Instances:
 
     async def _drain(self, deployed: Deployed, instance_id: str) -> None:
         await deployed.runtime.drain(instance_id)
-        await self._shadows.end_those_of(deployed, instance_id)
+        await self.shadows.end_those_of(deployed, instance_id)
         await self._platform.destroy(instance_id)
 
     async def _take_place(self, deployed: Deployed) -> None:

@@ -111,6 +111,10 @@ class Shadows:
         self._partners[body.id] = body.shadows
         deployed.runtime.pair_changed(body.id, together(tuple(body.shadows.values())))
 
+    def table(self) -> dict[str, list[Pair]]:
+        """Each Body that has Shadows, and what they do, for the replicas that make its batches."""
+        return {body: list(shadows.values()) for body, shadows in self._partners.items() if shadows}
+
     def gone(self, deployed: Deployed, shadow_id: str, reason: str) -> None:
         """A Shadow has ended, asked for or not."""
         body_id = deployed.shadows.pop(shadow_id)

@@ -110,7 +110,8 @@ class Assigner:
         current = None if self._current is None else self._current.to_json()
         asked: dict[str, Any] = {"from": "", "map": current, "draining": []}
         if self._life is not None:
-            asked |= {"leader": self._leader, "heard": self._life.heard_of(address)}
+            reports = self._life.reports
+            asked |= {"leader": self._leader, "heard": reports.heard.get(address, 0), "pairs": reports.pairs()}
         question = json.dumps(asked).encode()
         try:
             status, body = await self._peers.call(address, OWNERSHIP_PATH.decode(), question, ANSWER_TIMEOUT_S)

@@ -126,6 +126,7 @@ class ReplicaLife:
         if "leader" in said:
             self.leader, self.reports.told = str(said["leader"]), _number(said.get("heard"))
             if self.leader != self.identity:
+                self.reports.hear_pairs(said.get("pairs"))
                 answer["report"] = self.reports.tell()
         elif "report" in said:
             self.hear_report(str(said["from"]), said["report"], str(said.get("address")))
@@ -140,10 +141,6 @@ class ReplicaLife:
         """
         if replica != self.identity:
             self.reports.hear(replica, report, address)
-
-    def heard_of(self, address: str) -> int:
-        """The number of the last report of the replica at this address."""
-        return self.reports.heard.get(address, 0)
 
     def who_leads(self) -> Replica | None:
         """The other replica that said last that it leads; None where none has, or it is in the map no more."""

@@ -1,8 +1,9 @@
 """Reports of load between replicas: given to whoever leads when it asks, or at once, and heard by the one that leads.
 
-    leader ─{"leader", "heard"}─▶ replica          replica ─{…, "report"}─▶ leader, where a request waits for an instance
+    leader ─{"leader", "heard", "pairs"}─▶ replica          replica ─{…, "report"}─▶ leader, where a request waits for an instance
 
-The number of the last report that was heard goes with each question, by address, so that only what is new is told.
+The number of the last report that was heard goes with each question, by address, so that only what is new is told; and so does
+what replicas must know of instances that only the leader knows: their Shadows.
 """
 
 from __future__ import annotations
@@ -35,6 +36,24 @@ class Reports:
     heard: dict[str, int] = field(default_factory=dict)
     """By address: another process there counts from its own beginning, and says so by a smaller number."""
     told: int = 0
+    pairs: Callable[[], Mapping[str, Any]] = dict
+    """As the leader: which Bodies have Shadows."""
+    follow_pairs: Callable[[Mapping[str, Any]], None] | None = None
+    """Takes what a leader says of that. It raises as `listener` does."""
+
+    def hear_pairs(self, document: Any) -> None:
+        """The leader says which Bodies have Shadows.
+
+        Raises:
+            GnomonError: 400 `invalid_pairs`.
+
+        """
+        if self.follow_pairs is None or document is None:
+            return
+        try:
+            self.follow_pairs(document)
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            raise bad_request("invalid_pairs", f"These are no pairs: {error!r}.") from None
 
     def tell(self) -> dict[str, Any] | None:
         """What the leader has not heard yet."""
