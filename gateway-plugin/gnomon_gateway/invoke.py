@@ -22,7 +22,8 @@ from gnomon_gateway.dispatch.refusals import QUEUE_MOVED
 from gnomon_gateway.headers import HOP_BY_HOP, UnfitHeadersError, named_by_connection, response_lines
 from gnomon_gateway.queueing.request import Request
 from gnomon_gateway.routes import ANY
-from gnomon_gateway.server.exchange import Exchange, too_large
+from gnomon_gateway.server.exchange import Exchange
+from gnomon_gateway.server.refusals import too_large
 from gnomon_gateway.serving.directory import FunctionDirectory
 from gnomon_gateway.serving.function_runtime import FunctionRuntime
 

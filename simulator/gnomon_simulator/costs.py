@@ -15,7 +15,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from gnomon_core.fleet import InstanceKind
-from gnomon_simulator.simulated_platform import Lifetime
+from gnomon_simulator.lifetimes import Lifetime
 
 
 @dataclass(frozen=True, slots=True)

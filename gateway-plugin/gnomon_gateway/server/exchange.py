@@ -11,11 +11,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from http import HTTPStatus
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from gnomon_core.errors import GnomonError
+from gnomon_gateway.server.refusals import too_large, too_many_bodies
 
 if TYPE_CHECKING:
+    from gnomon_gateway.server.hot_routes import HotRoutes, Owner
     from gnomon_gateway.server.protocol import GatewayProtocol
 
 SMALL_BYTES = 1 << 16
@@ -28,26 +30,6 @@ STATUS_LINES = tuple(
     b"HTTP/1.1 %d %s\r\n" % (code, HTTPStatus(code).phrase.encode() if code in list(HTTPStatus) else b"Unknown")
     for code in range(1000)
 )
-
-
-class Owner(Protocol):
-    """Who takes the request of an exchange."""
-
-    def received(self, body: bytes | memoryview) -> None:
-        """The whole body is here."""
-        ...
-
-    def left(self) -> None:
-        """The client has gone; nothing can be answered any more."""
-        ...
-
-
-class HotRoutes(Protocol):
-    """The routes that are served without ASGI."""
-
-    def begin(self, exchange: Exchange) -> None:
-        """The headers are here. Answer at once, or `accept` the body."""
-        ...
 
 
 Moved = Callable[["Exchange", "bytes | memoryview"], None]
@@ -295,27 +277,6 @@ class Exchange:
         if not self.keep_alive:
             self._protocol.close_after_answer(unread=self.more_body)
         self._protocol.on_response_complete()
-
-
-def too_large(limit_bytes: int) -> GnomonError:
-    """413: more than is taken."""
-    return GnomonError(
-        413,
-        "body_too_large",
-        f"The body is larger than {limit_bytes} bytes.",
-        "Send less, or a reference to where the data is.",
-    )
-
-
-def too_many_bodies(limit_bytes: int) -> GnomonError:
-    """503: others are being received."""
-    return GnomonError(
-        503,
-        "too_many_bodies",
-        f"Large bodies are being received that hold {limit_bytes} bytes together.",
-        "Send it again later.",
-        retry_after_s=1.0,
-    )
 
 
 def leave(cycle: Any) -> None:

@@ -17,7 +17,7 @@ import uvicorn
 from uvicorn.config import Config
 
 from gnomon_core.errors import GnomonError
-from gnomon_gateway.server.exchange import HotRoutes
+from gnomon_gateway.server.hot_routes import HotRoutes
 from gnomon_gateway.server.limits import Limits
 from gnomon_gateway.server.protocol import GatewayProtocol
 from gnomon_gateway.server.shared import Shared

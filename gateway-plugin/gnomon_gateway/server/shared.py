@@ -6,7 +6,7 @@ from enum import IntEnum
 
 from uvicorn.server import ServerState
 
-from gnomon_gateway.server.exchange import HotRoutes
+from gnomon_gateway.server.hot_routes import HotRoutes
 from gnomon_gateway.server.limits import Limits
 
 

@@ -17,7 +17,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 
 from gnomon_core.errors import GnomonError
 from gnomon_core.signature import ModelSignature
-from gnomon_gateway.server.exchange import too_many_bodies
+from gnomon_gateway.server.refusals import too_many_bodies
 from gnomon_gateway.v2 import reader
 from gnomon_gateway.v2.infer import Infer
 

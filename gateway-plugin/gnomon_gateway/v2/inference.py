@@ -20,7 +20,8 @@ from gnomon_gateway.call_id import new_call_id
 from gnomon_gateway.dispatch.refusals import QUEUE_MOVED
 from gnomon_gateway.invoke import DEADLINE_HEADER, read_deadline_s
 from gnomon_gateway.queueing.request import Request
-from gnomon_gateway.server.exchange import Exchange, too_large
+from gnomon_gateway.server.exchange import Exchange
+from gnomon_gateway.server.refusals import too_large
 from gnomon_gateway.serving.function_runtime import FunctionRuntime
 from gnomon_gateway.v2.beside import LARGE_BYTES, READER
 from gnomon_gateway.v2.infer import Infer, document_bytes, most_body_bytes, read_request, write_answer
