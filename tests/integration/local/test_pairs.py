@@ -1,153 +1,30 @@
 """Body and Shadow on the real platform: forked, sandboxed, computing; and whoever of them, or of their keepers, dies."""
 
 import asyncio
-import json
 import os
 import signal
 from collections.abc import AsyncIterator
-from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
 import pytest_asyncio
-import torch
 
 from gnomon_core import coordinator_client
 from gnomon_core.errors import GnomonError
 from gnomon_core.fleet import Instance, InstanceKind, InstanceState
-from gnomon_core.functions import FunctionSpec, read_deployment
 from gnomon_core.pairs import Pair
-from gnomon_core.seam_values import InstanceRequest
-from gnomon_core.seams import BatchChannel
-from gnomon_core.wire import Frame, Kind, Member
-from gnomon_platforms.local.platform import LocalPlatform
-from gnomon_platforms.testing import NothingBuilt, Recorder, answers, send
-from gnomon_profiler.extractor import Description, capture
-from gnomon_profiler.repository import DirectoryRepository
+from tests.integration.local.pairs_running import PAIR, PATIENCE_S, Running, begun, comm, shared_memory
 from tests.waiting import until
 
 pytestmark = [pytest.mark.torch, pytest.mark.timeout(180), pytest.mark.asyncio(loop_scope="module")]
-PAIR = Pair(1, (0, 1, 2), (0, 1, 1, 2))
-PATIENCE_S = 20.0
-
-
-class Listener(Recorder):
-    """A Recorder that keeps what it is told of pairs."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.pairs: list[tuple[str, str | None]] = []
-
-    def pair_changed(self, body: Instance) -> None:
-        assert body.kind is InstanceKind.BODY
-        assert (body.partner is None) == (body.pair is None)
-        self.pairs.append((body.id, body.partner))
-        self._told.set()
-
-
-@dataclass
-class Running:
-    """A platform with one model, whose answers are known."""
-
-    platform: LocalPlatform
-    told: Listener
-    spec: FunctionSpec
-    module: torch.nn.Module
-    numbers: int = 0
-    wrong: list[str] = field(default_factory=list)
-
-    async def body(self) -> Instance:
-        instance = await self.platform.create(InstanceRequest(self.spec, 1, 1, None, {}))
-        await self.told.channel(instance.id)
-        return instance
-
-    async def paired(self, body: Instance, pair: Pair = PAIR) -> Instance:
-        shadow = await self.platform.create_shadow(body.id, pair)
-        await self.told.until(lambda: (body.id, shadow.id) in self.told.pairs or shadow.id in self.told.gone, PATIENCE_S)
-        assert shadow.id not in self.told.gone, self.told.gone[shadow.id]
-        return self.seen(shadow.id)
-
-    def seen(self, instance_id: str) -> Instance:
-        [found] = [one for one in self.platform.instances("line.openfaas-fn") if one.id == instance_id]
-        return found
-
-    def pid(self, shadow: Instance) -> int:
-        pid = self.platform._pairs.lives[shadow.id].pid
-        assert pid is not None
-        return pid
-
-    async def ask(self, body: Instance, samples: int = 4) -> None:
-        """Send a batch and compare its answer with the module's own."""
-        self.numbers += 1
-        channel: BatchChannel = self.told.channels[body.id]
-        signature = self.platform.signature(self.spec)
-        assert signature is not None
-        given = torch.full((samples, 4, 12, 12), float(self.numbers % 17))
-        head = json.dumps({"kind": "tensors", "inputs": [one.to_json() for one in signature.inputs]}).encode()
-        member = Member(0, samples, b"", given.numpy().tobytes())
-        frame = await send(channel, Frame(Kind.BATCH, self.numbers, 1, 10.0, head, [member]))
-        [(status, data)] = answers(frame)
-        assert status == 200, data
-        with torch.inference_mode():
-            expected = self.module(given)
-        got = torch.frombuffer(bytearray(data), dtype=torch.float32).reshape(expected.shape)
-        assert torch.allclose(got, expected, atol=1e-5)
-
-    def supervised(self, name: str) -> list[int]:
-        """The supervisor's children of this name."""
-        supervisor = self.platform._supervisor
-        assert supervisor is not None
-        children = Path(f"/proc/{supervisor.pid}/task/{supervisor.pid}/children").read_text().split()
-        return [int(pid) for pid in children if comm(int(pid)) == name]
-
-    async def containers(self) -> list[int]:
-        """The pool's containers, when there have been as many for a while: a burst makes it keep more."""
-        found: list[int] = []
-        while not found or found != self.supervised("gnomon empty"):
-            found = self.supervised("gnomon empty")
-            await asyncio.sleep(0.5)
-        return found
-
-    async def coordinator(self) -> int:
-        return (await until(lambda: self.supervised("gnomon coord")))[0]
-
-
-def comm(pid: int) -> str:
-    try:
-        return Path(f"/proc/{pid}/comm").read_text().strip()
-    except OSError:
-        return ""
-
-
-def shared_memory(pids: list[int]) -> list[str]:
-    """The pairs' buffers that these processes have mapped or open."""
-    found: list[str] = []
-    for pid in pids:
-        try:
-            lines = Path(f"/proc/{pid}/maps").read_text().splitlines()
-            lines += [str(path.readlink()) for path in Path(f"/proc/{pid}/fd").iterdir()]
-        except OSError:
-            continue
-        found += [f"{pid}: {line}" for line in lines if "memfd:" in line and "order" not in line]
-    return found
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def platform(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Running]:
     """One for all tests: its zygote imports torch."""
-    folder = tmp_path_factory.mktemp("pairs")
-    repository = DirectoryRepository(folder / "models")
-    layers = [layer for _ in range(4) for layer in (torch.nn.Conv2d(4, 4, 3, padding=1), torch.nn.ReLU())]
-    module = torch.nn.Sequential(*layers, torch.nn.AdaptiveAvgPool2d(1), torch.nn.Flatten(), torch.nn.Linear(4, 3)).eval()
-    repository.put("line", "1", capture(module, (torch.randn(2, 4, 12, 12),), Description("line", "1")))
-    local, told = LocalPlatform(folder / "state", repository, NothingBuilt(), cores=8), Listener()
-    await local.start(told)
-    spec = read_deployment(
-        {"service": "line", "image": "gnomon/body", "annotations": {"gnomon/model": "line@1", "gnomon/max-batch": "8"}}
-    )
-    await local.prepare(spec)
-    yield Running(local, told, spec, module)
-    await local.stop()
+    running = await begun(tmp_path_factory.mktemp("pairs"))
+    yield running
+    await running.platform.stop()
 
 
 @pytest_asyncio.fixture(loop_scope="module")
