@@ -1,8 +1,8 @@
 """`gnomon serve --platform provider`: a foreign provider as the store of functions and as the platform.
 
 PUT, POST, DELETE, secrets, namespaces ─▶ the store, which is the provider
-/system/function, scale-function       ─▶ its replicas, not our lanes: `ProvidedFunctions`
-/function/…                            ─▶ queue ▶ lanes ▶ the provider's /function/…
+/system/function, scale-function       ─▶ its replicas, not our slots: `ProvidedFunctions`
+/function/…                            ─▶ queue ▶ slots ▶ the provider's /function/…
 """
 
 from __future__ import annotations

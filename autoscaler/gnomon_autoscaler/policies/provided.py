@@ -1,9 +1,9 @@
-"""Functions whose replicas a foreign provider counts: as many lanes as they take requests at once, and no decision of ours.
+"""Functions whose replicas a foreign provider counts: as many slots as they take requests at once, and no decision of ours.
 
-A lane is the right to have one batch under way there. The function's node in the observation is named like the function, and its
-cores are the places that its replicas offer. With none, one lane is opened while a request waits: that wakes the function.
+A slot is the right to have one batch under way there. The function's node in the observation is named like the function, and its
+cores are the places that its replicas offer. With none, one slot is opened while a request waits: that wakes the function.
 
-Example: 3 replicas that take 4 requests each offer 12 places. With 10 lanes, 2 are opened; when a replica goes, 4 are closed,
+Example: 3 replicas that take 4 requests each offer 12 places. With 10 slots, 2 are opened; when a replica goes, 4 are closed,
 idle ones first, and what is under way is answered before.
 """
 
@@ -15,7 +15,7 @@ from gnomon_core.scaling import Action, CreateBody, Decision, DestroyBody, Obser
 
 
 class Provided:
-    """As many lanes as there are places."""
+    """As many slots as there are places."""
 
     name = "provided"
     period_s = 1.0
@@ -23,13 +23,13 @@ class Provided:
     needs: frozenset[str] = frozenset()
 
     def decide(self, seen: Observation, state: PolicyState) -> tuple[Decision, PolicyState]:
-        """What makes the number of lanes that of the places; `state` is not used."""
+        """What makes the number of slots that of the places; `state` is not used."""
         del state
         places = sum(node.cores for node in seen.nodes if node.name == seen.function)
         count = places or (1 if in_system(seen) else 0)
         surplus = len(seen.live) - count
         ending = sorted(seen.live, key=cost_of_ending)[: max(0, surplus)]
-        actions: list[Action] = [DestroyBody(lane.id) for lane in ending]
+        actions: list[Action] = [DestroyBody(slot.id) for slot in ending]
         actions += [CreateBody(seen.settings.cores, seen.function)] * max(0, -surplus)
         return Decision(tuple(actions), _reason(places, count), count), PolicyState(self.name, 1)
 

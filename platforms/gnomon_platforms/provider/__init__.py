@@ -5,7 +5,7 @@
     documents  its documents of functions, read as ours
     catalog    what it has now: functions, replicas, namespaces, asked for again and again
     store      the seam `FunctionStore` on top of both
-    lanes      one instance: the right to have one batch under way at the provider
+    slots      one instance: the right to have one batch under way at the provider
     channel    how a batch travels: request by request, or as one where the function takes batches
     exchange   one HTTP exchange with a function through the provider, and when it is tried again
     platform   the seam `Platform`

@@ -1,7 +1,7 @@
 """What the provider has: its functions and their replicas, asked for every two seconds, because nobody tells.
 
     list of each namespace ▶ functions that came, changed or went ▶ watchers, in the thread that asked
-                           ▶ replicas ▶ how many lanes there may be
+                           ▶ replicas ▶ how many slots there may be
 
 While it cannot be reached, what was seen last is kept: its functions go on taking requests, which wait.
 """

@@ -3,7 +3,7 @@
     requests   one after the other, each to /function/NAME/… as it came; how functions that know nothing of us are reached
     a batch    one POST to /function/NAME/gnomon/batch, to a Body that has the token; where it is refused, requests from then on
 
-What is under way ends with its batch's time. A request that broke off may have run, and is given back as lost with its lane. One
+What is under way ends with its batch's time. A request that broke off may have run, and is given back as lost with its slot. One
 for which there was no connection has not: then the provider is away, and what it was part of waits.
 """
 

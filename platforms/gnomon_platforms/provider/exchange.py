@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 FIRST_PAUSE_S = 0.01
 LONGEST_PAUSES_S: Mapping[int, float] = {HTTPStatus.TOO_MANY_REQUESTS: 0.05, HTTPStatus.SERVICE_UNAVAILABLE: 0.5}
-"""Of what was not run, by its status. While one lane tries, a replica idles: twenty tries a second are less of a waste."""
+"""Of what was not run, by its status. While one slot tries, a replica idles: twenty tries a second are less of a waste."""
 _NO_DEFAULTS = ("Accept", "Accept-Encoding", "Content-Type", "User-Agent")
 
 

@@ -1,9 +1,9 @@
-"""A foreign provider behind the seam `Platform`: what we have of it are lanes, and how many there may be, its replicas say.
+"""A foreign provider behind the seam `Platform`: what we have of it are slots, and how many there may be, its replicas say.
 
     places = replicas that are available × requests that one takes at once     one node for each function, with so many cores
 
 Nobody here sets the number of replicas, except that a function without any is woken by the first request, as OpenFaaS's gateway
-does it: to `com.openfaas.scale.min`, at least 1. While the provider cannot be reached, lanes wait for it, and requests for lanes.
+does it: to `com.openfaas.scale.min`, at least 1. While the provider cannot be reached, slots wait for it, and requests for slots.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ from gnomon_platforms.provider.api import ProviderApi, unreachable
 from gnomon_platforms.provider.catalog import Catalog
 from gnomon_platforms.provider.channel import Around, ProviderChannel
 from gnomon_platforms.provider.exchange import Route
-from gnomon_platforms.provider.lanes import Lane
 from gnomon_platforms.provider.logs import ProviderLogs
 from gnomon_platforms.provider.options import ProviderOptions
+from gnomon_platforms.provider.slots import Slot
 
 BATCH_SECRET = "gnomon-batch-token"  # noqa: S105 - its name, not its value
 WAKE_POLL_S, AWAY_POLL_S = 0.1, 0.1
@@ -59,7 +59,7 @@ class ProviderPlatform:
         self._api, self._catalog, self._options = api, catalog, options
         self._clock = clock or WallClock()
         self._chance = chance or random.SystemRandom()
-        self._lanes: dict[str, Lane] = {}
+        self._slots: dict[str, Slot] = {}
         self._tasks: dict[str, asyncio.Task[None]] = {}
         self._waking: dict[FunctionKey, asyncio.Task[None]] = {}
         self._ids = Ids()
@@ -80,9 +80,9 @@ class ProviderPlatform:
         self._session = aiohttp.ClientSession(connector=connector, auto_decompress=False, trust_env=False)
 
     async def stop(self) -> None:
-        """End every lane. The functions go on without us."""
-        for lane in list(self._lanes.values()):
-            lane.end("stopped")
+        """End every slot. The functions go on without us."""
+        for slot in list(self._slots.values()):
+            slot.end("stopped")
         waking = list(self._waking.values())
         for task in (*self._tasks.values(), *waking):
             task.cancel()
@@ -119,7 +119,7 @@ class ProviderPlatform:
         """None: on what it runs there, nothing was measured."""
 
     def nodes(self) -> tuple[Node, ...]:
-        """One for each function, by its name: its cores are places, which are free where no lane has them."""
+        """One for each function, by its name: its cores are places, which are free where no slot has them."""
         looks, changes, nodes = self._nodes
         if (looks, changes) != (self._catalog.looks, self._changes):
             nodes = tuple(self._node(key) for key in sorted(self._catalog.functions()))
@@ -127,10 +127,10 @@ class ProviderPlatform:
         return nodes
 
     def instances(self, function: str) -> tuple[Instance, ...]:
-        return tuple(lane.instance for lane in self._lanes.values() if lane.instance.function == function)
+        return tuple(slot.instance for slot in self._slots.values() if slot.instance.function == function)
 
     async def create(self, request: InstanceRequest) -> Instance:
-        """Open a lane. What follows is told to the listener.
+        """Open a slot. What follows is told to the listener.
 
         Raises:
             GnomonError: 503 `no_capacity` where the replicas have no place left.
@@ -141,27 +141,27 @@ class ProviderPlatform:
         self.check(spec)
         places, taken = self._catalog.places(spec.key), self._taken(spec.key)
         if request.node not in (None, name):
-            raise _no_capacity(f"{name} has no lanes at {request.node!r}.")
+            raise _no_capacity(f"{name} has no slots at {request.node!r}.")
         if self._catalog.of(spec.key) is None:
             raise _no_capacity(f"The provider has no function {name}.")
         if taken >= max(places, 1):
-            raise _no_capacity(f"The provider's replicas of {name} take {places} requests at once, and all of them have a lane.")
+            raise _no_capacity(f"The provider's replicas of {name} take {places} requests at once, and all of them have a slot.")
         instance = starting(self._ids.new(f"{spec.key.name}-"), request, name, 0, self._clock.now_s())
-        lane = self._lanes[instance.id] = Lane(instance, spec, self._listener, self._ended)
+        slot = self._slots[instance.id] = Slot(instance, spec, self._listener, self._ended)
         self._changes += 1
-        self._begin(instance.id, self._open(lane))
+        self._begin(instance.id, self._open(slot))
         return instance
 
     async def destroy(self, instance_id: str) -> None:
-        """Close a lane. Unknown ids are ignored."""
-        lane = self._lanes.get(instance_id)
-        if lane is not None:
-            lane.stop()
+        """Close a slot. Unknown ids are ignored."""
+        slot = self._slots.get(instance_id)
+        if slot is not None:
+            slot.stop()
             # As everywhere else it is told from the loop, after this has returned.
-            asyncio.get_running_loop().call_soon(lane.end, "stopped")
+            asyncio.get_running_loop().call_soon(slot.end, "stopped")
 
     async def resize(self, instance_id: str, cores: int) -> None:
-        """A lane has no cores: how large replicas are is the provider's."""
+        """A slot has no cores: how large replicas are is the provider's."""
 
     async def create_shadow(self, body_id: str, pair: Pair) -> Instance:
         """Refused: a provider's replicas share nothing that we could reach."""
@@ -195,26 +195,26 @@ class ProviderPlatform:
         return Node(str(key), places, 0, float(max(0, places - self._taken(key))), 0)
 
     def _taken(self, key: FunctionKey) -> int:
-        return sum(lane.key == key for lane in self._lanes.values())
+        return sum(slot.key == key for slot in self._slots.values())
 
     def _begin(self, name: str, work: Coroutine[Any, Any, None]) -> None:
         task = self._tasks[name] = asyncio.get_running_loop().create_task(work)
         task.add_done_callback(lambda _: self._tasks.pop(name, None))
 
-    async def _open(self, lane: Lane) -> None:
+    async def _open(self, slot: Slot) -> None:
         assert self._session is not None
         try:
             async with asyncio.timeout(self._options.start_timeout_s):
-                await self._replica(lane.key)
+                await self._replica(slot.key)
         except TimeoutError:
-            lane.end(f"the provider had no replica within {self._options.start_timeout_s:g} s")
+            slot.end(f"the provider had no replica within {self._options.start_timeout_s:g} s")
         except GnomonError as error:
-            lane.end(str(error))
+            slot.end(str(error))
         else:
-            key = lane.key
+            key = slot.key
             route = Route(self._session, f"{self._api.url}/function/{key}", lambda: self._replica(key), self._chance)
-            token = self._options.batch_token if self._batches(lane.spec) else ""
-            lane.ready(ProviderChannel(route, self._around, token, lane.end))
+            token = self._options.batch_token if self._batches(slot.spec) else ""
+            slot.ready(ProviderChannel(route, self._around, token, slot.end))
 
     def _batches(self, spec: FunctionSpec) -> bool:
         """Whether batches can be sent as such: to a Body that was given the secret which we were told."""
@@ -274,16 +274,16 @@ class ProviderPlatform:
     def _away(self, why: str) -> None:
         self._catalog.lost(unreachable(self._api.url, why))
 
-    def _ended(self, lane: Lane) -> None:
-        del self._lanes[lane.instance.id]
+    def _ended(self, slot: Slot) -> None:
+        del self._slots[slot.instance.id]
         self._changes += 1
-        task = self._tasks.get(lane.instance.id)
+        task = self._tasks.get(slot.instance.id)
         if task is not None and task is not asyncio.current_task():
             task.cancel()
 
 
 def _no_capacity(message: str) -> GnomonError:
-    return GnomonError(503, "no_capacity", message, "More replicas, or a larger gnomon/max-inflight, give more lanes.")
+    return GnomonError(503, "no_capacity", message, "More replicas, or a larger gnomon/max-inflight, give more slots.")
 
 
 if TYPE_CHECKING:

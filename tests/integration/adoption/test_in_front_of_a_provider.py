@@ -255,7 +255,7 @@ async def test_what_is_broken_off_is_told_and_not_run_twice(provider: PlayedProv
     assert len(provider.seen) == 2, "a function's request may have done something: it is not sent again by us"
 
 
-async def test_a_slow_function_is_answered_for_at_its_deadline_and_its_lane_is_free_again(
+async def test_a_slow_function_is_answered_for_at_its_deadline_and_its_slot_is_free_again(
     provider: PlayedProvider, user: aiohttp.ClientSession
 ) -> None:
     function = provider.functions["late"]

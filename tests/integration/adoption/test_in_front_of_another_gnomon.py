@@ -88,8 +88,8 @@ def test_the_one_behind_scales_and_the_one_in_front_follows(both: tuple[Serving,
     with ThreadPoolExecutor(16) as pool:
         answers = list(pool.map(call, range(100)))
     assert answers == [(200, b"%d" % number) for number in range(100)]
-    lanes = front.call("GET", "/gnomon/functions/busy").json()["bodies"]
-    assert 1 <= len(lanes) <= 4
+    slots = front.call("GET", "/gnomon/functions/busy").json()["bodies"]
+    assert 1 <= len(slots) <= 4
     assert front.call("DELETE", "/system/functions", {"functionName": "busy"}).status == 202
 
 

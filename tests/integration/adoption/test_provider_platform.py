@@ -53,7 +53,7 @@ async def started(provider: PlayedProvider, catalog: Catalog) -> AsyncIterator[S
 
 class TestProviderPlatform(PlatformContract):
     async def test_an_instance_that_does_not_fit_is_refused_and_takes_nothing(self, started: Started) -> None:
-        """Two replicas that take four requests each, by default: the ninth lane is one too many."""
+        """Two replicas that take four requests each, by default: the ninth slot is one too many."""
         platform, _ = started
         made = [await platform.create(instance_of(deployment())) for _ in range(8)]
         before = platform.nodes()
@@ -115,7 +115,7 @@ class TestProviderPlatform(PlatformContract):
         await send(channel, request_frame(b"new", epoch=7))
         assert [code for code, _ in answers(await send(channel, request_frame(b"a", b"b", epoch=6)))] == [409, 409]
 
-    async def test_a_lane_of_a_provider_that_is_away_is_lost_with_its_batch_unread_and_the_next_one_waits(
+    async def test_a_slot_of_a_provider_that_is_away_is_lost_with_its_batch_unread_and_the_next_one_waits(
         self, started: Started, provider: PlayedProvider
     ) -> None:
         platform, told = started
@@ -131,7 +131,7 @@ class TestProviderPlatform(PlatformContract):
         await provider.up()
         assert answers(await send(await told.channel(second.id), request_frame(b"x"))) == [(200, b"x")]
 
-    async def test_a_cancelled_batch_is_done_and_its_lane_goes_on(self, started: Started, provider: PlayedProvider) -> None:
+    async def test_a_cancelled_batch_is_done_and_its_slot_goes_on(self, started: Started, provider: PlayedProvider) -> None:
         platform, told = started
         channel = await told.channel((await platform.create(instance_of(deployment()))).id)
         provider.functions["echo"].delay_s = 30.0
@@ -151,8 +151,8 @@ class TestProviderPlatform(PlatformContract):
         options = ProviderOptions(provider.url, start_timeout_s=0.5)
         platform, told = ProviderPlatform(ProviderApi(options), catalog, options), Recorder()
         await platform.start(told)
-        lanes = [await platform.create(instance_of(deployment())) for _ in range(1)]
-        assert await told.reason(lanes[0].id) == "the provider had no replica within 0.5 s"
+        slots = [await platform.create(instance_of(deployment())) for _ in range(1)]
+        assert await told.reason(slots[0].id) == "the provider had no replica within 0.5 s"
         assert [call["replicas"] for call in provider.changes("POST")] == [1]
         await platform.stop()
 

@@ -1,4 +1,4 @@
-"""Lanes to a provider's replicas: as many as those take, and nothing of ours that scales."""
+"""Slots to a provider's replicas: as many as those take, and nothing of ours that scales."""
 
 from __future__ import annotations
 
@@ -15,31 +15,31 @@ from gnomon_core.settings import Settings
 ECHO, OTHER = "echo.openfaas-fn", "other.openfaas-fn"
 
 
-def lane(name: str, state: InstanceState = InstanceState.READY, *, busy: bool = False) -> Instance:
+def slot(name: str, state: InstanceState = InstanceState.READY, *, busy: bool = False) -> Instance:
     return Instance(name, ECHO, 1, ECHO, 1, 0, state, 0.0, busy=busy, in_flight=int(busy))
 
 
-def seen(places: int, *lanes: Instance, queued: int = 0) -> Observation:
+def seen(places: int, *slots: Instance, queued: int = 0) -> Observation:
     nodes = (Node(ECHO, places, 0, 0.0, 0), Node(OTHER, 50, 0, 50.0, 0))
-    return Observation(10.0, ECHO, Settings(), lanes, nodes, queued, 0, 0.0, 0.0, History(0.1, 10.0))
+    return Observation(10.0, ECHO, Settings(), slots, nodes, queued, 0, 0.0, 0.0, History(0.1, 10.0))
 
 
-def test_as_many_lanes_are_opened_as_its_own_replicas_have_places() -> None:
-    decision, _ = Provided().decide(seen(3, lane("a")), PolicyState())
+def test_as_many_slots_are_opened_as_its_own_replicas_have_places() -> None:
+    decision, _ = Provided().decide(seen(3, slot("a")), PolicyState())
     assert decision.actions == (CreateBody(1, ECHO), CreateBody(1, ECHO))
     assert (decision.desired, decision.reason) == (3, "the provider's replicas take 3 requests at once")
 
 
-def test_idle_lanes_are_closed_before_busy_ones() -> None:
-    decision, _ = Provided().decide(seen(1, lane("a", busy=True), lane("b"), lane("c", InstanceState.STARTING)), PolicyState())
+def test_idle_slots_are_closed_before_busy_ones() -> None:
+    decision, _ = Provided().decide(seen(1, slot("a", busy=True), slot("b"), slot("c", InstanceState.STARTING)), PolicyState())
     assert decision.actions == (DestroyBody("c"), DestroyBody("b"))
 
 
-def test_without_a_replica_one_lane_is_opened_while_a_request_waits() -> None:
+def test_without_a_replica_one_slot_is_opened_while_a_request_waits() -> None:
     assert Provided().decide(seen(0), PolicyState())[0].actions == ()
     decision, state = Provided().decide(seen(0, queued=5), PolicyState())
     assert decision.actions == (CreateBody(1, ECHO),)
-    assert Provided().decide(seen(0, lane("a", InstanceState.STARTING), queued=5), state)[0].actions == ()
+    assert Provided().decide(seen(0, slot("a", InstanceState.STARTING), queued=5), state)[0].actions == ()
 
 
 @pytest.mark.parametrize("name", sorted(BUILT_IN.keys() - {"openfaas"}))

@@ -1,8 +1,8 @@
-"""One instance here: a lane, the right to have one batch under way at the provider.
+"""One instance here: a slot, the right to have one batch under way at the provider.
 
     create ▶ the function has a replica, woken where it had none ▶ ready ▶ batch after batch ▶ destroyed, or the provider was lost
 
-An idle lane costs nobody anything: what is bounded is how many there are.
+An idle slot costs nobody anything: what is bounded is how many there are.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ from gnomon_core.seams import PlatformListener
 from gnomon_platforms.provider.channel import ProviderChannel
 
 
-class Lane:
+class Slot:
     """An instance. `ended` is called once, before the listener hears of its end."""
 
-    def __init__(self, instance: Instance, spec: FunctionSpec, listener: PlatformListener, ended: Callable[[Lane], None]) -> None:
+    def __init__(self, instance: Instance, spec: FunctionSpec, listener: PlatformListener, ended: Callable[[Slot], None]) -> None:
         self.instance = instance
         self.spec = spec
         self.channel: ProviderChannel | None = None
