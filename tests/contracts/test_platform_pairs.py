@@ -8,84 +8,25 @@ import json
 import os
 import signal
 from collections.abc import AsyncIterator, Mapping
-from dataclasses import dataclass, field, replace
-from pathlib import Path
+from dataclasses import replace
 
 import pytest
 import pytest_asyncio
 import torch
 
 from gnomon_core.errors import GnomonError
-from gnomon_core.fleet import Instance, InstanceKind, InstanceState
-from gnomon_core.functions import FunctionSpec, read_deployment
+from gnomon_core.fleet import InstanceKind, InstanceState
 from gnomon_core.pairs import Pair
-from gnomon_core.seam_values import InstanceRequest
 from gnomon_core.seams import Platform
-from gnomon_core.wire import Frame, Kind, Member
 from gnomon_platforms.local.platform import LocalPlatform
-from gnomon_platforms.testing import NothingBuilt, Recorder, answers, send
+from gnomon_platforms.testing import NothingBuilt, Recorder
 from gnomon_profiler.extractor import Description, capture
 from gnomon_profiler.repository import DirectoryRepository
+from tests.contracts.couples import OTHER_SPLIT, SPLIT, Couple, coordinator, couple_on, near, stop_ends_both
 
 pytestmark = [pytest.mark.torch, pytest.mark.asyncio(loop_scope="module")]
 
-BATCH = 4
-SPLIT = (0, 1, 1, 2)
-OTHER_SPLIT = (0, 0, 1, 1)
 NUMBERS = itertools.count(1)
-
-
-@dataclass
-class Couple:
-    """A platform that has a function with a ready Body, and short ways to ask it."""
-
-    platform: Platform
-    told: Recorder
-    spec: FunctionSpec
-    body: Instance
-    batches: int = field(default=0)
-
-    async def shadow(self, blocks: tuple[int, ...] = (0,), split: tuple[int, ...] = SPLIT) -> Instance:
-        """A Shadow that its Body works with."""
-        shadow = await self.platform.create_shadow(self.body.id, Pair(1, blocks, split))
-        await self.told.until(lambda: any(shadow.id in body.shadows for body in self.pairs))
-        return shadow
-
-    async def ask(self) -> tuple[list[float], list[str]]:
-        """The numbers answered to a batch that is always the same, and how its hand-overs ended."""
-        signature = self.platform.signature(self.spec)
-        assert signature is not None
-        self.batches += 1
-        generator = torch.Generator().manual_seed(7)
-        rows = torch.randn((BATCH, *signature.inputs[0].shape), generator=generator)
-        head = json.dumps({"kind": "tensors", "inputs": [one.to_json() for one in signature.inputs]}).encode()
-        members = [Member(0, 1, b"", row.numpy().tobytes()) for row in rows]
-        channel = await self.told.channel(self.body.id)
-        frame = await send(channel, Frame(Kind.BATCH, self.batches, 1, 20.0, head, members))
-        assert frame is not None
-        assert [status for status, _ in answers(frame)] == [200] * BATCH
-        numbers = torch.frombuffer(bytearray(b"".join(body for _, body in answers(frame))), dtype=torch.float32)
-        return numbers.tolist(), [hand_over["outcome"] for hand_over in frame.head_json().get("pair", [])]
-
-    async def share(self, shadows: int = 1) -> tuple[list[float], list[str]]:
-        """The same, asked again while this machine is so busy that a Shadow comes too late; three times in a row end a pair."""
-        for _ in range(50):
-            numbers, outcomes = await self.ask()
-            if outcomes == ["answered"] * shadows:
-                break
-        return numbers, outcomes
-
-    def seen(self) -> dict[str, Instance]:
-        return {instance.id: instance for instance in self.platform.instances(str(self.spec.key))}
-
-    @property
-    def pairs(self) -> list[Instance]:
-        """The Body, each time as it was told when its pair changed."""
-        return [body for body in self.told.pairs if body.id == self.body.id]
-
-    def order(self, *ids: str) -> list[tuple[str, str]]:
-        """What was told of these instances, in its order."""
-        return [told for told in self.told.order if told[1] in ids]
 
 
 class PairContract:
@@ -271,12 +212,6 @@ class PairContract:
         assert couple.pairs == []
 
 
-def near(numbers: list[float]) -> list[float]:
-    """The same numbers: kernels may sum in another order for another number of rows."""
-    close: list[float] = pytest.approx(numbers, rel=1e-5, abs=1e-5)
-    return close
-
-
 @pytest.fixture(scope="module")
 def files() -> Mapping[str, bytes]:
     """A small network, captured."""
@@ -286,39 +221,6 @@ def files() -> Mapping[str, bytes]:
     captured = capture(module.eval(), (torch.zeros(2, 3, 16, 16),), Description("small", "1"))
     assert len(json.loads(captured["layers.json"])["blocks"]) >= 2
     return captured
-
-
-def coordinator() -> int:
-    """The process that looks after the pairs of the platform which this process has."""
-    [found] = [int(entry.name) for entry in Path("/proc").iterdir() if entry.name.isdigit() and is_ours(entry.name)]
-    return found
-
-
-def is_ours(name: str) -> bool:
-    try:
-        stat = Path("/proc", name, "stat").read_text(encoding="utf-8")
-        supervisor = stat.rpartition(")")[2].split()[1]
-        owner = Path("/proc", supervisor, "stat").read_text(encoding="utf-8").rpartition(")")[2].split()[1]
-    except OSError:
-        return False
-    return "(gnomon coord" in stat and owner == str(os.getpid())
-
-
-async def stop_ends_both(couple: Couple) -> None:
-    shadow = await couple.shadow()
-    await couple.platform.stop()
-    assert couple.told.times_gone[shadow.id] == couple.told.times_gone[couple.body.id] == 1
-    assert couple.seen() == {}
-
-
-async def couple_on(platform: Platform, told: Recorder, name: str) -> Couple:
-    annotations = {"gnomon/model": "small@1", "gnomon/max-batch": str(BATCH)}
-    spec = read_deployment({"service": name, "image": "gnomon/body", "annotations": annotations})
-    platform.check(spec)
-    await platform.prepare(spec)
-    body = await platform.create(InstanceRequest(spec, 3, 1, None, {}))
-    await told.channel(body.id)
-    return Couple(platform, told, spec, told.ready[body.id])
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
