@@ -1,6 +1,7 @@
 """`gnomon serve --platform openfaas` with real pods: kubelet, containers, and what they write.
 
-GNOMON_TEST_FUNCTION_IMAGE names an image of a function that the cluster has or can pull, such as gnomon-body's with a handler.
+The function's image is built of the template, without torch, where the cluster is ours; for another one
+GNOMON_TEST_FUNCTION_IMAGE names an image that echoes.
 The gateway must reach pods at their addresses, as it does on the node itself.
 """
 
@@ -15,7 +16,10 @@ from typing import Any
 
 import pytest
 
+from deploy.test_cluster import models, recipes, settings
 from deploy.test_cluster.clusters import Cluster
+from deploy.test_cluster.phases import CannotBeHad, Phases
+from deploy.test_cluster.settings import folders
 from tests.kubernetes.openfaas.gateways import Gateway, Load
 from tests.waiting import eventually
 
@@ -25,11 +29,18 @@ FEW = {"cpu": "50m"}
 
 
 @pytest.fixture
-def image() -> str:
-    found = os.environ.get("GNOMON_TEST_FUNCTION_IMAGE")
-    if not found:
-        pytest.skip("no image of a function: GNOMON_TEST_FUNCTION_IMAGE names one")
-    return found
+def image(cluster: Cluster) -> str:
+    if named := os.environ.get("GNOMON_TEST_FUNCTION_IMAGE"):
+        return named
+    running = models.ours(cluster)
+    if running is None:
+        pytest.skip("this cluster has no image of ours: GNOMON_TEST_FUNCTION_IMAGE")
+    try:
+        [archive] = recipes.archives(folders(), Phases(silent=True), ["gnomon-echo"])
+        models.put(running, archive)
+    except CannotBeHad as reason:
+        pytest.skip(str(reason))
+    return settings.image("gnomon-echo")
 
 
 @pytest.fixture
