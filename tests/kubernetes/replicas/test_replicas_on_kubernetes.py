@@ -27,8 +27,9 @@ async def test_what_is_asked_of_any_is_answered_by_who_can(gateways: Gateways) -
     for number, one in enumerate((a, b, a, b)):
         answer = await asyncio.to_thread(one.call, "POST", "/function/echo", b"first %d" % number)
         assert (answer.status, answer.data) == (200, b"first %d" % number)
-    counted = lambda one: one.status("echo")["invocationCount"]  # noqa: E731 - as short as it is
-    await gateways.eventually(lambda: counted(a) == counted(b) == 4, "what the owner has counted is not told")
+    await gateways.eventually(
+        lambda: [one.status("echo")["invocationCount"] for one in (a, b)] == [4, 4], "what the owner has counted is not told"
+    )
     resting = {"com.openfaas.scale.min": "0", "com.openfaas.scale.zero": "true"}
     document = {"service": "cold", "image": "echo:1", "labels": resting, "annotations": {"gnomon/autoscaler": "kpa"}}
     assert (await asyncio.to_thread(b.call, "POST", "/system/functions", document)).status == 202
@@ -39,6 +40,16 @@ async def test_what_is_asked_of_any_is_answered_by_who_can(gateways: Gateways) -
     assert (answer.status, answer.data) == (200, b"wake up"), "the owner has it, and the leader makes the instance"
     decisions = (await asyncio.to_thread(b.call, "GET", "/gnomon/functions/cold/decisions")).json()
     assert any(action["action"] == "CreateBody" for one in decisions for action in one["actions"])
+    # One more, and one fewer, while requests flow: the one that is let go answers what it has.
+    load = asyncio.create_task(some_calls(gateways, 200))
+    for replicas in (3, 2):
+        wanted = {"serviceName": "ocr", "replicas": replicas}
+        assert (await asyncio.to_thread(b.call, "POST", "/system/scale-function/ocr", wanted)).status == 202
+        await gateways.eventually(
+            lambda replicas=replicas: b.status("ocr")["availableReplicas"] == replicas,  # type: ignore[misc]
+            f"there were never {replicas}",
+        )
+    assert await load == {}
     # An update, which the leader carries out, replaces what the owner sends batches to.
     load = asyncio.create_task(some_calls(gateways, 100))
     changed = {"service": "echo", "image": "echo:2", "labels": {"com.openfaas.scale.min": "1"}, "envVars": {"NEW": "1"}}
