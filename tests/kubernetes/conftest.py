@@ -25,17 +25,19 @@ from deploy.test_cluster.settings import folders, image
 HERE = Path(__file__).parent
 
 
+def pytest_configure(config: pytest.Config) -> None:
+    config.addinivalue_line("markers", "whole_cluster: it uses the one cluster, and nobody else may meanwhile")
+
+
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """What may run beside what, where pytest runs several processes with `--dist loadgroup`.
+    """Mark those that use the one cluster: several install what there is once, so that they run one after the other.
 
-    Tests of the one cluster run one after the other, because several install what there is once. As the longest they are first.
-    The other files run beside them and beside each other, on control planes of their own.
+    `python -m tests.kubernetes` runs the others beside them, on control planes of their own.
     """
-    ours = {item: "cluster" in getattr(item, "fixturenames", ()) for item in items if item.path.is_relative_to(HERE)}
-    for item, of_the_cluster in ours.items():
-        item.add_marker(pytest.mark.xdist_group("cluster" if of_the_cluster else item.path.name))
-    items.sort(key=lambda item: not ours.get(item, False))
+    for item in items:
+        if item.path.is_relative_to(HERE) and "cluster" in getattr(item, "fixturenames", ()):
+            item.add_marker(pytest.mark.whole_cluster)
 
 
 @pytest.fixture(scope="session")

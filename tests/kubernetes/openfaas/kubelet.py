@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import base64
 import json
-import os
 import threading
 import time
 from collections.abc import Mapping
@@ -26,8 +25,6 @@ LOOK_S = 0.05
 HEARTBEAT_S = 5.0
 FORCE = {"gracePeriodSeconds": 0}
 SERVER_ERRORS = 500
-BESIDE = 20 * int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw"))
-"""Tests that run beside ours in another process have other addresses."""
 
 
 def now() -> str:
@@ -53,7 +50,7 @@ class Kubelet:
         self.grace_s = 0.0
         self._ending_s: dict[str, float] = {}
         self._core = client.CoreV1Api(api)
-        self._handler, self._cores, self._octet = handler, cores, second_octet + BESIDE
+        self._handler, self._cores, self._octet = handler, cores, second_octet
         self._servers: dict[str, tuple[str, InstanceServer]] = {}
         self._numbers = 0
         self._ended = threading.Event()
