@@ -33,7 +33,7 @@ test-slow: venv  ## those that take more than ten seconds each: every benchmark 
 	@$(BIN)/python -m pytest -q tests -m slow
 
 test-kubernetes: venv  ## tests on a real Kubernetes: one booted here, or the one that KUBECONFIG names
-	@$(BIN)/python -m deploy.test_cluster run -- $(BIN)/python -m pytest -q tests/kubernetes --timeout 300
+	@$(BIN)/python -m deploy.test_cluster run -- $(BIN)/python -m tests.kubernetes $(ONLY)
 
 cluster: venv  ## boot a real Kubernetes with Knative here, as root; prints its KUBECONFIG
 	@$(BIN)/python -m deploy.test_cluster up
