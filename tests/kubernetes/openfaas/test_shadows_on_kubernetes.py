@@ -87,6 +87,12 @@ class Begun:
         await asyncio.to_thread(self.node.body, body.uid)
         return instance
 
+    async def has_come(self) -> None:
+        """The platform knows of a Body on the node."""
+        pairs = self.platform._on_nodes.pairs if self.platform._on_nodes is not None else None
+        assert pairs is not None
+        await until(lambda: bool(pairs._states["node-a"]["bodies"]), "its Body has not come")
+
     def seen(self, instance_id: str) -> Instance:
         [found] = [one for one in self.platform.instances("echo.openfaas-fn") if one.id == instance_id]
         return found
@@ -126,9 +132,7 @@ async def test_a_pods_body_has_a_shadow_where_its_nodes_coordinator_is_connected
     await begun.serve()
     await until(lambda: platform.capabilities.pair, "no coordinator is connected")
     body = await begun.body()
-    pairs = platform._on_nodes.pairs if platform._on_nodes is not None else None
-    assert pairs is not None
-    await until(lambda: bool(pairs._states["node-a"]["bodies"]), "its Body has not come")
+    await begun.has_come()
     [before] = platform.nodes()
     shadow = await platform.create_shadow(body.id, pair)
     assert (shadow.kind, shadow.partner, shadow.node) == (InstanceKind.SHADOW, body.id, "node-a")
@@ -160,9 +164,7 @@ async def test_a_body_that_is_destroyed_takes_its_shadow_along(begun: Begun) -> 
     await begun.serve()
     await until(lambda: platform.capabilities.pair, "no coordinator is connected")
     body = await begun.body()
-    pairs = platform._on_nodes.pairs if platform._on_nodes is not None else None
-    assert pairs is not None
-    await until(lambda: bool(pairs._states["node-a"]["bodies"]), "its Body has not come")
+    await begun.has_come()
     shadow = await platform.create_shadow(body.id, Pair(1, tuple(node.blocks), (0, 1)))
     await until(lambda: begun.seen(body.id).partner == shadow.id, "no pair")
     await platform.destroy(body.id)
@@ -181,7 +183,7 @@ async def test_what_the_gateway_may_do_to_the_nodes_pods_is_what_it_does(
             await begun.serve()
             await until(lambda: begun.platform.capabilities.pair, "no coordinator is connected")
             body = await begun.body()
-            await until(lambda: begun.node.state()["bodies"], "its Body has not come")
+            await begun.has_come()
             shadow = await begun.platform.create_shadow(body.id, Pair(1, tuple(node.blocks), (0, 1)))
             await until(lambda: begun.seen(body.id).partner == shadow.id, "no pair")
             await asyncio.to_thread(_eventually, begun, "1100m")
