@@ -221,7 +221,6 @@ class ReplicaLife:
             status, body = await self._peers.call(other.address, OWNERSHIP_PATH.decode(), said, ANSWER_TIMEOUT_S)
             if status == 200:  # noqa: PLR2004 - heard
                 self._hear(json.loads(body), "id")
-                self._something_changed()
         except (OSError, ValueError, GnomonError) as error:
             _LOG.info("%s at %s does not answer: %r", other.id, other.address, error)
         finally:
@@ -254,6 +253,8 @@ class ReplicaLife:
             epoch = new.epoch
         if isinstance(name, str) and name:
             self.holdings.hear(Word(name, epoch, draining))
+            # Also where it has asked us: what waits for its word is told of it by nothing else.
+            self._something_changed()
 
     async def _read(self) -> None:
         claims = self.holdings.claims()
