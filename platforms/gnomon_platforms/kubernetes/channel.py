@@ -17,6 +17,7 @@ seven for themselves.
 from __future__ import annotations
 
 import asyncio
+import io
 import itertools
 import json
 import logging
@@ -40,6 +41,7 @@ GOLDEN = 0.6180339887
 """Its multiples without their whole parts lie evenly between 0 and 1, however many there are."""
 _NUMBERS = itertools.count()
 OK, NO_CONTENT = 200, 204
+AT_ONCE_BYTES = 1 << 20
 RESIZE_TIMEOUT_S = 30.0
 """It waits for the batch that is being computed."""
 
@@ -56,6 +58,12 @@ class Heard:
 
     def __init__(self) -> None:
         self.at_s = float("-inf")
+
+
+def _body(frame: Frame) -> bytes | io.BytesIO:
+    """A frame as a request's body. A large one is written piece by piece: aiohttp warns of bytes that it would write at once."""
+    data = encode(frame)
+    return data if len(data) <= AT_ONCE_BYTES else io.BytesIO(data)
 
 
 class HttpChannel:
@@ -184,7 +192,7 @@ class HttpChannel:
 
     async def _exchange(self, frame: Frame, stream: Stream | None) -> tuple[Frame | None, str]:
         """The result of a batch; or None, and what was answered instead."""
-        async with self._session.post(self._address + BATCH_PATH, data=encode(frame), headers=self._headers) as answer:
+        async with self._session.post(self._address + BATCH_PATH, data=_body(frame), headers=self._headers) as answer:
             if answer.status != OK:
                 return None, f"it answered {answer.status}: {(await answer.text())[:200]}"
             reader = FrameReader()

@@ -58,6 +58,14 @@ async def test_batches_go_there_and_back(session: aiohttp.ClientSession, address
     assert lost == []
 
 
+async def test_a_batch_of_photographs_goes_as_any_other(session: aiohttp.ClientSession, address: str) -> None:
+    """aiohttp warns of more than a megabyte in one piece; a warning is an error here, and nobody was told of the batch's end."""
+    body = bytes(2 << 20)
+    async with asyncio.timeout(60.0):
+        frame = await send(channel(session, address, Lost()), request_frame(body))
+    assert answers(frame) == [(200, body)]
+
+
 async def test_another_functions_token_is_refused_and_ends_the_channel(session: aiohttp.ClientSession, address: str) -> None:
     lost = Lost()
     opened = channel(session, address, lost, "another functions")
