@@ -47,8 +47,9 @@ cluster-build: venv  ## compile it only, with kwok and helm
 images: venv  ## build our images from their Dockerfiles, as root, without a daemon; NAMES="gnomon-gateway gnomon-body"
 	@$(BIN)/python -m deploy.test_cluster image $(or $(NAMES),gnomon-gateway)
 
-conformance: venv  ## Knative's own conformance tests of ingresses against ours, on the cluster of `make cluster`
+conformance: venv  ## Knative's own conformance tests, of ingresses and of Serving by the stock class and by ours, on the cluster of `make cluster`
 	@$(BIN)/python -m deploy.test_cluster.ingress_conformance --parallel 2
+	@$(BIN)/python -m deploy.test_cluster.serving_conformance --parallel 2
 
 format: venv
 	@$(BIN)/ruff check --quiet --fix-only . && $(BIN)/ruff format --quiet .

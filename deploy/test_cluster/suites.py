@@ -20,6 +20,8 @@ from deploy.test_cluster.phases import CannotBeHad, Phases, Trouble
 from deploy.test_cluster.settings import REGISTRY, TAG, Folders, image
 
 LIMIT_S = 1500.0
+FLAGS = ("-trimpath", build.NO_DEBUGGER, "-ldflags", "-s -w")
+"""Those of the cluster's own programs, so that Go compiles what both need once."""
 TMP_MODE = 0o1777
 LINE = re.compile(r"^( *)--- (PASS|FAIL|SKIP): (\S+) \(([\d.]+)s\)", re.MULTILINE)
 
@@ -78,12 +80,11 @@ def compiled(suite: Suite, kept: Folders, phases: Phases) -> Compiled:
     for source in suite.sources:
         shutil.copy(source, folder)
     with phases.phase("compiling the tests' images"):
-        go(folder, "build", "-mod=mod", "-trimpath", "-buildvcs=false", "-ldflags", "-s -w", "-o", f"{made.programs}/", "tool")
+        go(folder, "build", "-mod=mod", *FLAGS, "-buildvcs=false", "-o", f"{made.programs}/", "tool")
     for name, package in suite.tests.items():
         with phases.phase(f"compiling {name}"):
             go(
-                folder, "test", "-mod=mod", "-c", "-vet=off", "-trimpath", f"-tags={suite.tags}", "-ldflags", "-s -w", "-o",
-                str(made.test(name)), package,
+                folder, "test", "-mod=mod", "-c", "-vet=off", *FLAGS, f"-tags={suite.tags}", "-o", str(made.test(name)), package,
             )  # fmt: skip
     if suite.needed is not None:
         module, path = suite.needed
