@@ -51,8 +51,8 @@ class Carried:
         self._cluster, self._chance = cluster, chance
         self.reliable = False
 
-    async def take(self, step: Step, spec: object, version: int) -> int | None:
-        del spec
+    async def take(self, step: Step, spec: object, version: int, deployed: object = None) -> int | None:
+        del spec, deployed
         for _ in range(self._chance.randrange(TURNS)):
             await asyncio.sleep(0)
         fate = 1.0 if self.reliable else self._chance.random()
@@ -62,8 +62,8 @@ class Carried:
             raise GnomonError(503, "kubernetes_unreachable", "Nobody answers.", "Try again.")
         return None
 
-    async def furnish(self, spec: object) -> None:
-        del spec
+    async def furnish_once(self, spec: object, deployed: object) -> None:
+        del spec, deployed
 
     async def token(self) -> dict[str, Any]:
         return TOKEN
