@@ -30,7 +30,6 @@ from gnomon_cli.serve_secrets import basic_auth
 from gnomon_cli.where import cluster_of, in_images, orchestration, place, readings
 from gnomon_core.clock import WallClock
 from gnomon_core.functions import FunctionKey
-from gnomon_core.seam_values import StoredNamespace
 from gnomon_gateway.app import GatewayApp
 from gnomon_gateway.asynchronous.callbacks import Callbacks
 from gnomon_gateway.asynchronous.calls import CallStore
@@ -145,7 +144,7 @@ class Gnomon:
         self._started = True
         await self.platform.start(self.manager.instances)
         if self._leads:
-            await self._make_namespaces()
+            await self._namespaces.ensure(self.options.namespaces)
             self._kept_scaling.restore()
         await asyncio.to_thread(self._corrections.load)
         await self.manager.start()
@@ -170,15 +169,10 @@ class Gnomon:
         assert self._cluster is not None
         await self._cluster.platform.lead()
         self._leads = True
-        await self._make_namespaces()
+        await self._namespaces.ensure(self.options.namespaces)
         self._kept_scaling.restore()
         await self.manager.lead()
         self._tasks += [asyncio.create_task(self.autoscaler.run())]
-
-    async def _make_namespaces(self) -> None:
-        for namespace in self.options.namespaces:
-            if namespace not in self._namespaces.names():
-                await self._namespaces.create(StoredNamespace(namespace))
 
     async def stop(self) -> None:
         """Let nothing more in, answer everything, end every process; on a cluster, leave the pods serving."""

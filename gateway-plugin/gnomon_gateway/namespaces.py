@@ -64,6 +64,12 @@ class Namespaces:
         finally:
             self._users[name] -= 1
 
+    async def ensure(self, names: Sequence[str]) -> None:
+        """Create those that are not there yet."""
+        for name in names:
+            if name not in self._known:
+                await self.create(StoredNamespace(name))
+
     async def create(self, wanted: StoredNamespace) -> None:
         if not _NAME.fullmatch(wanted.name):
             raise bad_request(

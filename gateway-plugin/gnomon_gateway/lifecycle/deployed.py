@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import asyncio
+import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
+from gnomon_core.errors import GnomonError
 from gnomon_core.fleet import Instance, InstanceKind, InstanceState, Node
 from gnomon_core.functions import FunctionSpec
 from gnomon_core.profiles import ModelProfile
 from gnomon_core.scaling import FunctionLoad
 from gnomon_gateway.lifecycle.elsewhere import Elsewhere, summed
 from gnomon_gateway.serving.function_runtime import FunctionRuntime
+
+_LOG = logging.getLogger("gnomon.functions")
 
 
 @dataclass(slots=True)
@@ -40,6 +45,15 @@ class Deployed:
     @property
     def name(self) -> str:
         return str(self.spec.key)
+
+    async def answer_all(self) -> None:
+        """It is removed: answer what waits, as far as somebody can, and return when nothing is in flight or its time is over."""
+        if not self.runtime.ready:
+            self.runtime.give_up(GnomonError(503, "function_removed", f"{self.name} was removed before it could answer."))
+        try:
+            await asyncio.wait_for(self.runtime.drain_all(), self.spec.settings.deadline_s + 5.0)
+        except TimeoutError:
+            _LOG.warning("%s was removed with requests that did not end in time", self.name)
 
     def seen(self, instances: Sequence[Instance]) -> tuple[Instance, ...]:
         """These instances, with what only the dispatcher knows."""

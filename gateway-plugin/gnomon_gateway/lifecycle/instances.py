@@ -276,18 +276,12 @@ class Instances:
         self._scaling.poke(deployed.name)
 
     async def _wind_down(self, deployed: Deployed, *, leave: bool) -> None:
-        runtime, name = deployed.runtime, deployed.name
         mine = [instance_id for instance_id, owner in self._owners.items() if owner is deployed]
-        if not runtime.ready:
-            runtime.give_up(GnomonError(503, "function_removed", f"{name} was removed before it could answer."))
-        try:
-            await asyncio.wait_for(runtime.drain_all(), deployed.spec.settings.deadline_s + 5.0)
-        except TimeoutError:
-            _LOG.warning("%s was removed with requests that did not end in time", name)
+        await deployed.answer_all()
         deployed.draining.update(mine)
         if not leave:
             await asyncio.gather(*(self._platform.destroy(instance_id) for instance_id in mine))
-        runtime.close()
+        deployed.runtime.close()
 
     def _tell_starting(self, deployed: Deployed) -> None:
         bodies = (one for one in self._platform.instances(deployed.name) if one.kind is InstanceKind.BODY)
