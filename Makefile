@@ -6,7 +6,7 @@ BIN := .venv/bin
 # Tests that do not look at the clock run side by side, one file at a time in each process; the others run alone.
 SIDE_BY_SIDE := -n logical --dist loadfile
 BESIDE := tests/unit tests/properties tests/contracts tests/e2e/test_readme.py tests/integration/profiler/test_add_models.py \
-	$(addprefix tests/integration/,adoption aws_lambda benchmarks builder cli coordinator_node engine knative_ingress \
+	$(addprefix tests/integration/,adoption aws_lambda builder cli coordinator_node engine knative_ingress \
 	kubernetes_platform ownership packaging runtime)
 TORCH_CPU_INDEX ?= https://download.pytorch.org/whl/cpu
 export TORCH TORCH_CPU_INDEX

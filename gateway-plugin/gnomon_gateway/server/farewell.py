@@ -23,3 +23,20 @@ class PoliteTransport:
     def is_closing(self) -> bool:
         closing: bool = self._transport.is_closing()
         return closing
+
+
+def announcing(app: Any, cycle: Any, closes: Callable[[], bool]) -> Any:
+    """An application whose answer says that the connection ends, where it does: the client is to send its next request elsewhere.
+
+    `closes` is asked when the answer begins, `cycle` is uvicorn's of the request.
+    """
+
+    async def answer(scope: Any, receive: Any, send: Any) -> None:
+        async def tell(message: Any) -> None:
+            if message["type"] == "http.response.start" and closes():
+                cycle.keep_alive = False
+            await send(message)
+
+        await app(scope, receive, tell)
+
+    return answer

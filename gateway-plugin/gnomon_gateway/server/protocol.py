@@ -19,7 +19,7 @@ from uvicorn.server import ServerState
 
 from gnomon_core.errors import GnomonError
 from gnomon_gateway.server.exchange import SMALL_BYTES, STATUS_LINES, Exchange, leave
-from gnomon_gateway.server.farewell import PoliteTransport
+from gnomon_gateway.server.farewell import PoliteTransport, announcing
 from gnomon_gateway.server.heads import CHECKED, Head, body_bytes, malformed, too_large, without_offer
 from gnomon_gateway.server.intake import REQUEST_EVENTS, Intake
 from gnomon_gateway.server.shared import Phase, Shared
@@ -238,10 +238,7 @@ class GatewayProtocol(Intake):
         answered, self._active = self._active, None
         if self._turning or self.phase == _CLOSING or self.transport.is_closing():
             return
-        if answered is self._receiving and self.unread_bytes() > SMALL_BYTES:
-            self.close_after_answer(unread=True)
-            return
-        if self._deaf and not self.pipeline:
+        if self._leaves_unread(answered) or (self._deaf and not self.pipeline):
             self.close_after_answer(unread=True)
             return
         if not self.pipeline:
@@ -268,12 +265,15 @@ class GatewayProtocol(Intake):
             self._turn(cycle)
         else:
             self._active = cycle
-            super()._start_asgi_task(cycle, app)
+            super()._start_asgi_task(cycle, announcing(app, cycle, lambda: self._leaves_unread(cycle)))
 
     # Ours
 
     def unread_bytes(self) -> float:
         return 0 if self._receiving is None else body_bytes(self.headers) - self.received_bytes
+
+    def _leaves_unread(self, answered: Any) -> bool:
+        return answered is self._receiving and self.unread_bytes() > SMALL_BYTES
 
     def _turn(self, exchange: Exchange) -> None:
         self._active = exchange

@@ -287,6 +287,15 @@ def test_answers_that_cannot_leave_a_body_unread_end_the_connection(gateway: Att
         )
 
 
+def test_who_is_answered_before_his_body_is_told_that_the_connection_ends(gateway: Attacked) -> None:
+    """A client, or a gateway before this one, that keeps connections would send its next request on one that is closed."""
+    for target in ("/nothing", "/function/nothing", CONTROL):
+        with gateway.connect() as connection:
+            connection.sendall(post(target, b"Origin: http://evil.example\r\nTransfer-Encoding: chunked\r\n"))
+            (answer,) = read_answers(connection)
+            assert (answer.status in (403, 404), answer.headers.get("connection")) == (True, "close"), target
+
+
 @targets
 def test_the_answer_reaches_a_client_whose_body_nobody_read(gateway: Attacked, target: str) -> None:
     """Closing with something unread resets the connection, and the reset may overtake the answer on its way."""
