@@ -12,17 +12,15 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from gnomon_cli.following import Following, Work
+from gnomon_cli.kept_logs import KeptLogs
 from gnomon_core.clock import Clock
 from gnomon_core.errors import GnomonError
 from gnomon_core.functions import FunctionKey, FunctionSpec
 from gnomon_gateway.lifecycle.manager import Manager
-from gnomon_gateway.log_sources import LineSource
-from gnomon_gateway.logs import LogLine, LogQuery
 from gnomon_gateway.openfaas.control import unknown_function
 from gnomon_gateway.service import DecisionRecord, FunctionDetail, FunctionStatus, KnownPolicies
 from gnomon_platforms.provider.api import ProviderApi
 from gnomon_platforms.provider.catalog import Catalog
-from gnomon_platforms.provider.logs import ProviderFollower, ProviderLine, ProviderLogs, Wanted
 from gnomon_platforms.provider.options import ProviderOptions
 from gnomon_platforms.provider.platform import ProviderPlatform
 from gnomon_platforms.provider.store import ProviderStore
@@ -44,7 +42,7 @@ class InFront:
         self._catalog.start()
         self.store = ProviderStore(api, self._catalog)
         self.platform = ProviderPlatform(api, self._catalog, options, clock=clock)
-        self.kept_logs = ProviderKeptLogs(self.platform.logs)
+        self.kept_logs = KeptLogs(self.platform.logs)
         self._functions: ProvidedFunctions | None = None
         self._following = Following()
 
@@ -114,36 +112,3 @@ class ProvidedFunctions:
         listed = self._catalog.of(status.spec.key)
         replicas, available = (0, 0) if listed is None else (listed.replicas, listed.available)
         return replace(status, replicas=replicas, available_replicas=available)
-
-
-class ProviderKeptLogs:
-    """A `LogReader` that the provider answers."""
-
-    def __init__(self, logs: ProviderLogs) -> None:
-        self._logs = logs
-
-    async def lines(self, query: LogQuery) -> Sequence[LogLine]:
-        return [_line(query.function, line) for line in await self._logs.lines(_wanted(query))]
-
-    def follow(self, query: LogQuery) -> LineSource:
-        return _Followed(query.function, self._logs.follow(_wanted(query)))
-
-
-class _Followed:
-    def __init__(self, function: FunctionKey, follower: ProviderFollower) -> None:
-        self._function, self._follower = function, follower
-
-    async def next_line(self) -> LogLine | None:
-        line = await self._follower.next_line()
-        return None if line is None else _line(self._function, line)
-
-    def close(self) -> None:
-        self._follower.close()
-
-
-def _wanted(query: LogQuery) -> Wanted:
-    return Wanted(query.function, query.instance, query.since, query.tail)
-
-
-def _line(function: FunctionKey, line: ProviderLine) -> LogLine:
-    return LogLine(function, line.instance, line.at, line.text)

@@ -12,11 +12,11 @@ import contextlib
 import threading
 from collections.abc import Callable, Iterable
 from concurrent.futures import Future
-from dataclasses import dataclass
 from datetime import UTC, datetime
 
 from gnomon_core.errors import GnomonError
 from gnomon_core.functions import FunctionKey
+from gnomon_platforms.kept_lines import Line, Wish
 from gnomon_platforms.kubernetes.api import Api, Stream
 from gnomon_platforms.kubernetes.cache import Change
 from gnomon_platforms.kubernetes.errors import Refused, Unreachable, told
@@ -33,34 +33,6 @@ WAITING_LINES = 500
 LINES_AT_ONCE = 200
 
 
-@dataclass(frozen=True, slots=True)
-class PodLine:
-    """A line that a pod's container wrote, `at` in seconds since 1970."""
-
-    instance: str
-    at: float
-    text: str
-
-
-@dataclass(frozen=True, slots=True)
-class Wish:
-    """Which lines of a function: `instance` "" is those of all pods, `tail` 0 all there are."""
-
-    key: FunctionKey
-    instance: str = ""
-    since: float | None = None
-    tail: int = 0
-
-    def query(self, container: str) -> dict[str, str]:
-        """The query of a pod's log."""
-        asked = {"container": container, "timestamps": "true"}
-        if self.since is not None:
-            asked["sinceTime"] = _time(self.since)
-        if self.tail > 0:
-            asked["tailLines"] = str(self.tail)
-        return asked
-
-
 class PodLogs:
     """The logs of the pods that an informer holds; `pods_of` gives those of a function."""
 
@@ -68,7 +40,7 @@ class PodLogs:
         self._api, self._pods, self._pods_of = api, pods, pods_of
         self._followers: set[PodFollower] = set()
 
-    async def lines(self, wish: Wish) -> list[PodLine]:
+    async def lines(self, wish: Wish) -> list[Line]:
         """The lines there are, oldest first.
 
         Raises:
@@ -100,10 +72,10 @@ class PodLogs:
         for follower in tuple(self._followers):
             follower.close()
 
-    def _read(self, pod: PodFacts, wish: Wish) -> list[PodLine]:
+    def _read(self, pod: PodFacts, wish: Wish) -> list[Line]:
         data = bytearray()
         try:
-            with self._api.stream(_path(pod), wish.query(pod.function), silence_s=SILENCE_S) as stream:
+            with self._api.stream(_path(pod), _query(wish, pod.function), silence_s=SILENCE_S) as stream:
                 while len(data) < MAX_BYTES and (more := stream.read()):
                     data += more
         except Refused as refusal:
@@ -122,7 +94,7 @@ class PodFollower:
     def __init__(self, api: Api, wish: Wish, leave: Callable[[PodFollower], None]) -> None:
         self._api, self._wish, self._leave = api, wish, leave
         self._loop = asyncio.get_running_loop()
-        self._lines: asyncio.Queue[PodLine | None] = asyncio.Queue(WAITING_LINES)
+        self._lines: asyncio.Queue[Line | None] = asyncio.Queue(WAITING_LINES)
         self._tails: dict[str, Tail] = {}
         self._forget: Callable[[], None] = lambda: None
         self._closed = False
@@ -136,7 +108,7 @@ class PodFollower:
         """Follow the function's pods that there are, and those that come."""
         self._forget = pods.listen(self._changed)
 
-    async def next_line(self) -> PodLine | None:
+    async def next_line(self) -> Line | None:
         """The next line; None once it is closed."""
         return None if self._closed else await self._lines.get()
 
@@ -169,7 +141,7 @@ class PodFollower:
         if tail is not None and pod.phase in ENDED_PHASES:
             tail.last_round = True
 
-    def _deliver(self, lines: list[PodLine]) -> Future[None] | None:
+    def _deliver(self, lines: list[Line]) -> Future[None] | None:
         """From a thread: queue lines; what it returns ends when there was room for them."""
 
         async def put() -> None:
@@ -189,7 +161,7 @@ class PodFollower:
 class Tail(threading.Thread):
     """Follows one pod's container. `deliver` queues lines and returns what to wait for, None where nobody reads any more."""
 
-    def __init__(self, api: Api, pod: PodFacts, wish: Wish, deliver: Callable[[list[PodLine]], Future[None] | None]) -> None:
+    def __init__(self, api: Api, pod: PodFacts, wish: Wish, deliver: Callable[[list[Line]], Future[None] | None]) -> None:
         super().__init__(name=f"log {pod.name}", daemon=True)
         self._api, self._pod, self._wish, self._deliver = api, pod, wish, deliver
         self._ended = threading.Event()
@@ -219,7 +191,7 @@ class Tail(threading.Thread):
             under_way.cancel()
 
     def _follow(self) -> None:
-        query = {**self._wish.query(self._pod.function), "follow": "true"}
+        query = {**_query(self._wish, self._pod.function), "follow": "true"}
         if self._last[0]:
             query.pop("tailLines", None)
             query["sinceTime"] = f"{self._last[0]}Z"
@@ -258,6 +230,16 @@ def _wanted(pod: PodFacts, wish: Wish) -> bool:
     return pod.phase != "Pending" and wish.instance in ("", pod.name)
 
 
+def _query(wish: Wish, container: str) -> dict[str, str]:
+    """The query of a pod's log."""
+    asked = {"container": container, "timestamps": "true"}
+    if wish.since is not None:
+        asked["sinceTime"] = _time(wish.since)
+    if wish.tail > 0:
+        asked["tailLines"] = str(wish.tail)
+    return asked
+
+
 def _not_begun(refusal: Refused) -> bool:
     """A container that waits to be started has no log, and the API server calls it a bad request."""
     return refusal.reason == "BadRequest"
@@ -269,9 +251,9 @@ def _stamp(line: bytes) -> tuple[str, str]:
     return whole, fraction.ljust(9, "0")
 
 
-def _line(pod: str, line: bytes) -> PodLine:
+def _line(pod: str, line: bytes) -> Line:
     stamp, _, text = line.partition(b" ")
-    return PodLine(pod, seconds_of(stamp.decode("ascii", "replace")), text.decode("utf-8", "replace").rstrip("\r"))
+    return Line(pod, seconds_of(stamp.decode("ascii", "replace")), text.decode("utf-8", "replace").rstrip("\r"))
 
 
 def _time(seconds: float) -> str:

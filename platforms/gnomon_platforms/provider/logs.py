@@ -5,12 +5,11 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 from gnomon_core.errors import GnomonError
-from gnomon_core.functions import FunctionKey
+from gnomon_platforms.kept_lines import Line, Wish
 from gnomon_platforms.provider.api import ProviderApi, refusal, unreachable
 
 if TYPE_CHECKING:
@@ -20,49 +19,20 @@ PATIENCE_S = 10.0
 MAX_LINE_BYTES = 1 << 20
 
 
-@dataclass(frozen=True, slots=True)
-class ProviderLine:
-    """A line, `at` in seconds since 1970."""
-
-    instance: str
-    at: float
-    text: str
-
-
-@dataclass(frozen=True, slots=True)
-class Wanted:
-    """Which lines of a function: `instance` "" is those of all replicas, `tail` 0 all there are."""
-
-    key: FunctionKey
-    instance: str = ""
-    since: float | None = None
-    tail: int = 0
-
-    def query(self, *, follow: bool) -> dict[str, str]:
-        """As the provider is asked."""
-        asked = {"name": self.key.name, "namespace": self.key.namespace, "follow": "true" if follow else "false"}
-        asked["tail"] = str(self.tail if self.tail > 0 else -1)
-        if self.instance:
-            asked["instance"] = self.instance
-        if self.since is not None:
-            asked["since"] = datetime.fromtimestamp(self.since, UTC).isoformat().replace("+00:00", "Z")
-        return asked
-
-
 class ProviderLogs:
     """The provider's logs."""
 
     def __init__(self, api: ProviderApi) -> None:
         self._api = api
 
-    async def lines(self, wanted: Wanted) -> list[ProviderLine]:
+    async def lines(self, wish: Wish) -> list[Line]:
         """The lines there are, as they come.
 
         Raises:
             GnomonError: 503 `provider_unreachable`, and what the provider refuses.
 
         """
-        follower = self.follow(wanted, follow=False)
+        follower = self.follow(wish, follow=False)
         found = []
         try:
             while (line := await follower.next_line()) is not None:
@@ -73,9 +43,9 @@ class ProviderLogs:
             raise follower.trouble
         return found
 
-    def follow(self, wanted: Wanted, *, follow: bool = True) -> ProviderFollower:
+    def follow(self, wish: Wish, *, follow: bool = True) -> ProviderFollower:
         """The lines there are, and each new one."""
-        return ProviderFollower(self._api, wanted.query(follow=follow), follow=follow)
+        return ProviderFollower(self._api, _query(wish, follow=follow), follow=follow)
 
 
 class ProviderFollower:
@@ -85,10 +55,10 @@ class ProviderFollower:
         self.trouble: GnomonError | None = None
         """Why the lines ended before their end."""
         self._api, self._query, self._follow = api, query, follow
-        self._lines: asyncio.Queue[ProviderLine | None] = asyncio.Queue(100)
+        self._lines: asyncio.Queue[Line | None] = asyncio.Queue(100)
         self._task = asyncio.get_running_loop().create_task(self._read())
 
-    async def next_line(self) -> ProviderLine | None:
+    async def next_line(self) -> Line | None:
         """The next line; None at the end."""
         return await self._lines.get()
 
@@ -120,10 +90,21 @@ class ProviderFollower:
                 await self._lines.put(line)
 
 
-def _read(text: bytes) -> ProviderLine | None:
+def _read(text: bytes) -> Line | None:
     try:
         document: Any = json.loads(text)
         at = datetime.fromisoformat(str(document["timestamp"])).timestamp()
-        return ProviderLine(str(document.get("instance", "")), at, str(document["text"]))
+        return Line(str(document.get("instance", "")), at, str(document["text"]))
     except (ValueError, KeyError, TypeError, AttributeError):
         return None
+
+
+def _query(wish: Wish, *, follow: bool) -> dict[str, str]:
+    """As the provider is asked."""
+    asked = {"name": wish.key.name, "namespace": wish.key.namespace, "follow": "true" if follow else "false"}
+    asked["tail"] = str(wish.tail if wish.tail > 0 else -1)
+    if wish.instance:
+        asked["instance"] = wish.instance
+    if wish.since is not None:
+        asked["since"] = datetime.fromtimestamp(wish.since, UTC).isoformat().replace("+00:00", "Z")
+    return asked

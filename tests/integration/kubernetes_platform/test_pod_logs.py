@@ -11,9 +11,10 @@ import pytest
 
 from gnomon_core.errors import GnomonError
 from gnomon_core.functions import FunctionKey
+from gnomon_platforms.kept_lines import Line, Wish
 from gnomon_platforms.kubernetes.cache import Change
 from gnomon_platforms.kubernetes.objects.pods import PodFacts, pod_facts
-from gnomon_platforms.openfaas.pod_logs import PodLine, PodLogs, Wish
+from gnomon_platforms.openfaas.pod_logs import PodLogs
 from tests.integration.kubernetes_platform.scripted import CLOSE, Answer, Script, refusal, serving
 from tests.waiting import until
 
@@ -58,7 +59,7 @@ async def test_lines_of_all_pods_come_in_the_order_in_which_they_were_written() 
     with serving(script) as api:
         found = await logs(api, Pods(POD, other)).lines(Wish(KEY, tail=5, since=1795305600.0))
     assert [one.text for one in found] == ["one", "two", "thrée"]
-    assert found[0] == PodLine(found[0].instance, found[0].at, "one")
+    assert found[0] == Line(found[0].instance, found[0].at, "one")
     assert {asked.path for asked in script.asked} == {f"/api/v1/namespaces/fn/pods/{name}/log" for name in ("fn-1", "fn-2")}
     assert script.asked[0].query["tailLines"] == "5"
     assert script.asked[0].query["container"] == "fn"

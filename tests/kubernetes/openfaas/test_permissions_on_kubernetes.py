@@ -24,6 +24,7 @@ from gnomon_core.errors import GnomonError
 from gnomon_core.functions import FunctionKey
 from gnomon_core.ownership import OwnershipMap, Replica
 from gnomon_core.seam_values import StoredFunction
+from gnomon_platforms.kept_lines import Wish
 from gnomon_platforms.kubernetes.api import Api, connect
 from gnomon_platforms.kubernetes.leader import Leader, Tenure
 from gnomon_platforms.kubernetes.ownership import ConfigMapBoard
@@ -31,7 +32,6 @@ from gnomon_platforms.kubernetes.resources import LEASES
 from gnomon_platforms.kubernetes.writes import Target, Writer
 from gnomon_platforms.openfaas.options import OpenFaasOptions
 from gnomon_platforms.openfaas.platform import OpenFaasPlatform
-from gnomon_platforms.openfaas.pod_logs import Wish
 from gnomon_platforms.openfaas.store import KubernetesStore
 from gnomon_platforms.testing import Recorder
 from tests.contracts.test_platform import deployment, instance_of
