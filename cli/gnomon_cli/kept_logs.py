@@ -1,4 +1,4 @@
-"""Logs that a platform keeps, as the gateway's log routes ask for them. The two know nothing of each other and are joined here."""
+"""Logs that a platform keeps, as the gateway's log routes ask for them. The two do not know each other and are joined here."""
 
 from __future__ import annotations
 
