@@ -1,11 +1,16 @@
 """The batch channel to a pod: a batch is a POST to the one port that an instance has, and its answer the frames that come back.
 
     run ▶ POST /gnomon/batch ─┬─ 200 ▶ frames ▶ done(RESULT)
-                              └─ no connection, refused, broken off, out of patience ▶ done(None), and the channel has ended
+                              └─ no connection, refused, broken off, silent ▶ done(None), and the channel has ended
 
 An HTTP request cannot be taken back: one that is cancelled runs to its end, and its answer is dropped where nobody waits for
 it. A connection is kept for the next batch; where the pod closed it meanwhile, the batch is sent by a new one, because nothing
 of it was read.
+
+A batch that takes longer than its requests allow says nothing of its instance, which may be one of many on two cores. From then
+on the pod is asked beside it, every two seconds, whether it is well: others of its threads answer while one computes. One that is
+frozen, or whose node has died, does not, and its channel ends. One that answers is waited for as long as whoever sent the batch
+allows: the gateway ends an instance that has taken twice as long as its requests allow, and ten seconds at least.
 
 Whether a pod is well, its kubelet asks it every two seconds, and its status says what was found. That is believed as long as
 something was heard of its node within half a minute, from whichever pod: what was said last stays in the status where a node has
@@ -22,7 +27,8 @@ import itertools
 import json
 import logging
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from functools import partial
+from typing import TYPE_CHECKING, TypeAlias
 
 from gnomon_core.wire import Frame, FrameReader, Kind, WireError, encode
 
@@ -37,6 +43,9 @@ CANARY_S = 30.0
 OWN_SHARE = 10.0
 """A pod's own silence may be so many times as long."""
 GRACE_S = 2.0
+"""A batch may take so much longer than its requests allow until its pod is asked, and so long again after each answer."""
+ANSWER_S = 5.0
+"""How long that answer may take."""
 GOLDEN = 0.6180339887
 """Its multiples without their whole parts lie evenly between 0 and 1, however many there are."""
 _NUMBERS = itertools.count()
@@ -45,10 +54,14 @@ AT_ONCE_BYTES = 1 << 20
 RESIZE_TIMEOUT_S = 30.0
 """It waits for the batch that is being computed."""
 
+_SILENT = "it did not answer in time"
+
 _LOG = logging.getLogger("gnomon.openfaas")
 
 Done = Callable[[Frame | None], None]
 Stream = Callable[[Frame], None]
+Outcome: TypeAlias = tuple[Frame | None, str]
+"""The result of a batch; or None, and what came instead of it."""
 
 
 class Heard:
@@ -69,8 +82,8 @@ def _body(frame: Frame) -> bytes | io.BytesIO:
 class HttpChannel:
     """One pod's channel. See `gnomon_core.seams.BatchChannel`.
 
-    `timeout_s` bounds batches that have no deadline. `on_lost` gets why the channel has ended; once. `well` is what the cluster
-    says of the pod; without it the pod is asked itself each time. `node` is what is shared with the channels to pods beside it.
+    `timeout_s` is what batches without a deadline may take. `on_lost` gets why the channel has ended; once. `well` is what the
+    cluster says of the pod; without it the pod is asked itself each time. `node` is shared with the channels to pods beside it.
     """
 
     def __init__(
@@ -88,7 +101,9 @@ class HttpChannel:
         self._session, self._address, self._timeout_s = session, address, timeout_s
         self._headers = {"Authorization": f"Bearer {token}", "Content-Type": FRAME_TYPE}
         self._on_lost = on_lost
-        self._task: asyncio.Task[None] | None = None
+        self._task: asyncio.Task[Outcome] | None = None
+        self._late: asyncio.TimerHandle | None = None
+        self._asking: asyncio.Task[None] | None = None
         self._retiring: str | None = None
         self._closed = False
         self._well = well
@@ -109,7 +124,12 @@ class HttpChannel:
             self.unread = True
             asyncio.get_running_loop().call_soon(done, None)
             return
-        self._task = asyncio.get_running_loop().create_task(self._carry(frame, done, stream))
+        loop = asyncio.get_running_loop()
+        self.unread = True  # until it is being sent
+        task = self._task = loop.create_task(self._exchange(frame, stream))
+        # Not in the task: one that is cancelled before its first step runs nothing of itself.
+        task.add_done_callback(partial(self._carried, done))
+        self._late = loop.call_later((frame.budget_s or self._timeout_s) + GRACE_S, self._overran, task)
 
     def cancel(self, batch_id: int) -> None:
         """Nobody waits for this batch any more: it runs to its end all the same."""
@@ -127,12 +147,7 @@ class HttpChannel:
             return True
         if self._closed or (self._well is not None and not self._well()):
             return False
-        try:
-            async with asyncio.timeout(timeout_s), self._session.get(self._address + HEALTH_PATH) as answer:
-                self._heard()
-                return answer.status == OK and not self._closed
-        except (OSError, TimeoutError, self._broken):
-            return False
+        return await self._asked(timeout_s) == OK and not self._closed
 
     async def resize(self, cores: int) -> None:
         """Let the pod's process use so many threads from its next batch on. One that cannot be told goes on with those it has."""
@@ -170,28 +185,60 @@ class HttpChannel:
 
         return aiohttp.ClientError
 
-    async def _carry(self, frame: Frame, done: Done, stream: Stream | None) -> None:
-        result, trouble = None, ""
-        try:
-            async with asyncio.timeout((frame.budget_s or self._timeout_s) + GRACE_S):
-                result, trouble = await self._exchange(frame, stream)
-        except TimeoutError:
-            trouble = "it did not answer in time"
-        except (OSError, WireError, self._broken) as error:
-            trouble = f"{type(error).__name__}: {error}"
-            self.unread = self._never_connected(error)
-        except asyncio.CancelledError:
-            trouble = "closed"
+    def _carried(self, done: Done, task: asyncio.Task[Outcome]) -> None:
+        """The exchange is over, however it has ended: whoever waits for the batch hears of it."""
         self._task = None
-        done(result)
-        if trouble or self._retiring is not None:
-            self._end(trouble or self._retiring or "")
+        for watch in (self._late, self._asking):
+            if watch is not None:
+                watch.cancel()
+        result, trouble = self._outcome(task)
+        self._late = self._asking = None
+        try:
+            done(result)
+        finally:
+            if trouble or self._retiring is not None:
+                self._end(trouble or self._retiring or "")
+
+    def _outcome(self, task: asyncio.Task[Outcome]) -> Outcome:
+        if task.cancelled():
+            return None, "closed" if self._closed else _SILENT
+        error = task.exception()
+        if error is None:
+            return task.result()
+        if isinstance(error, TimeoutError):
+            return None, _SILENT
+        if isinstance(error, (OSError, WireError, self._broken)):
+            self.unread = self._never_connected(error)
+        else:
+            # A fault of ours, or of a library's, which nobody has foreseen.
+            _LOG.error("a batch to %s could not be carried", self._address, exc_info=error)
+        return None, f"{type(error).__name__}: {error}"
+
+    def _overran(self, task: asyncio.Task[Outcome]) -> None:
+        self._asking = asyncio.get_running_loop().create_task(self._ask_beside(task))
+
+    async def _ask_beside(self, task: asyncio.Task[Outcome]) -> None:
+        """End the exchange as soon as the pod does not answer beside it, whatever it answers: then it is frozen, or has gone."""
+        try:
+            while await self._asked(ANSWER_S):  # noqa: ASYNC110 - no event says it: it is asked over the network
+                await asyncio.sleep(GRACE_S)
+        finally:
+            task.cancel()
+
+    async def _asked(self, timeout_s: float) -> int:
+        """What the pod itself answers to whether it is well; 0 where it does not in time."""
+        try:
+            async with asyncio.timeout(timeout_s), self._session.get(self._address + HEALTH_PATH) as answer:
+                self._heard()
+                return answer.status
+        except (OSError, TimeoutError, self._broken):
+            return 0
 
     def _heard(self) -> None:
         self._heard_s = self._node.at_s = asyncio.get_running_loop().time()
 
-    async def _exchange(self, frame: Frame, stream: Stream | None) -> tuple[Frame | None, str]:
-        """The result of a batch; or None, and what was answered instead."""
+    async def _exchange(self, frame: Frame, stream: Stream | None) -> Outcome:
+        self.unread = False
         async with self._session.post(self._address + BATCH_PATH, data=_body(frame), headers=self._headers) as answer:
             if answer.status != OK:
                 return None, f"it answered {answer.status}: {(await answer.text())[:200]}"

@@ -87,7 +87,35 @@ async def test_nobody_there_has_read_nothing(session: aiohttp.ClientSession) -> 
     assert not await opened.probe(1.0)
 
 
-async def test_what_does_not_answer_within_its_budget_is_lost(session: aiohttp.ClientSession) -> None:
+async def test_a_fault_that_nobody_has_foreseen_ends_its_batch_and_is_logged(
+    address: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    lost = Lost()
+    async with aiohttp.ClientSession() as session, asyncio.timeout(60.0):
+        opened = channel(session, address, lost)
+        await session.close()  # aiohttp says so by a RuntimeError
+        assert await send(opened, request_frame(b"a")) is None
+    assert lost == ["RuntimeError: Session is closed"]
+    assert "could not be carried" in caplog.text
+    assert "Traceback" in caplog.text
+    assert not opened.busy
+
+
+async def test_a_batch_whose_channel_is_closed_before_it_was_sent_is_done_and_was_not_read(
+    session: aiohttp.ClientSession, address: str
+) -> None:
+    opened = channel(session, address, Lost())
+    answer = send(opened, request_frame(b"a"))
+    opened.close()
+    async with asyncio.timeout(60.0):
+        assert await answer is None
+    assert opened.unread
+
+
+async def test_what_answers_neither_within_its_budget_nor_beside_its_batch_is_lost(
+    session: aiohttp.ClientSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("gnomon_platforms.kubernetes.channel.ANSWER_S", 0.1)
     # A listener that nobody serves: connections are taken by the kernel, and stay silent.
     with socket.create_server(("127.0.0.1", 0)) as listener:
         lost = Lost()
