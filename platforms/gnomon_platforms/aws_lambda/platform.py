@@ -23,7 +23,7 @@ from typing import Any
 
 from gnomon_core.clock import Clock, WallClock
 from gnomon_core.errors import GnomonError
-from gnomon_core.fleet import Instance, InstanceState, Node
+from gnomon_core.fleet import Instance, Node
 from gnomon_core.functions import FunctionSpec
 from gnomon_core.memory_sizes import LARGEST_MB, MB_PER_CORE, MEGABYTE
 from gnomon_core.pairs import Pair
@@ -183,9 +183,9 @@ class LambdaPlatform:
         """End a slot. Unknown ids are ignored."""
         slot = self._slots.get(instance_id)
         if slot is not None:
+            slot.stop()
             # As everywhere else it is told from the loop, after this has returned.
             asyncio.get_running_loop().call_soon(slot.end, "stopped")
-            slot.instance = replace(slot.instance, state=InstanceState.DRAINING)
 
     async def resize(self, instance_id: str, cores: int) -> None:
         """Serve a slot's batches by another memory size from now on. Unknown ids are ignored.
@@ -257,7 +257,7 @@ class LambdaPlatform:
     async def _start(self, slot: Slot, size_mb: int) -> None:
         try:
             version = await self._publisher.version(slot.key, slot.recipe, size_mb)
-            slot.channel = LambdaChannel(
+            channel = slot.channel = LambdaChannel(
                 slot.instance.id,
                 Target(slot.remote, version),
                 slot.recipe.timeout_s,
@@ -265,11 +265,11 @@ class LambdaPlatform:
                 on_tail=lambda tail: self._accounts.enter(slot, tail),
                 on_lost=slot.end,
             )
-            await slot.channel.hello(self._start_timeout_s)
+            await channel.hello(self._start_timeout_s)
         except Exception as error:  # noqa: BLE001 - whatever it is, the slot must not be waited for
             slot.end(f"could not be started: {error}")
         else:
-            slot.ready()
+            slot.ready(channel)
 
     def _ended(self, slot: Slot) -> None:
         del self._slots[slot.instance.id], self._specs[slot.instance.id]

@@ -10,16 +10,17 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
-from gnomon_core.fleet import Instance, InstanceState
+from gnomon_core.fleet import Instance
 from gnomon_core.functions import FunctionKey
 from gnomon_core.memory_sizes import MEGABYTE
 from gnomon_core.seams import PlatformListener
 from gnomon_platforms.aws_lambda.channel import LambdaChannel
 from gnomon_platforms.aws_lambda.recipes import Recipe
+from gnomon_platforms.remote_lives import RemoteLife
 
 
-class Slot:
-    """An instance. `ended` is called once, before the listener hears of its end."""
+class Slot(RemoteLife[LambdaChannel]):
+    """An instance of this function. It has its channel from its HELLO on."""
 
     def __init__(
         self,
@@ -31,26 +32,13 @@ class Slot:
         listener: PlatformListener,
         ended: Callable[[Slot], None],
     ) -> None:
-        self.instance = instance
+        super().__init__(instance, listener, ended)
         self.key = key
         self.recipe = recipe
         self.remote = remote
         """The function's name on Lambda."""
         self.used_mb = 0
         """The most memory that one of its sandboxes has used."""
-        self.channel: LambdaChannel | None = None
-        self._listener = listener
-        self._ended = ended
-
-    @property
-    def gone(self) -> bool:
-        return self.instance.state is InstanceState.GONE
-
-    def ready(self) -> None:
-        """A sandbox has answered."""
-        if not self.gone and self.channel is not None:
-            self.instance = replace(self.instance, state=InstanceState.READY)
-            self._listener.instance_ready(self.instance, self.channel)
 
     def resized(self, cores: int, memory_mb: int) -> None:
         """Another version serves its batches from now on."""
@@ -59,13 +47,3 @@ class Slot:
     def log(self, line: str) -> None:
         """A line that the function wrote."""
         self._listener.log_line(self.key, self.instance.id, line)
-
-    def end(self, reason: str) -> None:
-        """It takes nothing more. May be called again."""
-        if self.gone:
-            return
-        self.instance = replace(self.instance, state=InstanceState.GONE)
-        if self.channel is not None:
-            self.channel.close()
-        self._ended(self)
-        self._listener.instance_gone(self.instance.id, reason)

@@ -14,35 +14,29 @@ from gnomon_core.seams import PlatformListener
 from gnomon_platforms.kubernetes.channel import HttpChannel
 from gnomon_platforms.kubernetes.objects.pods import PodFacts
 from gnomon_platforms.local.nodes import claimed_cores
+from gnomon_platforms.remote_lives import RemoteLife
 
 
-class Life:
-    """An instance. `ended` is called once, before the listener hears of its end."""
+class Life(RemoteLife[HttpChannel]):
+    """An instance as it was asked for, and its pod."""
 
     def __init__(
         self, instance: Instance, request: InstanceRequest, listener: PlatformListener, ended: Callable[[Life], None]
     ) -> None:
-        self.instance = instance
+        super().__init__(instance, listener, ended)
         self.request = request
         self.pod: PodFacts | None = None
         """As it was last seen; None while there is none."""
-        self.channel: HttpChannel | None = None
         self.restarts = 0
         """How often its container had been restarted when it became ready: once more, and what it held is lost."""
         self.stopping = False
         """Whether it was asked to end."""
-        self._listener = listener
-        self._ended = ended
 
     @property
     def sized_cores(self) -> int | None:
         """The cores that its pod is to have; None where the deployment's own requests or limits say that."""
         cores = self.request.cores
         return cores if claimed_cores(self.request.spec, cores) != claimed_cores(self.request.spec, cores + 1) else None
-
-    @property
-    def gone(self) -> bool:
-        return self.instance.state is InstanceState.GONE
 
     @property
     def living(self) -> bool:
@@ -54,11 +48,10 @@ class Life:
         """Whether its pod is well, as its node says."""
         return self.pod is not None and self.pod.healthy
 
-    def ready(self, channel: HttpChannel, restarts: int) -> None:
+    def ready(self, channel: HttpChannel, restarts: int = 0) -> None:
         """Its pod takes batches."""
-        self.channel, self.restarts = channel, restarts
-        self.instance = replace(self.instance, state=InstanceState.READY)
-        self.tell()
+        self.restarts = restarts
+        super().ready(channel)
 
     def tell(self) -> None:
         """Tell the listener of it as it is now, if it takes batches."""
@@ -71,22 +64,11 @@ class Life:
         if self.instance.state is InstanceState.STARTING:
             self.instance = replace(self.instance, cores=cores)
 
-    def resized(self, cores: int) -> None:
-        """It has other cores from now on."""
-        self.instance = replace(self.instance, cores=cores)
-
     def stop(self) -> None:
         """It is to end; nothing is in flight."""
         self.stopping = True
-        if not self.gone:
-            self.instance = replace(self.instance, state=InstanceState.DRAINING)
+        super().stop()
 
-    def end(self, reason: str) -> None:
-        """It takes nothing more. May be called again."""
-        if self.gone:
-            return
-        self.instance = replace(self.instance, state=InstanceState.GONE)
-        if self.channel is not None:
-            self.channel.close()
-        self._ended(self)
-        self._listener.instance_gone(self.instance.id, reason)
+    def resized(self, cores: int) -> None:
+        """It has other cores from now on."""
+        self.instance = replace(self.instance, cores=cores)

@@ -1,0 +1,32 @@
+"""An instance's life on a cluster: what ends it may come at any moment, also while its pod is being reached."""
+
+from __future__ import annotations
+
+import aiohttp
+import pytest
+
+from gnomon_core.functions import read_deployment
+from gnomon_core.seam_values import InstanceRequest
+from gnomon_platforms.beginning import starting
+from gnomon_platforms.kubernetes.channel import HttpChannel
+from gnomon_platforms.openfaas.lives import Life
+from gnomon_platforms.testing import Recorder
+
+REQUEST = InstanceRequest(read_deployment({"service": "figlet", "image": "figlet:1"}), 1, 1, None, {})
+
+
+@pytest.mark.parametrize("how", ["stopped", "ended"])
+async def test_what_ends_while_its_pod_is_reached_is_never_ready_and_ends_once(how: str) -> None:
+    listener, ended = Recorder(), list[Life]()
+    life = Life(starting("figlet-1", REQUEST, "node-1", 0, 0.0), REQUEST, listener, ended.append)
+    async with aiohttp.ClientSession() as session:
+        channel = HttpChannel(session, "http://127.0.0.1:1", "token", 1.0, life.end)
+        if how == "stopped":
+            life.stop()
+        else:
+            life.end("its pod was removed")
+        life.ready(channel, 0)
+        life.end("the gateway stops")
+    assert listener.ready == {}
+    assert listener.times_gone == {"figlet-1": 1}
+    assert ended == [life]
