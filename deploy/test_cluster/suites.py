@@ -17,7 +17,7 @@ from pathlib import Path
 from deploy.test_cluster import build, cluster
 from deploy.test_cluster.images import Image
 from deploy.test_cluster.phases import CannotBeHad, Phases, Trouble
-from deploy.test_cluster.settings import REGISTRY, TAG, Folders, image
+from deploy.test_cluster.settings import REGISTRY, TAG, Folders, folders, image
 
 LIMIT_S = 1500.0
 FLAGS = ("-trimpath", build.NO_DEBUGGER, "-ldflags", "-s -w")
@@ -94,7 +94,23 @@ def compiled(suite: Suite, kept: Folders, phases: Phases) -> Compiled:
     return made
 
 
-def load_images(running: cluster.Running, made: Compiled) -> None:
+def prepared(suite: Suite, phases: Phases) -> tuple[cluster.Running, Compiled]:
+    """The cluster that runs, and the suite compiled, its images on the cluster's node.
+
+    Raises:
+        CannotBeHad: no cluster runs.
+
+    """
+    running = cluster.runs(folders())
+    if not running:
+        raise CannotBeHad("no cluster runs: make cluster")
+    made = compiled(suite, folders(), phases)
+    with phases.phase("loading the tests' images"):
+        _load_images(running, made)
+    return running, made
+
+
+def _load_images(running: cluster.Running, made: Compiled) -> None:
     """The tests' images into the node: one static program each, where `ko` puts it, and a /tmp for whoever wants to write."""
     tmp = made.programs / "tmp"
     tmp.mkdir(exist_ok=True)

@@ -11,9 +11,9 @@ from __future__ import annotations
 import argparse
 import sys
 
-from deploy.test_cluster import cluster, ingress, suites
+from deploy.test_cluster import ingress, suites
 from deploy.test_cluster.phases import CannotBeHad, Phases, Trouble
-from deploy.test_cluster.settings import HERE, folders
+from deploy.test_cluster.settings import HERE
 
 IMAGES = ("grpc-ping", "httpproxy", "retry", "runtime", "timeout", "wsserver")
 SUITE = suites.Suite(
@@ -64,13 +64,8 @@ def main() -> int:
 def conformance(arguments: list[str]) -> list[suites.Result]:
     """Everything that is needed for it, and the suite."""
     ingress.check()
-    running = cluster.runs(folders())
-    if not running:
-        raise CannotBeHad("no cluster runs: make cluster")
     phases = Phases()
-    made = suites.compiled(SUITE, folders(), phases)
-    with phases.phase("loading the tests' images"):
-        suites.load_images(running, made)
+    running, made = suites.prepared(SUITE, phases)
     logs = running.folders.logs
     log = logs / "ingress-conformance.log"
     with ingress.ingress(running, running.folders.state / "ingress", logs / "ingress.log"), phases.phase("the tests"):

@@ -84,13 +84,8 @@ def main() -> int:
 def conformance(classes: Sequence[str], parts: Sequence[str], arguments: Sequence[str]) -> Comparison:
     """Everything that is needed for it, and these parts of the suite by each class."""
     ingress.check()
-    running = cluster.runs(folders())
-    if not running:
-        raise CannotBeHad("no cluster runs: make cluster")
     phases = Phases()
-    made = suites.compiled(SUITE, folders(), phases)
-    with phases.phase("loading the tests' images"):
-        suites.load_images(running, made)
+    running, made = suites.prepared(SUITE, phases)
     found = Comparison()
     with surroundings(running, made):
         for name in classes:
