@@ -4,30 +4,26 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import Any
 
 import click
 
+from gnomon_cli.command import option_group
 from gnomon_cli.state import state_folder
 from gnomon_core.seams import ModelRepository
 from gnomon_profiler.measuring.store import ProfileStore
 from gnomon_profiler.places import S3_SCHEME, open_repository
 
-
-def folder_options(function: Any) -> Any:
-    """`--models` and `--state`, given to the command as `folder` and `state`."""
-    for option in (
-        click.option(
-            "--models",
-            "folder",
-            default="",
-            metavar="FOLDER",
-            help="Model repository, a folder or s3://BUCKET/PREFIX; default: models in the state folder.",
-        ),
-        click.option("--state", default="", metavar="FOLDER", help="State folder of `gnomon serve`; default .gnomon here."),
-    ):
-        function = option(function)
-    return function
+folder_options = option_group(
+    click.option(
+        "--models",
+        "folder",
+        default="",
+        metavar="FOLDER",
+        help="Model repository, a folder or s3://BUCKET/PREFIX; default: models in the state folder.",
+    ),
+    click.option("--state", default="", metavar="FOLDER", help="State folder of `gnomon serve`; default .gnomon here."),
+)
+"""`--models` and `--state`, given to the command as `folder` and `state`."""
 
 
 def model_folder(folder: str, state: str) -> Path:

@@ -13,6 +13,7 @@ import click
 
 from gnomon_cli.address import gateway_url
 from gnomon_cli.client import Gateway
+from gnomon_cli.command import option_group
 from gnomon_cli.credentials import find
 from gnomon_cli.errors import CommandFailed
 from gnomon_cli.stack import Stack, default_file, load_stack, select
@@ -107,7 +108,7 @@ def gateway_options(*, functions: bool = False, timeout_s: float = 60.0) -> Call
                 ),
                 click.option("--envsubst/--no-envsubst", default=True, help="Substitute ${VARIABLES} in the stack file."),
             ]
-        return functools.reduce(lambda decorated, option: option(decorated), reversed(options), cast("F", wrapped))
+        return cast("F", option_group(*options)(wrapped))
 
     return decorate
 

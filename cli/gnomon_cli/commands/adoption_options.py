@@ -3,58 +3,54 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import click
 
+from gnomon_cli.command import option_group
 from gnomon_core.errors import GnomonError, bad_request
 from gnomon_platforms.provider.options import DEFAULT_IN_FLIGHT, ProviderOptions
 
 MAX_IN_FLIGHT = 10_000
 
 
-def adoption_options(function: Any) -> Any:
-    """Whether a stock gateway stands in front of this one, and which provider behind it keeps the functions."""
-    for option in reversed(
-        [
-            click.option(
-                "--behind-gateway",
-                "behind",
-                is_flag=True,
-                help="OpenFaaS's own gateway stands in front, with this one as its functions_provider_url.",
-            ),
-            click.option(
-                "--provider-url",
-                default="",
-                envvar="functions_provider_url",
-                metavar="URL",
-                help="With --platform provider: the provider (faas-netes, faasd, …) that keeps functions and replicas.",
-            ),
-            click.option(
-                "--provider-credentials",
-                type=click.Path(exists=True, file_okay=False, path_type=Path),
-                default=None,
-                metavar="FOLDER",
-                help="Folder of the provider's basic-auth-user and basic-auth-password; default: no credentials.",
-            ),
-            click.option(
-                "--provider-inflight",
-                type=click.IntRange(1, MAX_IN_FLIGHT),
-                default=DEFAULT_IN_FLIGHT,
-                help="Requests under way at once for each replica, where its function does not say gnomon/max-inflight or "
-                f"max_inflight; default {DEFAULT_IN_FLIGHT}.",
-            ),
-            click.option(
-                "--provider-batch-token",
-                type=click.Path(exists=True, dir_okay=False, path_type=Path),
-                default=None,
-                metavar="FILE",
-                help="File with the value of the secret gnomon-batch-token: Bodies there get whole batches.",
-            ),
-        ]
-    ):
-        function = option(function)
-    return function
+adoption_options = option_group(
+    click.option(
+        "--behind-gateway",
+        "behind",
+        is_flag=True,
+        help="OpenFaaS's own gateway stands in front, with this one as its functions_provider_url.",
+    ),
+    click.option(
+        "--provider-url",
+        default="",
+        envvar="functions_provider_url",
+        show_envvar=True,
+        metavar="URL",
+        help="With --platform provider: the provider (faas-netes, faasd, …) that keeps functions and replicas.",
+    ),
+    click.option(
+        "--provider-credentials",
+        type=click.Path(exists=True, file_okay=False, path_type=Path),
+        default=None,
+        metavar="FOLDER",
+        help="Folder of the provider's basic-auth-user and basic-auth-password; default: no credentials.",
+    ),
+    click.option(
+        "--provider-inflight",
+        type=click.IntRange(1, MAX_IN_FLIGHT),
+        default=DEFAULT_IN_FLIGHT,
+        help="Requests under way at once for each replica, where its function does not say gnomon/max-inflight or "
+        f"max_inflight; default {DEFAULT_IN_FLIGHT}.",
+    ),
+    click.option(
+        "--provider-batch-token",
+        type=click.Path(exists=True, dir_okay=False, path_type=Path),
+        default=None,
+        metavar="FILE",
+        help="File with the value of the secret gnomon-batch-token: Bodies there get whole batches.",
+    ),
+)
+"""Whether a stock gateway stands in front of this one, and which provider behind it keeps the functions."""
 
 
 def read_provider_options(

@@ -4,67 +4,63 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from pathlib import Path
-from typing import Any
 
 import click
 
+from gnomon_cli.command import option_group
 from gnomon_cli.serve_options import ClusterOptions
 from gnomon_core.functions import DEFAULT_NAMESPACE
 
 CLUSTER_OPTIONS = ("kubeconfig", "cluster_wide", "advertise", "coordinator_token", "models_claim", "peer_secret", "inside_port")
 
 
-def cluster_options(function: Any) -> Any:
-    """Which cluster, where this gateway is reached, and how its nodes' coordinators are spoken to."""
-    for option in reversed(
-        [
-            click.option(
-                "--kubeconfig",
-                type=click.Path(exists=True, dir_okay=False, path_type=Path),
-                default=None,
-                help="The cluster of openfaas or knative; default KUBECONFIG, the one that we run in, or ~/.kube/config.",
-            ),
-            click.option(
-                "--cluster-wide",
-                is_flag=True,
-                help='On a cluster, look after every namespace that is marked openfaas: "1"; so does --namespace.',
-            ),
-            click.option(
-                "--advertise",
-                default="",
-                envvar="POD_IP",
-                metavar="HOST",
-                help="Where other gateways of a cluster reach this one.",
-            ),
-            click.option(
-                "--coordinator-token",
-                type=click.Path(exists=True, dir_okay=False, path_type=Path),
-                default=None,
-                help="On a cluster, the file with the token of its nodes' coordinators: functions with a model may have Shadows.",
-            ),
-            click.option(
-                "--models-claim",
-                default=None,
-                metavar="NAME",
-                help="On a cluster, the PersistentVolumeClaim that functions' pods find models in.",
-            ),
-            click.option(
-                "--peer-secret",
-                type=click.Path(dir_okay=False, path_type=Path),
-                default=None,
-                help="On a cluster, the file with the secret by which its gateways share the functions; without it one serves.",
-            ),
-            click.option(
-                "--inside-port",
-                type=click.IntRange(1, 65535),
-                default=8082,
-                show_default=True,
-                help="On a cluster, where gateways that share the functions reach each other.",
-            ),
-        ]
-    ):
-        function = option(function)
-    return function
+cluster_options = option_group(
+    click.option(
+        "--kubeconfig",
+        type=click.Path(exists=True, dir_okay=False, path_type=Path),
+        default=None,
+        help="The cluster of openfaas or knative; default KUBECONFIG, the one that we run in, or ~/.kube/config.",
+    ),
+    click.option(
+        "--cluster-wide",
+        is_flag=True,
+        help='On a cluster, look after every namespace that is marked openfaas: "1"; so does --namespace.',
+    ),
+    click.option(
+        "--advertise",
+        default="",
+        envvar="POD_IP",
+        show_envvar=True,
+        metavar="HOST",
+        help="Where other gateways of a cluster reach this one.",
+    ),
+    click.option(
+        "--coordinator-token",
+        type=click.Path(exists=True, dir_okay=False, path_type=Path),
+        default=None,
+        help="On a cluster, the file with the token of its nodes' coordinators: functions with a model may have Shadows.",
+    ),
+    click.option(
+        "--models-claim",
+        default=None,
+        metavar="NAME",
+        help="On a cluster, the PersistentVolumeClaim that functions' pods find models in.",
+    ),
+    click.option(
+        "--peer-secret",
+        type=click.Path(dir_okay=False, path_type=Path),
+        default=None,
+        help="On a cluster, the file with the secret by which its gateways share the functions; without it one serves.",
+    ),
+    click.option(
+        "--inside-port",
+        type=click.IntRange(1, 65535),
+        default=8082,
+        show_default=True,
+        help="On a cluster, where gateways that share the functions reach each other.",
+    ),
+)
+"""Which cluster, where this gateway is reached, and how its nodes' coordinators are spoken to."""
 
 
 def read_cluster_options(

@@ -12,7 +12,7 @@ from typing import Any
 import click
 
 from gnomon_cli.client import Gateway
-from gnomon_cli.command import Command
+from gnomon_cli.command import Command, option_group
 from gnomon_cli.deployment import Deployment, Overrides, from_flags, from_stack, pairs
 from gnomon_cli.errors import CommandFailed
 from gnomon_cli.go_json import go_json
@@ -24,23 +24,18 @@ NOT_FOUND = 404
 DEPLOYED = frozenset({200, 201, 202})
 
 
-def deploy_options(function: Any) -> Any:
-    """What `deploy` and `up` let the command line add to a stack file."""
-    for option in reversed(
-        [
-            click.option("-e", "--env", multiple=True, metavar="KEY=VALUE", help="Environment variable."),
-            click.option("-l", "--label", multiple=True, metavar="KEY=VALUE", help="Label."),
-            click.option("--annotation", multiple=True, metavar="KEY=VALUE", help="Annotation, such as gnomon/autoscaler=kpa."),
-            click.option("--secret", multiple=True, metavar="NAME", help="Secret that the function may read."),
-            click.option("--constraint", multiple=True, metavar="TEXT", help="Where it may run."),
-            click.option("--readonly", is_flag=True, help="Root file system read-only."),
-            click.option("--replace", is_flag=True, help="Remove a function before it is deployed."),
-            click.option("--update/--no-update", default=None, help="Update a function in place; the default."),
-            click.option("--read-template/--no-read-template", default=True, help="Take a missing fprocess from the template."),
-        ]
-    ):
-        function = option(function)
-    return function
+deploy_options = option_group(
+    click.option("-e", "--env", multiple=True, metavar="KEY=VALUE", help="Environment variable."),
+    click.option("-l", "--label", multiple=True, metavar="KEY=VALUE", help="Label."),
+    click.option("--annotation", multiple=True, metavar="KEY=VALUE", help="Annotation, such as gnomon/autoscaler=kpa."),
+    click.option("--secret", multiple=True, metavar="NAME", help="Secret that the function may read."),
+    click.option("--constraint", multiple=True, metavar="TEXT", help="Where it may run."),
+    click.option("--readonly", is_flag=True, help="Root file system read-only."),
+    click.option("--replace", is_flag=True, help="Remove a function before it is deployed."),
+    click.option("--update/--no-update", default=None, help="Update a function in place; the default."),
+    click.option("--read-template/--no-read-template", default=True, help="Take a missing fprocess from the template."),
+)
+"""What `deploy` and `up` let the command line add to a stack file."""
 
 
 @click.command(

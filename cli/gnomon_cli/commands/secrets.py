@@ -5,11 +5,10 @@ from __future__ import annotations
 import base64
 import re
 from pathlib import Path
-from typing import Any
 
 import click
 
-from gnomon_cli.command import Command
+from gnomon_cli.command import Command, option_group
 from gnomon_cli.commands.functions import in_namespace
 from gnomon_cli.errors import CommandFailed
 from gnomon_cli.go_json import go_json
@@ -27,15 +26,12 @@ def secret() -> None:
     """Create, list, update and remove secrets."""
 
 
-def value_options(function: Any) -> Any:
-    """Where a secret's value comes from."""
-    for option in (
-        click.option("--trim/--no-trim", default=True, help="Without white space at its ends; the default."),
-        click.option("--from-file", default="", metavar="FILE", help="Take the value from a file, which may be binary."),
-        click.option("--from-literal", default="", metavar="TEXT", help="The value itself; it stays in the shell's history."),
-    ):
-        function = option(function)
-    return function
+value_options = option_group(
+    click.option("--from-literal", default="", metavar="TEXT", help="The value itself; it stays in the shell's history."),
+    click.option("--from-file", default="", metavar="FILE", help="Take the value from a file, which may be binary."),
+    click.option("--trim/--no-trim", default=True, help="Without white space at its ends; the default."),
+)
+"""Where a secret's value comes from."""
 
 
 @secret.command(

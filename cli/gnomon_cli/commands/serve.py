@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import os
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from gnomon_cli.command import Command
+from gnomon_cli.command import Command, option_group
 from gnomon_cli.commands.adoption_options import adoption_options, read_provider_options
 from gnomon_cli.commands.cluster_options import CLUSTER_OPTIONS, cluster_options, read_cluster_options
 from gnomon_cli.commands.lambda_options import lambda_options, read_lambda_options
+from gnomon_cli.commands.node_options import keeping_options, listening_options, machine_options, serving_options
 from gnomon_cli.serve_options import ServeOptions
 from gnomon_cli.state import state_folder
 from gnomon_core.errors import bad_request
@@ -19,85 +19,10 @@ from gnomon_core.errors import bad_request
 if TYPE_CHECKING:
     from gnomon_cli.knative import KnativeOptions
 
-MAX_POOL = 64
-"""Each holds the memory of a process with torch, some 20 MB of its own."""
-
-
-def serve_options(function: Any) -> Any:
-    """Where the node listens, what it keeps and what it may use."""
-    for option in reversed(
-        [
-            click.option("--port", type=click.IntRange(0, 65535), default=8080, help="Default 8080; 0 takes a free one."),
-            click.option("--host", default="127.0.0.1", help="Address to listen on; others than loopback need --basic-auth."),
-            click.option("--state", default="", metavar="FOLDER", help="What must outlive a restart; default .gnomon here."),
-            click.option(
-                "--models",
-                default="",
-                metavar="FOLDER",
-                help="Model repository or s3:// address; default in the state folder.",
-            ),
-            click.option("--cores", type=click.IntRange(min=1), default=None, help="Cores that instances may use; default all."),
-            click.option(
-                "--pool",
-                type=click.IntRange(0, MAX_POOL),
-                default=1,
-                help="Empty containers kept warm, from which Shadows are made, more after bursts; default 1.",
-            ),
-            click.option(
-                "--reserved-cores",
-                type=click.FloatRange(min=0),
-                default=0.0,
-                help="Cores held back for Shadows: scaling policies do not see them as free, and a Body gets them only "
-                "where nothing else is free; default 0.",
-            ),
-            click.option(
-                "--images",
-                type=click.Path(exists=True, dir_okay=False, path_type=Path),
-                default=None,
-                help="Further images and the runtimes that serve them here.",
-            ),
-            click.option(
-                "--basic-auth/--no-basic-auth", default=False, envvar="basic_auth", help="Ask for a login on control routes."
-            ),
-            click.option(
-                "--secrets",
-                type=click.Path(file_okay=False, path_type=Path),
-                default=None,
-                envvar="secret_mount_path",
-                help="Folder of basic-auth-user and basic-auth-password; default: in the state folder, made if missing.",
-            ),
-            click.option(
-                "--namespace",
-                "namespaces",
-                multiple=True,
-                metavar="NAME",
-                help="A namespace beside openfaas-fn; on knative, the only one that is looked after, with a Lease of its own.",
-            ),
-            click.option(
-                "--policy", "policies", multiple=True, metavar="NAME", help="A third-party policy that functions may name."
-            ),
-            click.option(
-                "--callback-host", "callback_hosts", multiple=True, metavar="HOST", help="Host that X-Callback-Url may name."
-            ),
-            click.option(
-                "--allowed-host",
-                "allowed_hosts",
-                multiple=True,
-                metavar="NAME",
-                help="Host name that a proxy in front is called by.",
-            ),
-            click.option(
-                "--platform",
-                type=click.Choice(("local", "lambda", "openfaas", "provider", "knative")),
-                default="local",
-                help="Where functions run: processes of this machine, AWS Lambda, a cluster's pods, or where a foreign provider "
-                "of OpenFaaS runs them; or knative, to scale services of the class gnomon there. Default local.",
-            ),
-            click.option("-v", "--verbose", is_flag=True, help="Log every decision and every change."),
-        ]
-    ):
-        function = option(function)
-    return cluster_options(lambda_options(adoption_options(function)))
+serve_options = option_group(
+    listening_options, keeping_options, machine_options, serving_options, cluster_options, lambda_options, adoption_options
+)
+"""Everything that the process is told."""
 
 
 def read_options(*, state: str, models: str, platform: str, **options: Any) -> ServeOptions:
@@ -155,7 +80,7 @@ def knative_options(options: dict[str, Any]) -> KnativeOptions:
 )
 @serve_options
 def serve(**options: Any) -> None:
-    """Serve functions on this machine: gateway, autoscaler and instances, until Ctrl-C."""
+    """Serve functions until Ctrl-C: gateway, autoscaler and instances, on this machine unless --platform says where else."""
     if options["platform"] == "knative":
         from gnomon_cli.knative import serve_knative  # noqa: PLC0415 - as below, and the Kubernetes client
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import click
 
-from gnomon_cli.command import Command
+from gnomon_cli.command import Command, option_group
 from gnomon_cli.commands.invoke import body_of, headers_of
 from gnomon_cli.deployment import pairs
 from gnomon_cli.errors import CommandFailed
@@ -20,29 +20,29 @@ FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
 NEW_FILE = click.Path(dir_okay=False, writable=True, path_type=Path)
 KNOWLEDGE = ("given", "profiled", "learned")
 NOISES = ("none", "lognormal", "exponential")
+ARRIVALS = {
+    "trace": "trace",
+    "recorded": "record",
+    "poisson": "poisson_rps",
+    "rate": "rate_rps",
+    "column": "function",
+    "start": "start_s",
+    "duration": "duration_s",
+    "scale": "scale",
+    "seed": "seed",
+}
+"""Which field of gnomon_simulator's ArrivalOptions each option is."""
 
 
-def arrival_options(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Where requests come from; given to the command as `arrivals`, a dict of gnomon_simulator's ArrivalOptions."""
+def arrival_options(function: Callable[..., Any]) -> Any:
+    """Where requests come from; given to the command as `arrivals`, a dict by the fields of `ARRIVALS`."""
 
     @functools.wraps(function)
     def wrapped(*args: Any, **rest: Any) -> Any:
-        names = ("trace", "recorded", "poisson", "rate", "column", "start", "duration", "scale", "seed")
-        chosen = {name: rest.pop(name) for name in names}
-        arrivals = {
-            "trace": chosen["trace"],
-            "record": chosen["recorded"],
-            "poisson_rps": chosen["poisson"],
-            "rate_rps": chosen["rate"],
-            "function": chosen["column"],
-            "start_s": chosen["start"],
-            "duration_s": chosen["duration"],
-            "scale": chosen["scale"],
-            "seed": chosen["seed"],
-        }
+        arrivals = {field: rest.pop(option) for option, field in ARRIVALS.items()}
         return function(*args, arrivals=arrivals, **rest)
 
-    options = [
+    decorate = option_group(
         click.option("--trace", type=FILE, help="Requests per bin of time: CSV, plain or gzipped."),
         click.option("--recorded", type=FILE, help="A run that `gnomon replay --record` wrote."),
         click.option("--poisson", type=float, metavar="RPS", help="Poisson arrivals at this rate; with --duration."),
@@ -52,11 +52,8 @@ def arrival_options(function: Callable[..., Any]) -> Callable[..., Any]:
         click.option("--duration", type=Duration(), default=None, metavar="DURATION", help="How much of it."),
         click.option("--scale", type=float, default=1.0, help="Factor on a trace's counts or on a rate; default 1."),
         click.option("--seed", type=int, default=1, help="The same seed gives the same run; default 1."),
-    ]
-    decorated: Callable[..., Any] = wrapped
-    for option in reversed(options):
-        decorated = option(decorated)
-    return decorated
+    )
+    return decorate(wrapped)
 
 
 @click.command(
