@@ -29,8 +29,8 @@ def rivals(cluster: Cluster, namespace: str) -> tuple[Level, str, str]:
         return Level.OK, f"Nobody else scales the {len(ours)} functions in {namespace}.", ""
     return (
         Level.WARN,
-        f"Others scale functions as well: {', '.join(others)}.",
-        "Remove them, or deploy these functions with gnomon/autoscaler: fixed.",
+        f"Others count the pods of functions, which Gnomon then leaves alone: {', '.join(others)}.",
+        "Remove them, and these functions' own policies scale them again.",
     )
 
 
