@@ -15,6 +15,7 @@ import random
 import signal
 import sys
 from functools import partial
+from multiprocessing.synchronize import Event
 from pathlib import Path
 
 import kubernetes  # noqa: F401 - in the process that candidates are forks of, so that none of them loads it
@@ -56,12 +57,12 @@ class Freezing:
         self._asked = True
 
 
-def main(kubeconfig: Path, namespace: str, identity: str, *, guarded: bool = True) -> None:
-    """Stand, lead and write until the process ends."""
-    asyncio.run(_lead(kubeconfig, namespace, identity, guarded=guarded))
+def main(kubeconfig: Path, namespace: str, identity: str, looked: Event, *, guarded: bool = True) -> None:
+    """Stand, lead and write until the process ends. `looked` is set when it has seen the Lease for the first time."""
+    asyncio.run(_lead(kubeconfig, namespace, identity, looked, guarded=guarded))
 
 
-async def _lead(kubeconfig: Path, namespace: str, identity: str, *, guarded: bool) -> None:
+async def _lead(kubeconfig: Path, namespace: str, identity: str, looked: Event, *, guarded: bool) -> None:
     api, clock, chance = connect(kubeconfig), WallClock(), random.Random(identity)
     freezing = Freezing()
     written = Target(CONFIG_MAPS, namespace, "written")
@@ -70,6 +71,8 @@ async def _lead(kubeconfig: Path, namespace: str, identity: str, *, guarded: boo
     if guarded:
         Watchdog(tenure).start()
     leader = Leader(Writer(api, clock, chance), Target(LEASES, namespace, "gnomon"), identity, tenure, clock, timing=TIMING)
+    await leader.attempt()
+    looked.set()
     standing = asyncio.create_task(leader.run())
     await leader.leading.wait()
     if guarded:

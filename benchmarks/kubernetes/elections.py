@@ -1,9 +1,9 @@
 """Leaders that are frozen and come back, round after round, and what of theirs the API server has accepted.
 
-Each round: another candidate stands; the leader is frozen, at a moment of chance or right between a check of its term and the
-write that the check was for; its successor takes the Lease and writes; the frozen one is thawed, once that has happened or about
-when it happens. A write is late if its epoch is older than one that the object bears already. The object counts its writes, so
-that a write that the watch has not shown would be noticed.
+Each round: another candidate stands, and has seen the Lease; the leader is frozen, at a moment of chance or right between a check
+of its term and the write that the check was for; its successor takes the Lease and writes; the frozen one is thawed, once that
+has happened or about when it happens. A write is late if its epoch is older than one that the object bears already. The object
+counts its writes, so that a write that the watch has not shown would be noticed.
 """
 
 from __future__ import annotations
@@ -97,22 +97,25 @@ async def chain(kubeconfig: Path, namespace: str, rounds: int, seed: int, *, gua
     api, chance, tally = await asyncio.to_thread(connect, kubeconfig), random.Random(seed), Tally()
     processes: list[Any] = []
 
-    def begin() -> Any:
-        identity = f"p{len(processes)}"
+    async def begin() -> Any:
+        identity, looked = f"p{len(processes)}", _PROCESSES.Event()
         process = _PROCESSES.Process(
-            target=candidate.main, args=(kubeconfig, namespace, identity), kwargs={"guarded": guarded}, daemon=True
+            target=candidate.main, args=(kubeconfig, namespace, identity, looked), kwargs={"guarded": guarded}, daemon=True
         )
         process.start()
         processes.append(process)
+        # One that still begins would be waited for as if the Lease were what takes so long.
+        if not await asyncio.to_thread(looked.wait, PATIENCE_S):
+            raise TimeoutError(f"{identity} has not looked at the Lease within {PATIENCE_S:g} s")
         return process
 
     async with _object(api, namespace) as informer:
         written = Written(informer, tally)
         try:
-            leading = begin()
+            leading = await begin()
             for number in range(1, rounds + 1):
                 await written.until(number)
-                successor = begin()
+                successor = await begin()
                 await asyncio.sleep(chance.uniform(0.0, TIMING.retry_s))
                 await _round(leading, written, number + 1, chance, tally, early=guarded)
                 await _ended(leading, tally, guarded=guarded)

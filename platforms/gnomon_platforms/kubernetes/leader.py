@@ -4,7 +4,8 @@ Kubernetes' Leases fence nothing by themselves: a leader that was frozen for a m
 write. So
 
  - the time that is left is read on the boot-time clock, which also runs while a machine sleeps, right before each write is sent;
- - the process ends, at once and without cleaning up, when that time is over (`gone`): nothing of it can write after that;
+ - the process ends, at once and without cleaning up, when that time is over (`gone`): nothing of it can write after that, nor
+   renew the Lease, which would only keep it from whoever may have it;
  - every write is bound to the version that it was decided from (`writes`), so that what was on its way already is refused where
    a newer leader has acted;
  - coordinators, Bodies and gateways refuse whoever speaks for an older epoch.
@@ -25,7 +26,7 @@ from datetime import UTC, datetime
 
 from gnomon_core.clock import Clock
 from gnomon_core.errors import GnomonError
-from gnomon_platforms.kubernetes.api import Document
+from gnomon_platforms.kubernetes.api import Document, Fence
 from gnomon_platforms.kubernetes.errors import Refused, Unreachable
 from gnomon_platforms.kubernetes.resources import LEASES
 from gnomon_platforms.kubernetes.terms import ADDRESS_ANNOTATION, LeaseRecord, LeaseTiming, Observer, lease_record
@@ -116,7 +117,7 @@ class Leader:
     """A candidate for a Lease, and its holder once it has it.
 
     `identity` is unique to this process: a Lease that bears it is ours. `address` is where others reach us while we lead.
-    `writer` sends renewals; it must not be fenced by `tenure`, which they extend. `clock` only times pauses.
+    `writer` sends renewals, which have a fence of their own; `tenure` is what they extend. `clock` only times pauses.
     """
 
     def __init__(
@@ -150,7 +151,7 @@ class Leader:
         """Stand for the Lease, and renew it, until cancelled."""
         while True:
             await self.attempt()
-            await self._clock.sleep(self._timing.retry_s)
+            await self._clock.sleep(self._pause_s())
 
     async def attempt(self) -> None:
         """Look at the Lease, and take or renew it if we can."""
@@ -187,8 +188,8 @@ class Leader:
             return
         manifest = self._manifest(current)
         write: Write = Create(manifest) if current is None else Replace(manifest)
-        sent_s = self._boot_s()
-        self._held = await self._writer.write(self._lease, write, current)
+        fence, sent_s = self._in_time(), self._boot_s()
+        self._held = await self._writer.write(self._lease, write, current, fence=fence)
         assert self._held is not None
         mine = lease_record(self._held)
         self._observer.see(mine, self._boot_s())
@@ -196,6 +197,26 @@ class Leader:
         if not self.leading.is_set():
             _LOG.info("%s leads, epoch %d", self.identity, mine.epoch)
             self.leading.set()
+
+    def _pause_s(self) -> float:
+        """Until the next look: less than usual where the Lease runs out before that."""
+        left_s = self._observer.left_s(self.identity, self._boot_s())
+        return min(left_s, self._timing.retry_s) if left_s > 0.0 else self._timing.retry_s
+
+    def _in_time(self) -> Fence:
+        """What is asked right before the Lease is written: whether that is of use still.
+
+        Who was frozen between the decision and its sending may send no more: the Lease would be accepted as long as nobody else
+        has it, would be over for us all the same, and would keep everybody else waiting once more for all of its time.
+        """
+        led, useless_s = self._tenure.leading, self._boot_s() + self._timing.renew_deadline_s
+
+        def fence() -> None:
+            self._tenure.watch()
+            if self._boot_s() >= useless_s or (led and not self._tenure.leading):
+                raise Unreachable("it was held up until it was of no use any more")
+
+        return fence
 
     def _manifest(self, current: Document | None) -> Document:
         """The Lease with us as its holder."""

@@ -5,7 +5,7 @@ candidate measures by itself, from when it saw the last renewal: the times that 
 clocks differ.
 
 A leader may write until `renew_deadline_s` after it *sent* its last renewal that succeeded. Others count from when they saw
-that renewal, which is later, and wait for longer. With the defaults:
+that renewal, which is later, and wait for longer. They look again at the moment when that is over. With the defaults:
 
     sent 0 s ─ written 0.1 s ─ seen by others 2.0 s ─ the leader writes nothing from 10 s on ─ others may take it from 17 s on
 
@@ -88,12 +88,16 @@ class Observer:
         if record is not None:
             self._transitions = max(self._transitions, record.transitions)
 
-    def may_take(self, identity: str, now_s: float) -> bool:
-        """Whether the Lease can be taken: it is not there, nobody's, ours, or its holder has been silent for too long."""
+    def left_s(self, identity: str, now_s: float) -> float:
+        """Until the Lease can be taken, if its holder stays silent; 0 where it is not there, nobody's, ours, or over."""
         record = self._record
         if record is None or record.holder in ("", identity):
-            return True
-        return now_s >= self._changed_s + record.duration_s
+            return 0.0
+        return max(0.0, self._changed_s + record.duration_s - now_s)
+
+    def may_take(self, identity: str, now_s: float) -> bool:
+        """Whether the Lease can be taken now."""
+        return self.left_s(identity, now_s) <= 0.0
 
     def transitions_if_taken(self, identity: str) -> int:
         """How often it will have changed hands when we have it. One that was deleted goes on counting."""

@@ -17,7 +17,7 @@ from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 from gnomon_core.clock import Clock
 from gnomon_platforms.kubernetes.api import JSON_TYPE, MERGE_PATCH, READ_TIMEOUT_S, Api, Document, Fence
@@ -102,7 +102,7 @@ class Writer:
 
         """
         try:
-            return await self._send("GET", target.path(), fence=None)
+            return await self._send("GET", target.path())
         except Refused as refusal:
             if refusal.missing:
                 return None
@@ -119,7 +119,7 @@ class Writer:
         following = ""
         while True:
             query = {"labelSelector": labels, "limit": PAGE} | ({"continue": following} if following else {})
-            page = await self._send("GET", resource.path(namespace), fence=None, query=query)
+            page = await self._send("GET", resource.path(namespace), query=query)
             found += page.get("items") or ()
             following = (page.get("metadata") or {}).get("continue") or ""
             if not following:
@@ -156,16 +156,17 @@ class Writer:
             await self._clock.sleep(wait_s)
             pause_s = min(2 * pause_s, LONGEST_PAUSE_S)
 
-    async def write(self, target: Target, write: Write, seen: Document | None) -> Document | None:
-        """Send one write, bound to what was seen. None when the object is gone by it.
+    async def write(self, target: Target, write: Write, seen: Document | None, *, fence: Fence | None = None) -> Document | None:
+        """Send one write, bound to what was seen. None when the object is gone by it. `fence` is asked in place of our own.
 
         Raises:
             Refused: with `conflict` where it has changed meanwhile.
             Unreachable: nobody knows whether it was carried out.
 
         """
+        send = partial(self._send, fence=fence or self._fence)
         if isinstance(write, Create):
-            return await self._send("POST", target.resource.path(target.namespace), write.manifest)
+            return await send("POST", target.resource.path(target.namespace), write.manifest)
         if seen is None:
             msg = f"{type(write).__name__} of {target}, which is not there"
             raise ValueError(msg)
@@ -175,13 +176,13 @@ class Writer:
             options["propagationPolicy"] = write.propagation
             if write.grace_s is not None:
                 options["gracePeriodSeconds"] = write.grace_s
-            await self._send("DELETE", target.path(), options)
+            await send("DELETE", target.path(), options)
             return None
         if isinstance(write, Patch):
             changes = {**write.changes, "metadata": {**write.changes.get("metadata", {}), **bound}}
-            return await self._send("PATCH", target.path(write.subresource), changes, content_type=write.content_type)
+            return await send("PATCH", target.path(write.subresource), changes, content_type=write.content_type)
         manifest = {**write.manifest, "metadata": {**write.manifest["metadata"], **bound}}
-        return await self._send("PUT", target.path(write.subresource), manifest)
+        return await send("PUT", target.path(write.subresource), manifest)
 
     async def _send(
         self,
@@ -190,10 +191,9 @@ class Writer:
         body: Document | None = None,
         *,
         content_type: str = JSON_TYPE,
-        fence: Any = ...,
+        fence: Fence | None = None,
         query: Mapping[str, str] | None = None,
     ) -> Document:
-        guard: Fence | None = self._fence if fence is ... else None
         call = partial(
             self._api.call,
             method,
@@ -202,6 +202,6 @@ class Writer:
             body=body,
             content_type=content_type,
             timeout_s=READ_TIMEOUT_S,
-            fence=guard,
+            fence=fence,
         )
         return await asyncio.get_running_loop().run_in_executor(self._threads, call)

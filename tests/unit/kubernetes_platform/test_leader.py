@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import random
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import pytest
@@ -189,6 +191,46 @@ async def test_a_renewal_that_was_frozen_on_its_way_back_is_too_late(leases: Lea
     assert not first.tenure.leading
 
 
+@contextmanager
+def frozen_before(leases: Leases, machine: Machine, seconds: float) -> Iterator[None]:
+    """Processes are frozen for so long when they have decided to write, and have not looked at the clock yet."""
+    answer = leases.call
+
+    def frozen(method: str, path: str, **request: Any) -> dict[str, Any]:
+        machine.now_s += 0.0 if method == "GET" else seconds
+        return answer(method, path, **request)
+
+    leases.call = frozen  # type: ignore[method-assign]
+    try:
+        yield
+    finally:
+        leases.call = answer  # type: ignore[method-assign]
+
+
+async def test_a_renewal_that_was_frozen_before_it_was_sent_is_not_sent(leases: Leases, machine: Machine) -> None:
+    first, second = Candidate("first", leases, machine), Candidate("second", leases, machine)
+    await first.leader.attempt()
+    await second.leader.attempt()  # sees it now: its 15 s begin
+    machine.now_s += 1.0
+    with frozen_before(leases, machine, 12.0):
+        await first.leader.attempt()
+    assert leases.written == ["first"]
+    assert first.gone == ["the Lease was not renewed in time; another process leads from now on"]
+    machine.now_s += 2.0
+    await second.leader.attempt()
+    assert second.tenure.leading, "a renewal that came so late would have kept it waiting for 15 s more"
+
+
+async def test_who_was_frozen_before_it_took_the_lease_looks_again(leases: Leases, machine: Machine) -> None:
+    first = Candidate("first", leases, machine)
+    with frozen_before(leases, machine, 12.0):
+        await first.leader.attempt()
+    assert leases.written == []
+    await first.leader.attempt()
+    assert first.tenure.leading
+    assert first.gone == []
+
+
 async def test_a_server_that_is_away_ends_the_leader_in_time(leases: Leases, machine: Machine) -> None:
     first = Candidate("first", leases, machine)
     await first.leader.attempt()
@@ -268,6 +310,43 @@ async def test_run_stands_until_it_is_cancelled(leases: Leases, machine: Machine
     assert tenure.leading
 
 
+class Passing:
+    """A clock on which sleepers wake at once, and so much later on their machine."""
+
+    def __init__(self, machine: Machine) -> None:
+        self._machine = machine
+
+    def now_s(self) -> float:
+        return self._machine.now_s
+
+    async def sleep(self, duration_s: float) -> None:
+        self._machine.now_s += duration_s
+
+
+async def test_who_waits_for_a_lease_looks_at_it_the_moment_that_it_is_over(leases: Leases, machine: Machine) -> None:
+    first, second = Candidate("first", leases, machine), Candidate("second", leases, machine)
+    await first.leader.attempt()
+    machine.now_s += 1.5
+    seen_s = machine.now_s
+    taken_s: list[float] = []
+    answer = leases.call
+
+    def noted(method: str, path: str, **request: Any) -> dict[str, Any]:
+        if method == "PUT":
+            taken_s.append(machine.now_s)
+        return answer(method, path, **request)
+
+    leases.call = noted  # type: ignore[method-assign]
+    leader = Leader(second.renewals, LEASE, "second", second.tenure, Passing(machine), boot_s=machine)
+    task = asyncio.create_task(leader.run())
+    async with asyncio.timeout(30.0):
+        await leader.leading.wait()
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert taken_s[0] == pytest.approx(seen_s + 15.0)  # not at the next of its looks every 2 s, which was due at 16
+
+
 def test_times_that_cannot_work_are_refused() -> None:
     with pytest.raises(GnomonError) as refused:
         LeaseTiming(duration_s=10, renew_deadline_s=10.0)
@@ -281,4 +360,6 @@ def test_how_long_a_holder_is_silent_is_measured_by_who_looks() -> None:
     observer.see(LeaseRecord("other", 15.0, 3, "8"), 114.9)
     assert not observer.may_take("me", 129.8)
     assert observer.may_take("me", 129.9)
+    assert observer.left_s("me", 120.0) == pytest.approx(9.9)
+    assert observer.left_s("other", 120.0) == 0.0
     assert observer.transitions_if_taken("me") == 4
