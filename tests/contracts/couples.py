@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -17,6 +18,7 @@ from gnomon_core.seam_values import InstanceRequest
 from gnomon_core.seams import Platform
 from gnomon_core.wire import Frame, Kind, Member
 from gnomon_platforms.testing import Recorder, answers, send
+from gnomon_profiler.extractor import Description, capture
 
 BATCH = 4
 SPLIT = (0, 1, 1, 2)
@@ -96,6 +98,16 @@ def is_ours(name: str) -> bool:
     except OSError:
         return False
     return "(gnomon coord" in stat and owner == str(os.getpid())
+
+
+def small_network() -> Mapping[str, bytes]:
+    """A network of a few layer blocks, captured."""
+    torch.manual_seed(0)
+    first, second = torch.nn.Conv2d(3, 8, 3), torch.nn.Conv2d(8, 8, 3)
+    module = torch.nn.Sequential(first, torch.nn.ReLU(), second, torch.nn.Flatten(), torch.nn.Linear(1152, 5))
+    captured = capture(module.eval(), (torch.zeros(2, 3, 16, 16),), Description("small", "1"))
+    assert len(json.loads(captured["layers.json"])["blocks"]) >= 2
+    return captured
 
 
 async def stop_ends_both(couple: Couple) -> None:

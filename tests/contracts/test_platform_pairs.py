@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-import json
 import os
 import signal
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator
 from dataclasses import replace
 
 import pytest
 import pytest_asyncio
-import torch
 
 from gnomon_core.errors import GnomonError
 from gnomon_core.fleet import InstanceKind, InstanceState
@@ -20,9 +18,8 @@ from gnomon_core.pairs import Pair
 from gnomon_core.seams import Platform
 from gnomon_platforms.local.platform import LocalPlatform
 from gnomon_platforms.testing import NothingBuilt, Recorder
-from gnomon_profiler.extractor import Description, capture
 from gnomon_profiler.repository import DirectoryRepository
-from tests.contracts.couples import OTHER_SPLIT, SPLIT, Couple, coordinator, couple_on, near, stop_ends_both
+from tests.contracts.couples import OTHER_SPLIT, SPLIT, Couple, coordinator, couple_on, near, small_network, stop_ends_both
 
 pytestmark = [pytest.mark.torch, pytest.mark.asyncio(loop_scope="module")]
 
@@ -212,23 +209,12 @@ class PairContract:
         assert couple.pairs == []
 
 
-@pytest.fixture(scope="module")
-def files() -> Mapping[str, bytes]:
-    """A small network, captured."""
-    torch.manual_seed(0)
-    first, second = torch.nn.Conv2d(3, 8, 3), torch.nn.Conv2d(8, 8, 3)
-    module = torch.nn.Sequential(first, torch.nn.ReLU(), second, torch.nn.Flatten(), torch.nn.Linear(1152, 5))
-    captured = capture(module.eval(), (torch.zeros(2, 3, 16, 16),), Description("small", "1"))
-    assert len(json.loads(captured["layers.json"])["blocks"]) >= 2
-    return captured
-
-
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def local(tmp_path_factory: pytest.TempPathFactory, files: Mapping[str, bytes]) -> AsyncIterator[tuple[Platform, Recorder]]:
+async def local(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[tuple[Platform, Recorder]]:
     """One platform for all tests: its zygote takes seconds to import torch. Its end is the last test."""
     folder = tmp_path_factory.mktemp("local")
     repository = DirectoryRepository(folder / "models")
-    repository.put("small", "1", files)
+    repository.put("small", "1", small_network())
     platform, told = LocalPlatform(folder / "state", repository, NothingBuilt(), cores=4), Recorder()
     await platform.start(told)
     yield platform, told

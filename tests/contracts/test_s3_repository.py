@@ -18,7 +18,8 @@ from gnomon_profiler.places import open_repository
 from gnomon_profiler.repository import DirectoryRepository
 from gnomon_profiler.s3 import S3Repository
 from gnomon_profiler.tensor_index import TensorIndex
-from tests.contracts.test_model_repository import ModelRepositoryContract, files, two_blocks, with_layers
+from tests.contracts.small_models import files, two_blocks, with_layers
+from tests.contracts.test_model_repository import ModelRepositoryContract
 
 
 @pytest.fixture(scope="module")

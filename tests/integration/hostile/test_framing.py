@@ -8,15 +8,19 @@ from __future__ import annotations
 
 import pytest
 
-from tests.integration.hostile.conftest import Answer, Attacked, check_error, read_answers
-from tests.waiting import eventually
-
-HOST = b"Host: 127.0.0.1\r\n"
-SECOND = b"GET /second HTTP/1.1\r\n" + HOST + b"Connection: close\r\n\r\n"
-CHUNKED = b"Transfer-Encoding: chunked\r\n"
-THREE = b"Content-Length: 3\r\n"
-CHUNKS = b"3\r\nabc\r\n0\r\n\r\n"
-HOT, ASYNC, CONTROL = "/function/echo", "/async-function/echo", "/system/secrets"
+from tests.integration.hostile.conftest import Answer, Attacked, check_error
+from tests.integration.hostile.raw_requests import (
+    ASYNC,
+    CHUNKED,
+    CHUNKS,
+    HOST,
+    HOT,
+    SECOND,
+    THREE,
+    check_refused,
+    post,
+    targets,
+)
 
 ACCEPTED: dict[str, tuple[bytes, bytes]] = {
     "a length": (THREE, b"abc"),
@@ -118,11 +122,6 @@ REFUSED_LINES: dict[str, bytes] = {
     "TLS": bytes.fromhex("16030100c8010000c40303") + bytes(190),
     "every byte": bytes(range(256)) * 4,
 }
-targets = pytest.mark.parametrize("target", [HOT, ASYNC, CONTROL])
-
-
-def post(target: str, head: bytes, body: bytes = b"") -> bytes:
-    return f"POST {target} HTTP/1.1\r\n".encode() + HOST + head + b"\r\n" + body
 
 
 def check_answered(target: str, answer: Answer) -> None:
@@ -135,12 +134,6 @@ def check_answered(target: str, answer: Answer) -> None:
         # They are no JSON, which it can only say after it has read them.
         assert answer.status == 400
         assert check_error(answer)["code"] == "invalid_json"
-
-
-def check_refused(answers: list[Answer], *statuses: int) -> None:
-    assert [answer.status for answer in answers] in [[status] for status in statuses]
-    check_error(answers[0])
-    assert answers[0].headers["connection"] == "close"
 
 
 @targets
@@ -242,64 +235,3 @@ def test_an_offer_of_another_protocol_is_declined_and_the_request_taken(
     first, second = gateway.exchange(post(target, head, b"abc" if body == THREE else CHUNKS) + SECOND)
     check_answered(target, first)
     assert second.status == 404
-
-
-def test_a_refused_client_that_stays_keeps_no_socket_of_ours(gateway: Attacked) -> None:
-    attacks = [
-        post(HOT, b"X-Name: " + b"a" * 200_000 + b"\r\n"),
-        post(HOT, b"X-Name: a\r\n" * 5000),
-        post(CONTROL, b"X-Name: a\r\n" * 5000),
-        post(CONTROL, CHUNKED, b"zz\r\n"),
-        post(ASYNC, CHUNKED, b"zz\r\n"),
-        post(HOT, b"Content-Length: 99999999999\r\n", b"a" * 100_000),
-        post(CONTROL, b"Content-Length: 99999999999\r\n", b"a" * 100_000),
-        post("/nothing", b"Content-Length: 99999999999\r\n", b"a" * 100_000),
-        post(HOT, CHUNKED, b"10\r\n"),
-    ]
-    before = gateway.connections()
-    connections = [gateway.connect() for _ in attacks * 3]
-    for connection, attack in zip(connections, attacks * 3, strict=True):
-        connection.sendall(attack)
-    # The last one may still send its body; the others have been refused.
-    eventually(lambda: gateway.connections() <= before + 3, "refused connections stay open", 5)
-    for connection in connections:
-        connection.close()
-    eventually(lambda: gateway.connections() <= before, "closed connections stay open", 5)
-
-
-def test_answers_that_cannot_leave_a_body_unread_end_the_connection(gateway: Attacked) -> None:
-    """What the answer does not depend on is not read on and on: neither 64 MiB nor the gigabytes that a length promises."""
-    for target in ("/nothing", "/function/nothing", CONTROL):
-        with gateway.connect() as connection:
-            connection.sendall(post(target, b"Content-Length: 9999999999\r\n"))
-            sent = 0
-            try:
-                while sent < 64 << 20:
-                    sent += connection.send(b"a" * 65536)
-            except (BrokenPipeError, ConnectionResetError):
-                pass
-            assert sent < 16 << 20, target
-    with gateway.connect() as connection:
-        connection.sendall(post("/nothing", THREE))
-        connection.sendall(b"abc" + SECOND)
-        assert [answer.status for answer in read_answers(connection)] == [404, 404], (
-            "a small body is read and the connection kept"
-        )
-
-
-def test_who_is_answered_before_his_body_is_told_that_the_connection_ends(gateway: Attacked) -> None:
-    """A client, or a gateway before this one, that keeps connections would send its next request on one that is closed."""
-    for target in ("/nothing", "/function/nothing", CONTROL):
-        with gateway.connect() as connection:
-            connection.sendall(post(target, b"Origin: http://evil.example\r\nTransfer-Encoding: chunked\r\n"))
-            (answer,) = read_answers(connection)
-            assert (answer.status in (403, 404), answer.headers.get("connection")) == (True, "close"), target
-
-
-@targets
-def test_the_answer_reaches_a_client_whose_body_nobody_read(gateway: Attacked, target: str) -> None:
-    """Closing with something unread resets the connection, and the reset may overtake the answer on its way."""
-    request = post(f"{target}/nothing", b"Connection: close\r\nContent-Length: 300000\r\n", bytes(300_000))
-    for _ in range(20):
-        (answer,) = gateway.exchange(request.replace(b"POST", b"PUT", 1))
-        assert (answer.status in (200, 404, 405), answer.headers["connection"]) == (True, "close")

@@ -13,7 +13,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from tests.integration.hostile.conftest import Attacked, check_error, read_answers
-from tests.integration.hostile.test_framing import ASYNC, CHUNKED, CHUNKS, CONTROL, HOST, HOT, SECOND, THREE, post
+from tests.integration.hostile.raw_requests import ASYNC, CHUNKED, CHUNKS, CONTROL, HOST, HOT, SECOND, THREE, post, targets
 from tests.waiting import eventually
 
 ENOUGH = 50
@@ -87,12 +87,12 @@ def test_a_flood_of_requests_keeps_nobody_waiting(gateway: Attacked, flood: str,
 
 
 @pytest.mark.parametrize("flood", CHUNK_FLOODS)
-@pytest.mark.parametrize("target", [HOT, ASYNC, CONTROL])
+@targets
 def test_a_flood_of_chunks_keeps_nobody_waiting(gateway: Attacked, target: str, flood: str) -> None:
     check_served(gateway, lambda enough: pour(gateway, post(target, CHUNKED), CHUNK_FLOODS[flood], enough, read=False))
 
 
-@pytest.mark.parametrize("target", [HOT, ASYNC, CONTROL])
+@targets
 def test_three_hundred_requests_in_one_breath_are_all_answered(gateway: Attacked, target: str) -> None:
     count = 300
     answers = gateway.exchange(post(target, THREE, b"abc") * (count // 2) + post(target, CHUNKED, CHUNKS) * (count // 2) + SECOND)
@@ -101,7 +101,7 @@ def test_three_hundred_requests_in_one_breath_are_all_answered(gateway: Attacked
     assert answers[-1].status == 404
 
 
-@pytest.mark.parametrize("target", [HOT, ASYNC, CONTROL])
+@targets
 def test_the_body_of_a_request_may_come_after_the_answer_to_the_one_before(gateway: Attacked, target: str) -> None:
     with gateway.connect() as connection:
         connection.sendall(post(HOT, THREE, b"abc") + post(target, THREE))
@@ -133,7 +133,7 @@ def test_a_body_over_the_limit_is_a_413_and_is_not_read_whole(gateway: Attacked,
     assert gateway.resident_bytes() - before_bytes < limit_bytes + 32 * MIB
 
 
-@pytest.mark.parametrize("target", [HOT, ASYNC, CONTROL])
+@targets
 def test_a_body_that_says_it_is_over_the_limit_is_a_413_before_any_of_it(gateway: Attacked, target: str) -> None:
     (answer,) = gateway.exchange(post(target, b"Content-Length: %d\r\n" % (LIMITS[target] + 1)))
     assert answer.status == 413

@@ -1,6 +1,8 @@
 """Captured networks and a nursery of real instances, once for all tests of pairs."""
 
+import time
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -10,7 +12,10 @@ from torch import Tensor, nn
 from gnomon_profiler.catalog import load_model
 from gnomon_profiler.extractor import Description, capture
 from gnomon_runtime.engine import load_program
-from gnomon_runtime.pair.testing import Model, Nursery
+from gnomon_runtime.pair.testing import Child, Model, Nursery, Task
+
+HALVES = (0, 1, 1, 2, 2, 3, 3, 4)
+"""So many of 1 to 8 samples a Shadow takes: half of them."""
 
 
 @pytest.fixture(scope="session")
@@ -58,3 +63,38 @@ def expected() -> Callable[[Model, Tensor], Tensor]:
         return load_program(Path(options["program"]), Path(options["weights"])).executor.run([x])[0]
 
     return answer
+
+
+@pytest.fixture(scope="session")
+def model(models: Callable[[str], Model]) -> Model:
+    return models("resnet18")
+
+
+@pytest.fixture(scope="session")
+def task(model: Model) -> Task:
+    """The Shadow may take a second: this machine may be busy with other things."""
+    return Task(model, [1, 2, 3, 4], HALVES, [[500.0] * 8])
+
+
+@pytest.fixture(scope="session")
+def x(model: Model) -> Tensor:
+    return torch.randn(4, *model.signature.inputs[0].shape, generator=torch.Generator().manual_seed(0))
+
+
+@pytest.fixture(scope="session")
+def whole(model: Model, x: Tensor, expected: Callable[[Model, Tensor], Tensor]) -> Tensor:
+    return expected(model, x)
+
+
+@pytest.fixture
+def body(nursery: Nursery, model: Model) -> Iterator[Child]:
+    made = nursery.body(model)
+    yield made
+    made.end()
+
+
+@contextmanager
+def within(seconds: float) -> Iterator[None]:
+    began_s = time.monotonic()
+    yield
+    assert time.monotonic() - began_s < seconds

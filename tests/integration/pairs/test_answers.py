@@ -14,12 +14,12 @@ from gnomon_runtime.engine import LoadedProgram, load_program
 from gnomon_runtime.engine.segments import segments_between
 from gnomon_runtime.pair.buffers import joined
 from gnomon_runtime.pair.testing import Child, Model, Nursery, Task, change, join, load
+from tests.integration.pairs.conftest import HALVES
 
 pytestmark = [pytest.mark.torch, pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning")]
 Models = Callable[[str], Model]
 Expected = Callable[[Model, Tensor], Tensor]
 Start = Callable[..., tuple[Child, Child]]
-HALVES = (0, 1, 1, 2, 2, 3, 3, 4)
 SPLITS: tuple[Sequence[int], ...] = (HALVES, (0, 1, 2, 3, 4, 5, 6, 7), (0, 0, 1, 1, 1, 1, 1, 1))
 
 

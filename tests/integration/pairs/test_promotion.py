@@ -11,10 +11,10 @@ from torch import Tensor
 from gnomon_core import packets
 from gnomon_core.launch import Launch, Order
 from gnomon_runtime.pair.testing import FUNCTION, MAX_BATCH, Child, Model, Nursery, Task, join, load
+from tests.integration.pairs.conftest import HALVES
 
 pytestmark = pytest.mark.torch
 NAME = "resnet18"
-SPLIT = (0, 1, 1, 2, 2, 3, 3, 4)
 
 
 def promote(shadow: Child, model: Model, mode: str) -> None:
@@ -32,7 +32,7 @@ def promote(shadow: Child, model: Model, mode: str) -> None:
 def pair(nursery: Nursery, model: Model, blocks: Sequence[int], mode: str) -> tuple[Child, Child]:
     body, shadow = nursery.body(model, weight_mode=mode), nursery.empty()
     # A Body that expects ten seconds waits for its Shadow on a busy machine too.
-    task = Task(model, blocks, SPLIT, [[10_000.0] * MAX_BATCH for _ in model.layers.runs(blocks)])
+    task = Task(model, blocks, HALVES, [[10_000.0] * MAX_BATCH for _ in model.layers.runs(blocks)])
     assert load(shadow, task, mode=mode)["say"] == "registered"
     join(body, shadow, task)
     return body, shadow
@@ -96,7 +96,7 @@ def test_orders_that_make_no_sense_are_refused_and_the_pair_goes_on(nursery: Nur
     assert "0 descriptors" in shadow.say("failed")["reason"]
     promote(shadow, model, "shared")
     shadow.say("complete")
-    shadow.order("change", (), {"blocks": [0, 1], "split": list(SPLIT)})
+    shadow.order("change", (), {"blocks": [0, 1], "split": list(HALVES)})
     assert "becomes a Body" in shadow.say("failed")["reason"]
     x = torch.randn(2, 3, 48, 48)
     assert [one["outcome"] for one in body.ask(x)[1]] == ["answered"]

@@ -14,9 +14,9 @@ from torch import Tensor
 from gnomon_profiler.repository import DirectoryRepository
 from gnomon_runtime.pair.testing import Child, Model, Nursery, Task
 from gnomon_runtime.pair.testing.remote import Pod, ServedShadow, order_remote
+from tests.integration.pairs.conftest import HALVES
 
 pytestmark = [pytest.mark.torch, pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning")]
-HALVES = (0, 1, 1, 2, 2, 3, 3, 4)
 HELD = (1, 2, 3, 4)
 
 

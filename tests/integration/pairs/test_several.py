@@ -19,11 +19,6 @@ BLOCKS = [1, 2, 3, 4]
 
 
 @pytest.fixture(scope="module")
-def model(models: Callable[[str], Model]) -> Model:
-    return models("resnet18")
-
-
-@pytest.fixture(scope="module")
 def x(model: Model) -> Tensor:
     return torch.randn(8, *model.signature.inputs[0].shape, generator=torch.Generator().manual_seed(0))
 
@@ -38,13 +33,6 @@ def whole(model: Model, x: Tensor, expected: Expected) -> Callable[[int], Tensor
         return made[samples]
 
     return of
-
-
-@pytest.fixture
-def body(nursery: Nursery, model: Model) -> Iterator[Child]:
-    made = nursery.body(model)
-    yield made
-    made.end()
 
 
 @pytest.fixture

@@ -6,112 +6,22 @@ import asyncio
 import io
 import json
 import random
-import signal
-import subprocess
-from collections.abc import AsyncIterator
 from pathlib import Path
-from typing import Any
 
 import aiohttp
 import pytest
-import pytest_asyncio
 
+from tests.integration.adoption.in_front.conftest import TOKEN, answered, call, error_of, seen
 from tests.integration.adoption.played_provider import PlayedProvider
 from tests.integration.kubernetes_platform.instance_server import InstanceServer
-from tests.integration.serve.conftest import GNOMON, Serving
 from tests.waiting import until
 
-USER, PASSWORD, TOKEN = "admin", "s3cret", "batches-please"
 COUNTS_ITS_BATCH = """
 def handle_batch(events, context):
     return [str(len(events)).encode() + b" " + event.body for event in events]
 """
 
-# The gateway takes seconds to begin: one serves all tests, each of which has functions of its own.
 pytestmark = pytest.mark.asyncio(loop_scope="module")
-STRANGE = {"gnomon/autoscaler": "asyfunc", "gnomon/unheard-of": "1"}
-BATCHING = {"gnomon/max-batch": "8", "gnomon/scheduler": "fixed", "gnomon/max-wait-ms": "2000", "gnomon/max-inflight": "1"}
-ONE_SHORT = {"gnomon/max-inflight": "1", "gnomon/deadline-ms": "300"}
-
-
-@pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def known() -> AsyncIterator[PlayedProvider]:
-    """A provider with what was deployed before anybody heard of us."""
-    async with PlayedProvider(user=USER, password=PASSWORD) as played:
-        played.add("old", annotations=STRANGE, labels={"com.openfaas.scale.max": "0"})
-        for name in ("echo", "deadline", "breaking"):
-            played.add(name)
-        played.add("broken", "false")
-        played.add("patient", annotations={"gnomon/deadline-ms": "60000"})
-        played.add("single", replicas=5, envVars={"max_inflight": "1"}).delay_s = 0.05
-        played.add("double", replicas=3, annotations={"gnomon/max-inflight": "2"}).delay_s = 0.05
-        played.add("sleepy", replicas=0, labels={"com.openfaas.scale.min": "2"})
-        played.add("late", annotations=ONE_SHORT)
-        for name in ("body", "stranger"):
-            played.add(name, annotations=BATCHING, secrets=["gnomon-batch-token"])
-        yield played
-
-
-@pytest.fixture
-def provider(known: PlayedProvider) -> PlayedProvider:
-    """The same, with nothing remembered of earlier tests."""
-    known.seen.clear()
-    known.calls.clear()
-    known.answers.clear()
-    return known
-
-
-@pytest.fixture(scope="module")
-def options(tmp_path_factory: pytest.TempPathFactory, known: PlayedProvider) -> list[str]:
-    folder = tmp_path_factory.mktemp("of-the-provider")
-    (folder / "basic-auth-user").write_text(USER)
-    (folder / "basic-auth-password").write_text(PASSWORD + "\n")
-    (folder / "token").write_text(TOKEN)
-    credentials = ["--provider-credentials", str(folder), "--provider-batch-token", str(folder / "token")]
-    return ["--platform", "provider", "--provider-url", known.url + "/", *credentials]
-
-
-@pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def user(tmp_path_factory: pytest.TempPathFactory, options: list[str]) -> AsyncIterator[aiohttp.ClientSession]:
-    serving = Serving(tmp_path_factory.mktemp("in-front") / "state")
-    await asyncio.to_thread(serving.start, *options)
-    async with aiohttp.ClientSession(serving.url, timeout=aiohttp.ClientTimeout(total=60)) as session:
-        yield session
-    await asyncio.to_thread(serving.stop)
-
-
-async def call(user: aiohttp.ClientSession, name: str, body: bytes = b"x") -> tuple[int, bytes]:
-    async with user.post(f"/function/{name}", data=body) as answer:
-        return answer.status, await answer.read()
-
-
-async def status(user: aiohttp.ClientSession, name: str) -> dict[str, Any]:
-    async with user.get(f"/system/function/{name}") as answer:
-        return dict(await answer.json()) if answer.status == 200 else {}
-
-
-async def seen(user: aiohttp.ClientSession, name: str, **expected: Any) -> None:
-    """Return when the gateway says so of a function."""
-    async with asyncio.timeout(60):
-        while True:
-            found = await status(user, name)
-            if all(found.get(field) == value for field, value in expected.items()):
-                return
-            await asyncio.sleep(0.02)
-
-
-async def answered(user: aiohttp.ClientSession, name: str, body: bytes, code: int) -> bytes:
-    """Call until it is answered so."""
-    async with asyncio.timeout(60):
-        while True:
-            found, answer = await call(user, name, body)
-            if found == code:
-                return answer
-            await asyncio.sleep(0.05)
-
-
-async def error_of(answer: aiohttp.ClientResponse) -> dict[str, Any]:
-    return dict((await answer.json())["error"])
 
 
 async def test_what_faas_cli_does_goes_through_to_the_provider_which_keeps_it(
@@ -223,38 +133,6 @@ async def test_a_function_at_zero_is_woken_once_and_its_requests_wait(
     assert [change["replicas"] for change in provider.changes("POST")] == [2]
 
 
-async def test_while_the_provider_is_away_requests_wait_and_none_is_lost_when_it_is_back(
-    provider: PlayedProvider, user: aiohttp.ClientSession
-) -> None:
-    assert await call(user, "patient") == (200, b"x")
-    await provider.down()
-    waiting = [asyncio.create_task(call(user, "patient", b"%d" % number)) for number in range(20)]
-    async with user.post("/system/functions", json={"service": "later", "image": "functions/alpine:latest"}) as answer:
-        assert (answer.status, (await error_of(answer))["code"]) == (503, "provider_unreachable")
-        assert answer.headers["X-OpenFaaS-Internal"] == "gnomon"
-    async with user.get("/system/functions") as answer:
-        assert "patient" in [one["name"] for one in await answer.json()], "what was known is still told"
-    async with user.post("/function/patient", headers={"X-Gnomon-Deadline-Ms": "2000"}) as answer:
-        assert answer.status == 503
-        assert (await error_of(answer))["hint"]
-    await provider.up()
-    assert await asyncio.gather(*waiting) == [(200, b"%d" % number) for number in range(20)]
-
-
-async def test_what_is_broken_off_is_told_and_not_run_twice(provider: PlayedProvider, user: aiohttp.ClientSession) -> None:
-    function = provider.functions["breaking"]
-    function.delay_s = 30.0
-    under_way = asyncio.create_task(call(user, "breaking"))
-    await until(lambda: len(provider.seen) == 1)
-    await provider.down()
-    code, body = await under_way
-    assert (code, json.loads(body)["error"]["code"]) == (502, "instance_lost")
-    function.delay_s = 0.0
-    await provider.up()
-    assert await call(user, "breaking", b"next") == (200, b"next")
-    assert len(provider.seen) == 2, "a function's request may have done something: it is not sent again by us"
-
-
 async def test_a_slow_function_is_answered_for_at_its_deadline_and_its_slot_is_free_again(
     provider: PlayedProvider, user: aiohttp.ClientSession
 ) -> None:
@@ -266,31 +144,6 @@ async def test_a_slow_function_is_answered_for_at_its_deadline_and_its_slot_is_f
     assert json.loads(body)["error"]["code"] in {"deadline_exceeded", "deadline_cannot_be_met"}
     function.delay_s = 0.0
     assert await answered(user, "late", b"quick", 200) == b"quick"
-
-
-async def test_wrong_credentials_are_told_at_the_start_and_later(
-    provider: PlayedProvider, user: aiohttp.ClientSession, options: list[str], tmp_path: Path
-) -> None:
-    provider.password = "another"
-    async with user.post("/system/functions", json={"service": "later", "image": "functions/alpine:latest"}) as answer:
-        error = await error_of(answer)
-    assert (answer.status, error["code"]) == (502, "provider_credentials")
-    assert "--provider-credentials" in error["hint"]
-    assert await call(user, "echo") == (200, b"x"), "functions need no credentials"
-    command = [*GNOMON, "serve", "--port", "0", "--state", str(tmp_path / "other"), *options]
-    ended = await asyncio.to_thread(subprocess.run, command, capture_output=True, text=True, timeout=60, check=False)
-    provider.password = PASSWORD
-    assert ended.returncode == 1
-    assert "does not take our credentials" in ended.stderr
-
-
-async def test_no_provider_at_the_start_is_told(tmp_path: Path, provider: PlayedProvider, options: list[str]) -> None:
-    await provider.down()
-    command = [*GNOMON, "serve", "--port", "0", "--state", str(tmp_path / "state"), *options]
-    ended = await asyncio.to_thread(subprocess.run, command, capture_output=True, text=True, timeout=60, check=False)
-    assert ended.returncode == 1
-    assert f"The provider at {provider.url} cannot be reached: Connection refused." in ended.stderr
-    await provider.up()
 
 
 async def test_policies_that_would_scale_are_refused_and_the_provider_scales(
@@ -333,21 +186,3 @@ async def test_a_body_there_gets_whole_batches(tmp_path: Path, provider: PlayedP
         assert paths == ["/gnomon/batch"] + ["/"] * 8
     finally:
         await asyncio.to_thread(instance.end)
-
-
-async def test_it_stops_without_losing_what_waits_and_leaves_the_functions(
-    provider: PlayedProvider, tmp_path: Path, options: list[str]
-) -> None:
-    function = provider.add("stopping", annotations={"gnomon/max-inflight": "1"})
-    function.delay_s = 0.2
-    serving = Serving(tmp_path / "state")
-    await asyncio.to_thread(serving.start, *options)
-    assert serving.process is not None
-    async with aiohttp.ClientSession(serving.url) as caller:
-        waiting = [asyncio.create_task(call(caller, "stopping", b"%d" % number)) for number in range(10)]
-        await until(lambda: provider.seen)
-        serving.process.send_signal(signal.SIGTERM)
-        assert await asyncio.gather(*waiting) == [(200, b"%d" % number) for number in range(10)]
-    assert await asyncio.to_thread(serving.process.wait, 60) == 0
-    assert provider.changes("DELETE") == []
-    await asyncio.to_thread(serving.stop)

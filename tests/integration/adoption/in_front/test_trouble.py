@@ -1,0 +1,94 @@
+"""What users of an installation can rely on when the provider behind Gnomon is away, refuses it, or Gnomon itself ends."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import signal
+import subprocess
+from pathlib import Path
+
+import aiohttp
+import pytest
+
+from tests.integration.adoption.in_front.conftest import PASSWORD, call, error_of
+from tests.integration.adoption.played_provider import PlayedProvider
+from tests.integration.serve.conftest import GNOMON, Serving
+from tests.waiting import until
+
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+
+
+async def test_while_the_provider_is_away_requests_wait_and_none_is_lost_when_it_is_back(
+    provider: PlayedProvider, user: aiohttp.ClientSession
+) -> None:
+    assert await call(user, "patient") == (200, b"x")
+    await provider.down()
+    waiting = [asyncio.create_task(call(user, "patient", b"%d" % number)) for number in range(20)]
+    async with user.post("/system/functions", json={"service": "later", "image": "functions/alpine:latest"}) as answer:
+        assert (answer.status, (await error_of(answer))["code"]) == (503, "provider_unreachable")
+        assert answer.headers["X-OpenFaaS-Internal"] == "gnomon"
+    async with user.get("/system/functions") as answer:
+        assert "patient" in [one["name"] for one in await answer.json()], "what was known is still told"
+    async with user.post("/function/patient", headers={"X-Gnomon-Deadline-Ms": "2000"}) as answer:
+        assert answer.status == 503
+        assert (await error_of(answer))["hint"]
+    await provider.up()
+    assert await asyncio.gather(*waiting) == [(200, b"%d" % number) for number in range(20)]
+
+
+async def test_what_is_broken_off_is_told_and_not_run_twice(provider: PlayedProvider, user: aiohttp.ClientSession) -> None:
+    function = provider.functions["breaking"]
+    function.delay_s = 30.0
+    under_way = asyncio.create_task(call(user, "breaking"))
+    await until(lambda: len(provider.seen) == 1)
+    await provider.down()
+    code, body = await under_way
+    assert (code, json.loads(body)["error"]["code"]) == (502, "instance_lost")
+    function.delay_s = 0.0
+    await provider.up()
+    assert await call(user, "breaking", b"next") == (200, b"next")
+    assert len(provider.seen) == 2, "a function's request may have done something: it is not sent again by us"
+
+
+async def test_wrong_credentials_are_told_at_the_start_and_later(
+    provider: PlayedProvider, user: aiohttp.ClientSession, options: list[str], tmp_path: Path
+) -> None:
+    provider.password = "another"
+    async with user.post("/system/functions", json={"service": "later", "image": "functions/alpine:latest"}) as answer:
+        error = await error_of(answer)
+    assert (answer.status, error["code"]) == (502, "provider_credentials")
+    assert "--provider-credentials" in error["hint"]
+    assert await call(user, "echo") == (200, b"x"), "functions need no credentials"
+    command = [*GNOMON, "serve", "--port", "0", "--state", str(tmp_path / "other"), *options]
+    ended = await asyncio.to_thread(subprocess.run, command, capture_output=True, text=True, timeout=60, check=False)
+    provider.password = PASSWORD
+    assert ended.returncode == 1
+    assert "does not take our credentials" in ended.stderr
+
+
+async def test_no_provider_at_the_start_is_told(tmp_path: Path, provider: PlayedProvider, options: list[str]) -> None:
+    await provider.down()
+    command = [*GNOMON, "serve", "--port", "0", "--state", str(tmp_path / "state"), *options]
+    ended = await asyncio.to_thread(subprocess.run, command, capture_output=True, text=True, timeout=60, check=False)
+    assert ended.returncode == 1
+    assert f"The provider at {provider.url} cannot be reached: Connection refused." in ended.stderr
+    await provider.up()
+
+
+async def test_it_stops_without_losing_what_waits_and_leaves_the_functions(
+    provider: PlayedProvider, tmp_path: Path, options: list[str]
+) -> None:
+    function = provider.add("stopping", annotations={"gnomon/max-inflight": "1"})
+    function.delay_s = 0.2
+    serving = Serving(tmp_path / "state")
+    await asyncio.to_thread(serving.start, *options)
+    assert serving.process is not None
+    async with aiohttp.ClientSession(serving.url) as caller:
+        waiting = [asyncio.create_task(call(caller, "stopping", b"%d" % number)) for number in range(10)]
+        await until(lambda: provider.seen)
+        serving.process.send_signal(signal.SIGTERM)
+        assert await asyncio.gather(*waiting) == [(200, b"%d" % number) for number in range(10)]
+    assert await asyncio.to_thread(serving.process.wait, 60) == 0
+    assert provider.changes("DELETE") == []
+    await asyncio.to_thread(serving.stop)
