@@ -16,13 +16,8 @@ The same seed gives the same cases. A hang ends in a time-out, a crash in a clos
 from __future__ import annotations
 
 import contextlib
-import json
-import mmap
 import os
 import random
-import socket
-import subprocess
-import sys
 import time
 from collections import Counter
 from dataclasses import replace
@@ -32,24 +27,21 @@ import torch
 from benchmarks.pace import Pace, asked, step
 from benchmarks.programs import ended_well
 from benchmarks.report import Figure, write
-from benchmarks.shadow.hostile import PATIENCE_S, descriptors_of, hostile
+from benchmarks.shadow.fuzz_coordinator import fuzz_coordinator
+from benchmarks.shadow.fuzz_messages import damaged, fuzz_messages, made_up
 from benchmarks.shadow.instances import Body, body_of, check, let_go, nursery, two_cpus
 from benchmarks.shadow.models import StoredModel, first_share, samples_of, stored
 from benchmarks.shadow.samples import counted
 from gnomon_core import packets, shared_memory
-from gnomon_core.signature import DATATYPE_BYTES
-from gnomon_runtime.pair.buffers import SharedBuffer
-from gnomon_runtime.pair.headers import DATATYPES, Kind, Message, NonsenseError, Row, decode, encode
+from gnomon_runtime.pair.headers import Kind, encode
 from gnomon_runtime.pair.link import Link
 from gnomon_runtime.pair.testing import Buffers, Child, Nursery, Task, load, tell_body
 
 SEED = 8
 GOAL = 100_000
 MODEL = "efficientnet-lite0"
-KINDS = ("body", "empty", "shadow")
-PER_ROUND = 100
-SAYS = ("empty", "registered", "body", "paired", "changed", "unpaired", "failed", "stale", "load", "", "hello")
-FIELDS = ("shadow", "body", "pairs", "blocks", "split", "resident_bytes", "load_ms", "paired", "reason", "epoch", "say", "pid")
+PER_HELLO = 100
+"""Messages to a Shadow between two times that it must say it is there."""
 
 
 def main(pace: Pace) -> None:
@@ -66,182 +58,6 @@ def main(pace: Pace) -> None:
         counted("crashes, hangs and reads outside a buffer", 0, "", at_most=0, detail="any of them would have ended the run"),
     ]
     write("shadow_fuzz", figures, repeats=1, packages=("gnomon", "torch"), folder=pace.results)
-
-
-# The coordinator
-
-
-def fuzz_coordinator(chance: random.Random, count: int, cases: Counter[str]) -> None:
-    """Hostile instances, one message or a few each, since one that breaks the protocol is not heard again."""
-    ours, theirs = packets.socket_pair()
-    mine, platforms = packets.socket_pair()
-    for end in (ours, mine):
-        end.settimeout(PATIENCE_S)
-    with theirs, platforms:
-        numbers = (theirs.fileno(), platforms.fileno())
-        command = [sys.executable, "-I", "-m", "gnomon_coordinator", *map(str, numbers)]
-        process = subprocess.Popen(command, pass_fds=numbers, stderr=subprocess.DEVNULL)
-    packets.send(ours, {"event": "epoch", "epoch": 1})
-    packets.send(ours, {"event": "adopted"})
-    packets.receive(mine)
-    before = descriptors_of(process.pid)
-    done = 0
-    try:
-        while done < count:
-            done += _round(chance, ours, mine, done, cases)
-            _drain(ours)
-            if done % 10_000 < PER_ROUND:
-                step(f"coordinator: {done} messages")
-        if process.poll() is not None:
-            raise RuntimeError(f"the coordinator has ended with status {process.returncode}")
-        _await_descriptors(process.pid, before)
-    finally:
-        ours.close()
-        mine.close()
-        process.wait(PATIENCE_S)
-
-
-def _round(chance: random.Random, supervisor: socket.socket, platform: socket.socket, number: int, cases: Counter[str]) -> int:
-    """Some instances that come, say what they should not, and go; then a ping."""
-    said = 0
-    instances: list[tuple[str, socket.socket]] = []
-    while said < PER_ROUND:
-        kept, theirs = packets.socket_pair()
-        name = f"i{number}-{len(instances)}"
-        with kept:
-            packets.send(supervisor, {"event": "instance", "id": name, "kind": chance.choice(KINDS), "pid": 1}, [kept.fileno()])
-        instances.append((name, theirs))
-        theirs.setblocking(False)  # noqa: FBT003 - the signature is socket's
-        for _ in range(chance.randint(1, 4)):
-            with contextlib.suppress(BlockingIOError, BrokenPipeError, ConnectionResetError, packets.PeerGoneError):
-                cases[f"coordinator, {_say_something(chance, theirs)}"] += 1
-            said += 1
-    _ping(platform, number)
-    for name, theirs in instances:
-        theirs.close()
-        packets.send(supervisor, {"event": "gone", "id": name})
-    _ping(platform, number + 1)
-    return said
-
-
-def _say_something(chance: random.Random, connection: socket.socket) -> str:
-    """One hostile message; what kind of."""
-    message = {"epoch": 1} | hostile(chance, "say", SAYS, FIELDS)
-    data = json.dumps(message).encode()
-    way = chance.choice(("wrong fields", "wrong fields", "torn", "noise", "too long", "descriptors"))
-    if way == "torn":
-        data = data[: chance.randint(1, len(data))]
-    elif way == "noise":
-        data = chance.randbytes(chance.randint(1, 300))
-    elif way == "too long":
-        data += b" " * (packets.MAX_PACKET_BYTES + chance.randint(-100, 100))
-    elif way == "descriptors":
-        nothing = [os.open(os.devnull, os.O_RDONLY) for _ in range(chance.randint(1, 12))]
-        try:
-            socket.send_fds(connection, [data[: packets.MAX_PACKET_BYTES]], nothing)
-        finally:
-            for descriptor in nothing:
-                os.close(descriptor)
-        return way
-    connection.send(data)
-    return way
-
-
-def _ping(platform: socket.socket, number: int) -> None:
-    packets.send(platform, {"do": "ping", "number": number})
-    while packets.receive(platform)[0] != {"event": "pong", "number": number}:
-        continue
-
-
-def _drain(connection: socket.socket) -> None:
-    """Take what the coordinator wants of its supervisor."""
-    connection.settimeout(0)
-    with contextlib.suppress(BlockingIOError):
-        while True:
-            for descriptor in packets.receive(connection)[1]:
-                os.close(descriptor)
-    connection.settimeout(PATIENCE_S)
-
-
-def _await_descriptors(pid: int, most: int) -> None:
-    """Return when a process has no more open than so many: the last of the news may still be on its way.
-
-    Raises:
-        RuntimeError: it keeps more.
-
-    """
-    end_s = time.monotonic() + PATIENCE_S
-    while (there := descriptors_of(pid)) > most:
-        if time.monotonic() > end_s:
-            raise RuntimeError(f"{most} descriptors before, {there} after")
-        time.sleep(0.01)
-
-
-# Messages
-
-
-def made_up(chance: random.Random, size_bytes: int) -> Message:
-    """A message that could be, with tensors that mostly end at the buffer's end."""
-    samples = chance.randint(1, 8)
-    rows: list[Row] = []
-    for _ in range(chance.randint(0, 4)):
-        shape = (samples, *(chance.randint(0, 9) for _ in range(chance.randint(0, 4))))
-        datatype = chance.choice(DATATYPES)
-        length = DATATYPE_BYTES[datatype]
-        for extent in shape:
-            length *= extent
-        last = max(0, size_bytes - length) // shared_memory.ALIGNMENT_BYTES * shared_memory.ALIGNMENT_BYTES
-        order = list(range(len(shape)))
-        chance.shuffle(order)
-        rows.append(Row(chance.choice((0, last, last)), length, datatype, shape, tuple(order)))
-    begin = chance.randint(0, 200)
-    return Message(chance.choice(list(Kind)), chance.getrandbits(32), begin, begin + chance.randint(1, 50), samples, tuple(rows))
-
-
-def damaged(chance: random.Random, data: bytes) -> bytes:
-    """Bytes changed, cut off, added, or made the largest that they can be."""
-    changed = bytearray(data)
-    for _ in range(chance.randint(0, 6)):
-        at = chance.randrange(len(changed))
-        width = chance.choice((1, 1, 4, 8))
-        changed[at : at + width] = chance.choice((b"\xff", b"\x00", b"\x80", chance.randbytes(1))) * len(changed[at : at + width])
-    way = chance.random()
-    if way < 0.1:
-        return bytes(changed[: chance.randint(1, len(changed))])
-    return bytes(changed) + chance.randbytes(chance.randint(1, 90)) if way > 0.95 else bytes(changed)
-
-
-def fuzz_messages(chance: random.Random, count: int, cases: Counter[str]) -> None:
-    """Decode, and read every tensor that is let through; each view must lie in the buffer.
-
-    Raises:
-        RuntimeError: one does not.
-
-    """
-    size_bytes = 4 * mmap.PAGESIZE
-    descriptor = shared_memory.make("fuzz", size_bytes)
-    buffer = SharedBuffer(descriptor, writable=False)
-    [first] = buffer.read([Row(0, 4, "FP32", (1,), (0,))])
-    begin = first.data_ptr()
-    for _ in range(count):
-        data = damaged(chance, encode(made_up(chance, size_bytes)))
-        try:
-            message = decode(data, buffer.size_bytes)
-        except NonsenseError:
-            cases["messages, refused"] += 1
-            continue
-        cases["messages, read"] += 1
-        for row, tensor in zip(message.rows, buffer.read(message.rows), strict=True):
-            tensor.clone()
-            # Whole numbers and truth values are copies.
-            a_view = tensor.is_floating_point() and tensor.numel() > 0
-            if a_view and not begin <= tensor.data_ptr() <= begin + size_bytes - row.length:
-                raise RuntimeError(f"a tensor outside the buffer: {row}")
-    step(f"messages: {count}")
-    os.close(descriptor)
-
-
-# A pair
 
 
 def fuzz_pair(chance: random.Random, counts: tuple[int, int], cases: Counter[str]) -> None:
@@ -276,7 +92,7 @@ def _hostile_body(chance: random.Random, place: Nursery, task: Task, count: int,
         except BlockingIOError:
             time.sleep(0.01)
         cases["pair, to a Shadow"] += 1
-        if number % PER_ROUND == 0:
+        if number % PER_HELLO == 0:
             shadow.order("hello")
             shadow.say("registered")
             shadow.heard.clear()

@@ -28,7 +28,7 @@ from benchmarks.gnomon import MODELS
 from benchmarks.pace import Pace, asked, step
 from benchmarks.programs import ended_well
 from benchmarks.report import write
-from benchmarks.shadow.fuzz import damaged, made_up
+from benchmarks.shadow.fuzz_messages import damaged, made_up
 from benchmarks.shadow.hostile import PATIENCE_S, descriptors_of
 from benchmarks.shadow.instances import Body, body_of, check, let_go, nursery, patient, two_cpus
 from benchmarks.shadow.models import StoredModel, first_share, samples_of, stored

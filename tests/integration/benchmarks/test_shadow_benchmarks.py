@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.shadow import fuzz, fuzz_remote, memory, prediction
+from benchmarks.shadow import fuzz_coordinator, fuzz_messages, fuzz_remote, memory, prediction
 from benchmarks.shadow.models import first_blocks, first_share, largest_blocks, share_of
 from benchmarks.shadow.samples import at_quantile, counted, interval, quantile
 from gnomon_core.blocks import Block, Layers
@@ -89,10 +89,10 @@ def test_a_tensor_without_elements_may_not_claim_axes_of_any_length() -> None:
 
 def test_a_few_hundred_hostile_messages_change_nothing() -> None:
     cases: Counter[str] = Counter()
-    fuzz.fuzz_messages(random.Random(3), 500, cases)
+    fuzz_messages.fuzz_messages(random.Random(3), 500, cases)
     assert cases.total() == 500
     assert len(cases) == 2, "some are read and some refused"
-    fuzz.fuzz_coordinator(random.Random(3), 300, cases)
+    fuzz_coordinator.fuzz_coordinator(random.Random(3), 300, cases)
     assert cases.total() >= 750
 
 
