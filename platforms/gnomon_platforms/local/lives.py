@@ -2,6 +2,9 @@
 
     create ▶ (zygote warm) ▶ ordered ▶ born: a pid ▶ HELLO: ready ▶ STOP, SIGTERM, SIGKILL ▶ gone
 
+Its first word may come before the supervisor's report of its birth. It is ready when both are there: until then the node's
+coordinator does not know it, and it could have no Shadow.
+
 Each step has a bound in time, and whatever happens the life ends exactly once, with a reason that holds the log's last words.
 """
 
@@ -86,6 +89,7 @@ class Life:
         self._log: LogPipe | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._why = ""
+        self._greeted = False
         self._stopping = False
 
     @classmethod
@@ -122,6 +126,8 @@ class Life:
         self.pid = pid
         if self._stopping:
             self.signal(signal.SIGKILL)
+        elif self._greeted:
+            self._begin_to_serve()
 
     def stop(self) -> None:
         """End it: politely, then firmly. May be called again."""
@@ -159,6 +165,8 @@ class Life:
         """The process has gone, or there never was one. Tells the listener, once."""
         if self.gone.done():
             return
+        # Its first word may still be unread, and comes too late.
+        self._stopping = True
         if self._timer is not None:
             self._timer.cancel()
         if self.channel is not None:
@@ -179,11 +187,16 @@ class Life:
     def _hello(self, head: dict[str, Any]) -> None:
         if self._stopping or self.instance.state is not InstanceState.STARTING:
             return
+        del head
+        self._greeted = True
+        if self.pid is not None:
+            self._begin_to_serve()
+
+    def _begin_to_serve(self) -> None:
         if self._timer is not None:
             self._timer.cancel()
         self.instance = replace(self.instance, state=InstanceState.READY)
         assert self.channel is not None
-        del head
         self._surroundings.listener.instance_ready(self.instance, self.channel)
 
     def _channel_lost(self, reason: str) -> None:

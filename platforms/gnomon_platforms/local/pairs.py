@@ -189,7 +189,7 @@ class Pairs:
 
     def _may_have_shadow(self, body: Life) -> bool:
         has = sum(life.instance.partner == body.instance.id for life in self.lives.values())
-        return body.instance.state is InstanceState.READY and body.pid is not None and has < MAX_SHADOWS
+        return body.instance.state is InstanceState.READY and has < MAX_SHADOWS
 
     def _blocks_of(self, recipe: Recipe) -> Layers | None:
         return self._layers.of(recipe.options)

@@ -185,6 +185,8 @@ class ShadowLife:
         """The process has gone, or there never was one. Tells the listener, once."""
         if self.gone.done():
             return
+        # Its first word as a Body may still be unread, and comes too late.
+        self._stopping = True
         self._cancel_timer()
         self._drop_papers()
         if self._channel is not None:

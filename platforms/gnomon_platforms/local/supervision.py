@@ -92,6 +92,9 @@ class Supervision:
         except TimeoutError:
             await client.stop()
             raise _failed() from None
+        if client.gone:
+            # It said hello and ended before this was resumed.
+            raise _failed()
         if self.no_isolation is not None:
             _LOG.warning("functions are not isolated from each other, and secrets are refused: %s", self.no_isolation)
         for environment in self._at_start:
@@ -151,15 +154,15 @@ class Supervision:
     def _lost(self) -> None:
         """The supervisor has ended, and everything below it with it. Report that and start another."""
         self._up.clear()
-        self.zygotes.lost("the supervisor has ended")
-        assert self._ears is not None
-        self._ears.lost()
         if self._hello is not None and not self._hello.done():
             # It is being waited for: whoever does that starts another, or gives up.
             self._hello.set_exception(_failed())
-        elif not self._stopping:
+        elif not self._stopping and (self._restarting is None or self._restarting.done()):
             _LOG.error("the supervisor has ended; starting another")
             self._restarting = asyncio.get_running_loop().create_task(self._restart())
+        self.zygotes.lost("the supervisor has ended")
+        assert self._ears is not None
+        self._ears.lost()
 
     async def _restart(self) -> None:
         while not self._up.is_set():

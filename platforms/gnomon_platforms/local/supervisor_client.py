@@ -56,6 +56,8 @@ class SupervisorClient:
                 stdin=subprocess.DEVNULL,
                 start_new_session=True,
             )
+        self.gone = False
+        """It has ended without being asked."""
         self._link = PacketLink(ours, on_event, self._gone)
 
     @property
@@ -76,5 +78,6 @@ class SupervisorClient:
             await asyncio.to_thread(self._process.wait)
 
     def _gone(self) -> None:
+        self.gone = True
         self._loop.run_in_executor(None, self._process.wait)
         self._on_lost()

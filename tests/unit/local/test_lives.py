@@ -1,0 +1,99 @@
+"""An instance's life by the words of two: its own, on its channel, and the supervisor's, which knows its process."""
+
+import os
+import socket
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+
+from gnomon_core.fleet import Instance, InstanceState
+from gnomon_core.functions import FunctionKey
+from gnomon_core.launch import Launch, Order, Sandbox
+from gnomon_core.wire import Frame, Kind, encode
+from gnomon_platforms.local.lives import Life, Surroundings
+from gnomon_platforms.local.shadow_lives import ShadowLife
+from gnomon_platforms.testing import Recorder
+
+INSTANCE = Instance("f-1", "f.openfaas-fn", 1, "here", 1, 0, InstanceState.STARTING, 0.0)
+ORDER = Order(Launch("handler", "f", "f-1"), Sandbox())
+HELLO = encode(Frame(Kind.HELLO, head=b"{}"))
+
+
+class Told(Recorder):
+    """What the platform's listener is told, and the instance's end of the channel."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.theirs: socket.socket | None = None
+        self.surroundings = Surroundings(self._send, self, lambda: 0.0, lambda *_: None)
+        self.life = Life(INSTANCE, FunctionKey("f"), "bare", self.surroundings)
+        self.life.order(ORDER, [], 60.0)
+
+    def _send(self, message: dict[str, Any], descriptors: list[int] | None = None) -> None:
+        for number, descriptor in enumerate(descriptors or []):
+            if message["do"] == "create" and number == 1:
+                self.theirs = socket.socket(fileno=descriptor)
+            else:
+                os.close(descriptor)
+
+    def say(self) -> None:
+        """Its first word, on its way."""
+        assert self.theirs is not None
+        self.theirs.sendall(HELLO)
+
+    def speak(self) -> None:
+        """Its first word, read there and then."""
+        self.say()
+        assert self.life.channel is not None
+        self.life.channel._readable()
+
+    def close(self) -> None:
+        """The instance and its process have gone."""
+        self.life.end(0.0, "the test is over")
+        if self.theirs is not None:
+            self.theirs.close()
+
+
+@pytest.fixture
+async def told() -> AsyncIterator[Told]:
+    told = Told()
+    yield told
+    told.close()
+
+
+@pytest.mark.parametrize("order", [("born", "speaks"), ("speaks", "born")])
+async def test_an_instance_is_ready_when_it_has_spoken_and_the_node_knows_its_process(told: Told, order: tuple[str, str]) -> None:
+    for number, step in enumerate(order):
+        assert (told.life.instance.state, told.ready) == (InstanceState.STARTING, {}), f"before step {number}"
+        told.life.born(17) if step == "born" else told.speak()
+    assert told.life.instance.state is InstanceState.READY
+    assert list(told.ready) == ["f-1"]
+
+
+async def test_one_that_is_stopped_before_its_process_is_known_is_never_ready(told: Told) -> None:
+    told.speak()
+    told.life.stop()
+    told.life.born(17)
+    assert told.ready == {}
+    told.life.end(0.0, "ended by SIGKILL")
+    assert told.times_gone["f-1"] == 1
+
+
+async def test_a_first_word_that_is_read_at_the_end_comes_too_late(told: Told) -> None:
+    told.life.born(17)
+    told.say()
+    told.life.end(0.0, "ended by SIGKILL")
+    assert (told.ready, dict(told.times_gone)) == ({}, {"f-1": 1})
+
+
+async def test_a_shadow_whose_first_word_as_a_body_is_read_at_its_end_becomes_none(told: Told) -> None:
+    risen: list[str] = []
+    ends: list[tuple[int, ...]] = []
+    shadow = ShadowLife(INSTANCE, FunctionKey("f"), "torch", told.surroundings, lambda _, papers=(): ends.append(papers))
+    shadow.promote(ORDER, 0, 60.0, lambda: risen.append("f-1"))
+    [(_, theirs)] = ends
+    with socket.socket(fileno=os.dup(theirs)) as becoming:
+        becoming.sendall(HELLO)
+        shadow.end(0.0, "the supervisor has ended")
+    assert (risen, dict(told.times_gone)) == ([], {"f-1": 1})
