@@ -44,7 +44,7 @@ def towards(count: int, seen: Observation) -> tuple[Action, ...]:
     surplus = len(live) - count
     if surplus > 0:
         return tuple(DestroyBody(victim.id) for victim in sorted(live, key=cost_of_ending)[:surplus])
-    return _creations(-surplus, seen) if surplus else ()
+    return creations(-surplus, seen.settings.cores, seen, Room(seen.nodes)) if surplus else ()
 
 
 def cost_of_ending(instance: Instance) -> tuple[bool, bool, int, float, str]:
@@ -53,16 +53,15 @@ def cost_of_ending(instance: Instance) -> tuple[bool, bool, int, float, str]:
     return (not starting, instance.busy, instance.in_flight, -instance.started_s, instance.id)
 
 
-def _creations(number: int, seen: Observation) -> tuple[Action, ...]:
-    cores = seen.settings.cores
+def creations(number: int, cores: int, seen: Observation, room: Room) -> tuple[CreateBody, ...]:
+    """New instances of so many cores, each on the node with most room, which it takes."""
     # What an instance of this function takes is known once there is one; until then only cores are looked at.
     memory_bytes = max((instance.memory_bytes for instance in seen.instances), default=0)
-    room = Room(seen.nodes)
-    actions: list[Action] = []
+    found: list[CreateBody] = []
     for _ in range(number):
         # No node has room: that is left to the platform, which may refuse.
         place = room.roomiest(cores, memory_bytes)
         if place is not None:
             room.take(place, cores, memory_bytes)
-        actions.append(CreateBody(cores, place))
-    return tuple(actions)
+        found.append(CreateBody(cores, place))
+    return tuple(found)

@@ -18,6 +18,7 @@ from urllib3.exceptions import TimeoutError as HTTPTimeout
 
 from gnomon_cli.credentials import Credentials
 from gnomon_cli.errors import CommandFailed
+from gnomon_core.errors import cause_of
 
 SHOWN_CHARACTERS = 1000
 """Of an error that is no error document: enough for a traceback's last lines, not for a page of HTML."""
@@ -106,7 +107,7 @@ class Gateway:
         try:
             yield from answer.stream(2**16)
         except HTTPError as error:
-            raise CommandFailed(f"The connection to {self.url} broke: {_cause(error)}.") from None
+            raise CommandFailed(f"The connection to {self.url} broke: {cause_of(error)}.") from None
         finally:
             answer.close()
 
@@ -145,7 +146,7 @@ class Gateway:
         if isinstance(cause, HTTPTimeout) and not isinstance(cause, NewConnectionError):
             return CommandFailed(f"{self.url} did not answer within {self._timeout_s:g} s.", "Give it more with --timeout.")
         return CommandFailed(
-            f"Cannot reach {self.url}: {_cause(error)}.", "Start it with `gnomon serve`, or name another gateway with -g."
+            f"Cannot reach {self.url}: {cause_of(error)}.", "Start it with `gnomon serve`, or name another gateway with -g."
         )
 
 
@@ -155,17 +156,6 @@ def _parsed(text: bytes) -> Any:
         return json.loads(text)
     except ValueError:
         return None
-
-
-def _cause(error: BaseException) -> str:
-    """The operating system's own words for a network error, which urllib3 wraps several times."""
-    inner: BaseException | None = error
-    while inner is not None:
-        if isinstance(inner, OSError) and inner.strerror:
-            return inner.strerror
-        reason = getattr(inner, "reason", None)
-        inner = reason if isinstance(reason, BaseException) else inner.__cause__ or inner.__context__
-    return str(error).split(": ", 1)[-1].rstrip(".")
 
 
 def _pool(url: str, *, verify_tls: bool) -> urllib3.PoolManager:

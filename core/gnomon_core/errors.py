@@ -59,3 +59,14 @@ def not_found(code: str, message: str, hint: str = "") -> GnomonError:
 def conflict(code: str, message: str, hint: str = "") -> GnomonError:
     """409: it exists already, or something else is under way."""
     return GnomonError(409, code, message, hint)
+
+
+def cause_of(error: BaseException) -> str:
+    """The operating system's own words for a network error, which clients such as urllib3 wrap several times."""
+    inner: BaseException | None = error
+    while inner is not None:
+        if isinstance(inner, OSError) and inner.strerror:
+            return inner.strerror
+        reason = getattr(inner, "reason", None)
+        inner = reason if isinstance(reason, BaseException) else inner.__cause__ or inner.__context__
+    return str(error).split(": ", 1)[-1].rstrip(".")

@@ -17,7 +17,7 @@ from collections.abc import Callable
 
 from gnomon_core.errors import GnomonError, bad_request, not_found
 from gnomon_core.wire import Frame, Kind, Member
-from gnomon_gateway.call_id import new_call_id
+from gnomon_gateway.call_id import call_id_of, lines_of
 from gnomon_gateway.dispatch.refusals import QUEUE_MOVED
 from gnomon_gateway.headers import HOP_BY_HOP, UnfitHeadersError, named_by_connection, response_lines
 from gnomon_gateway.queueing.request import Request
@@ -30,7 +30,6 @@ from gnomon_gateway.serving.function_runtime import FunctionRuntime
 PREFIX = b"/function/"
 DEADLINE_HEADER = b"x-gnomon-deadline-ms"
 _METHODS = frozenset(method.encode() for method in ANY)
-_MAX_CALL_ID = 128
 _STREAMS = (b"text/event-stream", b"application/x-ndjson")
 _REPLACED = frozenset({b"x-call-id", b"x-start-time", b"x-forwarded-for", b"x-forwarded-host", b"expect", DEADLINE_HEADER})
 _NOT_SENT_ON = _REPLACED | HOP_BY_HOP
@@ -123,7 +122,7 @@ class Invocation:
             self._budget_s = min(self._budget_s, read_deadline_s(seen[DEADLINE_HEADER]))
         accepted = seen.get(b"accept")
         self._streams = accepted is not None and any(kind in accepted for kind in _STREAMS)
-        self._call_id = seen.get(b"x-call-id", b"")[:_MAX_CALL_ID] or new_call_id()
+        self._call_id = call_id_of(seen)
         client, host = exchange.client, seen.get(b"host", b"")
         if behind:
             client = b", ".join(hop for hop in (seen.get(b"x-forwarded-for"), client) if hop)
@@ -204,11 +203,7 @@ class Invocation:
         self._exchange.abort()
 
     def _own_lines(self) -> bytes:
-        return b"x-call-id: %b\r\nx-start-time: %d\r\nx-duration-seconds: %.6f\r\n" % (
-            self._call_id,
-            self._began_ns,
-            time.monotonic() - self._began_s,
-        )
+        return lines_of(self._call_id, self._began_ns, self._began_s)
 
 
 def read_deadline_s(value: bytes) -> float:

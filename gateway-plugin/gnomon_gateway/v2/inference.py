@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 from gnomon_core.errors import GnomonError, bad_request
 from gnomon_core.signature import ModelSignature
 from gnomon_core.wire import Frame, Member
-from gnomon_gateway.call_id import new_call_id
+from gnomon_gateway.call_id import call_id_of, lines_of
 from gnomon_gateway.dispatch.refusals import QUEUE_MOVED
 from gnomon_gateway.invoke import DEADLINE_HEADER, read_deadline_s
 from gnomon_gateway.queueing.request import Request
@@ -59,7 +59,7 @@ class Inference:
         self._signature = signature
         self._max_body_bytes = min(max_body_bytes, most_body_bytes(signature, runtime.settings.max_batch))
         self._headers = dict(exchange.headers)
-        self._call_id = self._headers.get(b"x-call-id", b"")[:128] or new_call_id()
+        self._call_id = call_id_of(self._headers)
         self._infer: Infer | None = None
         self._request: Request | None = None
         self._work: Future[Any] | None = None
@@ -196,11 +196,7 @@ class Inference:
         self._exchange.respond(status, lines + self._own_lines(), error_body(text))
 
     def _own_lines(self) -> bytes:
-        return b"x-call-id: %b\r\nx-start-time: %d\r\nx-duration-seconds: %.6f\r\n" % (
-            self._call_id,
-            self._began_ns,
-            time.monotonic() - self._began_s,
-        )
+        return lines_of(self._call_id, self._began_ns, self._began_s)
 
 
 def _unpacked(body: bytes | memoryview, encoding: bytes, most_bytes: int) -> bytes:

@@ -25,7 +25,7 @@ from gnomon_core.signature import ModelSignature
 from gnomon_platforms.aws_lambda.options import LambdaOptions
 from gnomon_platforms.aws_lambda.packages import FUNCTION_FOLDER
 from gnomon_platforms.aws_lambda.sizes import SMALLEST_STORAGE_MB
-from gnomon_platforms.local.images import BuiltHandler, BuiltImages, ImageTable
+from gnomon_platforms.local.images import BuiltHandler, BuiltImages, ImageTable, model_named, process_named
 
 BARE_RUNTIME = "python3.13"
 MAX_VARIABLES_BYTES = 4096
@@ -103,14 +103,7 @@ class Recipes:
             raise self._images.unknown(spec.image)
         environment = dict(entry.environment)
         if entry.kind == "process":
-            process = spec.env_process or spec.environment.get("fprocess", "")
-            if not process.strip():
-                raise bad_request(
-                    "process_missing",
-                    f"Image {spec.image!r} runs a process, but the function names none.",
-                    "Set fprocess in stack.yml.",
-                )
-            environment["fprocess"] = process
+            environment["fprocess"] = process_named(spec)
         return Recipe(entry.kind, BARE_RUNTIME, _timeout_s(spec), variables=_variables(spec, entry.kind, environment, {}))
 
     def _handler(self, spec: FunctionSpec, built: BuiltHandler) -> Recipe:
@@ -126,14 +119,7 @@ class Recipes:
         )
 
     def _model(self, spec: FunctionSpec, environment: Mapping[str, str]) -> Recipe:
-        if spec.settings.model is None:
-            names = ", ".join(sorted({entry.name for entry in self._repository.list()})) or "none yet"
-            raise bad_request(
-                "model_missing",
-                f"Image {spec.image!r} serves a model, but the function names none.",
-                f"Set the annotation gnomon/model. In the repository: {names}.",
-            )
-        entry = self._repository.get(spec.settings.model)
+        entry = self._repository.get(model_named(spec, self._repository))
         if self._options.image is None or self._options.bucket is None:
             missing = "container image with torch" if self._options.image is None else "bucket for its weights"
             raise bad_request(

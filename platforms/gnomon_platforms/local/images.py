@@ -1,4 +1,4 @@
-"""Image → runtime: the table that says how the local platform serves an image without a container."""
+"""Image → runtime: the table that says how an image is served without a container, and what a function must name for it."""
 
 from __future__ import annotations
 
@@ -11,6 +11,8 @@ from typing import Any, Protocol
 import yaml
 
 from gnomon_core.errors import GnomonError, bad_request
+from gnomon_core.functions import FunctionSpec
+from gnomon_core.seams import ModelRepository
 
 BUILT_IN = Path(__file__).with_name("images.yml")
 KINDS = ("process", "redirect", "model")
@@ -78,9 +80,43 @@ class ImageTable:
         known = ", ".join(entry.match for entry in self._entries)
         return bad_request(
             "unknown_image",
-            f"The local platform does not know how to serve image {image[:200]!r}.",
+            f"Gnomon does not know how to serve image {image[:200]!r} here.",
             f"Build it with `gnomon up`, or add a row to the table {self.file} (see {BUILT_IN}). Known: {known}.",
         )
+
+
+def process_named(spec: FunctionSpec) -> str:
+    """The process that a function names for an image which runs one.
+
+    Raises:
+        GnomonError: 400 `process_missing`.
+
+    """
+    process = spec.env_process or spec.environment.get("fprocess", "")
+    if not process.strip():
+        raise bad_request(
+            "process_missing",
+            f"Image {spec.image!r} runs a process, but the function names none.",
+            "Set fprocess in stack.yml.",
+        )
+    return process
+
+
+def model_named(spec: FunctionSpec, repository: ModelRepository) -> str:
+    """The model that a function names for an image which serves one.
+
+    Raises:
+        GnomonError: 400 `model_missing`.
+
+    """
+    if spec.settings.model is None:
+        names = ", ".join(sorted({entry.name for entry in repository.list()})) or "none yet"
+        raise bad_request(
+            "model_missing",
+            f"Image {spec.image!r} serves a model, but the function names none.",
+            f"Set the annotation gnomon/model. In the repository: {names}.",
+        )
+    return spec.settings.model
 
 
 def bare_name(image: str) -> str:

@@ -12,13 +12,13 @@ from pathlib import Path
 from typing import Any
 
 from gnomon_core.coordination import SHADOW_KIND
-from gnomon_core.errors import GnomonError, bad_request
+from gnomon_core.errors import GnomonError
 from gnomon_core.functions import FunctionSpec
 from gnomon_core.launch import Launch, Limits, Order, Sandbox
 from gnomon_core.seam_values import InstanceRequest
 from gnomon_core.seams import ModelRepository
 from gnomon_core.signature import ModelSignature
-from gnomon_platforms.local.images import BuiltHandler, BuiltImages, ImageTable
+from gnomon_platforms.local.images import BuiltHandler, BuiltImages, ImageTable, model_named, process_named
 from gnomon_platforms.local.users import Users
 from gnomon_platforms.local.zygotes import BARE, TORCH, Environment
 
@@ -81,25 +81,15 @@ class Recipes:
             raise self._images.unknown(spec.image)
         if entry.kind == "model":
             return self._model(spec, entry.environment)
-        if entry.kind == "process" and not (spec.env_process or spec.environment.get("fprocess", "")).strip():
-            raise bad_request(
-                "process_missing",
-                f"Image {spec.image!r} runs a process, but the function names none.",
-                "Set fprocess in stack.yml.",
-            )
+        if entry.kind == "process":
+            process_named(spec)
         return Recipe(entry.kind, BARE.python, BARE.preload, _memory(spec, SMALL_INSTANCE_BYTES), environment=entry.environment)
 
     def _model(self, spec: FunctionSpec, environment: Mapping[str, str]) -> Recipe:
-        if spec.settings.model is None:
-            names = ", ".join(sorted({entry.name for entry in self._repository.list()})) or "none yet"
-            raise bad_request(
-                "model_missing",
-                f"Image {spec.image!r} serves a model, but the function names none.",
-                f"Set the annotation gnomon/model. In the repository: {names}.",
-            )
+        model = model_named(spec, self._repository)
         if importlib.util.find_spec("torch") is None:
             raise GnomonError(501, "torch_missing", "Models need torch, which is not installed.", "pip install 'gnomon[body]'")
-        entry = self._repository.get(spec.settings.model)
+        entry = self._repository.get(model)
         layers = {} if entry.layers is None else {"layers": str(entry.layers)}
         return Recipe(
             "model",

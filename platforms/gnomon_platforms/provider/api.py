@@ -14,7 +14,7 @@ from urllib.parse import quote, urlencode
 
 import urllib3
 
-from gnomon_core.errors import GnomonError
+from gnomon_core.errors import GnomonError, cause_of
 from gnomon_core.functions import FunctionKey
 from gnomon_platforms.provider.options import ProviderOptions
 
@@ -55,7 +55,7 @@ class ProviderApi:
         try:
             answer = self._pool.request(method, url, body=body, headers=headers, timeout=timeout, retries=False, redirect=False)
         except urllib3.exceptions.HTTPError as error:
-            raise unreachable(self.url, _cause(error)) from None
+            raise unreachable(self.url, cause_of(error)) from None
         if not HTTPStatus.OK <= answer.status < HTTPStatus.MULTIPLE_CHOICES:
             raise refusal(answer.status, answer.data, what)
         try:
@@ -120,14 +120,3 @@ def _said(body: bytes) -> tuple[str, str]:
         return str(error["message"])[:SHOWN_CHARACTERS], str(error.get("hint", ""))[:SHOWN_CHARACTERS]
     except (ValueError, KeyError, TypeError):
         return text[:SHOWN_CHARACTERS], ""
-
-
-def _cause(error: BaseException) -> str:
-    """The operating system's own words for a network error, which urllib3 wraps several times."""
-    inner: BaseException | None = error
-    while inner is not None:
-        if isinstance(inner, OSError) and inner.strerror:
-            return inner.strerror
-        reason = getattr(inner, "reason", None)
-        inner = reason if isinstance(reason, BaseException) else inner.__cause__ or inner.__context__
-    return str(error).split(": ", 1)[-1].rstrip(".")

@@ -13,12 +13,12 @@ import math
 from collections.abc import Mapping
 from dataclasses import replace
 
-from gnomon_autoscaler.by_count import cost_of_ending, towards
+from gnomon_autoscaler.by_count import cost_of_ending, creations, towards
 from gnomon_autoscaler.policies.batch import memories
 from gnomon_autoscaler.room import Room
 from gnomon_core.fleet import Instance, InstanceState
 from gnomon_core.profiles import LatencyTable
-from gnomon_core.scaling import Action, CreateBody, DestroyBody, Observation, Resize
+from gnomon_core.scaling import Action, DestroyBody, Observation, Resize
 
 MOST_SIZES = 5
 SMALL_BATCH = 8
@@ -87,7 +87,7 @@ def towards_size(count: int, seen: Observation) -> tuple[Action, ...]:
     ready = [one for one in others if one.state is InstanceState.READY]
     resized = _resized(ready, missing, cores, room)
     left = [one for one in others if all(action.id != one.id for action in resized)]
-    created = _created(missing - len(resized), cores, seen, room) if not left else ()
+    created = creations(missing - len(resized), cores, seen, room) if not left else ()
     if left and len(resized) < missing:
         # Nothing more has room: some of those that serve and will not be needed make some.
         surplus = max(0, len(seen.ready) - count)
@@ -103,18 +103,6 @@ def _resized(others: list[Instance], most: int, cores: int, room: Room) -> tuple
         if len(found) < most and more <= room.cores(one.node):
             room.take(one.node, more)
             found.append(Resize(one.id, cores))
-    return tuple(found)
-
-
-def _created(number: int, cores: int, seen: Observation, room: Room) -> tuple[CreateBody, ...]:
-    """New ones, where there is room."""
-    memory_bytes = max((one.memory_bytes for one in seen.instances), default=0)
-    found: list[CreateBody] = []
-    for _ in range(number):
-        place = room.roomiest(cores, memory_bytes)
-        if place is not None:
-            room.take(place, cores, memory_bytes)
-        found.append(CreateBody(cores, place))
     return tuple(found)
 
 

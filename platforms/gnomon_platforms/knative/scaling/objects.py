@@ -10,6 +10,7 @@ from typing import Any
 from gnomon_core.functions import FunctionKey
 from gnomon_core.settings import PREFIX
 from gnomon_platforms.knative.scaling.resources import CLASS_ANNOTATION, REVISION_LABEL
+from gnomon_platforms.kubernetes.objects.pods import seconds_of
 
 Document = dict[str, Any]
 
@@ -180,18 +181,10 @@ def conditions(status: Mapping[str, Any]) -> dict[str, Condition]:
             str(one.get("status") or "Unknown"),
             str(one.get("reason") or ""),
             str(one.get("message") or ""),
-            seconds(one.get("lastTransitionTime")),
+            seconds_of(one.get("lastTransitionTime")),
         )
         for one in status.get("conditions") or ()
     }
-
-
-def seconds(text: object) -> float:
-    """Seconds since 1970 of a time as Kubernetes writes it; 0 where there is none."""
-    try:
-        return datetime.fromisoformat(str(text)).timestamp()
-    except ValueError:
-        return 0.0
 
 
 def written(at_s: float) -> str:
