@@ -11,11 +11,11 @@ from typing import Any
 import aiohttp
 import pytest
 
+from tests.integration.adoption.logins import PASSWORD, USER, login_files
 from tests.integration.adoption.outer_gateway import OuterGateway
 from tests.integration.serve.conftest import Serving
 from tests.waiting import until
 
-USER, PASSWORD = "admin", "s3cret"
 # The classic watchdog splits its process at spaces and knows no quotes.
 SLOW_CAT = "perl -e select(undef,undef,undef,.2);print<STDIN>"
 
@@ -23,12 +23,9 @@ SLOW_CAT = "perl -e select(undef,undef,undef,.2);print<STDIN>"
 @pytest.fixture(scope="module")
 def serving(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Serving]:
     folder = tmp_path_factory.mktemp("behind")
-    secrets = folder / "secrets"
-    secrets.mkdir()
-    (secrets / "basic-auth-user").write_text(USER)
-    (secrets / "basic-auth-password").write_text(PASSWORD)
+    secrets = login_files(folder)
     gateway = Serving(folder / "state")
-    gateway.start("--behind-gateway", "--basic-auth", "--secrets", str(secrets))
+    gateway.start("--behind-gateway", "--basic-auth", "--secrets", secrets)
     yield gateway
     gateway.stop()
     gateway.client.clear()

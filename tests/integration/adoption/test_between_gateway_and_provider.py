@@ -9,12 +9,11 @@ from pathlib import Path
 import aiohttp
 import pytest
 
+from tests.integration.adoption.logins import PASSWORD, USER, login_files
 from tests.integration.adoption.outer_gateway import OuterGateway
 from tests.integration.adoption.played_provider import PlayedProvider
 from tests.integration.serve.conftest import Serving
 from tests.waiting import until
-
-USER, PASSWORD = "admin", "s3cret"
 
 
 @pytest.fixture
@@ -26,14 +25,11 @@ async def provider() -> AsyncIterator[PlayedProvider]:
 @pytest.fixture
 async def outer(tmp_path: Path, provider: PlayedProvider) -> AsyncIterator[OuterGateway]:
     """All three know the same credentials, as an installation's parts do."""
-    secrets = tmp_path / "secrets"
-    secrets.mkdir()
-    (secrets / "basic-auth-user").write_text(USER)
-    (secrets / "basic-auth-password").write_text(PASSWORD)
+    secrets = login_files(tmp_path)
     provider.add("echo", replicas=2, envVars={"max_inflight": "1"}, labels={"com.openfaas.scale.max": "5"})
     between = Serving(tmp_path / "state")
-    own = ("--behind-gateway", "--basic-auth", "--secrets", str(secrets))
-    theirs = ("--platform", "provider", "--provider-url", provider.url, "--provider-credentials", str(secrets))
+    own = ("--behind-gateway", "--basic-auth", "--secrets", secrets)
+    theirs = ("--platform", "provider", "--provider-url", provider.url, "--provider-credentials", secrets)
     await asyncio.to_thread(between.start, *own, *theirs)
     async with OuterGateway(between.url, USER, PASSWORD) as gateway:
         yield gateway

@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
+from tests.integration.adoption.logins import login_files
 from tests.integration.serve.conftest import GNOMON, Serving
 from tests.waiting import eventually
 
-USER, PASSWORD = "admin", "s3cret"
 # The classic watchdog splits its process at spaces and knows no quotes.
 SLOW_CAT = "perl -e select(undef,undef,undef,.1);print<STDIN>"
 LOGIN = {"Authorization": "Basic YWRtaW46czNjcmV0"}
@@ -23,16 +23,13 @@ LOGIN = {"Authorization": "Basic YWRtaW46czNjcmV0"}
 def both(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Serving, Serving]]:
     """The gateway in front, and the one behind."""
     folder = tmp_path_factory.mktemp("two")
-    secrets = folder / "secrets"
-    secrets.mkdir()
-    (secrets / "basic-auth-user").write_text(USER)
-    (secrets / "basic-auth-password").write_text(PASSWORD)
+    secrets = login_files(folder)
     behind, front = Serving(folder / "behind" / "state"), Serving(folder / "front" / "state")
     behind.state.parent.mkdir()
     front.state.parent.mkdir()
-    behind.start("--basic-auth", "--secrets", str(secrets))
+    behind.start("--basic-auth", "--secrets", secrets)
     try:
-        front.start("--platform", "provider", "--provider-url", behind.url, "--provider-credentials", str(secrets))
+        front.start("--platform", "provider", "--provider-url", behind.url, "--provider-credentials", secrets)
         try:
             yield front, behind
         finally:

@@ -15,6 +15,14 @@ from typing import Any
 
 import pytest
 
+STACK = """
+version: 1.0
+provider: {name: openfaas, gateway: %s}
+functions:
+  one: {image: ada/one, fprocess: cat}
+  two: {image: ada/two, fprocess: cat, namespace: staging}
+"""
+
 
 @dataclass(frozen=True)
 class Seen:

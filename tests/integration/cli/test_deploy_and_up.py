@@ -14,13 +14,8 @@ from typing import Any
 
 import pytest
 
-STACK = """
-version: 1.0
-provider: {name: openfaas, gateway: %s}
-functions:
-  one: {image: ada/one, fprocess: cat}
-  two: {image: ada/two, fprocess: cat, namespace: staging}
-"""
+from tests.integration.cli.conftest import STACK
+
 REFUSED = {"error": {"code": "unknown_policy", "message": "There is no scaling policy 'kp'.", "hint": "Known ones: fixed,\nkpa."}}
 
 

@@ -7,13 +7,7 @@ import socket
 from pathlib import Path
 from typing import Any
 
-STACK = """
-version: 1.0
-provider: {name: openfaas, gateway: %s}
-functions:
-  one: {image: ada/one, fprocess: cat}
-  two: {image: ada/two, fprocess: cat, namespace: staging}
-"""
+from tests.integration.cli.conftest import STACK
 
 
 class TestGatewayAddress:

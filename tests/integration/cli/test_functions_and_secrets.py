@@ -11,13 +11,8 @@ from typing import Any
 
 import pytest
 
-STACK = """
-version: 1.0
-provider: {name: openfaas, gateway: %s}
-functions:
-  one: {image: ada/one, fprocess: cat}
-  two: {image: ada/two, fprocess: cat, namespace: staging}
-"""
+from tests.integration.cli.conftest import STACK
+
 STATUS = {
     "name": "one",
     "image": "ada/one:latest",

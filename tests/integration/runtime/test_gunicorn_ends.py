@@ -9,7 +9,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from pathlib import Path
 
@@ -86,6 +86,17 @@ def test_connections_on_which_nothing_was_sent_are_not_waited_for(serve: Callabl
         assert silent.recv(1) == b""
 
 
+def check_ends_at_once(command: Sequence[str], folder: Path, environment: Mapping[str, str], begun: str) -> None:
+    """Told to end when it has made the file `begun`, which is the first thing that it does."""
+    with subprocess.Popen(command, cwd=folder, env=environment, stderr=subprocess.DEVNULL) as process:
+        try:
+            eventually((folder / begun).exists)
+            process.send_signal(signal.SIGTERM)
+            assert process.wait(20) == 0
+        finally:
+            process.kill()
+
+
 def test_one_that_has_only_just_begun_ends_at_once(tmp_path: Path) -> None:
     """As a container's first process, which no SIGTERM ends that it has no handler for."""
     code = "import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN); from gnomon_runtime.serve import main; main()"
@@ -96,13 +107,7 @@ def test_one_that_has_only_just_begun_ends_at_once(tmp_path: Path) -> None:
     # In place of gunicorn's: it takes as long to import as on a node that is busy.
     (held / "wsgiapp.py").write_text("import time; open('importing', 'w').close(); time.sleep(50.0)")
     environment = {"PATH": os.environ["PATH"], "PYTHONPATH": str(tmp_path)}
-    with subprocess.Popen([sys.executable, "-c", code], cwd=tmp_path, env=environment) as process:
-        try:
-            eventually((tmp_path / "importing").exists)
-            process.send_signal(signal.SIGTERM)
-            assert process.wait(20) == 0
-        finally:
-            process.kill()
+    check_ends_at_once([sys.executable, "-c", code], tmp_path, environment, "importing")
 
 
 def test_one_that_still_loads_its_function_ends_at_once(tmp_path: Path) -> None:
@@ -110,14 +115,7 @@ def test_one_that_still_loads_its_function_ends_at_once(tmp_path: Path) -> None:
     (tmp_path / "function").mkdir()
     (tmp_path / "function" / "handler.py").write_text(SLOW_TO_LOAD)
     environment = {"PATH": os.environ["PATH"], "write_timeout": "60s"}
-    command = [*GUNICORN, "127.0.0.1:0"]
-    with subprocess.Popen(command, cwd=tmp_path, env=environment, stderr=subprocess.DEVNULL) as process:
-        try:
-            eventually((tmp_path / "loading").exists)
-            process.send_signal(signal.SIGTERM)
-            assert process.wait(20) == 0
-        finally:
-            process.kill()
+    check_ends_at_once([*GUNICORN, "127.0.0.1:0"], tmp_path, environment, "loading")
 
 
 def test_a_handler_that_cannot_start_ends_the_container(tmp_path: Path) -> None:

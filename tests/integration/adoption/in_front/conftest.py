@@ -13,10 +13,11 @@ import aiohttp
 import pytest
 import pytest_asyncio
 
+from tests.integration.adoption.logins import PASSWORD, USER, login_files
 from tests.integration.adoption.played_provider import PlayedProvider
 from tests.integration.serve.conftest import Serving
 
-USER, PASSWORD, TOKEN = "admin", "s3cret", "batches-please"
+TOKEN = "batches-please"
 STRANGE = {"gnomon/autoscaler": "asyfunc", "gnomon/unheard-of": "1"}
 BATCHING = {"gnomon/max-batch": "8", "gnomon/scheduler": "fixed", "gnomon/max-wait-ms": "2000", "gnomon/max-inflight": "1"}
 ONE_SHORT = {"gnomon/max-inflight": "1", "gnomon/deadline-ms": "300"}
@@ -52,10 +53,8 @@ def provider(known: PlayedProvider) -> PlayedProvider:
 @pytest.fixture(scope="module")
 def options(tmp_path_factory: pytest.TempPathFactory, known: PlayedProvider) -> list[str]:
     folder = tmp_path_factory.mktemp("of-the-provider")
-    (folder / "basic-auth-user").write_text(USER)
-    (folder / "basic-auth-password").write_text(PASSWORD + "\n")
     (folder / "token").write_text(TOKEN)
-    credentials = ["--provider-credentials", str(folder), "--provider-batch-token", str(folder / "token")]
+    credentials = ["--provider-credentials", login_files(folder), "--provider-batch-token", str(folder / "token")]
     return ["--platform", "provider", "--provider-url", known.url + "/", *credentials]
 
 

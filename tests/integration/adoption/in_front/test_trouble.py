@@ -11,7 +11,8 @@ from pathlib import Path
 import aiohttp
 import pytest
 
-from tests.integration.adoption.in_front.conftest import PASSWORD, call, error_of
+from tests.integration.adoption.in_front.conftest import call, error_of
+from tests.integration.adoption.logins import PASSWORD
 from tests.integration.adoption.played_provider import PlayedProvider
 from tests.integration.serve.conftest import GNOMON, Serving
 from tests.waiting import until
@@ -54,12 +55,13 @@ async def test_what_is_broken_off_is_told_and_not_run_twice(provider: PlayedProv
 async def test_wrong_credentials_are_told_at_the_start_and_later(
     provider: PlayedProvider, user: aiohttp.ClientSession, options: list[str], tmp_path: Path
 ) -> None:
+    assert await call(user, "echo") == (200, b"x")
     provider.password = "another"
     async with user.post("/system/functions", json={"service": "later", "image": "functions/alpine:latest"}) as answer:
         error = await error_of(answer)
     assert (answer.status, error["code"]) == (502, "provider_credentials")
     assert "--provider-credentials" in error["hint"]
-    assert await call(user, "echo") == (200, b"x"), "functions need no credentials"
+    assert await call(user, "echo") == (200, b"x"), "functions that serve need no credentials"
     command = [*GNOMON, "serve", "--port", "0", "--state", str(tmp_path / "other"), *options]
     ended = await asyncio.to_thread(subprocess.run, command, capture_output=True, text=True, timeout=60, check=False)
     provider.password = PASSWORD
