@@ -119,7 +119,7 @@ class Runner:
 
     def question(self, now_s: float, load: FunctionLoad) -> Question | None:
         """What to ask the policy now; None when it is not time."""
-        changed = load.settings != self._settings
+        changed = load.settings is not self._settings and load.settings != self._settings
         if changed:
             self._choose(load.settings)
         policy = self._policy

@@ -53,6 +53,9 @@ class Starts:
 
     def look(self, now_s: float, instances: tuple[Instance, ...]) -> None:
         """Compare what is there with what was there. `instances` are those of the newest version."""
+        if not (instances or self._seen or self._expected):
+            self._dismissed.clear()
+            return  # as nearly every function is, of Shadows
         present = {instance.id: instance for instance in instances if instance.state is not InstanceState.GONE}
         version = max((instance.version for instance in present.values()), default=None)
         failed = len(present.keys() - self._seen.keys()) < self._expected

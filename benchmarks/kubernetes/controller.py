@@ -2,9 +2,10 @@
 
     python -m benchmarks.kubernetes.controller KUBECONFIG FUNCTIONS REPEATS STEADY_S
 
-It is joined as `gnomon serve` joins it: functions, autoscaler and the platform `openfaas` with its informers. Only the load of
-functions is made up, because fake nodes answer no requests: it is what gateways would have counted. Each function scales by its
-queue, ten waiting requests an instance, and one in twenty gets a request each second.
+It is joined as `gnomon serve` joins it, on the same event loop and with as calm a collector: functions, autoscaler and the
+platform `openfaas` with its informers. Only the load of functions is made up, because fake nodes answer no requests: it is what
+gateways would have counted. Each function scales by its queue, ten waiting requests an instance, and one in twenty gets a request
+each second.
 
 take over what runs ▶ steady ▶ several times: a leader takes over, decides for all, and changes 5 %
 
@@ -24,9 +25,12 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import uvloop
+
 from gnomon_autoscaler.loop import Autoscaler, utc_now_s
 from gnomon_autoscaler.registry import BUILT_IN
 from gnomon_cli.scaling import ScalingAdapter
+from gnomon_cli.serve import calm_collector
 from gnomon_core.clock import WallClock
 from gnomon_core.fleet import InstanceState
 from gnomon_core.functions import FunctionSpec, read_deployment
@@ -78,15 +82,24 @@ class Counted:
 
     def load(self, function: str) -> FunctionLoad | None:
         load = self._fleet.load(function)
-        return None if load is None else replace(load, counters=self._counters(function))
+        if load is None or not self._is_made_up(function):
+            return load
+        return replace(load, counters=self._counters(function))
 
     def stamp(self, function: str) -> object:
         """What the function's counters and instances are known by."""
+        stamp = self._fleet.stamp(function)
+        if not self._is_made_up(function):
+            return stamp
         passed = int(self._clock.now_s() - self._begun_s) if function in self.busy else 0
-        return self._fleet.stamp(function), passed, self.queued.get(function, 0)
+        return stamp, passed, self.queued.get(function, 0)
 
     async def apply(self, function: str, actions: Sequence[Action]) -> None:
         await self._fleet.apply(function, actions)
+
+    def _is_made_up(self, function: str) -> bool:
+        """Whether it has a load: of those without one nothing is asked that a gateway is not asked, too."""
+        return function in self.busy or function in self.queued
 
     def _counters(self, function: str) -> LoadCounters:
         queued = self.queued.get(function, 0)
@@ -127,6 +140,7 @@ class Controller:
         found: dict[str, Any] = {}
         self._lead(None)
         found["taking_over_s"] = await self._take_up()
+        calm_collector()
         said(f"all are served after {found['taking_over_s']:.1f} s")
         busy = self._chance.sample(self._functions, len(self._functions) // CHANGED_SHARE)
         self._joined.fleet.busy = frozenset(str(one.key) for one in busy)
@@ -266,4 +280,4 @@ async def main(kubeconfig: Path, functions: int, repeats: int, steady_s: float) 
 
 
 if __name__ == "__main__":
-    asyncio.run(main(Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3]), float(sys.argv[4])))
+    uvloop.run(main(Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3]), float(sys.argv[4])))

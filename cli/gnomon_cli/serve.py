@@ -37,7 +37,7 @@ def serve(options: ServeOptions, then: Callable[[Gnomon], Awaitable[bool]] | Non
         uvloop.run(_serve(options, then))
 
 
-def _calm_collector() -> None:
+def calm_collector() -> None:
     """Look for garbage less often, and never again at what was made by starting: requests make no cycles worth a pause each."""
     gc.collect()
     gc.freeze()
@@ -51,7 +51,7 @@ async def _serve(options: ServeOptions, then: Callable[[Gnomon], Awaitable[bool]
     try:
         if not await _started(gnomon, ended):
             return
-        _calm_collector()
+        calm_collector()
         print(f"Gnomon serves on {gnomon.url}. State is in {options.state}. Ctrl-C stops it.", flush=True)
         first = asyncio.ensure_future(then(gnomon)) if then is not None else None
         if first is not None:

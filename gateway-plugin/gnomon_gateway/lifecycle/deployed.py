@@ -44,7 +44,7 @@ class Deployed:
 
     @property
     def name(self) -> str:
-        return str(self.spec.key)
+        return self.runtime.name
 
     async def answer_all(self) -> None:
         """It is removed: answer what waits, as far as somebody can, and return when nothing is in flight or its time is over."""
@@ -105,10 +105,13 @@ class Deployed:
 
     def stamp(self, instances: Sequence[Instance]) -> object:
         """What `load` is made of, but for the nodes, as far as it changes: quicker to make, and to compare, than that."""
-        told = self.elsewhere.stamp(self.name)
-        return self.spec.settings, self.version, instances, len(self.draining), told, *self.runtime.events()
+        runtime = self.runtime
+        told = self.elsewhere.stamp(runtime.name)
+        return self.spec.settings, self.version, instances, len(self.draining), told, runtime.events()
 
     def _seen(self, instance: Instance) -> Instance:
         in_flight = self.runtime.in_flight(instance.id) + self.elsewhere.in_flight(self.name, instance.id)
         state = InstanceState.DRAINING if instance.id in self.draining else instance.state
+        if state is instance.state and in_flight == instance.in_flight:
+            return instance  # nearly always, and a copy costs more than everything else that is seen of a function
         return replace(instance, state=state, busy=in_flight > 0, in_flight=in_flight)

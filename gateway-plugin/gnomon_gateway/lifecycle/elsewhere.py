@@ -125,6 +125,8 @@ class Elsewhere:
 
 def summed(one: LoadCounters, other: LoadCounters) -> LoadCounters:
     """The load of two queues of one function."""
+    if other is _NOBODY:
+        return one
     return LoadCounters(
         arrivals=one.arrivals + other.arrivals,
         successes=one.successes + other.successes,

@@ -15,6 +15,7 @@ from collections.abc import Callable, Mapping
 
 from gnomon_core.seams import BatchChannel
 from gnomon_gateway.dispatch.dispatcher import Dispatcher
+from gnomon_gateway.dispatch.workers import Worker
 from gnomon_gateway.queueing.batch import Batch
 
 EVERY_S = 3.0
@@ -58,9 +59,8 @@ class Health:
         self._timer = None
         now_s = time.monotonic()
         workers = self._dispatcher.workers.by_id
-        self._reported &= workers.keys()
-        executing = {worker.batch.id for worker in workers.values() if worker.batch is not None}
-        self._alive_s = {batch: at_s for batch, at_s in self._alive_s.items() if batch in executing}
+        if self._reported or self._alive_s:
+            self._forget(workers)
         for worker in list(workers.values()):
             if worker.id in self._reported:
                 continue
@@ -70,6 +70,12 @@ class Health:
                 self._probes[worker.id] = asyncio.get_running_loop().create_task(self._probe(worker.id))
         if workers:
             self.start()
+
+    def _forget(self, workers: Mapping[str, Worker]) -> None:
+        """Keep what concerns instances and batches that are there."""
+        self._reported &= workers.keys()
+        executing = {worker.batch.id for worker in workers.values() if worker.batch is not None}
+        self._alive_s = {batch: at_s for batch, at_s in self._alive_s.items() if batch in executing}
 
     def _bound(self, instance_id: str, batch: Batch, now_s: float) -> None:
         since_s = self._alive_s.get(batch.id, batch.sent_s)

@@ -84,7 +84,8 @@ class Fleet:
         self._rivals = Rivals(api, self._options.namespace, self._rivals_changed)
         self._on_nodes = None if nodes is None else OnNodes(api, self._writer, nodes)
         self._ledger = Ledger()
-        self._workloads: dict[FunctionKey, Workload] = {}
+        self._workloads: dict[str, Workload] = {}
+        """By `name.namespace`, which costs nothing to look up: each function is asked for its instances twice a second."""
         self._lives: dict[str, Life] = {}
         """By instance, those that have not ended."""
         self._known: dict[FunctionKey, tuple[FunctionSpec, int]] = {}
@@ -202,11 +203,11 @@ class Fleet:
 
     def _workload(self, key: FunctionKey) -> Workload:
         """Who looks after a function, from now on."""
-        workload = self._workloads.get(key)
+        workload = self._workloads.get(str(key))
         if workload is None:
             assert self._around is not None
             steps = Steps(self._writer, key, self._options.pods, stored=self._options.stored)
-            workload = self._workloads[key] = Workload(key, steps, self._around)
+            workload = self._workloads[str(key)] = Workload(key, steps, self._around)
         return workload
 
     def _left_alone(self, key: FunctionKey) -> bool:
@@ -226,7 +227,7 @@ class Fleet:
             if self._listener is not None:
                 self._listener.log_line(key, "", f"gnomon: {found.says}")
             self._behind.begin(tell(self._writer, deployed, found))
-        workload = self._workloads.get(key)
+        workload = self._workloads.get(str(key))
         if workload is not None:
             workload.look()
 
@@ -253,7 +254,7 @@ class Fleet:
             self._ended_here.add(life.instance.id)
         if self._on_nodes is not None and self._on_nodes.pairs is not None:
             self._on_nodes.pairs.body_gone(life.instance.id)
-        self._workloads[life.request.spec.key].forget(life)
+        self._workloads[life.instance.function].forget(life)
 
     def _find(self, pod: PodFacts) -> Instance | None:
         """Look after a pod that another process gave to an instance, as that instance; None where it is known, or not to be."""
@@ -275,23 +276,23 @@ class Fleet:
             self._ended_here.discard(change.old.instance or "")
         elif change.new is not None and not self.leads:
             self._find(change.new)
-        workload = None if facts is None else self._workloads.get(facts.key)
+        workload = None if facts is None else self._workloads.get(str(facts.key))
         if workload is not None:
             workload.seen(change.new, change.name[1])
 
     def _deployment_changed(self, change: Change[DeployedFunction | None]) -> None:
         namespace, name = change.name
         key = FunctionKey(name, namespace)
-        workload = self._workloads.get(key)
+        workload = self._workloads.get(str(key))
         if workload is not None and change.new is None and not workload.lives:
-            self._behind.begin(self._workloads.pop(key).close())
+            self._behind.begin(self._workloads.pop(str(key)).close())
         elif workload is not None:
             workload.look()
         if change.new is not None:
             self._deployment_there(key, change.new, new=change.old is None)
 
     def _deployment_there(self, key: FunctionKey, deployed: DeployedFunction, *, new: bool) -> None:
-        if self.leads and deployed.removed and key not in self._workloads:
+        if self.leads and deployed.removed and str(key) not in self._workloads:
             # An earlier process was killed before it had removed all of it.
             self._workload(key)
         if new and self._rivals.of(key) is not None:

@@ -82,9 +82,9 @@ class OpenFaasPlatform(Fleet):
         return None
 
     def instances(self, function: str) -> tuple[Instance, ...]:
-        workload = self._workloads.get(parse_key(function))
-        shadows = [] if self._on_nodes is None else self._on_nodes.instances(function)
-        return (*(() if workload is None else (life.instance for life in workload.lives.values())), *shadows)
+        workload = self._workloads.get(function)
+        bodies = () if workload is None else tuple([life.instance for life in workload.lives.values()])
+        return bodies if self._on_nodes is None else (*bodies, *self._on_nodes.instances(function))
 
     async def create(self, request: InstanceRequest) -> Instance:
         """Begin an instance: it gets a node, then a pod. What follows is told to the listener."""
@@ -115,7 +115,7 @@ class OpenFaasPlatform(Fleet):
             return
         life = self._life(instance_id)
         if life is not None and not life.stopping:
-            self._workloads[life.request.spec.key].stop(life)
+            self._workloads[life.instance.function].stop(life)
 
     async def resize(self, instance_id: str, cores: int) -> None:
         """Give an instance's pod other cores, in place. Unknown ids are ignored.
@@ -137,7 +137,7 @@ class OpenFaasPlatform(Fleet):
             )
         self._ledger.give(instance_id, replace(given, cores=wanted))
         life.request = replace(life.request, cores=cores)
-        self._workloads[life.request.spec.key].look()
+        self._workloads[life.instance.function].look()
 
     async def create_shadow(self, body_id: str, pair: Pair) -> Instance:
         """Begin a Shadow in the pool of the Body's node.

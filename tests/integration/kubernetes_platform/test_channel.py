@@ -188,11 +188,11 @@ async def test_what_the_cluster_says_of_a_pod_is_believed_for_a_while(session: a
     assert not await opened.probe(1.0)
     said[0] = True
     # Nothing was heard of it for too long: it is asked itself, and nobody is there.
-    opened._heard_s -= CANARY_S
+    opened._node.at_s -= CANARY_S
     assert not opened.known_well()
     assert not await opened.probe(1.0)
     opened.close()
-    opened._heard_s += CANARY_S
+    opened._node.at_s += CANARY_S
     assert not await opened.probe(1.0)
 
 
@@ -210,3 +210,15 @@ async def test_a_node_that_was_heard_speaks_for_its_pods_but_not_for_ever(sessio
     assert not second.known_well(), "it has said nothing itself for too long"
     assert await second.probe(5.0)
     assert second.known_well()
+
+
+async def test_the_pod_of_a_node_that_was_silent_for_longest_is_asked_first(session: aiohttp.ClientSession, address: str) -> None:
+    node = Heard()
+    first, second = (HttpChannel(session, address, "t0ken", 30.0, Lost().append, well=lambda: True, node=node) for _ in range(2))
+    first._canary_s = second._canary_s = CANARY_S
+    first._heard_s -= 0.9 * OWN_SHARE * CANARY_S
+    assert [one.known_well() for one in (first, second)] == [True, True]
+    node.at_s -= 0.2 * CANARY_S
+    assert [one.known_well() for one in (first, second)] == [False, True]
+    assert await first.probe(5.0)
+    assert first.known_well()
