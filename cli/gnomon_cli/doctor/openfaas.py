@@ -14,7 +14,7 @@ from gnomon_cli.doctor.workloads import arguments, ready
 from gnomon_core.functions import DEFAULT_NAMESPACE
 from gnomon_platforms.kubernetes.objects.names import NAMESPACE_ANNOTATION, NAMESPACE_MARK
 from gnomon_platforms.kubernetes.permissions import Scope
-from gnomon_platforms.kubernetes.resources import DEPLOYMENTS, NAMESPACES, SECRETS
+from gnomon_platforms.kubernetes.resources import DEPLOYMENTS, NAMESPACES, NETWORK_POLICIES, SECRETS
 from gnomon_platforms.openfaas.permissions import PERMISSIONS, POOLS, WIDE
 
 SECURITY_LABEL = "pod-security.kubernetes.io/enforce"
@@ -61,7 +61,7 @@ def namespaces(cluster: Cluster, names: tuple[str, str]) -> tuple[Level, str, st
 
 
 def function_namespaces(cluster: Cluster, system: str, functions: str) -> tuple[Level, str, str]:
-    """Those that are marked for functions beside the first: looked after by the gateway, and as strict.
+    """Those that are marked for functions beside the first: looked after by the gateway, as strict, and as shut in.
 
     Raises:
         Refused, Unreachable: it cannot be looked at.
@@ -80,6 +80,15 @@ def function_namespaces(cluster: Cluster, system: str, functions: str) -> tuple[
     loose = sorted(name for name, one in marked.items() if not is_restricted(one))
     if loose:
         return Level.WARN, f"Pod Security is not held to in {' and '.join(loose)}.", restrict(loose)
+    if cluster.items(NETWORK_POLICIES.path(functions)):
+        open_ = [name for name in sorted(marked) if not cluster.items(NETWORK_POLICIES.path(name))]
+        if open_:
+            hint = " && ".join(f"kubectl apply -n {name} -k deploy/openfaas/function-namespace" for name in open_)
+            return (
+                Level.WARN,
+                f"Functions in {' and '.join(open_)} are under no NetworkPolicy, as those in {functions} are.",
+                hint,
+            )
     if not wide:
         return Level.OK, f"Functions are in {functions} alone.", ""
     mark = f'kubectl annotate namespace NAME {NAMESPACE_ANNOTATION}="{NAMESPACE_MARK}" adds one.'

@@ -35,6 +35,7 @@ NODES = Resource("v1", "nodes", "Node", namespaced=False)
 NAMESPACES = Resource("v1", "namespaces", "Namespace", namespaced=False)
 DISRUPTION_BUDGETS = Resource("policy/v1", "poddisruptionbudgets", "PodDisruptionBudget")
 LEASES = Resource("coordination.k8s.io/v1", "leases", "Lease")
+NETWORK_POLICIES = Resource("networking.k8s.io/v1", "networkpolicies", "NetworkPolicy")
 AUTOSCALERS = Resource("autoscaling/v2", "horizontalpodautoscalers", "HorizontalPodAutoscaler")
 SCALED_OBJECTS = Resource("keda.sh/v1alpha1", "scaledobjects", "ScaledObject")
 """KEDA's; there only where KEDA is installed."""

@@ -58,6 +58,13 @@ def test_a_cluster_wide_gateway_is_the_same_in_both_forms(wide: dict[Name, Manif
     assert "--cluster-wide" in container["args"]
 
 
+def test_functions_of_other_namespaces_get_the_same_policy_in_both_forms(kustomized: Kustomized, tmp_path: Path) -> None:
+    here = tmp_path.resolve()
+    document = {"resources": [os.path.relpath(OPENFAAS / "function-namespace", here)], "namespace": "team-a"}
+    (here / "kustomization.yaml").write_text(json.dumps(document))
+    same(chart('functionNamespaces=["team-a"]'), {**kustomized(OPENFAAS), **kustomized(here)})
+
+
 def test_a_cluster_wide_gateway_may_do_everywhere_what_it_else_may_in_one_namespace(wide: dict[Name, Manifest]) -> None:
     role = wide["ClusterRole", None, "gnomon-functions"]
     given = {

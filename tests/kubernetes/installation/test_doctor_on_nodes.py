@@ -83,7 +83,7 @@ def test_the_rights_at_the_nodes_pods_are_asked_for_where_there_are_coordinators
     assert "deploy/openfaas/coordinator" in without["hint"]
 
 
-def test_further_namespaces_of_functions_are_looked_after_and_strict_or_named(
+def test_further_namespaces_of_functions_are_looked_after_and_as_strict_and_as_shut_in_or_named(
     own_plane: Cluster, compiled: build.Programs, doctor: Callable[..., Found]
 ) -> None:
     assert doctor()["function namespaces"]["level"] == "ok"
@@ -99,8 +99,10 @@ def test_further_namespaces_of_functions_are_looked_after_and_strict_or_named(
     found = doctor("--service-account", "openfaas:gateway")
     assert found["function namespaces"]["message"] == "Pod Security is not held to in team-a."
     # What it does say to do is what helps.
-    command = found["function namespaces"]["hint"].split()
-    kubectl(*command[1:])
+    kubectl(*found["function namespaces"]["hint"].split()[1:])
+    found_next = doctor()["function namespaces"]
+    assert found_next["message"] == "Functions in team-a are under no NetworkPolicy, as those in openfaas-fn are."
+    kubectl(*found_next["hint"].replace(" deploy/", f" {DEPLOY}/").split()[1:])
     assert doctor()["function namespaces"] == {
         "check": "function namespaces",
         "level": "ok",

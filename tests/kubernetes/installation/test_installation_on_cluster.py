@@ -25,11 +25,14 @@ from deploy.test_cluster.clusters import Cluster, until
 from deploy.test_cluster.phases import CannotBeHad, Phases
 from deploy.test_cluster.settings import folders, image
 from gnomon_cli.main import gnomon
+from gnomon_core.ownership import OwnershipMap
+from gnomon_platforms.kubernetes.ownership import KEY, NAME
 from tests.kubernetes.installation.forms import DEPLOY
 
 SYSTEM, FUNCTIONS = "openfaas", "openfaas-fn"
 START_LIMIT_S = 240.0
 GATEWAY = "app.kubernetes.io/component=gateway"
+NOT_FOUND = 404
 
 
 @pytest.fixture(scope="module")
@@ -59,8 +62,10 @@ def gateway(
     overlay = overlaid(tmp_path_factory.mktemp("overlay"), gateway_image)
     try:
         kubectl("apply", "-k", str(overlay))
+        # The pods wait for the second, and look for the first when they start.
         login = {"basic-auth-user": "admin", "basic-auth-password": secrets.token_hex(24)}
-        cluster.core.create_namespaced_secret(SYSTEM, {"metadata": {"name": "basic-auth"}, "stringData": login})
+        for name, held in (("gateway-peers", {"secret": secrets.token_hex(24)}), ("basic-auth", login)):
+            cluster.core.create_namespaced_secret(SYSTEM, {"metadata": {"name": name}, "stringData": held})
         until(lambda: ready(cluster) == 2, "two gateways", START_LIMIT_S)
         yield cluster
     finally:
@@ -82,6 +87,13 @@ def ready(cluster: Cluster) -> int:
 
 def pods(cluster: Cluster) -> list[Any]:
     return list(cluster.core.list_namespaced_pod(SYSTEM, label_selector=GATEWAY).items)
+
+
+def holder(cluster: Cluster) -> str:
+    """Who leads, as the Lease says."""
+    leases: Any = client.CoordinationV1Api(cluster.api).list_namespaced_lease(SYSTEM)
+    [lease] = leases.items
+    return str(lease.spec.holder_identity)
 
 
 def in_pod(cluster: Cluster, *command: str) -> str:
@@ -111,9 +123,28 @@ def test_two_gateways_serve_and_one_of_them_leads(gateway: Cluster) -> None:
     assert asked(gateway, "/healthz")[0] == 200
     # Whoever has no login is refused.
     assert asked(gateway, "/system/functions")[0] == 401
-    leases: Any = client.CoordinationV1Api(gateway.api).list_namespaced_lease(SYSTEM)
-    [lease] = leases.items
-    assert lease.spec.holder_identity.rpartition("_")[0] in {pod.metadata.name for pod in pods(gateway)}
+    assert holder(gateway).rpartition("_")[0] in {pod.metadata.name for pod in pods(gateway)}
+
+
+def test_both_share_the_functions_and_the_one_that_leads_has_no_queues(gateway: Cluster) -> None:
+    def published() -> OwnershipMap | None:
+        try:
+            data = gateway.core.read_namespaced_config_map(NAME, SYSTEM).data
+        except client.ApiException as error:
+            if error.status != NOT_FOUND:
+                raise
+            return None
+        return OwnershipMap.from_json(json.loads(data[KEY]))
+
+    def shared() -> bool:
+        found = published()
+        return found is not None and (len(found.members), len(found.owners)) == (2, 1)
+
+    until(shared, "a map of owners with both replicas, of which one owns")
+    found = published()
+    assert found is not None
+    [owner] = found.owners
+    assert owner.id != holder(gateway)
 
 
 def test_the_image_writes_nowhere_but_where_it_may_and_installs_nothing(gateway: Cluster) -> None:
@@ -133,4 +164,4 @@ def test_doctor_finds_it_well(gateway: Cluster) -> None:
     assert [one for one in found if one["level"] == "fail"] == []
     assert result.exit_code == 0
     levels = {one["check"]: one["level"] for one in found}
-    assert levels["gateway"] == levels["permissions"] == levels["in-place resize"] == levels["login"] == "ok"
+    assert {levels[check] for check in ("gateway", "permissions", "in-place resize", "login", "replicas")} == {"ok"}

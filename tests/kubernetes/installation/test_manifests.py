@@ -15,6 +15,7 @@ from kubernetes import client
 
 from deploy.test_cluster.clusters import Cluster
 from deploy.test_cluster.settings import DNS_ADDRESS, KUBERNETES_ADDRESS, NODE_ADDRESS
+from gnomon_platforms.kubernetes.objects.names import FUNCTION_LABEL
 from gnomon_platforms.kubernetes.permissions import Scope
 from gnomon_platforms.openfaas.permissions import asked
 from tests.kubernetes.installation.forms import DEPLOY, Kustomized, Manifest, Name
@@ -125,6 +126,17 @@ def test_a_function_is_spoken_to_by_the_gateway_only(manifests: dict[Name, Manif
     labels = manifests["Deployment", SYSTEM, "gateway"]["spec"]["template"]["metadata"]["labels"]
     assert peer["podSelector"]["matchLabels"].items() <= labels.items()
     assert rule["ports"] == [{"port": 8080, "protocol": "TCP"}]
+
+
+def test_functions_of_other_namespaces_are_as_shut_in_and_what_else_is_there_is_left_alone(
+    manifests: dict[Name, Manifest], kustomized: Kustomized
+) -> None:
+    [(name, policy)] = kustomized(DEPLOY / "openfaas" / "function-namespace").items()
+    assert name == ("NetworkPolicy", None, "functions"), "it goes where kubectl is told to put it"
+    selector = policy["spec"].pop("podSelector")
+    assert selector == {"matchExpressions": [{"key": FUNCTION_LABEL, "operator": "Exists"}]}
+    first = manifests["NetworkPolicy", FUNCTIONS, "functions"]["spec"]
+    assert policy["spec"] == {field: value for field, value in first.items() if field != "podSelector"}
 
 
 def test_the_port_for_replicas_is_open_to_replicas_only(manifests: dict[Name, Manifest]) -> None:
