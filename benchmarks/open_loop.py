@@ -138,6 +138,7 @@ class Row:
     intended_s: float
     sent_s: float
     answered_s: float
+    left_s: float
     outcome: int
     status: int
     token: int
@@ -151,7 +152,14 @@ def rows(report: Report) -> Iterator[Row]:
     """The requests of a run, by their intended times."""
     columns = report.samples
     for row in zip(
-        columns.intended_s, columns.sent_s, columns.answered_s, columns.outcome, columns.status, columns.token, strict=True
+        columns.intended_s,
+        columns.sent_s,
+        columns.answered_s,
+        columns.left_s,
+        columns.outcome,
+        columns.status,
+        columns.token,
+        strict=True,
     ):
         yield Row(*row)
 

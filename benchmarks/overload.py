@@ -42,8 +42,8 @@ the same."""
 PATIENCE = 0.4
 """Of the deadline: when impatient clients leave."""
 NEWS_S = 0.010
-"""An execution that began this soon after its client left is not held against the function: the generator closes a connection
-somewhat later than planned, and the news of it has to travel."""
+"""An execution that began this soon after its client left is not held against the function: the news of it has to travel, and so
+has the batch."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,7 +132,7 @@ def impatience(subject: Subject, ours: gnomon.Gnomon, pace: Pace) -> list[Figure
     record = executed(endpoint)
     step(f"clients that leave after {1e3 * patience_s:g} ms:\n{report.table()}")
     begun_s: dict[int, float] = {int(token[8:], 16): at_s - report.started_monotonic_s for token, at_s in record}
-    left = {number: row.intended_s + patience_s for number, row in enumerate(rows(report)) if row.outcome == Outcome.GAVE_UP}
+    left = {number: row.left_s for number, row in enumerate(rows(report)) if row.outcome == Outcome.GAVE_UP}
     after = [number for number in left.keys() & begun_s.keys() if begun_s[number] > left[number] + NEWS_S]
     said = (
         f"{len(left)} of {len(report.samples)} clients left after {1e3 * patience_s:g} ms, of whom "

@@ -1,20 +1,25 @@
-"""Measuring the cells that are missing, each by a process under the quota of its memory size."""
+"""Measuring the cells that are missing, by processes under the quota of a memory size, one cell after the other in each."""
 
 from __future__ import annotations
 
 import json
+import math
 import subprocess
 import sys
+import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Self, TypeAlias
 
 from benchmarks.pace import ROOT
 from benchmarks.regression.cells import Cell, Grid, Kept, Times, cores_of, threads_of
 from benchmarks.regression.quota import Quota
 
+Missing: TypeAlias = tuple[Cell, bool]
+"""A cell, and whether it is measured for the second time."""
 RESOLVED = 0.01
 """A median that is known to this needs no more runs."""
 ENOUGH_S = 2.0
@@ -23,11 +28,14 @@ SAY_EVERY_S = 20.0
 
 
 class Worker:
-    """The process that computes, in a group whose processor time is bounded, for the length of a block."""
+    """The process that computes, in a group whose processor time is bounded, for the length of a block.
 
-    def __init__(self, program: Path, weights: Path, quota: Quota) -> None:
+    It computes on one core, number `core` of those it may use, and with two threads on the next as well.
+    """
+
+    def __init__(self, program: Path, weights: Path, quota: Quota, core: int = 0) -> None:
         self._quota = quota
-        command = [sys.executable, "-m", "benchmarks.regression.worker", str(program), str(weights)]
+        command = [sys.executable, "-m", "benchmarks.regression.worker", str(program), str(weights), str(core)]
         self._process = subprocess.Popen(command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
 
     def __enter__(self) -> Self:
@@ -79,18 +87,76 @@ class Worker:
                 pipe.close()
 
 
-def measure(worker: Worker, grid: Grid, kept: Kept, *, runs: tuple[int, int], end_s: float, say: Callable[[str], None]) -> None:
-    """Measure what is missing until all is there or until `end_s` of the monotonic clock. `runs`: fewest and most of a cell."""
+def measure(
+    workers: Sequence[Worker], grid: Grid, kept: Kept, *, runs: tuple[int, int], end_s: float, say: Callable[[str], None]
+) -> None:
+    """Measure what is missing until all is there or until `end_s` of the monotonic clock. `runs`: fewest and most of a cell.
+
+    Cells of one thread are taken by all workers side by side, each of which has a core of its own; the others by the first alone.
+    """
     missing = kept.missing(grid)
-    whole, begun_s, last_s = len(missing), time.monotonic(), 0.0
-    # A cell takes as long as its batch is large and its share of a core small.
-    costs = [batch / cores_of(memory_mb) for (memory_mb, batch), _ in missing]
-    for number, (cell, again) in enumerate(missing):
-        now_s = time.monotonic()
-        if now_s >= end_s:
-            return
-        if now_s - last_s > SAY_EVERY_S:
-            left_s = (now_s - begun_s) * sum(costs[number:]) / sum(costs[:number]) if number else 0.0
-            say(f"{whole - number} cells to measure" + (f", about {left_s / 60:.0f} min" if number else ""))
-            last_s = now_s
-        kept.add(cell, worker.times(cell, *runs), again=again)
+    progress = Progress(missing, say)
+
+    def work(worker: Worker, queue: Iterator[Missing]) -> None:
+        for cell, again in queue:
+            if time.monotonic() >= end_s:
+                return
+            progress.begin(cell)
+            kept.add(cell, worker.times(cell, *runs), again=again)
+
+    for stage in stages(grid, missing):
+        beside = _shared(iter([item for item in stage if threads_of(item[0][0]) == 1]))
+        with ThreadPoolExecutor(len(workers)) as pool:
+            for ended in [pool.submit(work, worker, beside) for worker in workers]:
+                ended.result()
+        work(workers[0], iter([item for item in stage if threads_of(item[0][0]) > 1]))
+
+
+def stages(grid: Grid, missing: Sequence[Missing]) -> list[list[Missing]]:
+    """The cells that are trained on, then the others, then those measured for the second time."""
+    first = [item for item in missing if not item[1]]
+    return [
+        [item for item in first if item[0] in grid.trained],
+        [item for item in first if item[0] not in grid.trained],
+        [item for item in missing if item[1]],
+    ]
+
+
+class Progress:
+    """How long it will still take, said now and then: a cell is as long as its batch is large and its share of a core small."""
+
+    def __init__(self, missing: Sequence[Missing], say: Callable[[str], None]) -> None:
+        self._lock = threading.Lock()
+        self._say = say
+        self._begun_s = time.monotonic()
+        self._said_s = -math.inf
+        self._left = len(missing)
+        self._cost_left = self._cost = sum(_cost(cell) for cell, _ in missing)
+
+    def begin(self, cell: Cell) -> None:
+        """A cell is about to be measured."""
+        with self._lock:
+            now_s, done = time.monotonic(), self._cost - self._cost_left
+            if now_s - self._said_s > SAY_EVERY_S:
+                left_s = (now_s - self._begun_s) * self._cost_left / done if done else 0.0
+                self._say(f"{self._left} cells to measure" + (f", about {left_s / 60:.0f} min" if done else ""))
+                self._said_s = now_s
+            self._left -= 1
+            self._cost_left -= _cost(cell)
+
+
+def _cost(cell: Cell) -> float:
+    memory_mb, batch = cell
+    return batch / cores_of(memory_mb)
+
+
+def _shared(items: Iterator[Missing]) -> Iterator[Missing]:
+    """One by one for several threads, each item for one of them."""
+    lock = threading.Lock()
+
+    def take() -> Missing | None:
+        with lock:
+            return next(items, None)
+
+    # A generator may not be entered by two threads at once; the iterator of a function may.
+    return iter(take, None)

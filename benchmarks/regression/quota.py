@@ -35,15 +35,18 @@ class Hierarchy:
 
 
 class Quota:
-    """A group for the length of a block. It is empty at first; what joins has to have ended when the block ends."""
+    """A group for the length of a block. It is empty at first; what joins has to have ended when the block ends.
 
-    def __init__(self, period_us: int, hierarchy: Hierarchy | None = None) -> None:
+    `number` tells the groups of one process apart.
+    """
+
+    def __init__(self, period_us: int, hierarchy: Hierarchy | None = None, number: int = 0) -> None:
         found = hierarchy or hierarchy_of(Path("/proc/mounts").read_text(), Path("/proc/self/cgroup").read_text())
         if found is None:
             raise NoQuotaError("no control group here has a controller for processor time")
         self._unified = found.unified
         self._period_us = period_us
-        self._folder = found.parent / f"gnomon-quota-{os.getpid()}"
+        self._folder = found.parent / f"gnomon-quota-{os.getpid()}-{number}"
 
     def __enter__(self) -> Self:
         with _explained(self._folder):

@@ -3,7 +3,7 @@
     {"batch": 8, "threads": 1, "runs": 10, "warm": 1}   ▶   {"seconds": [10 times], "core_s": [10 times]}
 
 Each run begins when the one before has ended, as on an instance that is always busy: so the periods of the quota fall anywhere
-in a run. It has as many CPUs as threads, as instances of the local platform have.
+in a run. It has as many CPUs as threads, as instances of the local platform have, from the one on that it was given.
 """
 
 from __future__ import annotations
@@ -29,11 +29,13 @@ def main() -> None:
     print(json.dumps({"ready": True}), flush=True)
     gc.disable()
     cpus = sorted(os.sched_getaffinity(0))
+    first = int(sys.argv[3])
+    cpus = cpus[first:] + cpus[:first]
     inputs = {}
     for line in sys.stdin:
         order = json.loads(line)
         batch, threads = order["batch"], order["threads"]
-        os.sched_setaffinity(0, cpus[-threads:])
+        os.sched_setaffinity(0, cpus[:threads])
         if torch.get_num_threads() != threads:
             torch.set_num_threads(threads)
         if batch not in inputs:

@@ -182,6 +182,7 @@ class _Run:
                 if connection is not None:
                     self._samples.outcome[request] = Outcome.GAVE_UP
                     connection.abort()
+                    self._samples.left_s[request] = time.monotonic() - self._begin_s
             self._unfinished.popleft()
 
     def _send(self, request: int, connection: Connection) -> bool:

@@ -1,9 +1,10 @@
 """What became of each request that a generator was to send: one row each, kept as columns.
 
-Columns of machine numbers cost 45 bytes a request, fill without allocating, and travel between processes as they are.
+Columns of machine numbers cost 53 bytes a request, fill without allocating, and travel between processes as they are.
 Times are seconds from the start of the run; what did not happen is NaN. Written out, a row is one line of JSON:
 
-    {"intended_s": 0.25, "sent_s": 0.2501, "answered_s": 0.26, "outcome": "answered", "status": 200, "bytes": 17, "token": true}
+    {"intended_s": 0.25, "sent_s": 0.2501, "answered_s": 0.26, "left_s": null, "outcome": "answered", "status": 200, "bytes": 17,
+     "token": true}
 """
 
 from __future__ import annotations
@@ -49,6 +50,8 @@ class Samples:
     intended_s: array[float]
     sent_s: array[float]
     answered_s: array[float]
+    left_s: array[float]
+    """When a client that gave up closed its connection: at its deadline or, where the generator was late, after it."""
     outcome: array[int]
     status: array[int]
     size_bytes: array[int]
@@ -62,6 +65,7 @@ class Samples:
             intended_s=array("d", intended_s),
             sent_s=array("d", [NEVER]) * count,
             answered_s=array("d", [NEVER]) * count,
+            left_s=array("d", [NEVER]) * count,
             outcome=array("b", [Outcome.UNSENT]) * count,
             status=array("h", [0]) * count,
             size_bytes=array("q", [0]) * count,
@@ -73,15 +77,25 @@ class Samples:
 
     def columns(self) -> tuple[array[Any], ...]:
         """All columns in the order of the fields."""
-        return (self.intended_s, self.sent_s, self.answered_s, self.outcome, self.status, self.size_bytes, self.token)
+        return (
+            self.intended_s,
+            self.sent_s,
+            self.answered_s,
+            self.left_s,
+            self.outcome,
+            self.status,
+            self.size_bytes,
+            self.token,
+        )
 
     def lines(self) -> Iterator[str]:
         """Each row as a line of JSON."""
-        for intended, sent, answered, outcome, status, size, token in zip(*self.columns(), strict=True):
+        for intended, sent, answered, left, outcome, status, size, token in zip(*self.columns(), strict=True):
             row = {
                 "intended_s": round(intended, 6),
                 "sent_s": None if math.isnan(sent) else round(sent, 6),
                 "answered_s": None if math.isnan(answered) else round(answered, 6),
+                "left_s": None if math.isnan(left) else round(left, 6),
                 "outcome": Outcome(outcome).name.lower(),
                 "status": status,
                 "bytes": size,
@@ -107,6 +121,7 @@ def read_samples(path: Path) -> Samples:
     for index, row in enumerate(rows):
         samples.sent_s[index] = NEVER if row["sent_s"] is None else row["sent_s"]
         samples.answered_s[index] = NEVER if row["answered_s"] is None else row["answered_s"]
+        samples.left_s[index] = NEVER if row.get("left_s") is None else row["left_s"]
         samples.outcome[index] = Outcome[row["outcome"].upper()]
         samples.status[index] = row["status"]
         samples.size_bytes[index] = row["bytes"]

@@ -181,6 +181,7 @@ def test_a_client_leaves_at_its_deadline_and_closes_the_connection() -> None:
     rows = report.samples
     assert set(rows.outcome) == {Outcome.GAVE_UP}
     assert all(math.isnan(answered) for answered in rows.answered_s)
+    assert all(left >= intended + 0.5 for left, intended in zip(rows.left_s, rows.intended_s, strict=True))
     assert report.succeeded == 0
 
 
