@@ -60,6 +60,9 @@ class Told:
             self.paired.setdefault(body.partner, time.perf_counter())
         self._news.set()
 
+    def shadow_found(self, shadow: Instance) -> None:
+        """Nobody was here before."""
+
     def log_line(self, function: FunctionKey, instance_id: str, text: str) -> None:
         print(f"  {function} {instance_id}: {text}", flush=True)
 

@@ -52,6 +52,9 @@ class _Told:
     def pair_changed(self, body: Instance) -> None:
         """There are no pairs here."""
 
+    def shadow_found(self, shadow: Instance) -> None:
+        """Nor Shadows."""
+
     def log_line(self, function: FunctionKey, instance_id: str, text: str) -> None:
         """What it says is not asked for."""
 

@@ -55,7 +55,7 @@ class Replicas:
             reports=Reports(
                 self._reporter,
                 self._heard,
-                pairs=lambda: told(manager.instances.shadows.table()),
+                pairs=self._pairs,
                 follow_pairs=self._followed.follow,
             ),
         )
@@ -63,6 +63,7 @@ class Replicas:
         self.invoke = self._shared.invoke
         self.life = self._shared.life
         self._tasks: list[asyncio.Task[None]] = []
+        self._leaving = False
         self._unwatch: Callable[[], None] = lambda: None
         self._scaling: ScalingAdapter | None = None
 
@@ -85,6 +86,7 @@ class Replicas:
 
     async def leave(self) -> None:
         """Give every function to the others. What comes is passed on to them, until the servers stop."""
+        self._leaving = True
         await self._shared.leave()
 
     async def stop(self) -> None:
@@ -99,7 +101,6 @@ class Replicas:
 
     async def _lead(self, lead: Callable[[], Awaitable[None]]) -> None:
         await self._cluster.leader.leading.wait()
-        self._followed.follow({})  # who leads ends the Shadows that another has begun
         while True:
             try:
                 await lead()
@@ -111,6 +112,11 @@ class Replicas:
 
     def _changed(self, new: OwnershipMap) -> None:
         self._elsewhere.keep({replica.id for replica in new.members})
+
+    def _pairs(self) -> Mapping[str, Any] | None:
+        """As the leader: which Bodies have Shadows. Nobody forgets any before we know of them, nor when we let go of them."""
+        knows = self._elsewhere.leads() and not self._leaving
+        return told(self._manager.instances.shadows.table()) if knows else None
 
     def _heard(self, replica: str, report: Mapping[str, Any]) -> None:
         """A replica tells us, who lead, of its load."""

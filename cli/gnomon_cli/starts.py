@@ -60,6 +60,9 @@ class _Told:
     def pair_changed(self, body: Instance) -> None:
         """No batch is sent here, so nobody needs to know."""
 
+    def shadow_found(self, shadow: Instance) -> None:
+        """Nobody was here before."""
+
     def log_line(self, function: FunctionKey, instance_id: str, text: str) -> None:
         """What an instance says is not asked for."""
 

@@ -2,6 +2,7 @@
 
     a gateway stops ▶ answers what it has ▶ lets its instances go, which run on
     a gateway starts ▶ `adopt` for each function ▶ they are told of as ready, like those that were just created
+                                                 ▶ `shadow_found` ▶ `pair_changed`: their Shadows work on for them
 
 Every other platform ends its instances when it stops.
 """
@@ -22,7 +23,9 @@ class Lasting(Protocol):
     def adopt(self, spec: FunctionSpec, version: int) -> tuple[Instance, ...]:
         """Look after the instances that an earlier process has left for this function, of this version or an earlier one.
 
-        They come back STARTING, each under the id and the version that it had; what follows is told as after `create`.
+        They come back STARTING, each under the id and the version that it had; what follows is told as after `create`. Their
+        Shadows are told of later (`PlatformListener.shadow_found`), as soon as their nodes have said that they are there; those
+        whose Body is not adopted end.
         """
         ...
 

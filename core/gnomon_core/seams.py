@@ -104,6 +104,13 @@ class PlatformListener(Protocol):
         """From its next batch on the Body works with `body.shadows` as they say, or alone without any."""
         ...
 
+    def shadow_found(self, shadow: Instance) -> None:
+        """A Shadow that an earlier process has left (`gnomon_core.lasting`) goes on for its Body, as if it had been created now.
+
+        Nothing was told of it before. It may have to be destroyed like any other.
+        """
+        ...
+
     def log_line(self, function: FunctionKey, instance_id: str, text: str) -> None: ...
 
 

@@ -25,6 +25,8 @@ class Recorder:
         self.lines: list[tuple[str, str]] = []
         self.pairs: list[Instance] = []
         """Bodies, each as it was told when its pair changed."""
+        self.found: dict[str, Instance] = {}
+        """Shadows that an earlier process has left, as they were told of."""
         self.order: list[tuple[str, str]] = []
         """What was told of which instance, in its order."""
         self._told = asyncio.Event()
@@ -43,6 +45,11 @@ class Recorder:
     def pair_changed(self, body: Instance) -> None:
         self.pairs.append(body)
         self.order.append(("alone" if body.pair is None else "paired", body.id))
+        self._told.set()
+
+    def shadow_found(self, shadow: Instance) -> None:
+        self.found[shadow.id] = shadow
+        self.order.append(("found", shadow.id))
         self._told.set()
 
     def log_line(self, function: FunctionKey, instance_id: str, text: str) -> None:

@@ -1,9 +1,10 @@
 """The node's HTTP port, for the platform: who is there, what is wished for, what has become of it. JSON both ways, with a token.
 
     GET    /v1/state?incarnation=I&version=V&wait_s=S    the state; where it is the one that was seen, when it is not any more
+                    &epoch=E   asked by the leader of this epoch: from here on nobody older is obeyed, or answered
     PUT    /v1/shadows/ID      {"epoch", "pod_uid", "function", "program", "weights", "layers", "weight_mode", "max_batch",
-                                "cores", "blocks", "split", "expected_ms"}     a Shadow for the Body in that pod
-    PATCH  /v1/shadows/ID      {"epoch", "cores", "blocks", "split", "expected_ms"}
+                                "memory_bytes", "cores", "blocks", "split", "expected_ms"}     a Shadow for the Body in that pod
+    PATCH  /v1/shadows/ID      {"epoch", "memory_bytes", "cores", "blocks", "split", "expected_ms"}
     DELETE /v1/shadows/ID?epoch=E       end it; forget it where it has gone
     GET    /healthz            open: this process answers
 
@@ -74,7 +75,13 @@ class Control:
     async def _tell(self, request: web.Request) -> web.Response:
         seen = request.query.get("incarnation", ""), _whole(request.query.get("version", "0"))
         wait_s = min(MAX_WAIT_S, float(_whole(request.query.get("wait_s", "0"))))
+        epoch = request.query.get("epoch")
+        if epoch is not None:
+            # What a new leader goes on from is all that was obeyed before it: an older one's wish is refused from here on.
+            self._epochs.obey(_whole(epoch))
         await self._news.later_than(*seen, wait_s)
+        if epoch is not None:
+            self._epochs.obey(_whole(epoch))
         return web.json_response({"incarnation": self._news.incarnation, "version": self._news.version, **self._state()})
 
     async def _create(self, request: web.Request) -> web.Response:

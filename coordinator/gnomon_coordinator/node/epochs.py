@@ -1,6 +1,6 @@
 """The newest leader whom this node has obeyed: an older one is refused, also after a restart.
 
-A controller whose lease has gone may not know it yet. Its successor's first wish carries a higher epoch, and from then on
+A controller whose lease has gone may not know it yet. Its successor's first question carries a higher epoch, and from then on
 whatever the old one asks for is answered with 409. Epochs are counted by one installation's Lease. Another one counts anew, and
 has another token: the file is named by that, or a node would obey nobody until the new count has passed the old.
 """

@@ -3,7 +3,8 @@
     wished for ▶ STARTING ─ registered ▶ READY ─ paired, unpaired … ▶ ENDING ▶ GONE, with the reason
                                             the platform has seen that it is gone ▶ forgotten
 
-A wish is kept until its Shadow has gone, and said again to each new coordinator, as on one machine.
+A wish is kept until its Shadow has gone, and said again to each new coordinator, as on one machine. What was wished for is told
+with what is: another leader than the one that has asked for a Shadow goes on with it.
 """
 
 from __future__ import annotations
@@ -65,6 +66,8 @@ class Shadow:
             "paired": self.paired,
             "blocks": list(self.blocks),
             "split": list(self.split),
+            "wished": {"blocks": list(self.wish.what.blocks), "split": list(self.wish.what.split)},
+            "memory_bytes": self.wish.memory_bytes,
             **self.details,
         }
 

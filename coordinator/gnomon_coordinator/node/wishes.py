@@ -23,7 +23,10 @@ _ENVIRONMENT = {"PATH": "/usr/local/bin:/usr/bin:/bin", "HOME": "/tmp"}  # noqa:
 
 @dataclass(frozen=True, slots=True)
 class Wish:
-    """A Shadow for the Body in this pod. `files` are the model's in the repository; `cpus` are given to it here."""
+    """A Shadow for the Body in this pod. `files` are the model's in the repository; `cpus` are given to it here.
+
+    `memory_bytes` is what the platform has claimed for it: kept for the next leader, who finds the Shadow here.
+    """
 
     shadow: str
     pod_uid: str
@@ -31,6 +34,7 @@ class Wish:
     files: Mapping[str, str]
     weight_mode: str
     max_batch: int
+    memory_bytes: int
     what: Change
 
     @staticmethod
@@ -49,12 +53,14 @@ class Wish:
             files={name: _within(document.get(name), name) for name in FILES},
             weight_mode=str(weight_mode),
             max_batch=fields.whole_of(document, "max_batch", 1, fields.MAX_BATCH),
+            memory_bytes=_claimed(document, 0),
             what=read_change({**document, "cpus": []}),
         )
 
     def changed(self, document: Mapping[str, Any]) -> Wish:
         """The same Shadow doing something else. Raises BadMessageError."""
-        return replace(self, what=read_change({**document, "cpus": []}))
+        memory_bytes = _claimed(document, self.memory_bytes)
+        return replace(self, what=read_change({**document, "cpus": []}), memory_bytes=memory_bytes)
 
     def create(self, body: str, cpus: tuple[int, ...], models: Path) -> dict[str, Any]:
         """The wish to the coordinator of the node."""
@@ -80,6 +86,11 @@ class Wish:
 
     def _options(self, models: Path) -> dict[str, Any]:
         return {**{name: str(models / path) for name, path in self.files.items()}, "weight_mode": self.weight_mode}
+
+
+def _claimed(document: Mapping[str, Any], otherwise: int) -> int:
+    """What is said to be claimed; a gateway of an earlier version says nothing."""
+    return fields.whole_of({"memory_bytes": otherwise, **document}, "memory_bytes", 0, fields.MAX_BYTES)
 
 
 def _within(value: object, name: str) -> str:

@@ -12,9 +12,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Any
 
 from gnomon_core.errors import GnomonError
 from gnomon_core.fleet import Instance, InstanceKind, InstanceState
@@ -23,6 +22,7 @@ from gnomon_core.scaling import Action, CreateBody, DestroyBody, DestroyShadow, 
 from gnomon_core.seam_values import InstanceRequest
 from gnomon_core.seams import BatchChannel, Platform, SchedulingPolicy
 from gnomon_core.settings import Settings
+from gnomon_gateway.lifecycle.background import Background
 from gnomon_gateway.lifecycle.control import ScalingControl
 from gnomon_gateway.lifecycle.deployed import Deployed
 from gnomon_gateway.lifecycle.elsewhere import Elsewhere, Lost
@@ -56,7 +56,8 @@ class Instances:
         self._deployed: dict[str, Deployed] = {}
         self._owners: dict[str, Deployed] = {}
         self.shadows = Shadows(platform, log)
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._background = Background()
+        self._begin = self._background.begin
 
     def adopt(self, deployed: Deployed) -> None:
         """Look after this function from now on."""
@@ -72,9 +73,11 @@ class Instances:
 
     async def take_over(self, deployed: Deployed) -> None:
         """Look after what an earlier gateway has left of this function's instances; those of an earlier version are replaced."""
-        self._owners |= {instance.id: deployed for instance in left_over(self._platform, deployed)}
+        left = left_over(self._platform, deployed)
+        self._owners |= {instance.id: deployed for instance in left}
         self._tell_starting(deployed)
         if self._elsewhere.leads():
+            self.shadows.take_over(deployed, left)
             await self.replace(deployed)
 
     def runtime_of(self, instance_id: str) -> FunctionRuntime | None:
@@ -84,8 +87,7 @@ class Instances:
 
     async def settle(self) -> None:
         """Return when nothing that was begun here is under way any more."""
-        while self._tasks:
-            await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self._background.settled()
 
     def seen(self, function: str) -> tuple[Instance, ...]:
         """All its instances that are not gone, of earlier versions as well."""
@@ -212,8 +214,6 @@ class Instances:
     # PlatformListener
 
     def instance_ready(self, instance: Instance, channel: BatchChannel) -> None:
-        if instance.kind is InstanceKind.SHADOW:
-            return  # it takes no batches: `pair_changed` says when its Body has it
         deployed = self._owners.get(instance.id)
         if deployed is None and instance.function in self._deployed and not self._elsewhere.leads():
             deployed = self._owners[instance.id] = self._deployed[instance.function]
@@ -221,6 +221,8 @@ class Instances:
             self._begin(self._platform.destroy(instance.id))
             return
         deployed.runtime.instance_ready(instance, channel)
+        if instance.pair is not None:
+            self.shadows.pair_changed(deployed, instance)  # it was known before it was ready
         self._tell_starting(deployed)
         self.retire_old(deployed)
         self._scaling.poke(deployed.name)
@@ -257,6 +259,14 @@ class Instances:
             self.shadows.pair_changed(deployed, body)
             self._scaling.poke(deployed.name)
 
+    def shadow_found(self, shadow: Instance) -> None:
+        deployed = self._owners.get(shadow.partner or "")
+        if deployed is not None and self.shadows.found(deployed, shadow):
+            self._owners[shadow.id] = deployed
+            self._scaling.poke(deployed.name)
+        else:
+            self._begin(self._platform.destroy(shadow.id))
+
     def log_line(self, function: FunctionKey, instance_id: str, text: str) -> None:
         self._log(function, instance_id, text)
 
@@ -286,13 +296,3 @@ class Instances:
     def _tell_starting(self, deployed: Deployed) -> None:
         bodies = (one for one in self._platform.instances(deployed.name) if one.kind is InstanceKind.BODY)
         deployed.runtime.set_starting(sum(body.state is InstanceState.STARTING for body in bodies))
-
-    def _begin(self, work: Coroutine[Any, Any, None]) -> None:
-        task = asyncio.get_running_loop().create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._ended)
-
-    def _ended(self, task: asyncio.Task[None]) -> None:
-        self._tasks.discard(task)
-        if not task.cancelled() and (error := task.exception()) is not None:
-            _LOG.error("stopping an instance failed", exc_info=error)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from gnomon_core.errors import GnomonError
-from gnomon_core.fleet import Instance
+from gnomon_core.fleet import Instance, InstanceKind
 from gnomon_core.lasting import Lasting
 from gnomon_core.seams import Platform
 from gnomon_gateway.lifecycle.deployed import Deployed
@@ -23,7 +23,7 @@ def left_over(platform: Platform, deployed: Deployed) -> tuple[Instance, ...]:
         return ()
     platform.adopt(deployed.spec, deployed.version)
     instances = platform.instances(deployed.name)
-    deployed.keep_old = sum(instance.version < deployed.version for instance in instances)
+    deployed.keep_old = sum(one.version < deployed.version for one in instances if one.kind is InstanceKind.BODY)
     return instances
 
 

@@ -3,6 +3,7 @@
     CreateShadow ─▶ platform … pair_changed(Body) ─▶ dispatcher: larger batches from the next one on
     PromoteShadow ─▶ platform … pair_changed(Body alone) ─▶ dispatcher … instance_ready(a Body)
     DestroyShadow ─▶ platform … pair_changed(Body without it) ─▶ dispatcher … instance_gone(Shadow)
+    an earlier leader's ─▶ shadow_found … as one that was made here
 
 A Shadow has no batches of its own, so nothing is drained: it is the Body that stops asking. One that ends by itself costs its
 Body nothing but speed, and says nothing about whether the function starts. A Body that ends takes its Shadows along.
@@ -11,11 +12,11 @@ Body nothing but speed, and says nothing about whether the function starts. A Bo
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TypeAlias
 
 from gnomon_core.errors import GnomonError
-from gnomon_core.fleet import Instance
+from gnomon_core.fleet import Instance, InstanceKind
 from gnomon_core.functions import FunctionKey
 from gnomon_core.pairs import Pair, together
 from gnomon_core.scaling import ChangeShadow, CreateShadow, PromoteShadow
@@ -74,6 +75,19 @@ class Shadows:
             return None  # it has ended while it was being begun
         deployed.shadows[shadow.id] = body_id
         return shadow
+
+    def take_over(self, deployed: Deployed, instances: Sequence[Instance]) -> None:
+        """Whatever an earlier leader has said of these: from now on Bodies have the Shadows that the platform knows."""
+        for body in (one for one in instances if one.kind is InstanceKind.BODY):
+            self.pair_changed(deployed, body)
+
+    def found(self, deployed: Deployed, shadow: Instance) -> bool:
+        """An earlier leader has left one, for a Body of this function; False where that is about to end."""
+        body_id = shadow.partner or ""
+        if body_id in deployed.draining:
+            return False
+        deployed.shadows[shadow.id] = body_id
+        return True
 
     async def promote(self, deployed: Deployed, shadow_id: str) -> bool:
         """Let one become a Body; False where it has gone since that was decided. Its Body does not take it along any more.

@@ -36,8 +36,8 @@ class Reports:
     heard: dict[str, int] = field(default_factory=dict)
     """By address: another process there counts from its own beginning, and says so by a smaller number."""
     told: int = 0
-    pairs: Callable[[], Mapping[str, Any]] = dict
-    """As the leader: which Bodies have Shadows."""
+    pairs: Callable[[], Mapping[str, Any] | None] = dict
+    """As the leader: which Bodies have Shadows; None as long as it does not know, and what was said before holds."""
     follow_pairs: Callable[[Mapping[str, Any]], None] | None = None
     """Takes what a leader says of that. It raises as `listener` does."""
 

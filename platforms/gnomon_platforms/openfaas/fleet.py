@@ -14,13 +14,12 @@ import asyncio
 import contextlib
 import logging
 import random
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 
 from gnomon_core.clock import Clock, WallClock
 from gnomon_core.fleet import Instance, Node
 from gnomon_core.functions import FunctionKey, FunctionSpec
-from gnomon_core.pairs import Pair
 from gnomon_core.seam_values import InstanceRequest
 from gnomon_core.seams import PlatformListener
 from gnomon_platforms.kubernetes.api import Api, Fence
@@ -38,7 +37,7 @@ from gnomon_platforms.local.profiles import ProfileFiles
 from gnomon_platforms.openfaas.adopting import instance_of, may_be_found
 from gnomon_platforms.openfaas.behind import Behind
 from gnomon_platforms.openfaas.lives import Life
-from gnomon_platforms.openfaas.node_home import BodyPod, Home
+from gnomon_platforms.openfaas.node_home import Home, PodBodies
 from gnomon_platforms.openfaas.on_nodes import OnNodes, load_besides_shadows
 from gnomon_platforms.openfaas.options import OpenFaasOptions
 from gnomon_platforms.openfaas.pod_logs import PodLogs
@@ -117,7 +116,7 @@ class Fleet:
             pods=self._pods_of,
             session=session,
             clock=self._clock,
-            adopting=lambda: self._clock.now_s() < self._adopting_until_s,
+            adopting=lambda: self._adopting_s() > 0,
             left_alone=self._left_alone,
             caught_up=self._caught_up,
             start_timeout_s=self._options.start_timeout_s,
@@ -136,8 +135,8 @@ class Fleet:
         if self.leads:
             return
         await asyncio.gather(*(informer.resync() for informer in self._informers()))
-        await self._reach_nodes()
         self._adopting_until_s = self._clock.now_s() + self._options.adopting_s
+        await self._reach_nodes()
         self.leads = True
         for deployed in self._deployments.values():
             if deployed is not None:
@@ -170,30 +169,22 @@ class Fleet:
         if self._on_nodes is None or nodes is None or around is None or listener is None:
             return
         home = Home(
-            body=self._body_pod,
-            told=self._pairs_changed,
+            bodies=PodBodies(self._lives, listener),
             free_cores=lambda name: next((node.free_cores for node in self.nodes() if node.name == name), 0.0),
             claims=self._ledger,
             listener=listener,
             now_s=self._clock.now_s,
             epoch=self._epoch,
+            adopting_s=self._adopting_s,
             repository=nodes.repository,
             models=nodes.models,
             profiles=ProfileFiles(nodes.profiles, nodes.machine_id),
         )
         await self._on_nodes.start(home, around.session)
 
-    def _body_pod(self, body_id: str) -> BodyPod | None:
-        life = self._life(body_id)
-        if life is None or life.stopping or life.pod is None or life.pod.node is None:
-            return None
-        return BodyPod(life.instance, life.request.spec, life.pod.uid, life.pod.node)
-
-    def _pairs_changed(self, body_id: str, shadows: Mapping[str, Pair]) -> None:
-        life = self._life(body_id)
-        if life is not None and not life.gone and self._listener is not None:
-            life.instance = life.instance.working_with(shadows)
-            self._listener.pair_changed(life.instance)
+    def _adopting_s(self) -> float:
+        """For how long from now on what an earlier process has left may be found."""
+        return self._adopting_until_s - self._clock.now_s()
 
     def _informers(self) -> tuple[Informer[DeployedFunction | None], Informer[PodFacts], Informer[Load], Informer[NodeFacts]]:
         return self._deployments, self._pods, self._loads, self._nodes
@@ -268,6 +259,8 @@ class Fleet:
         workload = self._workload(spec.key)
         workload.add(self._life_of(instance, request))
         workload.seen(pod, pod.name)
+        if self._on_nodes is not None:
+            self._on_nodes.body_found(pod.node)
         return instance
 
     def _pod_changed(self, change: Change[PodFacts]) -> None:

@@ -2,8 +2,9 @@
 
     GET /v1/state, which waits for news ▶ on_state(state) ▶ again; a node that does not answer is asked again after a while
 
-The connection is HTTP with a token (`gnomon_coordinator.node.control` has the routes). Whoever is at the other end may be
-restarted at any time: `incarnation` says so, and the state is always all of it.
+The connection is HTTP with a token (`gnomon_coordinator.node.control` has the routes). Each question says our epoch, so that the
+node obeys nobody before us from the first one on. Whoever is at the other end may be restarted at any time: `incarnation` says
+so, and the state is always all of it.
 """
 
 from __future__ import annotations
@@ -30,19 +31,25 @@ _LOG = logging.getLogger("gnomon.openfaas")
 
 
 class NodeClient:
-    """One node's coordinator at an address. `on_state` gets each state that is news; `on_lost` that it does not answer."""
+    """One node's coordinator at an address. `on_state` gets each state that is news; `on_lost` that it does not answer.
+
+    `epoch` is the leader's, who asks.
+    """
 
     def __init__(
         self,
         session: aiohttp.ClientSession,
         address: str,
         token: str,
+        *,
+        epoch: Callable[[], int],
         on_state: Callable[[State], None],
         on_lost: Callable[[], None],
     ) -> None:
         self.address = address
         self._session = session
         self._headers = {"Authorization": f"Bearer {token}"}
+        self._epoch = epoch
         self._on_state = on_state
         self._on_lost = on_lost
         self._task = asyncio.get_running_loop().create_task(self._watch())
@@ -82,7 +89,8 @@ class NodeClient:
         incarnation, version = "", 0
         timeout = aiohttp.ClientTimeout(total=2 * WAIT_S)
         while True:
-            url = f"{self.address}/v1/state?incarnation={incarnation}&version={version}&wait_s={WAIT_S}"
+            seen = f"incarnation={incarnation}&version={version}&wait_s={WAIT_S}"
+            url = f"{self.address}/v1/state?{seen}&epoch={self._epoch()}"
             try:
                 async with self._session.get(url, headers=self._headers, timeout=timeout) as answer:
                     text = await answer.text()

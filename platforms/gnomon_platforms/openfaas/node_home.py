@@ -1,4 +1,4 @@
-"""What Shadows on a cluster's nodes share with the platform's pods, and why there may be none."""
+"""What Shadows on a cluster's nodes share with the platform's pods: Bodies, room; and why there may be none."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from gnomon_core.pairs import Pair
 from gnomon_core.seams import ModelRepository, PlatformListener
 from gnomon_platforms.kubernetes.nodes import Given
 from gnomon_platforms.local.profiles import ProfileFiles
+from gnomon_platforms.openfaas.lives import Life
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,6 +25,45 @@ class BodyPod:
     spec: FunctionSpec
     uid: str
     node: str
+
+
+class Bodies(Protocol):
+    """The Bodies that have pods."""
+
+    def of_instance(self, body_id: str) -> BodyPod | None:
+        """A Body by its instance; None for one that is ended, or has no pod on a node."""
+        ...
+
+    def of_pod(self, uid: str) -> BodyPod | None:
+        """The same by its pod."""
+        ...
+
+    def works_with(self, body_id: str, shadows: Mapping[str, Pair]) -> None:
+        """A Body's Shadows are these now."""
+        ...
+
+
+class PodBodies:
+    """Those of the platform's instances. `lives` are the instances that have not ended."""
+
+    def __init__(self, lives: Mapping[str, Life], listener: PlatformListener) -> None:
+        self._lives, self._listener = lives, listener
+
+    def of_instance(self, body_id: str) -> BodyPod | None:
+        life = self._lives.get(body_id)
+        if life is None or life.stopping or life.pod is None or life.pod.node is None:
+            return None
+        return BodyPod(life.instance, life.request.spec, life.pod.uid, life.pod.node)
+
+    def of_pod(self, uid: str) -> BodyPod | None:
+        found = (life.instance.id for life in self._lives.values() if life.pod is not None and life.pod.uid == uid)
+        return self.of_instance(next(found, ""))
+
+    def works_with(self, body_id: str, shadows: Mapping[str, Pair]) -> None:
+        life = self._lives.get(body_id)
+        if life is not None and not life.gone:
+            life.instance = life.instance.working_with(shadows)
+            self._listener.pair_changed(life.instance)
 
 
 class Claims(Protocol):
@@ -38,17 +78,17 @@ class Claims(Protocol):
 class Home:
     """What Shadows share with the platform's pods.
 
-    `body` finds a Body by its instance, `told` is called with a Body whose Shadows are others now. `free_cores` is a node's room.
-    `epoch` is the leader's. `repository` and `models` are the model repository and its folder, `profiles` what was measured.
+    `free_cores` is a node's room. `epoch` is the leader's. `adopting_s` is for how long from now on Bodies of an earlier process
+    may still be found. `repository` and `models` are the model repository and its folder, `profiles` what was measured.
     """
 
-    body: Callable[[str], BodyPod | None]
-    told: Callable[[str, Mapping[str, Pair]], None]
+    bodies: Bodies
     free_cores: Callable[[str], float]
     claims: Claims
     listener: PlatformListener
     now_s: Callable[[], float]
     epoch: Callable[[], int]
+    adopting_s: Callable[[], float]
     repository: ModelRepository
     models: Path
     profiles: ProfileFiles

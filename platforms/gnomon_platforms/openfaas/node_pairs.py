@@ -3,19 +3,23 @@
     create ▶ cores of the node are claimed ▶ wish ▶ the node's state: ready, paired ▶ `pair_changed(Body with its Shadow)`
     a Shadow's end, whoever causes it ▶ `pair_changed(Body alone)` ▶ `instance_gone(Shadow)` ▶ the node may forget it
 
+    a Shadow that an earlier leader has left ▶ its Body is known ▶ `shadow_found` ▶ as if it had been asked for here
+
 A Body can have a Shadow where the node's coordinator says that the Body of its pod has come. What a coordinator has that we have
-not asked for is an earlier leader's, and ended.
+not asked for is an earlier leader's: it goes on where its Body does. That one may be found a moment later; when the time for that
+is over, what is nobody's is ended.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+import asyncio
+from collections.abc import Callable
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from gnomon_core.blocks import Layers
 from gnomon_core.errors import GnomonError
-from gnomon_core.fleet import Instance, InstanceKind, InstanceState
+from gnomon_core.fleet import Instance, InstanceState
 from gnomon_core.functions import FunctionSpec
 from gnomon_core.pairs import MAX_SHADOWS, Pair
 from gnomon_core.profiles import ModelProfile
@@ -26,23 +30,15 @@ from gnomon_platforms.local.profiles import LayerFiles
 from gnomon_platforms.openfaas.behind import Behind
 from gnomon_platforms.openfaas.node_client import NodeClient, State
 from gnomon_platforms.openfaas.node_home import BodyPod, Home, no_capacity, no_such_body
+from gnomon_platforms.openfaas.node_shadows import LIVING, NodeShadow, Row, asked_for, found, paired, should_know, version_of
+from gnomon_platforms.openfaas.reached_nodes import ReachedNodes
 
 if TYPE_CHECKING:
     import aiohttp
 
 
-@dataclass(slots=True)
-class _Shadow:
-    instance: Instance
-    pod_uid: str
-    since: tuple[str, int] | None = None
-    """The first state of its node that knows of it; None until the node has answered."""
-    paired: Pair | None = None
-    reason: str = ""
-
-
 class NodePairs:
-    """Every Shadow of the cluster that we have asked for. `claimed` is told how many cores a node's Shadows have."""
+    """Every Shadow of the cluster that is ours. `claimed` is told how many cores a node's Shadows have."""
 
     def __init__(
         self,
@@ -53,48 +49,36 @@ class NodePairs:
     ) -> None:
         self._home = home
         self._claimed = claimed
-        self._session = session
-        self._token = token
-        self._clients: dict[str, NodeClient] = {}
-        self._states: dict[str, State] = {}
-        """By node, of those that answer."""
-        self._shadows: dict[str, _Shadow] = {}
+        self.nodes = ReachedNodes(session, token, home.epoch, self._seen)
+        self._shadows: dict[str, NodeShadow] = {}
+        self._over: dict[str, str] = {}
+        """Shadows whose end we have told of, and where they are, as long as their node has them."""
+        self._again: asyncio.TimerHandle | None = None
         self._layers = LayerFiles()
         self._behind = Behind()
 
     @property
     def connected(self) -> bool:
         """Whether some node can make Shadows."""
-        return any(state["pool"]["ready"] for state in self._states.values())
+        return any(state["pool"]["ready"] for state in self.nodes.states.values())
 
     def instances(self, function: str) -> list[Instance]:
         return [one.instance for one in self._shadows.values() if one.instance.function == function]
 
-    def reach(self, node: str, address: str | None) -> None:
-        """The coordinator of this node is at this address, or nowhere."""
-        known = self._clients.get(node)
-        if known is not None and known.address == address:
-            return
-        if known is not None:
-            del self._clients[node]
-            self._states.pop(node, None)
-            self._behind.begin(known.close())
-        if address is not None:
-            self._clients[node] = NodeClient(
-                self._session, address, self._token, lambda state: self._seen(node, state), lambda: self._lost(node)
-            )
-
     def abandoned(self, node: str) -> None:
         """The node has no coordinator any more, and so no pool: what it had has ended with it."""
-        self.reach(node, None)
+        self.nodes.reach(node, None)
         for shadow_id in [name for name, one in self._shadows.items() if one.instance.node == node]:
             self._gone(shadow_id, "its node has no coordinator any more")
 
     async def close(self) -> None:
-        """Let go of all nodes. Their Shadows work on for their Bodies until another leader ends them."""
-        for client in list(self._clients.values()):
-            await client.close()
+        """Let go of all nodes, and of their Shadows: those work on for their Bodies, and the next leader finds them."""
+        if self._again is not None:
+            self._again.cancel()
+        await self.nodes.close()
         await self._behind.done()
+        for shadow_id in list(self._shadows):
+            self._gone(shadow_id, "the gateway stops; it works on for its Body")
 
     # What is wished for
 
@@ -114,23 +98,10 @@ class NodePairs:
         if self._home.free_cores(body.node) < pair.shadow_cores:
             raise no_capacity(body.node, pair)
         self._home.claims.give(shadow_id, Given(body.node, float(pair.shadow_cores), memory_bytes))
-        instance = Instance(
-            id=shadow_id,
-            function=body.instance.function,
-            version=body.instance.version,
-            node=body.node,
-            cores=pair.shadow_cores,
-            memory_bytes=memory_bytes,
-            state=InstanceState.STARTING,
-            started_s=self._home.now_s(),
-            kind=InstanceKind.SHADOW,
-            partner=body_id,
-            pair=pair,
-        )
-        shadow = self._shadows[shadow_id] = _Shadow(instance, body.uid)
+        shadow = self._shadows[shadow_id] = asked_for(shadow_id, body, pair, memory_bytes, self._home.now_s())
         about = {"pod_uid": body.uid, "function": body.instance.function, "weight_mode": body.spec.settings.weight_mode}
         max_batch = max(body.spec.settings.max_batch, len(pair.split))
-        document = about | self._files(entry) | {"max_batch": max_batch} | self._task(pair, profile)
+        document = about | self._files(entry) | {"max_batch": max_batch} | self._task(pair, profile, memory_bytes)
         try:
             answer = await client.wish("PUT", f"/v1/shadows/{shadow_id}", document)
         except GnomonError:
@@ -138,7 +109,7 @@ class NodePairs:
             # The wish may have been heard although its answer was not.
             self._behind.begin(self._end_on(client, shadow_id))
             raise
-        shadow.since = str(answer["incarnation"]), int(answer["version"])
+        shadow.since = version_of(answer)
         return shadow.instance
 
     async def change(self, shadow_id: str, pair: Pair) -> None:
@@ -149,17 +120,18 @@ class NodePairs:
 
         """
         shadow = self._shadows.get(shadow_id)
-        body = None if shadow is None else self._home.body(shadow.instance.partner or "")
-        client = None if body is None else self._clients.get(body.node)
+        body = None if shadow is None else self._home.bodies.of_instance(shadow.instance.partner or "")
+        client = None if body is None else self.nodes.clients.get(body.node)
         if shadow is None or body is None or client is None:
             return
         more = pair.shadow_cores - shadow.instance.cores
         if more > 0 and self._home.free_cores(body.node) < more:
             raise no_capacity(body.node, pair)
-        memory_bytes = shadow_bytes(self._model(body.spec)[1], pair, self.profile(body.spec))
+        profile = self.profile(body.spec)
+        memory_bytes = shadow_bytes(self._model(body.spec)[1], pair, profile)
         self._home.claims.give(shadow_id, Given(body.node, float(pair.shadow_cores), memory_bytes))
         shadow.instance = replace(shadow.instance, cores=pair.shadow_cores, memory_bytes=memory_bytes)
-        await client.wish("PATCH", f"/v1/shadows/{shadow_id}", self._task(pair, self.profile(body.spec)))
+        await client.wish("PATCH", f"/v1/shadows/{shadow_id}", self._task(pair, profile, memory_bytes))
 
     def destroy(self, shadow_id: str) -> bool:
         """End a Shadow; whether there is one of this name. Its end is told of like any other."""
@@ -168,7 +140,7 @@ class NodePairs:
             return False
         shadow.instance = replace(shadow.instance, state=InstanceState.DRAINING)
         shadow.reason = shadow.reason or "stopped"
-        client = self._clients.get(shadow.instance.node)
+        client = self.nodes.clients.get(shadow.instance.node)
         if client is None:
             self._gone(shadow_id, "its node's coordinator is not reached")
         else:
@@ -192,67 +164,98 @@ class NodePairs:
 
     # What the nodes say
 
-    def _seen(self, node: str, state: State) -> None:
-        self._states[node] = state
-        self._claimed(node, int(state["pool"]["claimed_cores"]))
-        rows = {str(row["id"]): row for row in state["shadows"]}
+    def _seen(self, node: str) -> None:
+        self._claimed(node, int(self.nodes.states[node]["pool"]["claimed_cores"]))
+        self.look(node)
+
+    def look(self, node: str) -> None:
+        """See what the node has said last, by what is known now, such as by a Body that was found since."""
+        state = self.nodes.states.get(node)
+        if state is None:
+            return
+        rows: dict[str, Row] = {str(row["id"]): row for row in state["shadows"]}
         for shadow_id, row in rows.items():
-            shadow = self._shadows.get(shadow_id)
+            shadow = self._shadows.get(shadow_id) or self._find(state, row)
             if shadow is None:
-                # An earlier leader's, or one whose end we have told of.
-                self._behind.begin(self._end_on(self._clients[node], shadow_id))
+                self._let_go(node, row)
             elif row["state"] == "gone":
                 self._gone(shadow_id, str(row["reason"]))
-                self._behind.begin(self._end_on(self._clients[node], shadow_id))
+                self._behind.begin(self._end_on(self.nodes.clients[node], shadow_id))
             else:
                 self._told(shadow, row)
         for shadow_id, shadow in list(self._shadows.items()):
-            if shadow_id not in rows and shadow.instance.node == node and _should_know(state, shadow):
+            if shadow_id not in rows and shadow.instance.node == node and should_know(state, shadow):
                 self._gone(shadow_id, "its node's coordinator was started anew")
+        self._over = {name: where for name, where in self._over.items() if where != node or name in rows}
 
-    def _told(self, shadow: _Shadow, row: Mapping[str, Any]) -> None:
+    def _find(self, state: State, row: Row) -> NodeShadow | None:
+        """Go on with a Shadow that an earlier leader has left; None where its Body is not known, or it is about to end."""
+        shadow_id, body = str(row["id"]), self._home.bodies.of_pod(str(row["pod_uid"]))
+        if body is None or shadow_id in self._over or row["state"] not in LIVING:
+            return None
+        shadow = self._shadows[shadow_id] = found(row, body, state, self._home.now_s())
+        instance = shadow.instance
+        self._home.claims.give(shadow_id, Given(instance.node, float(instance.cores), instance.memory_bytes))
+        self._home.listener.shadow_found(instance)
+        return shadow
+
+    def _let_go(self, node: str, row: Row) -> None:
+        """End a Shadow that is nobody's, once it is known that nobody's it stays; or forget one that has gone."""
+        shadow_id, left_s = str(row["id"]), self._home.adopting_s()
+        if left_s > 0 and shadow_id not in self._over and row["state"] in LIVING:
+            if self._again is None:
+                self._again = asyncio.get_running_loop().call_later(left_s, self._look_again)
+        elif row["state"] != "ending":
+            self._behind.begin(self._end_on(self.nodes.clients[node], shadow_id))
+
+    def _look_again(self) -> None:
+        self._again = None
+        for node in list(self.nodes.states):
+            self.look(node)
+
+    def _told(self, shadow: NodeShadow, row: Row) -> None:
         if row["state"] == "ready" and shadow.instance.state is InstanceState.STARTING:
             shadow.instance = replace(shadow.instance, state=InstanceState.READY)
-        pair = Pair(int(row["cores"]), tuple(row["blocks"]), tuple(row["split"])) if row["paired"] else None
+        pair = paired(row)
         if pair != shadow.paired:
             shadow.paired = pair
             if pair is not None:
                 shadow.instance = replace(shadow.instance, pair=pair)
             self._tell_body(shadow)
 
-    def _lost(self, node: str) -> None:
-        """It does not answer. Its pairs work on; what has become of them is known when it answers again."""
-        self._states.pop(node, None)
-
     def _gone(self, shadow_id: str, reason: str) -> None:
         shadow = self._forget(shadow_id)
         if shadow is not None:
+            self._home.listener.instance_gone(shadow_id, shadow.reason or reason)
+
+    def _forget(self, shadow_id: str) -> NodeShadow | None:
+        """It is ours no more, and its Body is told so."""
+        self._home.claims.take_back(shadow_id)
+        shadow = self._shadows.pop(shadow_id, None)
+        if shadow is not None:
+            self._over[shadow_id] = shadow.instance.node
             if shadow.paired is not None:
                 shadow.paired = None
                 self._tell_body(shadow)
-            self._home.listener.instance_gone(shadow_id, shadow.reason or reason)
+        return shadow
 
-    def _forget(self, shadow_id: str) -> _Shadow | None:
-        self._home.claims.take_back(shadow_id)
-        return self._shadows.pop(shadow_id, None)
-
-    def _tell_body(self, shadow: _Shadow) -> None:
+    def _tell_body(self, shadow: NodeShadow) -> None:
         body_id = shadow.instance.partner or ""
         theirs = {
             name: one.paired
             for name, one in [*self._shadows.items(), (shadow.instance.id, shadow)]
             if one.instance.partner == body_id and one.paired is not None
         }
-        self._home.told(body_id, theirs)
+        self._home.bodies.works_with(body_id, theirs)
 
     # Details
 
     def _with_coordinator(self, body_id: str) -> tuple[BodyPod, NodeClient]:
-        body = self._home.body(body_id)
+        body = self._home.bodies.of_instance(body_id)
         has = sum(one.instance.partner == body_id for one in self._shadows.values())
         if body is None or body.instance.state is not InstanceState.READY or has >= MAX_SHADOWS:
             raise no_such_body(f"It has gone, or has {MAX_SHADOWS} Shadows already.")
-        client, state = self._clients.get(body.node), self._states.get(body.node)
+        client, state = self.nodes.clients.get(body.node), self.nodes.states.get(body.node)
         if client is None or state is None:
             raise no_such_body(f"No coordinator is connected on its node {body.node}.")
         if body.uid not in {row["pod_uid"] for row in state["bodies"]}:
@@ -274,17 +277,9 @@ class NodePairs:
         root = self._home.models.resolve()
         return {name: str(path.resolve().relative_to(root)) for name, path in paths.items() if path is not None}
 
-    def _task(self, pair: Pair, profile: ModelProfile | None) -> dict[str, Any]:
-        what = {"cores": pair.shadow_cores, "blocks": list(pair.blocks), "split": list(pair.split)}
+    def _task(self, pair: Pair, profile: ModelProfile | None, memory_bytes: int) -> dict[str, Any]:
+        what = {"cores": pair.shadow_cores, "blocks": list(pair.blocks), "split": list(pair.split), "memory_bytes": memory_bytes}
         return {"epoch": self._home.epoch(), **what, "expected_ms": predicted_ms(profile, pair)}
 
     async def _end_on(self, client: NodeClient, shadow_id: str) -> None:
         await client.wish("DELETE", f"/v1/shadows/{shadow_id}?epoch={self._home.epoch()}")
-
-
-def _should_know(state: State, shadow: _Shadow) -> bool:
-    """Whether this state is of another process than the one that was asked for the Shadow, or no older than its answer."""
-    if shadow.since is None:
-        return False
-    incarnation, version = shadow.since
-    return bool(state["incarnation"] != incarnation or state["version"] >= version)

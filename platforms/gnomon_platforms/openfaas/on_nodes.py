@@ -37,6 +37,8 @@ NAMESPACE, PORT, CONTAINER = "gnomon-nodes", 7468, "pool"
 _LABELS = {"app.kubernetes.io/name": "gnomon", "app.kubernetes.io/component": "coordinator"}
 BASE_CORES = 0.1
 """What the pool asks for without a Shadow; the DaemonSet says the same."""
+HEARD_S = 2.0
+"""For the first word of nodes that are to answer. It comes within milliseconds, but from one that has died a moment ago."""
 
 _LOG = logging.getLogger("gnomon.openfaas")
 
@@ -106,7 +108,7 @@ class OnNodes:
         self._sizing: dict[str, asyncio.Task[None]] = {}
 
     async def start(self, home: Home, session: aiohttp.ClientSession) -> None:
-        """See who is there.
+        """See who is there, and which Shadows an earlier leader has left, as far as nodes answer.
 
         Raises:
             GnomonError: 503 `kubernetes_…`.
@@ -115,6 +117,7 @@ class OnNodes:
         await self._pods.start()
         self.pairs = NodePairs(home, session, self._options.token, self._claimed)
         self._pods.listen(self._changed)
+        await self.pairs.nodes.heard(HEARD_S)
 
     async def stop(self) -> None:
         """Let go of the nodes."""
@@ -128,6 +131,11 @@ class OnNodes:
     def instances(self, function: str) -> list[Instance]:
         return [] if self.pairs is None else self.pairs.instances(function)
 
+    def body_found(self, node: str | None) -> None:
+        """A Body of an earlier process has been found on this node: so are its Shadows, once this has returned."""
+        if self.pairs is not None and node is not None:
+            asyncio.get_running_loop().call_soon(self.pairs.look, node)
+
     def _changed(self, change: Change[CoordinatorPod]) -> None:
         assert self.pairs is not None
         pod = change.new or change.old
@@ -139,7 +147,7 @@ class OnNodes:
             return
         # While one is exchanged a node has two: the ready one counts. One that is only busy is ready again, with its Shadows.
         found = next((one.address for one in theirs if one.address), None)
-        self.pairs.reach(pod.node, None if found is None else url_of(found, self._options.port))
+        self.pairs.nodes.reach(pod.node, None if found is None else url_of(found, self._options.port))
 
     def _claimed(self, node: str, cores: int) -> None:
         """So many cores have the Shadows of a node."""

@@ -5,51 +5,17 @@ from __future__ import annotations
 import os
 import signal
 import socket
-from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-import torch
 
 from gnomon_coordinator.node.doors import SOCKET
 from gnomon_core import packets
+from tests.integration.coordinator_node.known import Known
 from tests.integration.coordinator_node.node import PATIENT, SPLIT, Body, Node
 from tests.waiting import eventually
 
 pytestmark = [pytest.mark.torch, pytest.mark.timeout(240)]
-
-
-@dataclass(frozen=True)
-class Known:
-    """What a Body answers by itself: to a batch, and to its rows and those of its Shadow one after the other.
-
-    A kernel may give a row other last bits in a batch of another size, and a pair computes two smaller ones.
-    """
-
-    given: torch.Tensor
-    whole: list[bytes]
-    parts: list[bytes]
-
-    @staticmethod
-    def of(node: Node, body: Body, samples: int = 4) -> Known:
-        given = node.batch(samples)
-        kept = samples - SPLIT[samples - 1]
-        (whole, none), (first, _) = body.ask(given), body.ask(given[:kept])
-        assert none == 0
-        return Known(given, whole, first + (body.ask(given[kept:])[0] if kept < samples else []))
-
-    def together(self, body: Body) -> bool:
-        """Whether the pair's answer is right, to the bit."""
-        answers, hand_overs = body.ask(self.given)
-        return answers == self.parts and hand_overs == 1
-
-    def alone(self, body: Body) -> bool:
-        """The same of the Body without its Shadow."""
-        return body.ask(self.given) == (self.whole, 0)
-
-    def answered(self, body: Body) -> bool:
-        """The same whether it has a Shadow just now, or loses it meanwhile."""
-        return body.ask(self.given)[0] in (self.whole, self.parts)
 
 
 def pair_of(node: Node, shadow: str, pod_uid: str) -> tuple[Body, Known]:
@@ -238,20 +204,21 @@ def test_who_has_not_come_has_no_shadow_and_who_has_no_token_no_say(node: Node) 
 def test_an_older_leader_is_refused_also_after_a_restart(node: Node) -> None:
     node.warm()
     node.body("uid-epoch")
-    node.epoch = 5
+    node.epoch += 1
+    older = node.epoch - 1
     node.pair("s-epoch", "uid-epoch")
     for method, path, document in (
-        ("PUT", "/v1/shadows/s-other", {"epoch": 4}),
-        ("PATCH", "/v1/shadows/s-epoch", {"epoch": 4}),
-        ("DELETE", "/v1/shadows/s-epoch?epoch=4", None),
+        ("PUT", "/v1/shadows/s-other", {"epoch": older}),
+        ("PATCH", "/v1/shadows/s-epoch", {"epoch": older}),
+        ("DELETE", f"/v1/shadows/s-epoch?epoch={older}", None),
     ):
         status, refusal = node.ask(method, path, document)
         assert (status, refusal["code"]) == (409, "stale_epoch")
     assert node.shadow("s-epoch")["paired"]
     node.agent.kill()
     node.begin_agent()
-    assert node.ask("DELETE", "/v1/shadows/s-epoch?epoch=4")[1]["code"] == "stale_epoch"
-    assert node.ask("DELETE", "/v1/shadows/s-epoch?epoch=5")[0] == 200
+    assert node.ask("DELETE", f"/v1/shadows/s-epoch?epoch={older}")[1]["code"] == "stale_epoch"
+    assert node.ask("DELETE", f"/v1/shadows/s-epoch?epoch={node.epoch}")[0] == 200
 
 
 def test_a_body_without_the_volume_says_so_and_serves(node: Node, tmp_path: Path) -> None:

@@ -82,16 +82,16 @@ class Begun:
         spec = deployment(annotations={"gnomon/model": "line@1", "gnomon/max-batch": "8"})
         instance = await self.platform.create(instance_of(spec))
         await self.told.channel(instance.id)
-        body = self.platform._body_pod(instance.id)
-        assert body is not None
-        await asyncio.to_thread(self.node.body, body.uid)
+        pod = self.platform._lives[instance.id].pod
+        assert pod is not None
+        await asyncio.to_thread(self.node.body, pod.uid)
         return instance
 
     async def has_come(self) -> None:
         """The platform knows of a Body on the node."""
         pairs = self.platform._on_nodes.pairs if self.platform._on_nodes is not None else None
         assert pairs is not None
-        await until(lambda: bool(pairs._states["node-a"]["bodies"]), "its Body has not come")
+        await until(lambda: bool(pairs.nodes.states["node-a"]["bodies"]), "its Body has not come")
 
     def seen(self, instance_id: str) -> Instance:
         [found] = [one for one in self.platform.instances("echo.openfaas-fn") if one.id == instance_id]

@@ -153,8 +153,8 @@ class Scaling:
 class Stage:
     """One function on a scripted platform, with one Body that is ready."""
 
-    def __init__(self) -> None:
-        self.platform = Scripted()
+    def __init__(self, platform: Scripted | None = None) -> None:
+        self.platform = platform or Scripted()
         self.scaling = Scaling()
         self.log: list[str] = []
         self.instances = Instances(self.platform, self._line, self.scaling, lambda _: Immediate())

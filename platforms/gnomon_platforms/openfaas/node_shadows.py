@@ -1,0 +1,81 @@
+"""One Shadow on a node, as the platform keeps it: one that was asked for, or one that an earlier leader has left there.
+
+    asked for ─▶ STARTING, since the node's answer          found in a node's state ─▶ what the node says of it, since that state
+
+A node tells of a Shadow by a row: what was wished for, and what it does for its Body by now.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from gnomon_core.fleet import Instance, InstanceKind, InstanceState
+from gnomon_core.pairs import Pair
+from gnomon_platforms.openfaas.node_client import State
+from gnomon_platforms.openfaas.node_home import BodyPod
+
+Row = Mapping[str, Any]
+Version = tuple[str, int]
+"""Of a node's state: whose, and its number."""
+LIVING = ("starting", "ready")
+
+
+@dataclass(slots=True)
+class NodeShadow:
+    """A Shadow. `paired` is what it does for its Body, `reason` why it is ended."""
+
+    instance: Instance
+    since: Version | None = None
+    """The first state of its node that knows of it; None until the node has answered."""
+    paired: Pair | None = None
+    reason: str = ""
+
+
+def asked_for(shadow_id: str, body: BodyPod, pair: Pair, memory_bytes: int, now_s: float) -> NodeShadow:
+    """One that is to be made for this Body."""
+    return NodeShadow(
+        Instance(
+            id=shadow_id,
+            function=body.instance.function,
+            version=body.instance.version,
+            node=body.node,
+            cores=pair.shadow_cores,
+            memory_bytes=memory_bytes,
+            state=InstanceState.STARTING,
+            started_s=now_s,
+            kind=InstanceKind.SHADOW,
+            partner=body.instance.id,
+            pair=pair,
+        )
+    )
+
+
+def found(row: Row, body: BodyPod, state: State, now_s: float) -> NodeShadow:
+    """One that is there for this Body, as if it had been asked for now."""
+    # A coordinator of an earlier version says only what it does.
+    wished = row.get("wished", row)
+    pair = Pair(int(row["cores"]), tuple(wished["blocks"]), tuple(wished["split"]))
+    memory_bytes = int(row.get("memory_bytes") or row.get("resident_bytes", 0))
+    shadow = asked_for(str(row["id"]), body, pair, memory_bytes, now_s)
+    shadow.since = version_of(state)
+    return shadow
+
+
+def paired(row: Row) -> Pair | None:
+    """What a Shadow does for its Body; None while that works without it."""
+    return Pair(int(row["cores"]), tuple(row["blocks"]), tuple(row["split"])) if row["paired"] else None
+
+
+def version_of(state: State) -> Version:
+    """Which state of its node this is."""
+    return str(state["incarnation"]), int(state["version"])
+
+
+def should_know(state: State, shadow: NodeShadow) -> bool:
+    """Whether this state is of another process than the one that was asked for the Shadow, or no older than its answer."""
+    if shadow.since is None:
+        return False
+    incarnation, version = shadow.since
+    return bool(state["incarnation"] != incarnation or state["version"] >= version)

@@ -1,0 +1,83 @@
+"""Which nodes' coordinators are reached, and what each of them has said last.
+
+    reach(node, address) ▶ its state, each time that it is news ▶ `seen(node)`
+
+One that does not answer has no state until it does.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from gnomon_platforms.openfaas.behind import Behind
+from gnomon_platforms.openfaas.node_client import NodeClient, State
+
+if TYPE_CHECKING:
+    import aiohttp
+
+
+class ReachedNodes:
+    """The nodes with a coordinator. `seen` is called when one has said something new; `epoch` is the leader's, who asks."""
+
+    def __init__(self, session: aiohttp.ClientSession, token: str, epoch: Callable[[], int], seen: Callable[[str], None]) -> None:
+        self._session, self._token, self._epoch, self._seen = session, token, epoch, seen
+        self.clients: dict[str, NodeClient] = {}
+        self.states: dict[str, State] = {}
+        """Of those that answer."""
+        self._silent: set[str] = set()
+        """Those that have not been heard yet, nor found not to answer."""
+        self._heard = asyncio.Event()
+        self._behind = Behind()
+
+    def reach(self, node: str, address: str | None) -> None:
+        """The coordinator of this node is at this address, or nowhere."""
+        known = self.clients.get(node)
+        if known is not None and known.address == address:
+            return
+        if known is not None:
+            del self.clients[node]
+            self._lost(node)
+            self._behind.begin(known.close())
+        if address is not None:
+            self._silent.add(node)
+            self.clients[node] = NodeClient(
+                self._session,
+                address,
+                self._token,
+                epoch=self._epoch,
+                on_state=lambda state: self._said(node, state),
+                on_lost=lambda: self._lost(node),
+            )
+
+    async def heard(self, patience_s: float) -> None:
+        """Return when each node that is reached has said what it has, or was found not to answer, or after so long."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(patience_s):
+                while self._silent:
+                    self._heard.clear()
+                    await self._heard.wait()
+
+    async def close(self) -> None:
+        """Let go of all."""
+        clients, self.clients = list(self.clients.values()), {}
+        self.states.clear()
+        for client in clients:
+            await client.close()
+        await self._behind.done()
+
+    def _said(self, node: str, state: State) -> None:
+        self.states[node] = state
+        self._seen(node)
+        self._answered(node)
+
+    def _lost(self, node: str) -> None:
+        """It does not answer. Its pairs work on; what has become of them is known when it answers again."""
+        self.states.pop(node, None)
+        self._answered(node)
+
+    def _answered(self, node: str) -> None:
+        self._silent.discard(node)
+        self._heard.set()

@@ -1,0 +1,168 @@
+"""The gateway's platform, replaced while a pod's Body works with a Shadow: its node, its Body and the Shadow are processes.
+
+The API server is played: it holds what Kubernetes would, a node, a function with one pod, the coordinator's pod.
+"""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+from collections.abc import AsyncIterator, Iterator
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from gnomon_core.fleet import Instance, InstanceState
+from gnomon_core.functions import read_deployment
+from gnomon_core.pairs import Pair
+from gnomon_platforms.kubernetes.api import Api
+from gnomon_platforms.kubernetes.objects.manifests import deployment
+from gnomon_platforms.kubernetes.objects.names import INSTANCE_ANNOTATION, SERVING_CONDITION, TOKEN_KEY
+from gnomon_platforms.kubernetes.objects.pod_template import PodOptions
+from gnomon_platforms.openfaas import node_pairs, on_nodes
+from gnomon_platforms.openfaas.on_nodes import NAMESPACE, NodeOptions
+from gnomon_platforms.openfaas.options import OpenFaasOptions
+from gnomon_platforms.openfaas.platform import OpenFaasPlatform
+from gnomon_platforms.testing import Recorder
+from gnomon_profiler.repository import DirectoryRepository
+from tests.integration.coordinator_node.known import Known, asked_all_the_time
+from tests.integration.coordinator_node.node import PATIENT, SPLIT, TOKEN, Node
+from tests.integration.kubernetes_platform.scripted import Answer, Asked, Script, serving
+
+pytestmark = [pytest.mark.torch, pytest.mark.timeout(240)]
+BODY, FUNCTION = "line-0a", "line.openfaas-fn"
+SPEC = read_deployment(
+    {"service": "line", "image": "gnomon/body", "annotations": {"gnomon/model": "line@1", "gnomon/max-batch": "8"}}
+)
+
+
+def condition(kind: str) -> dict[str, str]:
+    return {"type": kind, "status": "True"}
+
+
+class Held(Script):
+    """An API server in which nothing happens: whoever lists is told what there is, whoever watches waits."""
+
+    def __init__(self, pod_uid: str) -> None:
+        super().__init__([])
+        made = deployment(SPEC, 1, PodOptions(coordinated=True), replicas=1)
+        made["metadata"] |= {"uid": "uid-line", "resourceVersion": "1", "generation": 1}
+        made["status"] = {"observedGeneration": 1, "replicas": 1, "readyReplicas": 1, "availableReplicas": 1}
+        template = made["spec"]["template"]
+        spec = {**template["spec"], "nodeName": "node-a", "schedulingGates": []}
+        conditions = [condition(kind) for kind in ("PodScheduled", "ContainersReady", "Ready", SERVING_CONDITION)]
+        statuses = [{"name": "line", "restartCount": 0, "resources": spec["containers"][0].get("resources") or {}}]
+        pod = {
+            "metadata": {
+                **template["metadata"],
+                "name": "line-x", "namespace": "openfaas-fn", "uid": pod_uid, "resourceVersion": "1",
+                "annotations": {**(template["metadata"].get("annotations") or {}), INSTANCE_ANNOTATION: BODY},
+            },
+            "spec": spec,
+            "status": {"phase": "Running", "podIP": "127.0.0.1", "conditions": conditions, "containerStatuses": statuses},
+        }  # fmt: skip
+        labels = {"app.kubernetes.io/name": "gnomon", "app.kubernetes.io/component": "coordinator"}
+        pool = {"name": "pool", "resources": {"requests": {"cpu": "100m"}}}
+        coordinator = {
+            "metadata": {"name": "c-x", "namespace": NAMESPACE, "uid": "uid-c", "resourceVersion": "1", "labels": labels},
+            "spec": {"nodeName": "node-a", "containers": [pool]},
+            "status": {"phase": "Running", "podIP": "127.0.0.1", "conditions": [condition("Ready")]},
+        }
+        amounts = {"cpu": "8", "memory": "16Gi"}
+        about = {"name": "node-a", "uid": "uid-n", "resourceVersion": "1"}
+        node = {"metadata": about, "status": {"allocatable": amounts, "conditions": [condition("Ready")]}}
+        self.held = {"nodes": [node], "deployments": [made]}
+        self.pods = {"gnomon/managed": [pod], "app.kubernetes.io": [coordinator], "": [pod, coordinator]}
+        self.secret = {"metadata": {"name": "line.gnomon"}, "data": {TOKEN_KEY: base64.b64encode(b"t").decode()}}
+
+    def next(self, asked: Asked) -> Any:
+        self.asked.append(asked)
+        if "watch" in asked.query:
+            return []
+        kind = asked.path.rsplit("/", 1)[-1]
+        if kind == "pods":
+            selector = asked.query.get("labelSelector", "")
+            items = next(pods for label, pods in self.pods.items() if selector.startswith(label))
+        elif "/secrets/" in asked.path:
+            return Answer(self.secret)
+        elif "/pods/" in asked.path:
+            return Answer(next(pod for pod in self.pods[""] if f"/pods/{pod['metadata']['name']}" in asked.path))
+        else:
+            items = self.held.get(kind, [])
+        return Answer({"metadata": {"resourceVersion": "1"}, "items": items})
+
+
+@pytest.fixture
+def api(node: Node) -> Iterator[Api]:
+    del node
+    with serving(Held("uid-lead")) as made:
+        yield made
+
+
+@contextlib.asynccontextmanager
+async def platform(api: Api, node: Node, *, following: bool = False) -> AsyncIterator[tuple[OpenFaasPlatform, Recorder]]:
+    """The next gateway's."""
+    node.epoch += 1
+    epoch = node.epoch
+    nodes = NodeOptions(TOKEN, DirectoryRepository(node.models), node.models, port=node.port)
+    made = OpenFaasPlatform(api, OpenFaasOptions(nodes=nodes), epoch=lambda: epoch, following=following)
+    told = Recorder()
+    try:
+        await made.start(told)
+        yield made, told
+    finally:
+        await made.stop()
+
+
+def seen(of: OpenFaasPlatform) -> dict[str, Instance]:
+    return {instance.id: instance for instance in of.instances(FUNCTION)}
+
+
+async def test_a_pair_goes_on_from_leader_to_leader(api: Api, node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(node_pairs, "predicted_ms", lambda *_: PATIENT)
+    monkeypatch.setattr(on_nodes, "HEARD_S", 60.0)
+    node.warm()
+    body = node.body("uid-lead")
+    known = Known.of(node, body)
+    pair = Pair(1, tuple(node.blocks), tuple(SPLIT))
+    async with platform(api, node) as (first, told):
+        [adopted] = first.adopt(SPEC, 1)
+        assert adopted.id == BODY
+        await told.channel(BODY)
+        shadow = await first.create_shadow(BODY, pair)
+        await told.until(lambda: seen(first)[BODY].partner == shadow.id)
+        as_made, room = seen(first)[shadow.id], first.nodes()
+    assert told.gone[shadow.id] == "the gateway stops; it works on for its Body"
+    assert told.times_gone == {shadow.id: 1, BODY: 1}
+
+    async with asked_all_the_time(body, known):
+        # A gateway alone, which begins after the other has ended: it finds Bodies, and then their Shadows.
+        async with platform(api, node) as (second, told):
+            assert seen(second) == {}
+            second.adopt(SPEC, 1)
+            await told.until(lambda: shadow.id in told.found)
+            assert seen(second)[BODY].shadows == {shadow.id: pair}
+            assert seen(second)[shadow.id] == replace(as_made, started_s=seen(second)[shadow.id].started_s)
+            assert told.order[:2] == [("found", shadow.id), ("paired", BODY)]
+            assert second.nodes() == room
+            await told.channel(BODY)
+        # One of several, which follows and is to lead: when it does, it knows them.
+        async with platform(api, node, following=True) as (third, told):
+            third.adopt(SPEC, 1)
+            await told.channel(BODY)
+            assert list(seen(third)) == [BODY]
+            await third.lead()
+            assert seen(third)[BODY].shadows == {shadow.id: pair}
+            assert (seen(third)[shadow.id].state, third.nodes()) == (InstanceState.READY, room)
+
+    # The next one has no use for it.
+    async with platform(api, node) as (last, told):
+        last.adopt(SPEC, 1)
+        await told.until(lambda: shadow.id in told.found)
+        await last.destroy(shadow.id)
+        assert await told.reason(shadow.id) == "stopped"
+        assert told.order[-2:] == [("alone", BODY), ("gone", shadow.id)]
+        assert list(seen(last)) == [BODY]
+        assert last.nodes()[0].free_cores == room[0].free_cores + 1
+    assert known.alone(body)
