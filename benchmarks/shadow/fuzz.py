@@ -26,12 +26,12 @@ import torch
 
 from benchmarks.pace import Pace, asked, step
 from benchmarks.programs import ended_well
-from benchmarks.report import Figure, write
+from benchmarks.report import write
 from benchmarks.shadow.fuzz_coordinator import fuzz_coordinator
 from benchmarks.shadow.fuzz_messages import damaged, fuzz_messages, made_up
+from benchmarks.shadow.fuzzing import figures_of
 from benchmarks.shadow.instances import Body, body_of, check, let_go, nursery, two_cpus
 from benchmarks.shadow.models import StoredModel, first_share, samples_of, stored
-from benchmarks.shadow.samples import counted
 from gnomon_core import packets, shared_memory
 from gnomon_runtime.pair.headers import Kind, encode
 from gnomon_runtime.pair.link import Link
@@ -52,11 +52,7 @@ def main(pace: Pace) -> None:
     fuzz_coordinator(chance, 60_000 // scale, cases)
     fuzz_messages(chance, 100_000 // scale, cases)
     fuzz_pair(chance, (3_000 // scale, 1_000 // scale), cases)
-    detail = "; ".join(f"{name}: {count}" for name, count in sorted(cases.items()))
-    figures: list[Figure] = [
-        counted("hostile cases", sum(cases.values()), "", at_least=GOAL / scale, detail=detail),
-        counted("crashes, hangs and reads outside a buffer", 0, "", at_most=0, detail="any of them would have ended the run"),
-    ]
+    figures = figures_of(cases, GOAL / scale, "crashes, hangs and reads outside a buffer")
     write("shadow_fuzz", figures, repeats=1, packages=("gnomon", "torch"), folder=pace.results)
 
 

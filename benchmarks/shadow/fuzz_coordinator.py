@@ -7,13 +7,11 @@ import json
 import os
 import random
 import socket
-import subprocess
-import sys
-import time
 from collections import Counter
 
 from benchmarks.pace import step
-from benchmarks.shadow.hostile import PATIENCE_S, descriptors_of, hostile
+from benchmarks.shadow.fuzzed_coordinator import Coordinator
+from benchmarks.shadow.hostile import hostile, keeps_no_more
 from gnomon_core import packets
 
 KINDS = ("body", "empty", "shadow")
@@ -24,35 +22,18 @@ FIELDS = ("shadow", "body", "pairs", "blocks", "split", "resident_bytes", "load_
 
 def fuzz_coordinator(chance: random.Random, count: int, cases: Counter[str]) -> None:
     """Hostile instances, one message or a few each, since one that breaks the protocol is not heard again."""
-    ours, theirs = packets.socket_pair()
-    mine, platforms = packets.socket_pair()
-    for end in (ours, mine):
-        end.settimeout(PATIENCE_S)
-    with theirs, platforms:
-        numbers = (theirs.fileno(), platforms.fileno())
-        command = [sys.executable, "-I", "-m", "gnomon_coordinator", *map(str, numbers)]
-        process = subprocess.Popen(command, pass_fds=numbers, stderr=subprocess.DEVNULL)
-    packets.send(ours, {"event": "epoch", "epoch": 1})
-    packets.send(ours, {"event": "adopted"})
-    packets.receive(mine)
-    before = descriptors_of(process.pid)
+    coordinator = Coordinator()
     done = 0
-    try:
-        while done < count:
-            done += _round(chance, ours, mine, done, cases)
-            _drain(ours)
-            if done % 10_000 < PER_ROUND:
-                step(f"coordinator: {done} messages")
-        if process.poll() is not None:
-            raise RuntimeError(f"the coordinator has ended with status {process.returncode}")
-        _await_descriptors(process.pid, before)
-    finally:
-        ours.close()
-        mine.close()
-        process.wait(PATIENCE_S)
+    while done < count:
+        done += _round(chance, coordinator, done, cases)
+        coordinator.drain()
+        if done % 10_000 < PER_ROUND:
+            step(f"coordinator: {done} messages")
+    keeps_no_more(coordinator.process.pid, coordinator.before)
+    coordinator.end()
 
 
-def _round(chance: random.Random, supervisor: socket.socket, platform: socket.socket, number: int, cases: Counter[str]) -> int:
+def _round(chance: random.Random, coordinator: Coordinator, number: int, cases: Counter[str]) -> int:
     """Some instances that come, say what they should not, and go; then a ping."""
     said = 0
     instances: list[tuple[str, socket.socket]] = []
@@ -60,18 +41,19 @@ def _round(chance: random.Random, supervisor: socket.socket, platform: socket.so
         kept, theirs = packets.socket_pair()
         name = f"i{number}-{len(instances)}"
         with kept:
-            packets.send(supervisor, {"event": "instance", "id": name, "kind": chance.choice(KINDS), "pid": 1}, [kept.fileno()])
+            comes = {"event": "instance", "id": name, "kind": chance.choice(KINDS), "pid": 1}
+            packets.send(coordinator.supervisor, comes, [kept.fileno()])
         instances.append((name, theirs))
         theirs.setblocking(False)  # noqa: FBT003 - the signature is socket's
         for _ in range(chance.randint(1, 4)):
             with contextlib.suppress(BlockingIOError, BrokenPipeError, ConnectionResetError, packets.PeerGoneError):
                 cases[f"coordinator, {_say_something(chance, theirs)}"] += 1
             said += 1
-    _ping(platform, number)
+    coordinator.ping()
     for name, theirs in instances:
         theirs.close()
-        packets.send(supervisor, {"event": "gone", "id": name})
-    _ping(platform, number + 1)
+        packets.send(coordinator.supervisor, {"event": "gone", "id": name})
+    coordinator.ping()
     return said
 
 
@@ -96,33 +78,3 @@ def _say_something(chance: random.Random, connection: socket.socket) -> str:
         return way
     connection.send(data)
     return way
-
-
-def _ping(platform: socket.socket, number: int) -> None:
-    packets.send(platform, {"do": "ping", "number": number})
-    while packets.receive(platform)[0] != {"event": "pong", "number": number}:
-        continue
-
-
-def _drain(connection: socket.socket) -> None:
-    """Take what the coordinator wants of its supervisor."""
-    connection.settimeout(0)
-    with contextlib.suppress(BlockingIOError):
-        while True:
-            for descriptor in packets.receive(connection)[1]:
-                os.close(descriptor)
-    connection.settimeout(PATIENCE_S)
-
-
-def _await_descriptors(pid: int, most: int) -> None:
-    """Return when a process has no more open than so many: the last of the news may still be on its way.
-
-    Raises:
-        RuntimeError: it keeps more.
-
-    """
-    end_s = time.monotonic() + PATIENCE_S
-    while (there := descriptors_of(pid)) > most:
-        if time.monotonic() > end_s:
-            raise RuntimeError(f"{most} descriptors before, {there} after")
-        time.sleep(0.01)

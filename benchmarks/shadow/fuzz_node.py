@@ -25,7 +25,6 @@ import random
 import socket
 import subprocess
 import sys
-import time
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
@@ -33,9 +32,10 @@ from typing import Any, cast
 
 from benchmarks.pace import Pace, asked, step
 from benchmarks.programs import ended_well
-from benchmarks.report import Figure, write
-from benchmarks.shadow.hostile import PATIENCE_S, descriptors_of, hostile
-from benchmarks.shadow.samples import counted
+from benchmarks.report import write
+from benchmarks.shadow.fuzzed_coordinator import Coordinator
+from benchmarks.shadow.fuzzing import figures_of
+from benchmarks.shadow.hostile import PATIENCE_S, descriptors_of, hostile, keeps_no_more
 from gnomon_core import packets
 from gnomon_platforms.local.nodes import LocalNode
 from gnomon_platforms.local.pairs import Household, Pairs
@@ -64,60 +64,8 @@ def main(pace: Pace) -> None:
     fuzz_events(chance, 15_000 // scale, cases)
     fuzz_supervisor(chance, 3 if pace.quick else 20, cases)
     asyncio.run(fuzz_platform(chance, 10_000 // scale, cases))
-    detail = "; ".join(f"{name}: {count}" for name, count in sorted(cases.items()))
-    figures: list[Figure] = [
-        counted("hostile cases", sum(cases.values()), "", at_least=GOAL / scale, detail=detail),
-        counted("crashes and hangs", 0, "", at_most=0, detail="any of them would have ended the run"),
-    ]
+    figures = figures_of(cases, GOAL / scale, "crashes and hangs")
     write("shadow_fuzz_node", figures, repeats=1, packages=("gnomon",), folder=pace.results)
-
-
-class Coordinator:
-    """A real coordinator between a supervisor and a platform that are both ours."""
-
-    def __init__(self) -> None:
-        self.supervisor, theirs = packets.socket_pair()
-        self.platform, platforms = packets.socket_pair()
-        for end in (self.supervisor, self.platform):
-            end.settimeout(PATIENCE_S)
-        with theirs, platforms:
-            numbers = (theirs.fileno(), platforms.fileno())
-            command = [sys.executable, "-I", "-m", "gnomon_coordinator", *map(str, numbers)]
-            self.process = subprocess.Popen(command, pass_fds=numbers, stderr=subprocess.DEVNULL)
-        packets.send(self.supervisor, {"event": "epoch", "epoch": 1})
-        packets.send(self.supervisor, {"event": "adopted"})
-        packets.receive(self.platform)
-        self.before = descriptors_of(self.process.pid)
-        self._pings = 0
-
-    def ping(self) -> None:
-        """Return when it answers."""
-        self._pings += 1
-        packets.send(self.platform, {"do": "ping", "number": self._pings})
-        while packets.receive(self.platform)[0] != {"event": "pong", "number": self._pings}:
-            continue
-
-    def drain(self) -> None:
-        """Take what it wants of its supervisor, so that it is not the one who does not listen."""
-        self.supervisor.setblocking(False)  # noqa: FBT003 - the signature is socket's
-        with contextlib.suppress(BlockingIOError):
-            while True:
-                for descriptor in packets.receive(self.supervisor)[1]:
-                    os.close(descriptor)
-        self.supervisor.settimeout(PATIENCE_S)
-
-    def end(self) -> None:
-        """Its supervisor goes.
-
-        Raises:
-            RuntimeError: it had ended before, or does so with another status than 0.
-
-        """
-        self.supervisor.close()
-        self.platform.close()
-        status = self.process.wait(PATIENCE_S)
-        if status:
-            raise RuntimeError(f"the coordinator has ended with status {status}")
 
 
 def fuzz_wishes(chance: random.Random, count: int, cases: Counter[str]) -> None:
@@ -135,8 +83,7 @@ def fuzz_wishes(chance: random.Random, count: int, cases: Counter[str]) -> None:
                 done += 1
                 coordinator.drain()
             coordinator.ping()
-        if (there := descriptors_of(coordinator.process.pid)) > coordinator.before + 2:
-            raise RuntimeError(f"{coordinator.before} descriptors before, {there} after")
+        keeps_no_more(coordinator.process.pid, coordinator.before + 2)
         cases[f"platform to coordinator, {_noise(chance, coordinator.platform)}"] += 1
         coordinator.end()
     step(f"platform to coordinator: {done} wishes")
@@ -183,24 +130,14 @@ def fuzz_supervisor(chance: random.Random, lives: int, cases: Counter[str]) -> N
             raise RuntimeError(f"epoch {started['epoch']} after {life}")
         _event(owner, "coordinator_gone")
         cases["coordinator to supervisor"] += PER_ROUND
-        there = _settled(process.pid, before + 2) if before else descriptors_of(process.pid)
-        before = before or there
-        if there > before + 2:
-            raise RuntimeError(f"{before} descriptors before, {there} after")
+        before = before or descriptors_of(process.pid)
+        keeps_no_more(process.pid, before + 2)
     owner.close()
     ours.close()
     platforms.close()
     if process.wait(PATIENCE_S):
         raise RuntimeError(f"the supervisor has ended with status {process.returncode}")
     step(f"coordinator to supervisor: {lives} coordinators")
-
-
-def _settled(pid: int, most: int) -> int:
-    """How many descriptors a process has, once what it is busy with has ended."""
-    end_s = time.monotonic() + PATIENCE_S
-    while (there := descriptors_of(pid)) > most and time.monotonic() < end_s:
-        time.sleep(0.05)
-    return there
 
 
 async def fuzz_platform(chance: random.Random, count: int, cases: Counter[str]) -> None:

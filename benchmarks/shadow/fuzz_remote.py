@@ -29,10 +29,10 @@ from benchmarks.pace import Pace, asked, step
 from benchmarks.programs import ended_well
 from benchmarks.report import write
 from benchmarks.shadow.fuzz_messages import damaged, made_up
+from benchmarks.shadow.fuzzing import figures_of
 from benchmarks.shadow.hostile import PATIENCE_S, descriptors_of
 from benchmarks.shadow.instances import Body, body_of, check, let_go, nursery, patient, two_cpus
 from benchmarks.shadow.models import StoredModel, first_share, samples_of, stored
-from benchmarks.shadow.samples import counted
 from gnomon_core import packets
 from gnomon_runtime.pair.approach import address, approach
 from gnomon_runtime.pair.buffers import OwnBuffer
@@ -64,11 +64,7 @@ def main(pace: Pace) -> None:
         hostile_shadows(chance, body, task, max(10, 500 // scale), cases)
         let_go(body.child)
         served.end()
-    detail = "; ".join(f"{name}: {count}" for name, count in sorted(cases.items()))
-    figures = [
-        counted("hostile cases", sum(cases.values()), "", at_least=GOAL / scale, detail=detail),
-        counted("crashes, hangs and reads outside a buffer", 0, "", at_most=0, detail="any of them would have ended the run"),
-    ]
+    figures = figures_of(cases, GOAL / scale, "crashes, hangs and reads outside a buffer")
     write("shadow_fuzz_remote", figures, repeats=1, packages=("gnomon", "torch"), folder=pace.results)
 
 

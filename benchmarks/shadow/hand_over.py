@@ -19,7 +19,7 @@ import struct
 import time
 from collections import defaultdict
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from typing import NoReturn
 
@@ -77,18 +77,24 @@ class Ends:
 
 def main(pace: Pace) -> None:
     samples = 5 if pace.quick else 21
+    found = sampled(pair(two_cpus()), samples)
+    figures = [figure_of(way, size_mb, values) for (way, size_mb), values in sorted(found.items())]
+    write("shadow_hand_over", figures, repeats=samples, packages=("gnomon", "torch"), folder=pace.results)
+
+
+def sampled(way_there: AbstractContextManager[Ends], samples: int) -> dict[tuple[str, int], list[float]]:
+    """Milliseconds a megabyte, by way and megabytes, over a pair's data path."""
     found: dict[tuple[str, int], list[float]] = defaultdict(list)
     torch.set_num_threads(1)
     keep_freed_memory()
-    with pair(two_cpus()) as ends:
+    with way_there as ends:
         for number in range(samples):
             for size_mb in SIZES_MB:
                 for way, ms_per_mb in measured(ends, size_mb).items():
                     found[way, size_mb].append(ms_per_mb)
             if number % 5 == 0:
                 step(f"{number + 1} of {samples}")
-    figures = [figure_of(way, size_mb, values) for (way, size_mb), values in sorted(found.items())]
-    write("shadow_hand_over", figures, repeats=samples, packages=("gnomon", "torch"), folder=pace.results)
+    return found
 
 
 def measured(ends: Ends, size_mb: int) -> dict[str, float]:

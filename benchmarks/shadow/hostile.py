@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -29,3 +30,17 @@ def hostile(chance: random.Random, verb: str, verbs: Sequence[str], fields: Sequ
 def descriptors_of(pid: int) -> int:
     """How many a process has open."""
     return len(list(Path(f"/proc/{pid}/fd").iterdir()))
+
+
+def keeps_no_more(pid: int, most: int) -> None:
+    """Return when a process has no more open than so many: the last of the news may still be on its way.
+
+    Raises:
+        RuntimeError: it keeps more.
+
+    """
+    end_s = time.monotonic() + PATIENCE_S
+    while (there := descriptors_of(pid)) > most:
+        if time.monotonic() > end_s:
+            raise RuntimeError(f"at most {most} descriptors were expected, and {there} are there")
+        time.sleep(0.01)

@@ -25,14 +25,13 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import NoReturn
 
-import torch
 from torch import Tensor
 
 from benchmarks.gnomon import MODELS
 from benchmarks.pace import Pace, asked, step
 from benchmarks.programs import ended_well
 from benchmarks.report import Figure, write
-from benchmarks.shadow.hand_over import GOAL_MS_PER_MB, SETTLE_S, SIZES_MB, STAMPS, Ends, measured
+from benchmarks.shadow.hand_over import GOAL_MS_PER_MB, SETTLE_S, SIZES_MB, STAMPS, Ends, sampled
 from benchmarks.shadow.instances import Answer, Body, Cpus, body_of, check, let_go, nursery, patient, shadow_of, two_cpus
 from benchmarks.shadow.models import MEGABYTE, StoredModel, first_share, samples_of, stored
 from benchmarks.shadow.pairs import BATCHES, SHARE, WARM_UPS
@@ -42,7 +41,6 @@ from gnomon_core.pairs import Pair, best_split, pair_seconds
 from gnomon_core.profiles import ModelProfile, Network
 from gnomon_core.shared_memory import aligned
 from gnomon_profiler.measuring.fits import fixed_and_per_unit
-from gnomon_runtime.engine.allocator import keep_freed_memory
 from gnomon_runtime.pair.buffers import OwnBuffer
 from gnomon_runtime.pair.headers import Kind, Message
 from gnomon_runtime.pair.remote_link import RemoteLink
@@ -58,7 +56,7 @@ READY_S = 10.0
 
 def main(pace: Pace) -> None:
     cpus = two_cpus()
-    found = hand_overs(2 if pace.quick else 21, cpus)
+    found = sampled(streamed(cpus), 2 if pace.quick else 21)
     network = network_of(found)
     step(f"one way: {1e6 * network.fixed_s:.0f} µs and {1e9 * network.seconds_per_byte:.2f} ms/MB")
     figures = [
@@ -75,21 +73,6 @@ def main(pace: Pace) -> None:
 
 
 # Hand-overs
-
-
-def hand_overs(samples: int, cpus: Cpus) -> dict[tuple[str, int], list[float]]:
-    """Milliseconds a megabyte, by way and megabytes."""
-    found: dict[tuple[str, int], list[float]] = defaultdict(list)
-    torch.set_num_threads(1)
-    keep_freed_memory()
-    with streamed(cpus) as ends:
-        for number in range(samples):
-            for size_mb in SIZES_MB:
-                for way, ms_per_mb in measured(ends, size_mb).items():
-                    found[way, size_mb].append(ms_per_mb)
-            if number % 5 == 0:
-                step(f"{number + 1} of {samples}")
-    return found
 
 
 def network_of(found: dict[tuple[str, int], list[float]]) -> Network:

@@ -93,7 +93,7 @@ def test_a_few_hundred_hostile_messages_change_nothing() -> None:
     assert cases.total() == 500
     assert len(cases) == 2, "some are read and some refused"
     fuzz_coordinator.fuzz_coordinator(random.Random(3), 300, cases)
-    assert cases.total() >= 750
+    assert cases.total() >= 500 + 300 / 4, "of up to four messages of an instance the first one always arrives"
 
 
 def test_a_few_hundred_hostile_streams_are_read_or_refused() -> None:
