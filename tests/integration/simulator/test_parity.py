@@ -5,12 +5,7 @@ the decisions are all that the simulator gets.
 """
 
 import json
-import os
-import re
-import select
-import signal
 import subprocess
-import sys
 import time
 import urllib.request
 from collections.abc import Iterator
@@ -29,8 +24,8 @@ from gnomon_simulator.replay_report import Report
 from gnomon_simulator.samples import Outcome, Token
 from gnomon_simulator.simulated_platform import NodePlan
 from gnomon_simulator.simulation import simulate
+from tests.integration.serve.conftest import GNOMON, Serving
 
-GNOMON = [sys.executable, "-c", "from gnomon_cli.main import main; main()"]
 SERVICE_S = 0.1
 HANDLER = f"import time\n\n\ndef handle(event, context):\n    time.sleep({SERVICE_S})\n    return event.body\n"
 STACK = """
@@ -73,21 +68,11 @@ def home(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def gateway(home: Path) -> Iterator[str]:
-    environment = {name: value for name, value in os.environ.items() if not name.startswith("OPENFAAS_")}
-    command = [*GNOMON, "serve", "--port", "0", "--cores", "8", "--state", str(home / ".gnomon")]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=home, env=environment) as server:
-        assert server.stdout is not None
-        try:
-            readable, _, _ = select.select([server.stdout], [], [], 60.0)
-            found = re.search(r"http://[0-9.:]*\d", server.stdout.readline()) if readable else None
-            assert found, "gnomon serve did not say where it serves"
-            yield found[0]
-        finally:
-            server.send_signal(signal.SIGINT)
-            try:
-                server.wait(30)
-            except subprocess.TimeoutExpired:
-                server.kill()
+    serving = Serving(home / ".gnomon")
+    serving.start()
+    yield serving.url
+    serving.stop()
+    serving.client.clear()
 
 
 def asked(gateway: str, path: str, method: str = "GET", document: Any = None) -> bytes:
