@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import base64
 import json
+import os
 import threading
 import time
 from collections.abc import Mapping
@@ -25,6 +26,8 @@ LOOK_S = 0.05
 HEARTBEAT_S = 5.0
 FORCE = {"gracePeriodSeconds": 0}
 SERVER_ERRORS = 500
+WORKER, APART = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw")), 16
+"""Tests that run side by side have pods at addresses of their own: so many second octets are for each process."""
 
 
 def now() -> str:
@@ -116,7 +119,7 @@ class Kubelet:
 
     def _begin(self, pod: Mapping[str, Any]) -> None:
         self._numbers += 1
-        address = f"127.{self._octet}.{self._numbers // 250}.{self._numbers % 250 + 1}"
+        address = f"127.{self._octet + APART * WORKER}.{self._numbers // 250}.{self._numbers % 250 + 1}"
         self._servers[pod["metadata"]["name"]] = address, InstanceServer(address, 8080, self._handler, self._token(pod))
 
     def _token(self, pod: Mapping[str, Any]) -> str:
