@@ -20,17 +20,11 @@ from typing import Any
 
 from gnomon_coordinator.node.wishes import ZYGOTE
 from gnomon_core.coordinator_client import CoordinatorClient
+from gnomon_core.launch import FOR_LIBRARIES
 from gnomon_core.packet_link import PacketLink
 
 RETRY_S = 0.25
-ENVIRONMENT = {
-    "PATH": "/usr/local/bin:/usr/bin:/bin",
-    "LANG": "C.UTF-8",
-    # Libraries that start threads when they are imported would make a zygote's forks hang.
-    "OMP_NUM_THREADS": "1",
-    "MKL_NUM_THREADS": "1",
-    "OPENBLAS_NUM_THREADS": "1",
-}
+ENVIRONMENT = {"PATH": "/usr/local/bin:/usr/bin:/bin", "LANG": "C.UTF-8", **FOR_LIBRARIES}
 PRELOAD = ("numpy", "torch", "gnomon_runtime.body", "gnomon_runtime.pair.shadow_side", "gnomon_runtime.pair.rehearsal")
 
 _LOG = logging.getLogger("gnomon.node")

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from gnomon_core import packets
+from gnomon_core.launch import FOR_LIBRARIES
 from gnomon_core.packet_link import PacketLink
 
 Event = dict[str, Any]
@@ -19,10 +20,7 @@ END_S = 10.0
 BASE_ENVIRONMENT = {
     "PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
     "LANG": "C.UTF-8",
-    # Libraries that start threads when they are imported would make a zygote's forks hang.
-    "OMP_NUM_THREADS": "1",
-    "MKL_NUM_THREADS": "1",
-    "OPENBLAS_NUM_THREADS": "1",
+    **FOR_LIBRARIES,
 }
 """The environment of the supervisor and the zygotes. Nothing of ours is inherited."""
 

@@ -16,6 +16,7 @@ from typing import Any, Self
 
 from gnomon_core import packets
 from gnomon_core.errors import GnomonError
+from gnomon_core.launch import FOR_LIBRARIES
 
 MODULE = "gnomon_runtime.measuring"
 _LAST_WORDS_BYTES = 600
@@ -34,8 +35,7 @@ class MeasuringProcess:
                 stdin=subprocess.DEVNULL,
                 stderr=self._errors,
                 start_new_session=True,
-                # As in a zygote: an instance sets its own number of threads.
-                env={**os.environ, "OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"},
+                env={**os.environ, **FOR_LIBRARIES},
             )
         self.hello: Mapping[str, Any] = {}
 

@@ -20,13 +20,13 @@ import gnomon_core
 import gnomon_runtime
 from gnomon_core import packets
 from gnomon_core.coordination import EMPTY_KIND
-from gnomon_core.launch import Launch, Order, Sandbox
+from gnomon_core.launch import FOR_LIBRARIES, Launch, Order, Sandbox
 from gnomon_core.signature import TensorSpec
 from gnomon_core.wire import Frame, FrameReader, Kind, Member, encode
 from gnomon_runtime.pair.testing.models import BODY, FUNCTION, MAX_BATCH, OK, Model
 
 PACKAGES = {package.__name__: str(Path(str(package.__file__)).parent) for package in (gnomon_core, gnomon_runtime)}
-ENVIRONMENT = {"PATH": "/usr/bin:/bin", "OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
+ENVIRONMENT = {"PATH": "/usr/bin:/bin", **FOR_LIBRARIES}
 PATIENCE_S = 30.0
 
 
