@@ -28,7 +28,6 @@ class Load:
 
     requests_rps: float
     median_ms: float
-    p99_ms: float
 
 
 def load(endpoint: Endpoint, connections: int, seconds: int) -> Load:
@@ -51,7 +50,7 @@ def load(endpoint: Endpoint, connections: int, seconds: int) -> Load:
     found = json.loads(done.stdout.splitlines()[-1])
     if found["failed"] or not found["requests"]:
         raise NoLoadError(f"{endpoint.url}: {found['failed']} of {found['requests']} requests failed:\n{done.stdout}")
-    return Load(found["requests"] / found["duration_us"] * 1e6, found["p50_us"] / 1e3, found["p99_us"] / 1e3)
+    return Load(found["requests"] / found["duration_us"] * 1e6, found["p50_us"] / 1e3)
 
 
 def alternate(endpoints: Mapping[str, Endpoint], connections: int, seconds: int, repeats: int) -> dict[str, list[Load]]:

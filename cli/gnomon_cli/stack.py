@@ -66,7 +66,6 @@ class StackFunction:
     skip_build: bool
     build_args: Mapping[str, str]
     build_options: tuple[str, ...]
-    build_secrets: Mapping[str, str]
     platforms: str
 
     @property
@@ -197,7 +196,6 @@ def _function(name: str, value: Value) -> StackFunction:
         skip_build=value.get("skip_build").flag(),
         build_args=value.get("build_args").texts() or {},
         build_options=value.get("build_options").list(),
-        build_secrets=value.get("build_secrets").texts() or {},
         platforms=value.get("platforms").text(),
     )
 

@@ -49,11 +49,6 @@ class Folders:
         """One file for each program."""
         return self.state / "logs"
 
-    @property
-    def containerd_socket(self) -> Path:
-        """Where containerd answers."""
-        return self.state / "containerd.sock"
-
 
 def folders() -> Folders:
     """From GNOMON_CLUSTER_CACHE, or the user's cache folder."""

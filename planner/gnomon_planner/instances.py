@@ -36,11 +36,6 @@ class Fleet:
     instances: int
     waits: tuple[tuple[float, float], ...]
 
-    @property
-    def waiting_share(self) -> float:
-        """The share of batches that wait at all."""
-        return sum(share for wait_s, share in self.waits if wait_s > 0.0)
-
 
 def fleet_for(buffer: Buffer, service_s: float) -> Fleet:
     """The fleet for a buffer whose batches take `service_s` in the mean.

@@ -97,10 +97,6 @@ class History:
 
     # Questions
 
-    def end_of(self, token: str) -> End:
-        [end] = [end for end in self.ends if end.token == token]
-        return end
-
     def runs_of(self, token: str) -> list[Execution]:
         with self._lock:
             return [execution for execution in self.executions if execution.token == token]

@@ -12,8 +12,6 @@ from gnomon_gateway.server import pass_through
 from gnomon_gateway.server.pass_through import PassThrough, Place
 from tests.waiting import until
 
-Streams = tuple[asyncio.StreamReader, asyncio.StreamWriter]
-
 
 @asynccontextmanager
 async def leader(answer: Callable[[bytes], bytes]) -> AsyncIterator[Place]:

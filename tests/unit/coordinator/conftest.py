@@ -36,7 +36,6 @@ class PlayedNode:
         self.coordination = Coordination(epoch)
         self.now_s = 100.0
         self.done: list[Effect] = []
-        self.replies: dict[str, Callable[[str, dict[str, Any]], list[dict[str, Any]]]] = {}
         self.names: dict[str, str] = {}
 
     def status(self, instance_id: str) -> Status | None:

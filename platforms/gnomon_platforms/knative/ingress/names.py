@@ -19,7 +19,6 @@ REDIRECTED = "Redirected"
 
 HASH_HEADER = "K-Network-Hash"
 HASH_OVERRIDE = "override"
-PROBE_HEADER = "K-Network-Probe"
 TAG_HEADER = "Knative-Serving-Tag"
 REVISION_HEADER = "Knative-Serving-Revision"
 NAMESPACE_HEADER = "Knative-Serving-Namespace"
