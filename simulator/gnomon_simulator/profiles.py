@@ -115,7 +115,7 @@ def constant(variant: str, service_s: float, *, cores: int = 1, load_s: float = 
     return Profile(variant, LatencyTable({cores: {1: service_s}}), load_s, 0, noise)
 
 
-def modelled(model: ModelProfile, weight_mode: str = "shared", noise: Noise = Noise()) -> Profile:
+def modelled(model: ModelProfile, weight_mode: str = "shared") -> Profile:
     """A profiled model, its Bodies loading as long and holding as much as in this weight mode.
 
     Raises:
@@ -125,7 +125,7 @@ def modelled(model: ModelProfile, weight_mode: str = "shared", noise: Noise = No
     if weight_mode not in model.loading:
         raise _bad(model.model, f"has no loading times with {weight_mode} weights")
     memory_bytes = model.memory_bytes(0 if weight_mode == "shared" else model.layers.parameter_bytes())
-    return Profile(model.model, model.whole, model.body_load_s(weight_mode), memory_bytes, noise, model, weight_mode)
+    return Profile(model.model, model.whole, model.body_load_s(weight_mode), memory_bytes, Noise(), model, weight_mode)
 
 
 def on_lambda(model: ModelProfile, memory_mb: int, *, cores: int = 1, noise: Noise = Noise()) -> Profile:

@@ -52,7 +52,7 @@ class Preprocess:
         )
 
 
-def read_photograph(body: bytes | memoryview, preprocess: Preprocess, max_pixels: int = MAX_PIXELS) -> npt.NDArray[np.float32]:
+def read_photograph(body: bytes | memoryview, preprocess: Preprocess) -> npt.NDArray[np.float32]:
     """The network's input for one picture: three channels, `size` × `size`.
 
     Raises:
@@ -61,7 +61,7 @@ def read_photograph(body: bytes | memoryview, preprocess: Preprocess, max_pixels
     """
     if not len(body):
         raise bad_request("empty_body", "The request has no body.", "Send a JPEG or a PNG: curl --data-binary @photo.jpg URL")
-    image = _open(body, max_pixels)
+    image = _open(body)
     try:
         square = _square(image, preprocess)
     except (OSError, SyntaxError, ValueError, EOFError) as error:
@@ -70,7 +70,7 @@ def read_photograph(body: bytes | memoryview, preprocess: Preprocess, max_pixels
     return np.ascontiguousarray(pixels.transpose(2, 0, 1))
 
 
-def _open(body: bytes | memoryview, max_pixels: int) -> Image.Image:
+def _open(body: bytes | memoryview) -> Image.Image:
     try:
         with warnings.catch_warnings():
             # Pillow warns of pictures above its own bound; ours is checked below, from the header alone.
@@ -81,18 +81,18 @@ def _open(body: bytes | memoryview, max_pixels: int) -> Image.Image:
             415, "unsupported_media_type", "The body is neither a JPEG nor a PNG.", "Send image/jpeg or image/png."
         ) from None
     except Image.DecompressionBombError:
-        raise _too_many(max_pixels) from None
+        raise _too_many() from None
     except (OSError, SyntaxError, ValueError) as error:
         raise GnomonError(
             422, "broken_image", f"The image's header cannot be read: {str(error)[:200]}.", "Send it whole."
         ) from error
-    if image.width * image.height > max_pixels:
-        raise _too_many(max_pixels)
+    if image.width * image.height > MAX_PIXELS:
+        raise _too_many()
     return image
 
 
-def _too_many(max_pixels: int) -> GnomonError:
-    return GnomonError(413, "image_too_large", f"The image has more than {max_pixels} pixels.", "Send a smaller one.")
+def _too_many() -> GnomonError:
+    return GnomonError(413, "image_too_large", f"The image has more than {MAX_PIXELS} pixels.", "Send a smaller one.")
 
 
 def _square(image: Image.Image, preprocess: Preprocess) -> Image.Image:

@@ -35,14 +35,14 @@ async def read_body(request: Request, max_bytes: int) -> bytes:
     return bytes(body)
 
 
-async def read_object(request: Request, max_bytes: int = MAX_DOCUMENT_BYTES) -> dict[str, Any]:
+async def read_object(request: Request) -> dict[str, Any]:
     """The JSON object of the body.
 
     Raises:
         GnomonError: 413 `body_too_large`; 400 `invalid_json`.
 
     """
-    body = await read_body(request, max_bytes)
+    body = await read_body(request, MAX_DOCUMENT_BYTES)
     try:
         document = json.loads(body)
         # A lone surrogate (`"\\ud800"`) is JSON but no text: it can be neither stored nor answered.

@@ -16,6 +16,8 @@ from gnomon_core.profiles import LatencyTable, ModelProfile
 BASE_BATCH = 2
 DOUBLED = 4
 LARGER_BATCHES = (3, 4, 5)
+WEIGHT_MODE = "private"
+"""As in the paper: each instance loads its own."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,12 +75,12 @@ class Correlation:
     spearman: float
 
 
-def sensitivities(profile: ModelProfile, cores: int = 1, weight_mode: str = "private") -> list[Sensitivity]:
+def sensitivities(profile: ModelProfile, cores: int = 1) -> list[Sensitivity]:
     """Figure 2. Loading is measured block by block where the profile has that, else it follows from their sizes."""
-    loads_s = profile.block_load_s.get(weight_mode)
+    loads_s = profile.block_load_s.get(WEIGHT_MODE)
     rows = []
     for number, (block, table) in enumerate(zip(profile.layers.blocks, profile.blocks, strict=True)):
-        load_s = loads_s[number] if loads_s else profile.loading[weight_mode].seconds(block.parameter_bytes)
+        load_s = loads_s[number] if loads_s else profile.loading[WEIGHT_MODE].seconds(block.parameter_bytes)
         rows.append(Sensitivity(number, block.name, _increase_s(table, cores, DOUBLED), block.parameter_bytes, load_s))
     return rows
 

@@ -13,7 +13,6 @@ from gnomon_core.program_reader import parse_program
 from gnomon_core.signature import ModelSignature
 from gnomon_runtime.engine.datatypes import TORCH_DTYPES
 from gnomon_runtime.engine.executor import Executor
-from gnomon_runtime.engine.limits import Limits
 from gnomon_runtime.engine.weights import LoadedWeights, WeightMode, load_weights
 
 
@@ -31,7 +30,7 @@ class LoadedProgram:
         return [torch.zeros((batch, *spec.shape), dtype=TORCH_DTYPES[spec.datatype]) for spec in self.signature.inputs]
 
 
-def load_program(program: Path, weights: Path, mode: WeightMode = "shared", limits: Limits | None = None) -> LoadedProgram:
+def load_program(program: Path, weights: Path, mode: WeightMode = "shared") -> LoadedProgram:
     """Check a program, load its weights and bind them.
 
     Raises:
@@ -40,4 +39,4 @@ def load_program(program: Path, weights: Path, mode: WeightMode = "shared", limi
     """
     parsed = parse_program(program.read_bytes())
     loaded = load_weights(weights, parsed.weights, mode)
-    return LoadedProgram(parsed.signature, Executor(parsed, loaded.tensors, limits), loaded, parsed)
+    return LoadedProgram(parsed.signature, Executor(parsed, loaded.tensors), loaded, parsed)

@@ -118,9 +118,7 @@ class Segment(PlannedOperations):
             return self._walk(plan, slots, before_last)
 
 
-def segments_between(
-    program: Program, weights: Mapping[str, Tensor], runs: Sequence[tuple[int, int]], limits: Limits | None = None
-) -> list[Segment]:
+def segments_between(program: Program, weights: Mapping[str, Tensor], runs: Sequence[tuple[int, int]]) -> list[Segment]:
     """A whole program as segments in order: each of these runs of operations, and what lies between them.
 
     Raises:
@@ -134,9 +132,9 @@ def segments_between(
         if begin < at or (begin == at and at > 0):
             raise ValueError("runs of operations that are not apart")
         if begin > at:
-            pieces.append(Segment(program, flow.border(at, begin), weights, limits))
-        pieces.append(Segment(program, flow.border(begin, end), weights, limits))
+            pieces.append(Segment(program, flow.border(at, begin), weights))
+        pieces.append(Segment(program, flow.border(begin, end), weights))
         at = end
     if at < len(program.operations):
-        pieces.append(Segment(program, flow.border(at, len(program.operations)), weights, limits))
+        pieces.append(Segment(program, flow.border(at, len(program.operations)), weights))
     return pieces

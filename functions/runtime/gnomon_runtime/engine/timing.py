@@ -20,7 +20,7 @@ from gnomon_core.program_reader import parse_program
 from gnomon_core.signature import TensorSpec
 from gnomon_runtime.engine.datatypes import TORCH_DTYPES
 from gnomon_runtime.engine.executor import Executor
-from gnomon_runtime.engine.weights import LoadedWeights, WeightMode, load_weights
+from gnomon_runtime.engine.weights import LoadedWeights, load_weights
 
 _PAGE_BYTES = 4096
 _SEED = 1
@@ -59,7 +59,7 @@ class TimedProgram:
         return [_input(spec, batch, generator) for spec in self.program.signature.inputs]
 
 
-def load_timed(program: Path, weights: Path, mode: WeightMode = "shared") -> TimedProgram:
+def load_timed(program: Path, weights: Path) -> TimedProgram:
     """Check a program, load its weights and bind them.
 
     Raises:
@@ -67,7 +67,7 @@ def load_timed(program: Path, weights: Path, mode: WeightMode = "shared") -> Tim
 
     """
     parsed = parse_program(program.read_bytes())
-    loaded = load_weights(weights, parsed.weights, mode)
+    loaded = load_weights(weights, parsed.weights)
     return TimedProgram(parsed, TimedExecutor(parsed, loaded.tensors), loaded)
 
 

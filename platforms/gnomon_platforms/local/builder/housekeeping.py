@@ -10,7 +10,7 @@ import asyncio
 import logging
 from collections.abc import Callable, Collection
 
-from gnomon_platforms.local.builder.builder import UNUSED_S, EnvironmentBuilder
+from gnomon_platforms.local.builder.builder import EnvironmentBuilder
 
 EVERY_S = 1800.0
 SETTLE_S = 1.0
@@ -31,14 +31,12 @@ class Housekeeping:
         images: Callable[[], Collection[str]],
         contents: Callable[[], Collection[str]],
         *,
-        every_s: float = EVERY_S,
         settle_s: float = SETTLE_S,
-        unused_s: float = UNUSED_S,
     ) -> None:
         self._builder = builder
         self._images = images
         self._contents = contents
-        self._every_s, self._settle_s, self._unused_s = every_s, settle_s, unused_s
+        self._settle_s = settle_s
         self._before: tuple[frozenset[str], frozenset[str]] = frozenset(), frozenset()
         self._changed = asyncio.Event()
 
@@ -54,7 +52,7 @@ class Housekeeping:
                 if removed:
                     _LOG.info("removed what was built and is not used any more: %s", ", ".join(removed))
             try:
-                await asyncio.wait_for(self._changed.wait(), self._every_s)
+                await asyncio.wait_for(self._changed.wait(), EVERY_S)
                 await asyncio.sleep(self._settle_s)
             except TimeoutError:
                 continue
@@ -64,7 +62,7 @@ class Housekeeping:
         images, contents = frozenset(await asyncio.to_thread(self._images)), frozenset(self._contents())
         images_before, contents_before = self._before
         self._before = images, contents
-        return await self._builder.collect(images | images_before, contents | contents_before, unused_s=self._unused_s)
+        return await self._builder.collect(images | images_before, contents | contents_before)
 
     def look_again(self) -> None:
         """Something has changed."""
