@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import os
 import subprocess
 import sys
 import threading
@@ -17,6 +18,7 @@ from typing import Any, Self, TypeAlias
 from benchmarks.pace import ROOT
 from benchmarks.regression.cells import Cell, Grid, Kept, Times, cores_of, threads_of
 from benchmarks.regression.quota import Quota
+from gnomon_core.launch import FOR_LIBRARIES
 
 Missing: TypeAlias = tuple[Cell, bool]
 """A cell, and whether it is measured for the second time."""
@@ -36,7 +38,10 @@ class Worker:
     def __init__(self, program: Path, weights: Path, quota: Quota, core: int = 0) -> None:
         self._quota = quota
         command = [sys.executable, "-m", "benchmarks.regression.worker", str(program), str(weights), str(core)]
-        self._process = subprocess.Popen(command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        environment = {**os.environ, **FOR_LIBRARIES}
+        self._process = subprocess.Popen(
+            command, cwd=ROOT, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        )
 
     def __enter__(self) -> Self:
         try:
