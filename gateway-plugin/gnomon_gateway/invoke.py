@@ -150,6 +150,7 @@ class Invocation:
             meta=self._meta,
             body=body,
             responder=self,
+            client=self._exchange,
             replay_safe=runtime.signature is not None,
             streaming=self._streams,
         )

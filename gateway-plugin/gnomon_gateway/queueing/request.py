@@ -58,6 +58,18 @@ class Responder(Protocol):
         ...
 
 
+class Client(Protocol):
+    """Who waits for an answer, on a connection."""
+
+    def has_left(self) -> bool:
+        """Whether it has closed the connection, which may not have been told yet."""
+        ...
+
+    def lost(self) -> None:
+        """Tell so now: the request is withdrawn."""
+        ...
+
+
 class Request:
     """A request and where it is. Times are on the gateway's clock.
 
@@ -71,6 +83,7 @@ class Request:
         "batch",
         "body",
         "body_bytes",
+        "client",
         "deadline_s",
         "id",
         "lane",
@@ -93,6 +106,7 @@ class Request:
         meta: bytes = b"",
         body: bytes | memoryview = b"",
         responder: Responder | None = None,
+        client: Client | None = None,
         replay_safe: bool = False,
         streaming: bool = False,
     ) -> None:
@@ -105,6 +119,7 @@ class Request:
         self.body = body
         self.body_bytes = len(meta) + len(body)
         self.responder = responder
+        self.client = client
         self.replay_safe = replay_safe
         self.streaming = streaming
         self.state = RECEIVED

@@ -168,8 +168,12 @@ class Exchange:
         if self._owner is not None and not self.response_complete:
             self._deliver()
 
+    def has_left(self) -> bool:
+        """Whether the client has closed the connection, which may not have been told yet."""
+        return self._protocol.has_hung_up()
+
     def lost(self) -> None:
-        """The connection has ended."""
+        """The connection has ended. May be told again."""
         self.disconnected = True
         self._let_go()
         if self._owner is not None and not self.response_complete:

@@ -21,6 +21,7 @@ from gnomon_core.errors import GnomonError
 from gnomon_gateway.server.exchange import SMALL_BYTES, STATUS_LINES, Exchange, leave
 from gnomon_gateway.server.farewell import PoliteTransport, announcing
 from gnomon_gateway.server.heads import CHECKED, Head, body_bytes, malformed, too_large, without_offer
+from gnomon_gateway.server.hung_up import has_hung_up
 from gnomon_gateway.server.intake import REQUEST_EVENTS, Intake
 from gnomon_gateway.server.shared import Phase, Shared
 
@@ -65,6 +66,10 @@ class GatewayProtocol(Intake):
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
         self.client_address = self.client[0].encode() if self.client else b""
+
+    def has_hung_up(self) -> bool:
+        """Whether the client has closed the connection, as the kernel knows it."""
+        return self.transport.is_closing() or has_hung_up(self.transport.get_extra_info("socket").fileno())
 
     def connection_lost(self, exc: Exception | None) -> None:
         active, self._active = self._active, None

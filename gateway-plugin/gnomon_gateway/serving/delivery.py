@@ -12,8 +12,9 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterable
 from functools import partial
+from typing import cast
 
 from gnomon_core.seams import BatchChannel
 from gnomon_core.wire import Frame, Kind, Member
@@ -25,6 +26,9 @@ from gnomon_gateway.queueing.request import Request
 from gnomon_gateway.serving.health import PROBE_TIMEOUT_S, Health
 from gnomon_gateway.serving.metrics import FunctionMetrics
 
+LOOK_AFTER_S = 0.005
+"""Whether a client is still there is asked of the kernel for requests that have waited so long."""
+
 _LOG = logging.getLogger(__name__)
 
 
@@ -33,6 +37,9 @@ class Delivery:
 
     `FunctionRuntime` stands on it: one object in two rooms, because a request passes from one to the other several times.
     """
+
+    _max_batch: int
+    """How many samples a batch has at most."""
 
     def __init__(self, name: str, dispatcher: Dispatcher, epoch: int, on_frozen: Callable[[str, str], None]) -> None:
         self.name = name
@@ -124,6 +131,7 @@ class Delivery:
             return
         self._served.add(batch.instance_id)
         codes = [200] if batch.streamed else [member.code for member in frame.members]
+        self._withdraw_who_left()
         now_s = time.monotonic()
         if batch.pair is not None:
             self.metrics.pairs.done(batch, frame, now_s)
@@ -191,7 +199,27 @@ class Delivery:
 
     def _timer_came(self) -> None:
         self._timer, self._timer_s = None, float("inf")
+        self._withdraw_who_left()
         self._carry_out(self.dispatcher.timer(time.monotonic()))
+
+    def _withdraw_who_left(self) -> None:
+        """A batch is about to be made of the oldest requests: leave out those whose clients have closed their connections.
+
+        The loop tells of it as well, but perhaps after what it tells now. Only who has waited for a while is looked at, so that a
+        function that keeps up pays nothing.
+        """
+        waited_since_s = time.monotonic() - LOOK_AFTER_S
+        for lane in self.dispatcher.queue.waiting_lanes():
+            there, gone = 0, []
+            for request in cast("Iterable[Request]", lane.requests):
+                if there >= self._max_batch or request.arrived_s > waited_since_s:
+                    break
+                if request.client is not None and request.client.has_left():
+                    gone.append(request.client)
+                else:
+                    there += request.size
+            for client in gone:
+                client.lost()
 
     def _tell_emptied(self) -> None:
         waiting, self._emptied = self._emptied, []

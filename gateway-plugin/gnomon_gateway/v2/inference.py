@@ -179,6 +179,7 @@ class Inference:
             size=infer.samples,
             body=infer.body,
             responder=self,
+            client=self._exchange,
             replay_safe=True,
         )
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import re
+import socket
 import time
 from typing import Any
 
@@ -12,6 +13,7 @@ import pytest
 
 from gnomon_core.settings import Settings
 from gnomon_gateway.scheduling.registry import scheduling_policy
+from gnomon_gateway.serving.delivery import LOOK_AFTER_S
 from tests.waiting import until
 
 
@@ -190,6 +192,22 @@ async def test_a_client_that_leaves_while_waiting_is_not_executed(gateway: Any) 
     impatient.close()
     await until(lambda: runtime.load().queued == 0)
     gateway.release()
+    assert (await running).status == 200
+    assert (await gateway.call("/function/f", b"after")).status == 200
+    assert gateway.executed() == [b"running", b"after"]
+    assert runtime.metrics.left == 1
+
+
+async def test_a_client_that_left_is_not_executed_although_the_loop_hears_of_the_result_first(gateway: Any) -> None:
+    runtime = await gateway.deploy()
+    running = asyncio.ensure_future(gateway.call("/function/f/held", b"running"))
+    await until(lambda: runtime.load().executing == 1)
+    with socket.create_connection(("127.0.0.1", gateway.server.port)) as impatient:
+        impatient.sendall(b"POST /function/f HTTP/1.1\r\nHost: x\r\nContent-Length: 9\r\n\r\nimpatient")
+        await until(lambda: runtime.load().queued == 1 and runtime.load().oldest_wait_s > 2 * LOOK_AFTER_S)
+    gateway.release()
+    gateway.result_comes()
+    assert (runtime.load().queued, runtime.load().executing) == (0, 0)
     assert (await running).status == 200
     assert (await gateway.call("/function/f", b"after")).status == 200
     assert gateway.executed() == [b"running", b"after"]

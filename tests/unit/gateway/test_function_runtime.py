@@ -110,6 +110,51 @@ async def test_a_client_that_leaves_in_the_turn_in_which_it_came_is_not_served(s
     assert served.runtime.load().queued == served.runtime.load().executing == 0
 
 
+class Leaving(Client):
+    """One whose connection is closed, which the loop has not told."""
+
+    def __init__(self, served: Served, *, waited_s: float) -> None:
+        super().__init__()
+        self.asked = 0
+        self.runtime = served.runtime
+        now_s = time.monotonic()
+        self.request = Request(self.runtime.event_lane, now_s - waited_s, now_s + 5, body=b"leaves", responder=self, client=self)
+        self.runtime.submit(self.request)
+
+    def has_left(self) -> bool:
+        self.asked += 1
+        return True
+
+    def lost(self) -> None:
+        self.runtime.left(self.request)
+
+
+async def test_whoever_has_left_while_it_waited_is_in_no_batch_although_the_loop_has_not_told(served: Served) -> None:
+    client = Client()
+    served.send(client, b"first")
+    await asyncio.sleep(0)
+    leaving = [Leaving(served, waited_s=1.0) for _ in range(20)]
+    served.send(client, b"stays")
+    await asyncio.sleep(0)
+    served.echo.answer()
+    assert served.echo.batches == [[b"first"], [b"stays"]]
+    served.echo.answer()
+    assert (client.heard, [one.heard for one in leaving]) == ([b"first", b"stays"], [[]] * 20)
+    assert served.runtime.metrics.left == 20
+    assert not served.runtime.busy
+
+
+async def test_clients_of_a_function_that_keeps_up_are_not_looked_at(served: Served) -> None:
+    client = Client()
+    served.send(client, b"first")
+    await asyncio.sleep(0)
+    prompt = Leaving(served, waited_s=-60.0)
+    await asyncio.sleep(0)
+    served.echo.answer()
+    assert prompt.asked == 0
+    assert served.echo.batches == [[b"first"], [b"leaves"]]
+
+
 async def test_what_has_just_arrived_is_waited_for_before_the_function_stops(served: Served) -> None:
     client = Client()
     served.send(client, b"last")
