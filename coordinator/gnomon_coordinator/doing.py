@@ -110,7 +110,7 @@ class Doing:
         try:
             self._platform.send(message)
         except LinkBrokenError as error:
-            self._lose_platform(str(error))
+            self._lose_platform(error)
         else:
             if not self._adopting:
                 self._board.watch(self._platform)
@@ -130,9 +130,13 @@ class Doing:
             complain(f"{instance_id} is not heard any more: {error}")
             self._coordination.broken(instance_id, str(error), self._now_s())
 
-    def _lose_platform(self, reason: str) -> None:
-        """Nobody wishes for anything any more. The supervisor ends everything, or starts another coordinator."""
-        complain(f"the platform is not heard any more: {reason}")
+    def _lose_platform(self, error: LinkBrokenError) -> None:
+        """Nobody wishes for anything any more. The supervisor ends everything, or starts another coordinator.
+
+        A platform that stops closes its socket first: that is no complaint.
+        """
+        if not isinstance(error, LinkEndedError):
+            complain(f"the platform is not heard any more: {error}")
         self._platform_open = False
         self._board.drop(self._platform)
 

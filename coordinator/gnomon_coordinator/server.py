@@ -53,7 +53,7 @@ class Server(Doing):
         # Whatever else has come: the supervisor first.
         self._hear_supervisor()
         if self._platform in ready:
-            self._board.flush(self._platform, lambda error: self._lose_platform(str(error)))
+            self._board.flush(self._platform, self._lose_platform)
             self._hear_platform()
         for instance_id, link in list(self._instances.items()):
             if link in ready:
@@ -118,7 +118,7 @@ class Server(Doing):
             try:
                 received = self._platform.receive(self._now_s())
             except LinkBrokenError as error:
-                self._lose_platform(str(error))
+                self._lose_platform(error)
                 return
             if received is None:
                 return

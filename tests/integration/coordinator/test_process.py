@@ -56,6 +56,17 @@ def shared_memory_of(pid: int) -> list[str]:
     return [text for text in links + maps if "memfd:" in text]
 
 
+def test_a_platform_that_stops_is_nothing_to_complain_of(begin: Begin, make: Make, capfd: pytest.CaptureFixture[str]) -> None:
+    coordinator = begin()
+    coordinator.platform.close()
+    # What it does in one turn it has done when it answers in the next.
+    for name in ("b1", "b2"):
+        body = make(name)
+        coordinator.hand_over(body, "body")
+        body.hear("hello")
+    assert capfd.readouterr().err == ""
+
+
 def test_each_buffer_has_one_writer_and_a_sealed_size(begin: Begin, make: Make, layers: Path, papers: Papers) -> None:
     for_body, for_shadow = paired(begin(), make("b1"), make("pool-0-1"), layers, papers)
     (body_data, body_there, body_back), (shadow_data, shadow_there, shadow_back) = for_body, for_shadow
