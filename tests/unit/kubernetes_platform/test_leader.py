@@ -296,17 +296,22 @@ async def test_a_lease_that_was_deleted_goes_on_counting(leases: Leases, machine
     assert second.tenure.epoch == 2
 
 
-async def test_run_stands_until_it_is_cancelled(leases: Leases, machine: Machine) -> None:
-    clock = VirtualClock()
-    store: Any = leases
-    tenure = Tenure(lambda _: None, machine)
-    leader = Leader(Writer(store, clock, random.Random(1)), LEASE, "first", tenure, clock, boot_s=machine)
+async def run_until_it_leads(leader: Leader) -> None:
+    """Let it stand for the Lease until it has it, and cancel it then."""
     task = asyncio.create_task(leader.run())
     async with asyncio.timeout(30.0):
         await leader.leading.wait()
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
         await task
+
+
+async def test_run_stands_until_it_is_cancelled(leases: Leases, machine: Machine) -> None:
+    clock = VirtualClock()
+    store: Any = leases
+    tenure = Tenure(lambda _: None, machine)
+    leader = Leader(Writer(store, clock, random.Random(1)), LEASE, "first", tenure, clock, boot_s=machine)
+    await run_until_it_leads(leader)
     assert tenure.leading
 
 
@@ -338,12 +343,7 @@ async def test_who_waits_for_a_lease_looks_at_it_the_moment_that_it_is_over(leas
 
     leases.call = noted  # type: ignore[method-assign]
     leader = Leader(second.renewals, LEASE, "second", second.tenure, Passing(machine), boot_s=machine)
-    task = asyncio.create_task(leader.run())
-    async with asyncio.timeout(30.0):
-        await leader.leading.wait()
-    task.cancel()
-    with pytest.raises(asyncio.CancelledError):
-        await task
+    await run_until_it_leads(leader)
     assert taken_s[0] == pytest.approx(seen_s + 15.0)  # not at the next of its looks every 2 s, which was due at 16
 
 
