@@ -1,90 +1,19 @@
-"""Who may write, in virtual time: elections, renewals, and a process that was frozen."""
+"""Who may write, in virtual time: elections and renewals."""
 
 from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any
 
 import pytest
 
 from gnomon_core.clock import VirtualClock
 from gnomon_core.errors import GnomonError
-from gnomon_platforms.kubernetes.errors import Refused, Unreachable
 from gnomon_platforms.kubernetes.leader import Leader, Tenure
-from gnomon_platforms.kubernetes.resources import LEASES
 from gnomon_platforms.kubernetes.terms import LeaseRecord, LeaseTiming, Observer
-from gnomon_platforms.kubernetes.writes import Replace, Target, Writer
-
-LEASE = Target(LEASES, "openfaas", "gnomon")
-
-
-class Machine:
-    """A boot-time clock that a test moves, alone of all clocks when a process is frozen."""
-
-    def __init__(self) -> None:
-        self.now_s = 1000.0
-
-    def __call__(self) -> float:
-        return self.now_s
-
-
-class Leases:
-    """The API server's side: one Lease, with versions. Writes during `lost_answers` are carried out unheard."""
-
-    def __init__(self) -> None:
-        self.document: dict[str, Any] | None = None
-        self.away = False
-        self.lost_answers = 0
-        self.written: list[str] = []
-        self.version = 0
-
-    def call(self, method: str, path: str, **request: Any) -> dict[str, Any]:
-        if request["fence"] is not None:
-            request["fence"]()
-        if self.away:
-            raise Unreachable("nobody answers")
-        if method == "GET":
-            if self.document is None:
-                raise Refused(404, "NotFound", path)
-            return self.document
-        body = request["body"]
-        if method == "POST" and self.document is not None:
-            raise Refused(409, "AlreadyExists", path)
-        if method == "PUT" and (self.document is None or body["metadata"]["resourceVersion"] != str(self.version)):
-            raise Refused(409, "Conflict", path)
-        self.version += 1
-        self.document = {**body, "metadata": {**body["metadata"], "uid": "u", "resourceVersion": str(self.version)}}
-        self.written.append(body["spec"]["holderIdentity"])
-        if self.lost_answers:
-            self.lost_answers -= 1
-            raise Unreachable("no answer")
-        return self.document
-
-
-class Candidate:
-    """A process: a leader with its tenure, and what became of it."""
-
-    def __init__(self, name: str, leases: Leases, boot_s: Machine) -> None:
-        self.gone: list[str] = []
-        self.tenure = Tenure(self.gone.append, boot_s)
-        clock = VirtualClock()
-        unfenced: Any = leases
-        self.renewals = Writer(unfenced, clock, random.Random(1))
-        self.writes = Writer(unfenced, clock, random.Random(1), self.tenure.check)
-        self.leader = Leader(self.renewals, LEASE, name, self.tenure, clock, boot_s=boot_s)
-
-
-@pytest.fixture
-def machine() -> Machine:
-    return Machine()
-
-
-@pytest.fixture
-def leases() -> Leases:
-    return Leases()
+from gnomon_platforms.kubernetes.writes import Writer
+from tests.unit.kubernetes_platform.elections import LEASE, Candidate, Leases, Machine
 
 
 async def test_the_first_candidate_leads_and_the_second_waits(leases: Leases, machine: Machine) -> None:
@@ -140,95 +69,6 @@ async def test_no_two_may_write_at_any_time(leases: Leases, machine: Machine) ->
             epochs.append(leading[0].tenure.epoch)
     assert len(epochs) > 5
     assert epochs == sorted(set(epochs))
-
-
-async def test_a_frozen_leader_writes_nothing_when_it_goes_on(leases: Leases, machine: Machine) -> None:
-    first = Candidate("first", leases, machine)
-    await first.leader.attempt()
-    before = list(leases.written)
-    machine.now_s += 10.0  # stopped for as long; its other clocks stand still
-    pod = Target(LEASES, "openfaas", "another")
-    with pytest.raises(GnomonError):
-        await first.writes.settle(pod, lambda _: None if leases.document is None else _renamed(leases.document), "write it")
-    assert leases.written == before
-    assert first.gone == ["the Lease was not renewed in time; another process leads from now on"]
-
-
-def _renamed(document: dict[str, Any]) -> Any:
-    return Replace({**document, "spec": {**document["spec"], "holderIdentity": "written by a frozen leader"}})
-
-
-async def test_the_time_runs_from_when_a_renewal_was_sent(leases: Leases, machine: Machine) -> None:
-    first = Candidate("first", leases, machine)
-    answer = leases.call
-
-    def slow(method: str, path: str, **request: Any) -> dict[str, Any]:
-        result = answer(method, path, **request)
-        machine.now_s += 0.0 if method == "GET" else 4.0
-        return result
-
-    leases.call = slow  # type: ignore[method-assign]
-    await first.leader.attempt()
-    machine.now_s += 5.9
-    assert first.tenure.leading
-    machine.now_s += 0.1
-    assert not first.tenure.leading
-
-
-async def test_a_renewal_that_was_frozen_on_its_way_back_is_too_late(leases: Leases, machine: Machine) -> None:
-    first = Candidate("first", leases, machine)
-    await first.leader.attempt()
-    answer = leases.call
-
-    def frozen(method: str, path: str, **request: Any) -> dict[str, Any]:
-        result = answer(method, path, **request)
-        machine.now_s += 60.0
-        return result
-
-    leases.call = frozen  # type: ignore[method-assign]
-    await first.leader.attempt()
-    assert len(first.gone) == 1
-    assert not first.tenure.leading
-
-
-@contextmanager
-def frozen_before(leases: Leases, machine: Machine, seconds: float) -> Iterator[None]:
-    """Processes are frozen for so long when they have decided to write, and have not looked at the clock yet."""
-    answer = leases.call
-
-    def frozen(method: str, path: str, **request: Any) -> dict[str, Any]:
-        machine.now_s += 0.0 if method == "GET" else seconds
-        return answer(method, path, **request)
-
-    leases.call = frozen  # type: ignore[method-assign]
-    try:
-        yield
-    finally:
-        leases.call = answer  # type: ignore[method-assign]
-
-
-async def test_a_renewal_that_was_frozen_before_it_was_sent_is_not_sent(leases: Leases, machine: Machine) -> None:
-    first, second = Candidate("first", leases, machine), Candidate("second", leases, machine)
-    await first.leader.attempt()
-    await second.leader.attempt()  # sees it now: its 15 s begin
-    machine.now_s += 1.0
-    with frozen_before(leases, machine, 12.0):
-        await first.leader.attempt()
-    assert leases.written == ["first"]
-    assert first.gone == ["the Lease was not renewed in time; another process leads from now on"]
-    machine.now_s += 2.0
-    await second.leader.attempt()
-    assert second.tenure.leading, "a renewal that came so late would have kept it waiting for 15 s more"
-
-
-async def test_who_was_frozen_before_it_took_the_lease_looks_again(leases: Leases, machine: Machine) -> None:
-    first = Candidate("first", leases, machine)
-    with frozen_before(leases, machine, 12.0):
-        await first.leader.attempt()
-    assert leases.written == []
-    await first.leader.attempt()
-    assert first.tenure.leading
-    assert first.gone == []
 
 
 async def test_a_server_that_is_away_ends_the_leader_in_time(leases: Leases, machine: Machine) -> None:
