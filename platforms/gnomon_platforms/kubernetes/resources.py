@@ -26,7 +26,6 @@ class Resource:
 
 
 DEPLOYMENTS = Resource("apps/v1", "deployments", "Deployment")
-REPLICA_SETS = Resource("apps/v1", "replicasets", "ReplicaSet")
 PODS = Resource("v1", "pods", "Pod")
 SERVICES = Resource("v1", "services", "Service")
 SECRETS = Resource("v1", "secrets", "Secret")

@@ -41,7 +41,6 @@ class DeployedFunction:
     uid: str
     resource_version: str
     generation: int
-    observed_generation: int
     version: int
     template_version: int
     created_at: float
@@ -72,7 +71,6 @@ def deployed_function(document: dict[str, Any]) -> DeployedFunction | None:
         uid=metadata.get("uid", ""),
         resource_version=metadata.get("resourceVersion", ""),
         generation=metadata.get("generation", 0),
-        observed_generation=status.get("observedGeneration", 0),
         version=int(labels.get(VERSION_LABEL) or 0),
         template_version=int(template_labels.get(VERSION_LABEL) or 0),
         created_at=_created_at(metadata),
