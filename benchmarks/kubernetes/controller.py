@@ -29,8 +29,8 @@ import uvloop
 
 from gnomon_autoscaler.loop import Autoscaler, utc_now_s
 from gnomon_autoscaler.registry import BUILT_IN
+from gnomon_cli.process import calm_collector
 from gnomon_cli.scaling import ScalingAdapter
-from gnomon_cli.serve import calm_collector
 from gnomon_core.clock import WallClock
 from gnomon_core.fleet import InstanceState
 from gnomon_core.functions import FunctionSpec, read_deployment

@@ -10,9 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import logging
 import os
-import signal
 import socket
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
@@ -25,6 +23,7 @@ from aiohttp import web
 from gnomon_autoscaler.loop import Autoscaler
 from gnomon_autoscaler.registry import with_entry_points
 from gnomon_cli.knative_page import page
+from gnomon_cli.process import begin_log, calm_collector, started, stopped_by_signal
 from gnomon_cli.scaling import ScalingAdapter
 from gnomon_core.clock import WallClock
 from gnomon_core.seam_values import Capabilities
@@ -159,25 +158,20 @@ def serve_knative(options: KnativeOptions, *, verbose: bool = False) -> None:
         GnomonError: 501 without the Kubernetes client, 503 where there is no way to a cluster.
 
     """
-    level = logging.INFO if verbose else logging.WARNING
-    logging.basicConfig(level=level, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    begin_log(verbose=verbose)
     uvloop.run(_serve(options))
 
 
 async def _serve(options: KnativeOptions) -> None:
-    loop, told = asyncio.get_running_loop(), asyncio.Event()
-    for number in (signal.SIGINT, signal.SIGTERM):
-        loop.add_signal_handler(number, told.set)
+    stop = stopped_by_signal()
     service = KnativeService(options, SystemRandom())
-    starting, ended = loop.create_task(service.start()), loop.create_task(told.wait())
+    ended = asyncio.create_task(stop.wait())
     try:
-        # Whoever waits for the Lease may be told to end as well.
-        await asyncio.wait({starting, ended}, return_when=asyncio.FIRST_COMPLETED)
-        if starting.done():
-            await starting
-            print(f"Gnomon scales Revisions of the class {options.scaled.class_name}. Ctrl-C stops it.", flush=True)
-            await ended
+        if not await started(service.start(), ended):
+            return
+        calm_collector()
+        print(f"Gnomon scales Revisions of the class {options.scaled.class_name}. Ctrl-C stops it.", flush=True)
+        await ended
     finally:
-        starting.cancel()
-        await asyncio.gather(starting, return_exceptions=True)
+        ended.cancel()
         await service.stop()

@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
-import gc
-import logging
-import signal
 from collections.abc import Awaitable, Callable
 
 import uvloop
 
 from gnomon_cli.composition import Gnomon
 from gnomon_cli.preflight import allow_open_files, check_port, check_room, lock_state
+from gnomon_cli.process import begin_log, calm_collector, started, stopped_by_signal
 from gnomon_cli.serve_options import ServeOptions
 
 
@@ -25,9 +22,7 @@ def serve(options: ServeOptions, then: Callable[[Gnomon], Awaitable[bool]] | Non
         GnomonError: what is missing: a port, memory, disk, credentials.
 
     """
-    logging.basicConfig(
-        level=logging.INFO if options.verbose else logging.WARNING, format="%(asctime)s %(levelname)s %(name)s: %(message)s"
-    )
+    begin_log(verbose=options.verbose)
     if options.port:
         check_port(options.host, options.port)
     if options.cluster is None:
@@ -37,19 +32,12 @@ def serve(options: ServeOptions, then: Callable[[Gnomon], Awaitable[bool]] | Non
         uvloop.run(_serve(options, then))
 
 
-def calm_collector() -> None:
-    """Look for garbage less often, and never again at what was made by starting: requests make no cycles worth a pause each."""
-    gc.collect()
-    gc.freeze()
-    gc.set_threshold(20_000, 20, 50)
-
-
 async def _serve(options: ServeOptions, then: Callable[[Gnomon], Awaitable[bool]] | None) -> None:
-    stop = _stopped_by_signal()
+    stop = stopped_by_signal()
     gnomon = Gnomon(options)
     ended = asyncio.create_task(stop.wait())
     try:
-        if not await _started(gnomon, ended):
+        if not await started(gnomon.start(), ended):
             return
         calm_collector()
         print(f"Gnomon serves on {gnomon.url}. State is in {options.state}. Ctrl-C stops it.", flush=True)
@@ -64,31 +52,3 @@ async def _serve(options: ServeOptions, then: Callable[[Gnomon], Awaitable[bool]
     finally:
         ended.cancel()
         await gnomon.stop()
-
-
-async def _started(gnomon: Gnomon, ended: asyncio.Task[bool]) -> bool:
-    """Start; False if it was to be stopped before that was done, as one that stands by for another may be."""
-    starting = asyncio.create_task(gnomon.start())
-    await asyncio.wait({starting, ended}, return_when=asyncio.FIRST_COMPLETED)
-    if not starting.done():
-        starting.cancel()
-    with contextlib.suppress(asyncio.CancelledError):
-        await starting
-    return not starting.cancelled()
-
-
-def _stopped_by_signal() -> asyncio.Event:
-    """Set by the first SIGINT or SIGTERM. The second ends this process there and then, and with it every other: see SIGKILL."""
-    stop = asyncio.Event()
-    loop = asyncio.get_running_loop()
-    numbers = (signal.SIGINT, signal.SIGTERM)
-
-    def begin() -> None:
-        stop.set()
-        for number in numbers:
-            loop.remove_signal_handler(number)
-            signal.signal(number, signal.SIG_DFL)
-
-    for number in numbers:
-        loop.add_signal_handler(number, begin)
-    return stop
