@@ -1,6 +1,6 @@
 """AsyFunc's policies on a simulated cluster: an hour of Twitter for each model, beside od, lv, k-lv and opt (it sees the future).
 
-    python -m benchmarks.asyfunc_cluster [--quick] [--afresh] [--profiles FOLDER] [--models NAME …] [--processes N]
+    python -m benchmarks.asyfunc_cluster [--quick] [--hours] [--afresh] [--profiles FOLDER] [--models NAME …] [--processes N]
 
 For each measured profile in `profiles/`: memory × time, CPU utility (cores × seconds in inference, a waiting Shadow being idle)
 and SLO violations, in both weight modes, for an SLO of t_l(16, 8) and 1.5 × it. Cores that were not measured are extrapolated
@@ -8,8 +8,8 @@ with 2, 5 and 10 % serial work, and each figure says so; the conclusions say in 
 has what the paper leaves open and how it is settled here. The first cell of a model and its counterpart with shared weights are
 an hour; the sweeps around them are its first quarter.
 
-It takes a quarter of an hour a model. What has been simulated is kept in .cache/benchmarks until the code changes: interrupted,
-the same command goes on from there.
+It takes a quarter of an hour a model, a third of that with `--hours`, which leaves out the sweeps. What is simulated is kept
+in .cache/benchmarks until the code changes: interrupted, the same command goes on from there.
 """
 
 from __future__ import annotations
@@ -142,6 +142,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser = pace_parser(__doc__ or "")
     parser.add_argument("--profiles", type=Path, default=ROOT / "profiles", help="where the profiles are")
     parser.add_argument("--models", nargs="*", default=(), metavar="NAME", help="only these")
+    parser.add_argument("--hours", action="store_true", help="only the whole hours, not the sweeps around them")
     parser.add_argument("--afresh", action="store_true", help="simulate again what an interrupted run has kept")
     parser.add_argument("--processes", type=int, default=os.cpu_count() or 1, help="how many cells at once")
     asked = parser.parse_args(arguments)
@@ -152,6 +153,8 @@ def run(asked: argparse.Namespace) -> None:
     pace = pace_of(asked)
     paths = profiles_in(asked.profiles, asked.models)
     cells = [cell for path in paths for cell in cells_of(path, quick=pace.quick, readings=True)]
+    if asked.hours:
+        cells = [cell for cell in cells if cell.duration_s == HOUR_S]
     kept = Kept("asyfunc_cluster", SOURCES)
     if asked.afresh or pace.quick:
         kept.forget()
