@@ -9,6 +9,7 @@ linear. Worked: 0.10 s on one core and 0.06 s on two are 0.02 s + 0.08 s/c; 1,32
 from __future__ import annotations
 
 import json
+import os
 import statistics
 import subprocess
 import sys
@@ -24,6 +25,7 @@ from benchmarks.report import machine
 from benchmarks.reports.batch import service_process
 from benchmarks.reports.batch.setting import APPLICATIONS, MB_PER_CPU, Application, Setting
 from benchmarks.reports.steps import Results, Step
+from gnomon_core.launch import FOR_LIBRARIES
 from gnomon_planner.plans import Size
 
 Vector = npt.NDArray[np.float64]
@@ -121,7 +123,10 @@ for name, data in capture(model.module, model.example, model.description).items(
 
 
 def _python(*arguments: str) -> str:
-    return subprocess.run([sys.executable, *arguments], cwd=ROOT, check=True, stdout=subprocess.PIPE, text=True).stdout
+    environment = {**os.environ, **FOR_LIBRARIES}  # as an instance has it
+    return subprocess.run(
+        [sys.executable, *arguments], cwd=ROOT, env=environment, check=True, stdout=subprocess.PIPE, text=True
+    ).stdout
 
 
 def _published(parameters: Mapping[str, Any], _: Results) -> dict[str, Any]:
