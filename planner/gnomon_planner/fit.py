@@ -34,6 +34,8 @@ SLIGHT = 0.025
 NEAR = 0.05
 # A correlation of so many deviations is not 0.
 CERTAIN = 3.0
+# Nor does chance take a Poisson process so many deviations away from itself.
+IMPOSSIBLE = 6.0
 POISSON = "Poisson"
 
 
@@ -132,7 +134,13 @@ def _simplest(candidates: list[Candidate], bar: float) -> Candidate | None:
 
 
 def _faithful(candidate: Candidate, sample: Sample) -> bool:
-    """Whether SCV and ρ1 are the sample's, as nearly as was promised; ρ1 only where it is not 0 by chance."""
+    """Whether SCV and ρ1 are the sample's, as nearly as was promised; ρ1 only where it is not 0 by chance.
+
+    A Poisson process is known to the end: I(w) = 1 ± √(2w/duration). Where one burst makes most of I(w), the sample's own
+    deviation is as large as its value and says nothing against 1; the process's says it.
+    """
+    if candidate.process.order == 1 and _bursts(sample):
+        return False
     if sample.gaps is None or candidate.model.gaps is None:
         return True
     scv, found = sample.gaps.scv, candidate.model.gaps.scv.value
@@ -142,6 +150,14 @@ def _faithful(candidate: Candidate, sample: Sample) -> bool:
         by_chance = 2.0 * mine.deviation if abs(mine.value) < CERTAIN * mine.deviation else 0.0
         return abs(theirs.value - mine.value) <= max(NEAR * abs(mine.value), by_chance)
     return True
+
+
+def _bursts(sample: Sample) -> bool:
+    """Whether no Poisson process has such counts."""
+    return any(
+        found.value > 1.0 + IMPOSSIBLE * math.sqrt(2.0 * window_s / sample.duration_s)
+        for window_s, found in zip(sample.windows_s, sample.dispersions, strict=True)
+    )
 
 
 def _candidates(sample: Sample) -> Iterator[tuple[str, Map]]:

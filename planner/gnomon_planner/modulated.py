@@ -31,8 +31,8 @@ from gnomon_planner.samples import Sample
 
 PACES = 28
 MOST_CHAINS = 3
-# A rate needs this many windows of different length to have a pace.
-FEWEST_WINDOWS = 3
+# What wanders within a bin is seen by its counts only where they vary alike in all windows; eight times as quick is all the same.
+QUICKER = 8.0
 STEEPEST = 1e6
 
 
@@ -52,17 +52,26 @@ def modulated(sample: Sample, chains: int) -> Map | None:
 
 def chains_of(sample: Sample, count: int) -> tuple[Chain, ...] | None:
     """The variances and paces of so many chains that explain I(w) best; None if no such number has variances above 0."""
-    if len(sample.windows_s) < max(FEWEST_WINDOWS, 2 * count):
+    windows = len(sample.windows_s)
+    if windows < count or (count > 1 and windows < 2 * count):
         return None
-    windows = sample.windows_s
-    # Nothing quicker than a bin, nothing slower than the trace, can be seen.
-    found = _best(np.geomspace(1.0 / sample.duration_s, 1.0 / windows[0], PACES), count, sample)
+    slowest, quickest = 1.0 / sample.duration_s, 1.0 / sample.windows_s[0]
+    if windows == 1:
+        # One window has a variance and no pace: the rate is taken to change from bin to bin.
+        return _best(np.array([quickest]), count, sample)
+    found = _finely(np.geomspace(slowest, quickest, PACES), count, sample)
+    if found is not None and max(chain.pace_per_s for chain in found) >= quickest:
+        found = _finely(np.geomspace(slowest, QUICKER * quickest, PACES), count, sample)
+    return found
+
+
+def _finely(paces: Vector, count: int, sample: Sample) -> tuple[Chain, ...] | None:
+    """The best of these paces, then of a finer grid around each: its neighbours were a factor of up to 2 away."""
+    found = _best(paces, count, sample)
     if found is None:
         return None
-    # Again on a finer grid around each pace, whose neighbours were a factor of up to 2 away.
     near = [chain.pace_per_s * factor for chain in found for factor in np.geomspace(0.6, 1.7, 9)]
-    bounds = (1.0 / sample.duration_s, 1.0 / windows[0])
-    return _best(np.unique(np.clip(near, *bounds)), count, sample) or found
+    return _best(np.unique(np.clip(near, paces[0], paces[-1])), count, sample) or found
 
 
 def _best(paces: Vector, count: int, sample: Sample) -> tuple[Chain, ...] | None:

@@ -24,6 +24,11 @@ def test_a_poisson_trace_gets_one_phase() -> None:
         assert fitted.process.rate_rps == pytest.approx(29_999 / (times[-1] - times[0]))
 
 
+def test_counts_of_a_poisson_process_get_one_phase() -> None:
+    for seed in range(20):
+        assert fit(of_counts(np.random.default_rng(seed).poisson(50.0, 3600), 1.0)).chosen.family == POISSON
+
+
 def test_a_bursty_trace_gets_the_moments_of_the_trace() -> None:
     sample = of_times(markov_arrivals(BURSTY, 200_000, np.random.default_rng(5)))
     process = fit(sample).process
@@ -52,6 +57,39 @@ def test_counts_are_fitted_as_counts() -> None:
     assert fitted.chosen.family == "MMPP(2) of counts"
     assert sorted(fitted.process.D1.diagonal()) == pytest.approx([40.0, 80.0], rel=0.12)
     assert fitted.process.rate_rps == pytest.approx(counts.mean())
+
+
+def test_an_hour_of_counts_by_the_minute_is_as_bursty_as_they_are() -> None:
+    """Two windows fit into 60 bins: few to tell a pace from, and enough to tell that it is no Poisson process."""
+    counts = np.random.default_rng(3).integers(0, 91, 60).astype(float)
+    sample = of_counts(counts, 60.0)
+    fitted = fit(sample)
+    assert sample.dispersions[0].value > 10.0
+    assert fitted.process.dispersion(60.0) == pytest.approx(sample.dispersions[0].value, rel=0.1)
+
+
+def test_twenty_counts_have_one_window_and_are_fitted_by_it() -> None:
+    counts = np.random.default_rng(4).integers(0, 91, 20).astype(float)
+    sample = of_counts(counts, 60.0)
+    assert len(sample.windows_s) == 1
+    assert fit(sample).process.dispersion(60.0) == pytest.approx(sample.dispersions[0].value, rel=0.05)
+
+
+def test_counts_that_vary_alike_in_all_windows_wander_within_a_bin() -> None:
+    counts = np.random.default_rng(5).negative_binomial(12, 0.3, 1440).astype(float)
+    sample = of_counts(counts, 60.0)
+    fitted = fit(sample)
+    for window_s, found in zip(sample.windows_s[:4], sample.dispersions, strict=False):
+        assert fitted.process.dispersion(window_s) == pytest.approx(found.value, rel=0.2)
+
+
+def test_one_burst_in_an_hour_is_no_poisson_process() -> None:
+    """It makes most of I(w), whose own deviation is then as large as it is: that speaks for nothing."""
+    counts = np.random.default_rng(6).poisson(50.0, 3600).astype(float)
+    counts[1800:1860] *= 3.0
+    fitted = fit(of_counts(counts, 1.0))
+    assert fitted.chosen.family != POISSON
+    assert max(fitted.process.D1.diagonal()) > 100.0
 
 
 def test_equal_gaps_get_the_most_regular_process_and_a_word() -> None:
