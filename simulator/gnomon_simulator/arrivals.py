@@ -68,6 +68,8 @@ def recorded(path: Path) -> list[float]:
                     arrivals.append(float(document["sent_s"]))
             except (ValueError, TypeError):
                 raise bad_request("bad_record", f"{path.name}: line {number} is not a record.", "Record with replay.") from None
+    if not arrivals:
+        raise bad_request("bad_record", f"{path.name} has no request that was sent (sent_s).", "Record with replay.")
     return sorted(arrivals)
 
 

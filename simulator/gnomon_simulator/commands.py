@@ -7,6 +7,7 @@ that was another request's, a request that was never sent). Wrong options raise 
 from __future__ import annotations
 
 import json
+import math
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
@@ -17,6 +18,7 @@ from gnomon_core.errors import bad_request
 from gnomon_core.profiles import Network
 from gnomon_core.settings import Settings, read_settings
 from gnomon_simulator import arrivals
+from gnomon_simulator.demand import read_demand, stretch
 from gnomon_simulator.function_plan import FunctionPlan
 from gnomon_simulator.profiles import Noise, Profile, constant, read_profile
 from gnomon_simulator.replay import Plan, Target, replay_apart
@@ -25,7 +27,7 @@ from gnomon_simulator.samples import Outcome, Token
 from gnomon_simulator.simulated_platform import NodePlan
 from gnomon_simulator.simulation import simulate as run_simulation
 from gnomon_simulator.streams import stream
-from gnomon_simulator.traces import read_trace
+from gnomon_simulator.traces import Trace
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,18 +69,26 @@ class ArrivalOptions:
 
     def _times_s(self) -> list[float]:
         if self.trace is not None:
-            trace = read_trace(self.trace, self.function).slice(self.start_s, self.duration_s).scaled(self.scale)
-            return arrivals.from_trace(trace, stream(self.seed, "arrivals"))
+            demand = stretch(read_demand(self.trace, self.function), self.start_s, self.duration_s)
+            if isinstance(demand, Trace):
+                return arrivals.from_trace(demand.scaled(self.scale), stream(self.seed, "arrivals"))
+            return self._unscaled(demand)
         if self.record is not None:
-            if self.scale != 1.0:
-                raise bad_request("bad_arrivals", "A recorded run cannot be scaled.", "Leave the scale out, or use a trace.")
-            return arrivals.selected(arrivals.recorded(self.record), self.start_s, self.duration_s)
+            return self._unscaled(arrivals.selected(arrivals.recorded(self.record), self.start_s, self.duration_s))
         if self.duration_s is None:
             raise bad_request("bad_arrivals", "A rate goes on for ever.", "Say for how long.")
         if self.poisson_rps is not None:
             return arrivals.poisson(self.poisson_rps * self.scale, self.duration_s, stream(self.seed, "arrivals"))
         assert self.rate_rps is not None
         return arrivals.constant(self.rate_rps * self.scale, self.duration_s)
+
+    def _unscaled(self, times_s: list[float]) -> list[float]:
+        """Moments that were recorded, ascending."""
+        if self.scale != 1.0:
+            raise bad_request("bad_arrivals", "Recorded moments cannot be scaled.", "Leave the scale out, or use counts per bin.")
+        if not all(map(math.isfinite, times_s)):
+            raise bad_request("bad_arrivals", "NaN or an infinite number is among the times.", "Times are seconds, finite.")
+        return sorted(times_s)
 
 
 @dataclass(frozen=True, slots=True)

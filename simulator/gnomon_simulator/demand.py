@@ -5,9 +5,10 @@
 | `t_seconds,` | a trace: CSV, as `traces` reads it | a Trace |
 | `{` and has one document a line | a run that `gnomon replay --record` wrote | times |
 | `{` or `[` | JSON: `{"bin_s", "counts"}`, `{"times_s"}` or a list of times | a Trace, or times |
-| a number | one time stamp a line, in seconds; `#` begins a comment | times |
+| a number or a date | one time stamp a line, as `moments` reads it; `#` begins a comment | times |
+| other words | a table with a header, as `tables` reads it | a Trace, or times |
 
-Any of them may be gzipped. Times keep the order they have in the file: whoever needs them ascending says so.
+Any of them may be gzipped. Time stamps keep the order they have in the file: whoever needs them ascending says so.
 """
 
 from __future__ import annotations
@@ -18,9 +19,11 @@ from typing import Any
 
 from gnomon_core.errors import GnomonError, bad_request
 from gnomon_simulator.arrivals import recorded, selected
+from gnomon_simulator.moments import from_the_first, seconds
+from gnomon_simulator.tables import read_table
 from gnomon_simulator.traces import Trace, open_text, read_trace
 
-HINT = "It holds t_seconds,count rows, a time stamp a line, or JSON with counts and bin_s, or times_s."
+HINT = "It holds t_seconds,count rows, a time stamp a line, JSON with counts and bin_s or times_s, or a table with a header."
 
 
 def read_demand(path: Path, function: str | None = None) -> Trace | list[float]:
@@ -32,11 +35,13 @@ def read_demand(path: Path, function: str | None = None) -> Trace | list[float]:
     """
     try:
         with open_text(path) as lines:
-            first = next((line for line in lines if line.strip()), "").lstrip("\ufeff ")
+            first = next((line for line in lines if line.strip()), "").lstrip()
             if first.startswith("t_seconds"):
                 return read_trace(path, function)
+            if _is_header(first):
+                return read_table(path, function)
             if function is not None:
-                raise bad_request("unknown_trace_function", f"{path.name} has no columns.", "Only a trace with t_seconds has.")
+                raise bad_request("unknown_trace_function", f"{path.name} has no columns.", "Only a table has.")
             if _is_record(first):
                 return recorded(path)
         with open_text(path) as lines:
@@ -50,6 +55,12 @@ def stretch(demand: Trace | list[float], start_s: float = 0.0, duration_s: float
     if isinstance(demand, Trace):
         return demand.slice(start_s, duration_s)
     return demand if start_s == 0.0 and duration_s is None else selected(demand, start_s, duration_s)
+
+
+def _is_header(line: str) -> bool:
+    """Whether a file's first line names columns: it begins with a word that is neither JSON, nor a comment, nor a time."""
+    word = line.partition("#")[0].strip().strip('"')
+    return word[:1].isalpha() and not word.lower().startswith(("nan", "inf"))
 
 
 def _is_record(line: str) -> bool:
@@ -67,10 +78,10 @@ def _stamps(path: Path, lines: list[str]) -> list[float]:
         text = line.partition("#")[0].strip()
         if text:
             try:
-                times.append(float(text))
+                times.append(seconds(text))
             except ValueError:
                 raise _bad(path, f"line {number} is not a time stamp") from None
-    return times
+    return from_the_first(times)
 
 
 def _of_json(path: Path, text: str) -> Trace | list[float]:

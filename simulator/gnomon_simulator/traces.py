@@ -18,6 +18,8 @@ from pathlib import Path
 from gnomon_core.errors import bad_request
 
 SHOWN_NAMES = 5
+MOST_BINS = 50_000_000
+"""58 days in bins of 100 ms."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +72,7 @@ def read_trace(path: Path, function: str | None = None) -> Trace:
     """
     names, times, rows = _read(path)
     if function is None:
-        return _trace(path, times, [sum(row) for row in rows])
+        return trace_of(path, times, [sum(row) for row in rows])
     if function not in names:
         raise bad_request(
             "unknown_trace_function",
@@ -78,13 +80,13 @@ def read_trace(path: Path, function: str | None = None) -> Trace:
             f"It has {', '.join(names[:SHOWN_NAMES])}{' …' if len(names) > SHOWN_NAMES else ''}.",
         )
     column = names.index(function)
-    return _trace(path, times, [row[column] for row in rows])
+    return trace_of(path, times, [row[column] for row in rows])
 
 
 def read_functions(path: Path) -> dict[str, Trace]:
     """Every function of a per-function trace by its column's name."""
     names, times, rows = _read(path)
-    return {name: _trace(path, times, [row[column] for row in rows]) for column, name in enumerate(names)}
+    return {name: trace_of(path, times, [row[column] for row in rows]) for column, name in enumerate(names)}
 
 
 def _read(path: Path) -> tuple[list[str], list[float], list[list[float]]]:
@@ -116,15 +118,28 @@ def open_text(path: Path) -> io.TextIOWrapper:
     if not path.is_file():
         raise bad_request("bad_trace", f"There is no trace at {path}.", "Name a CSV file, plain or .gz.")
     if path.suffix == ".gz":
-        return io.TextIOWrapper(gzip.open(path, "rb"), encoding="utf-8", newline="")
-    return path.open(encoding="utf-8", newline="")
+        return io.TextIOWrapper(gzip.open(path, "rb"), encoding="utf-8-sig", newline="")
+    return path.open(encoding="utf-8-sig", newline="")
 
 
-def _trace(path: Path, times: Sequence[float], counts: Sequence[float]) -> Trace:
+def trace_of(path: Path, times: Sequence[float], counts: Sequence[float]) -> Trace:
+    """Counts in the bins that begin at these ascending times; between them, bins may be missing.
+
+    Raises:
+        GnomonError: 400 `bad_trace` for no row, or times that do not ascend.
+
+    """
     if not times:
         raise _bad(path, 2, "is missing: there is no row")
     bin_s = min(_steps(path, times), default=1.0)
-    filled = [0.0] * (round((times[-1] - times[0]) / bin_s) + 1)
+    bins = (times[-1] - times[0]) / bin_s + 1.0
+    if not bins <= MOST_BINS:
+        raise bad_request(
+            "bad_trace",
+            f"{path.name} has {times[-1] - times[0]:g} seconds in bins of {bin_s:g}, the shortest distance between two rows.",
+            f"At most {MOST_BINS:,} bins are read: where rows are single requests, leave the counts out.",
+        )
+    filled = [0.0] * round(bins)
     for time_s, count in zip(times, counts, strict=True):
         filled[round((time_s - times[0]) / bin_s)] += count
     return Trace(bin_s, tuple(filled), times[0])

@@ -43,7 +43,7 @@ def arrival_options(function: Callable[..., Any]) -> Any:
         return function(*args, arrivals=arrivals, **rest)
 
     decorate = option_group(
-        click.option("--trace", type=FILE, help="Requests per bin of time: CSV, plain or gzipped."),
+        click.option("--trace", type=FILE, help="Recorded demand, as `gnomon fit-arrivals` takes it."),
         click.option("--recorded", type=FILE, help="A run that `gnomon replay --record` wrote."),
         click.option("--poisson", type=float, metavar="RPS", help="Poisson arrivals at this rate; with --duration."),
         click.option("--rate", type=float, metavar="RPS", help="Evenly spaced arrivals; with --duration."),

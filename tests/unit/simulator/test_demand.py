@@ -25,19 +25,43 @@ from gnomon_simulator.traces import Trace
         ('{"id": 1, "sent_s": 2.0}\n{"id": 2, "sent_s": 1.0}\n', [1.0, 2.0]),
         ('{"id": 1, "sent_s": 2.0}\n', [2.0]),
         ("", []),
+        ("\ufefft_seconds,count\n0,3\n1,4\n", Trace(1.0, (3.0, 4.0))),
+        ("1700158546000\n1700158547500\n", [0.0, 1.5]),
+        ("1700158546.25\n1700158546.5\n", [0.0, 0.25]),
+        ("2023-11-16T18:15:46Z\n2023-11-16T19:15:47.5+01:00\n", [0.0, 1.5]),
+        # Azure Functions 2019
+        ("HashOwner,HashApp,HashFunction,Trigger,1,2,3\no,a,f,http,1,0,2\no,a,g,timer,1,1,1\n", Trace(60.0, (2.0, 1.0, 3.0))),
+        # Azure Functions 2021: by the end, and how long it took
+        ("app,func,end_timestamp,duration\na,f,3.0,1.0\na,g,2.5,2.0\n", [0.5, 2.0]),
+        # Azure's LLM traces
+        ("TIMESTAMP,ContextTokens\n2023-11-16 18:15:46.6805900,374\n2023-11-16 18:15:50.9951690,396\n", [0.0, 4.314579]),
+        ("Timestamp;Model\n5;b\n1;a\n", [1.0, 5.0]),
+        ("id\tarrival_time_ms\nx\t1500\n\ny\t250\n", [0.25, 1.5]),
+        ("Minutes,Invocations\n0,3\n1,4\n3,5\n", Trace(60.0, (3.0, 4.0, 0.0, 5.0))),
+        ("time,function,count\n0,f,3\n0,g,1\n10,f,4\n", Trace(10.0, (4.0, 4.0))),
+        ("timestamp,requests\n2024-01-01 00:00,3\n2024-01-01 00:05,4\n", Trace(300.0, (3.0, 4.0))),
     ],
 )
 @pytest.mark.parametrize("suffix", ["", ".gz"])
 def test_every_kind_is_recognised(text: str, expected: Trace | list[float], suffix: str, tmp_path: Path) -> None:
     path = tmp_path / f"demand{suffix}"
     path.write_bytes(gzip.compress(text.encode()) if suffix else text.encode())
-    assert read_demand(path) == expected
+    found = read_demand(path)
+    assert found == (expected if isinstance(expected, Trace) else pytest.approx(expected, abs=1e-6))
 
 
 def test_a_column_is_chosen_by_its_name(tmp_path: Path) -> None:
     path = tmp_path / "functions.csv"
     path.write_text("t_seconds,a,b\n0,3,1\n1,4,2\n")
     assert read_demand(path, "b") == Trace(1.0, (1.0, 2.0))
+    path.write_text("app,func,end_timestamp,duration\na,f,3.0,1.0\na,g,2.5,2.0\n")
+    assert read_demand(path, "g") == [0.5]
+    with pytest.raises(GnomonError, match="has no 'h'") as refused:
+        read_demand(path, "h")
+    assert refused.value.hint == "It has f, g."
+    path.write_text("timestamp\n1\n")
+    with pytest.raises(GnomonError, match="whose a row is"):
+        read_demand(path, "f")
     path.write_text("0.5\n")
     with pytest.raises(GnomonError, match="no columns"):
         read_demand(path, "b")
@@ -53,6 +77,12 @@ def test_a_column_is_chosen_by_its_name(tmp_path: Path) -> None:
         ('["soon"]', "times_s"),
         ("t_seconds,count\n0,x\n", "line 2"),
         ("\x00\xff", "neither"),
+        ("name,colour\na,b\n", "no column of times"),
+        ("timestamp,model\n1.5,a\nsoon,b\n", "line 3 is not a row"),
+        ("\ntimestamp,count\n1,2\n2\n", "line 4 is not a row"),
+        ("timestamp,count\n", "there is no row"),
+        ("t_seconds,count\n0,1\n1e-9,1\n1e9,1\n", "in bins of 1e-09"),
+        ('{"timestamp": 1.0}\n{"timestamp": 2.0}\n', "sent_s"),
     ],
 )
 def test_a_bad_file_says_where(text: str, words: str, tmp_path: Path) -> None:
