@@ -23,6 +23,7 @@ TIMEOUT_S = 30.0
 CONNECT_S = 3.0
 CONNECTIONS = 16
 SHOWN_CHARACTERS = 300
+CREDENTIALS = "provider_credentials"
 
 
 class ProviderApi:
@@ -102,7 +103,7 @@ def refusal(status: int, body: bytes, what: str) -> GnomonError:
     if status == HTTPStatus.UNAUTHORIZED:
         return GnomonError(
             502,
-            "provider_credentials",
+            CREDENTIALS,
             f"The provider does not take our credentials (when asked to {what}).",
             "Name the folder of its basic-auth-user and basic-auth-password with --provider-credentials.",
         )

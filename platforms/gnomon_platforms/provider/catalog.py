@@ -16,7 +16,7 @@ from http import HTTPStatus
 
 from gnomon_core.errors import GnomonError
 from gnomon_core.functions import DEFAULT_NAMESPACE, FunctionKey, FunctionSpec
-from gnomon_platforms.provider.api import ProviderApi
+from gnomon_platforms.provider.api import CREDENTIALS, ProviderApi
 from gnomon_platforms.provider.documents import Listed, in_flight, read_listed
 from gnomon_platforms.provider.options import ProviderOptions
 
@@ -113,6 +113,11 @@ class Catalog:
         if moved:
             for told in tuple(self.moved):
                 told()
+
+    @property
+    def away(self) -> bool:
+        """Whether calls of functions have to wait for the provider. One that only refuses our credentials takes them."""
+        return self.trouble is not None and self.trouble.code != CREDENTIALS
 
     def lost(self, error: GnomonError) -> None:
         """The provider did not answer as it should."""

@@ -41,7 +41,7 @@ class _BatchesRefusedError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Around:
-    """What channels share with their platform: `well` is whether the provider answers, `lost` is told where it did not.
+    """What channels share with their platform: `well` is whether its functions can be reached, `lost` is told where it did not.
 
     `timeout_s` bounds batches that have no deadline.
     """

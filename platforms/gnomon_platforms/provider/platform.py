@@ -67,7 +67,7 @@ class ProviderPlatform:
         self._session: aiohttp.ClientSession | None = None
         self._nodes: tuple[int, int, tuple[Node, ...]] = (-1, -1, ())
         self._changes = 0
-        self._around = Around(lambda: self._catalog.trouble is None, self._away, options.start_timeout_s)
+        self._around = Around(lambda: not self._catalog.away, self._away, options.start_timeout_s)
         self.logs = ProviderLogs(api)
         """What functions write, as the provider keeps it."""
 
@@ -223,7 +223,7 @@ class ProviderPlatform:
     async def _replica(self, key: FunctionKey) -> None:
         """Return when the provider says that the function has a replica. Those who wait for the same one wake it once."""
         listed = self._catalog.of(key)
-        if self._catalog.trouble is None and listed is not None and listed.available:
+        if not self._catalog.away and listed is not None and listed.available:
             return
         task = self._waking.get(key)
         if task is None:
@@ -246,7 +246,7 @@ class ProviderPlatform:
         until_s = self._clock.now_s() + self._options.start_timeout_s
         asked = False
         while self._clock.now_s() < until_s:
-            if self._catalog.trouble is not None:
+            if self._catalog.away:
                 # One asks whether the provider is back: the catalog. A thousand functions wait for that.
                 await self._clock.sleep(AWAY_POLL_S)
                 continue

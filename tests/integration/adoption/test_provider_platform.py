@@ -103,6 +103,18 @@ class TestProviderPlatform(PlatformContract):
         del provider.functions["echo"]
         await until(lambda: [node.name for node in platform.nodes()] == ["one.openfaas-fn", "two.openfaas-fn"])
 
+    async def test_refused_credentials_stop_no_function(
+        self, started: Started, provider: PlayedProvider, catalog: Catalog
+    ) -> None:
+        """They are needed to change functions, not to call them: what serves goes on, and more slots open beside it."""
+        platform, told = started
+        serving = await told.channel((await platform.create(instance_of(deployment()))).id)
+        provider.user, provider.password = "another", "password"
+        await until(lambda: catalog.trouble is not None)
+        assert await serving.probe(1.0)
+        beside = await told.channel((await platform.create(instance_of(deployment()))).id)
+        assert answers(await send(beside, request_frame(b"still"))) == [(200, b"still")]
+
     async def test_a_batch_goes_request_by_request_to_a_function_that_takes_none(self, started: Started) -> None:
         platform, told = started
         channel = await told.channel((await platform.create(instance_of(deployment()))).id)
