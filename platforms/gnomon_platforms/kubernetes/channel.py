@@ -73,6 +73,17 @@ class Heard:
         self.at_s = float("-inf")
 
 
+def open_session(connect_timeout_s: float = CONNECT_TIMEOUT_S) -> aiohttp.ClientSession:
+    """Connections to all pods. Connecting has a bound; how long an answer may take is known to whoever waits for it."""
+    import aiohttp  # noqa: PLC0415 - only who has instances elsewhere needs it
+
+    return aiohttp.ClientSession(
+        connector=aiohttp.TCPConnector(limit=0, keepalive_timeout=60.0),
+        timeout=aiohttp.ClientTimeout(total=None, sock_connect=connect_timeout_s),  # the library's own total is 300 s
+        trust_env=False,
+    )
+
+
 def _body(frame: Frame) -> bytes | io.BytesIO:
     """A frame as a request's body. A large one is written piece by piece: aiohttp warns of bytes that it would write at once."""
     data = encode(frame)
@@ -205,7 +216,7 @@ class HttpChannel:
         error = task.exception()
         if error is None:
             return task.result()
-        if isinstance(error, TimeoutError):
+        if isinstance(error, TimeoutError) and not self._never_connected(error):
             return None, _SILENT
         if isinstance(error, (OSError, WireError, self._broken)):
             self.unread = self._never_connected(error)
@@ -255,10 +266,10 @@ class HttpChannel:
         return None, "its answer broke off"
 
     @staticmethod
-    def _never_connected(error: Exception) -> bool:
+    def _never_connected(error: BaseException) -> bool:
         import aiohttp  # noqa: PLC0415 - only who has instances elsewhere needs it
 
-        return isinstance(error, aiohttp.ClientConnectorError)
+        return isinstance(error, (aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError))
 
     def _end(self, reason: str) -> None:
         if not self._closed:

@@ -24,6 +24,7 @@ from gnomon_core.seam_values import InstanceRequest
 from gnomon_core.seams import PlatformListener
 from gnomon_platforms.kubernetes.api import Api, Fence
 from gnomon_platforms.kubernetes.cache import Change
+from gnomon_platforms.kubernetes.channel import open_session
 from gnomon_platforms.kubernetes.informer import Informer
 from gnomon_platforms.kubernetes.ledger import Ledger
 from gnomon_platforms.kubernetes.nodes import Load, NodeFacts, node_facts, pod_load
@@ -105,11 +106,9 @@ class Fleet:
             GnomonError: 503 `kubernetes_…`, with what to do.
 
         """
-        import aiohttp  # noqa: PLC0415 - only who has instances elsewhere needs it
-
         await asyncio.gather(*(informer.start() for informer in self._informers()), self._rivals.start())
         self._listener = listener
-        session = aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0, keepalive_timeout=60.0), trust_env=False)
+        session = open_session()
         self._adopting_until_s = self._clock.now_s() + self._options.adopting_s
         self._around = Surroundings(
             deployed=lambda key: self._deployments.get(key.namespace, key.name),

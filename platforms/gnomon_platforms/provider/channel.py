@@ -103,14 +103,15 @@ class ProviderChannel:
         try:
             async with asyncio.timeout((frame.budget_s or self._around.timeout_s) + GRACE_S) as limit:
                 result = await self._result(frame, answered, stream, limit)
+        except (aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError) as error:
+            cause = error.os_error.strerror or error.os_error if isinstance(error, aiohttp.ClientConnectorError) else error
+            trouble = f"the provider cannot be reached: {cause}"
+            self._around.lost(trouble)
+            self.unread = not answered
         except TimeoutError:
             result = _filled(frame, answered, _late())
         except asyncio.CancelledError:
             result = None if self._closed else _filled(frame, answered, _left())
-        except aiohttp.ClientConnectorError as error:
-            trouble = f"the provider cannot be reached: {error.os_error.strerror or error.os_error}"
-            self._around.lost(trouble)
-            self.unread = not answered
         except (OSError, WireError, aiohttp.ClientError) as error:
             trouble = f"its answer broke off: {type(error).__name__}: {error}"
         self._task = None

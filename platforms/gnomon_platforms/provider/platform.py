@@ -35,6 +35,7 @@ from gnomon_platforms.provider.slots import Slot
 
 BATCH_SECRET = "gnomon-batch-token"  # noqa: S105 - its name, not its value
 WAKE_POLL_S, AWAY_POLL_S = 0.1, 0.1
+CONNECT_TIMEOUT_S = 3.0
 KEEP_ALIVE_S = 5.0
 """Shorter than any provider keeps an idle connection: what it closes under a request would be a lost one."""
 
@@ -77,7 +78,8 @@ class ProviderPlatform:
 
         self._listener = listener
         connector = aiohttp.TCPConnector(limit=0, keepalive_timeout=KEEP_ALIVE_S)
-        self._session = aiohttp.ClientSession(connector=connector, auto_decompress=False, trust_env=False)
+        timeout = aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_TIMEOUT_S)  # each batch has a bound of its own
+        self._session = aiohttp.ClientSession(connector=connector, timeout=timeout, auto_decompress=False, trust_env=False)
 
     async def stop(self) -> None:
         """End every slot. The functions go on without us."""

@@ -11,7 +11,7 @@ import aiohttp
 import pytest
 
 from gnomon_core.wire import Frame
-from gnomon_platforms.kubernetes.channel import CANARY_S, OWN_SHARE, Heard, HttpChannel
+from gnomon_platforms.kubernetes.channel import CANARY_S, OWN_SHARE, Heard, HttpChannel, open_session
 from gnomon_platforms.testing import answers, request_frame, send
 from tests.integration.kubernetes_platform.instance_server import InstanceServer
 
@@ -34,7 +34,7 @@ def address(tmp_path: Path) -> Iterator[str]:
 
 @pytest.fixture
 async def session() -> AsyncIterator[aiohttp.ClientSession]:
-    async with aiohttp.ClientSession() as opened:
+    async with open_session() as opened:
         yield opened
 
 
@@ -64,6 +64,29 @@ async def test_a_batch_of_photographs_goes_as_any_other(session: aiohttp.ClientS
     async with asyncio.timeout(60.0):
         frame = await send(channel(session, address, Lost()), request_frame(body))
     assert answers(frame) == [(200, body)]
+
+
+async def test_only_connecting_has_a_bound_of_its_own(session: aiohttp.ClientSession) -> None:
+    """A batch may take as long as its deadline allows, up to a day: the library's own bound would be five minutes."""
+    assert session.timeout.total is None
+    assert session.timeout.sock_read is None
+    assert session.timeout.sock_connect
+
+
+async def test_who_does_not_take_a_connection_has_read_nothing() -> None:
+    """A node that has died answers nothing, not even that nobody listens."""
+    lost = Lost()
+    with socket.socket() as listener, socket.socket() as first, socket.socket() as second:
+        listener.bind(("127.0.0.1", 0))
+        listener.listen(0)
+        for full in (first, second):
+            full.setblocking(False)  # noqa: FBT003 - the socket library has no other
+            full.connect_ex(listener.getsockname())
+        async with open_session(connect_timeout_s=0.2) as session:
+            opened = channel(session, f"http://127.0.0.1:{listener.getsockname()[1]}", lost)
+            assert await send(opened, request_frame(b"a")) is None
+    assert opened.unread
+    assert len(lost) == 1
 
 
 async def test_another_functions_token_is_refused_and_ends_the_channel(session: aiohttp.ClientSession, address: str) -> None:

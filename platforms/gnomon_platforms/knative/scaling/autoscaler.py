@@ -44,6 +44,7 @@ from gnomon_platforms.knative.scaling.steps import Steps
 from gnomon_platforms.knative.scaling.surroundings import Brain, Surroundings
 from gnomon_platforms.kubernetes.api import Api, Fence
 from gnomon_platforms.kubernetes.cache import Change
+from gnomon_platforms.kubernetes.channel import open_session
 from gnomon_platforms.kubernetes.informer import Informer
 from gnomon_platforms.kubernetes.resources import DEPLOYMENTS, PODS
 from gnomon_platforms.kubernetes.watching import Source
@@ -111,10 +112,8 @@ class KnativeAutoscaler:
             GnomonError: 503 `kubernetes_…`, with what to do.
 
         """
-        import aiohttp  # noqa: PLC0415 - only who has pods to ask needs it
-
         await asyncio.gather(*(informer.start() for informer in self._informers()))
-        session = aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0, keepalive_timeout=60.0), trust_env=False)
+        session = open_session()
         self._scraper = Scraper(
             session,
             self._clock,
