@@ -26,7 +26,7 @@ from gnomon_platforms.kubernetes.resources import PODS
 
 MAX_STREAMS = 64
 MAX_BYTES = 4 * 2**20
-"""Of one pod's lines that are read at once; older ones are asked for by `tail` and `since`."""
+"""Of one pod's newest lines so much is told at least, whatever it has written; and twice as much at most."""
 SILENCE_S = 300.0
 AGAIN_S = 1.0
 WAITING_LINES = 500
@@ -73,18 +73,22 @@ class PodLogs:
             follower.close()
 
     def _read(self, pod: PodFacts, wish: Wish) -> list[Line]:
-        data = bytearray()
+        data, cut = bytearray(), False
         try:
             with self._api.stream(_path(pod), _query(wish, pod.function), silence_s=SILENCE_S) as stream:
-                while len(data) < MAX_BYTES and (more := stream.read()):
+                while more := stream.read():
                     data += more
+                    if len(data) > 2 * MAX_BYTES:
+                        del data[:-MAX_BYTES]
+                        cut = True
         except Refused as refusal:
             if refusal.missing or _not_begun(refusal):
                 return []
             raise told(refusal, f"read the log of {pod.name}") from refusal
         except Unreachable as error:
             raise told(error, f"read the log of {pod.name}") from error
-        lines = (_line(pod.name, line) for line in bytes(data).split(b"\n") if line)
+        # Of what was cut, the first line is not whole.
+        lines = (_line(pod.name, line) for line in bytes(data).split(b"\n")[cut:] if line)
         return [line for line in lines if wish.since is None or line.at >= wish.since]
 
 

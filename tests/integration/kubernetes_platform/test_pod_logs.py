@@ -14,7 +14,7 @@ from gnomon_core.functions import FunctionKey
 from gnomon_platforms.kept_lines import Line, Wish
 from gnomon_platforms.kubernetes.cache import Change
 from gnomon_platforms.kubernetes.objects.pods import PodFacts, pod_facts
-from gnomon_platforms.openfaas.pod_logs import PodLogs
+from gnomon_platforms.openfaas.pod_logs import MAX_BYTES, PodLogs
 from tests.integration.kubernetes_platform.scripted import CLOSE, Answer, Script, refusal, serving
 from tests.waiting import until
 
@@ -63,6 +63,16 @@ async def test_lines_of_all_pods_come_in_the_order_in_which_they_were_written() 
     assert {asked.path for asked in script.asked} == {f"/api/v1/namespaces/fn/pods/{name}/log" for name in ("fn-1", "fn-2")}
     assert script.asked[0].query["tailLines"] == "5"
     assert script.asked[0].query["container"] == "fn"
+
+
+async def test_of_a_long_log_the_newest_lines_are_told() -> None:
+    long = b"".join(line(number % 60, f"{number} " + "x" * 1000) for number in range(12_000))
+    with serving(Script([Answer(long)])) as api:
+        found = await logs(api, Pods(POD)).lines(Wish(KEY))
+    numbers = sorted(int(one.text.split()[0]) for one in found)
+    assert numbers[-1] == 11_999
+    assert numbers == list(range(numbers[0], 12_000)), "whole lines only, and none of them is missing"
+    assert MAX_BYTES < sum(len(one.text) for one in found) < 2 * MAX_BYTES
 
 
 async def test_only_the_named_pod_is_read_and_one_that_waits_has_no_lines() -> None:
