@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import math
 import secrets as chance_of_secrets
+from contextlib import suppress
 from dataclasses import replace
 
 from gnomon_core.errors import GnomonError, bad_request
@@ -26,6 +27,7 @@ from gnomon_platforms.beginning import starting
 from gnomon_platforms.kubernetes.nodes import Given, choose, takes
 from gnomon_platforms.kubernetes.objects.manifests import deployment
 from gnomon_platforms.kubernetes.objects.placing import read_constraints
+from gnomon_platforms.kubernetes.objects.pod_template import pod_digest
 from gnomon_platforms.local.nodes import claimed_cores
 from gnomon_platforms.openfaas.fleet import Fleet
 
@@ -70,7 +72,12 @@ class OpenFaasPlatform(Fleet):
         deployment(spec, 1, self._options.pods)
 
     def revision(self, spec: FunctionSpec) -> str:
-        """The image's name: what it means is Kubernetes' to know, which pulls a tag once and a digest never again."""
+        """The image's name, whose meaning is Kubernetes' to know, and what else its pods are made of.
+
+        A new node selector or probe is seen by new pods only.
+        """
+        with suppress(GnomonError):  # what another provider has deployed may be odd
+            return f"{spec.image} {pod_digest(spec, self._options.pods)}"
         return spec.image
 
     async def prepare(self, spec: FunctionSpec) -> None:

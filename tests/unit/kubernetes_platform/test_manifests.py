@@ -12,7 +12,7 @@ from gnomon_platforms.kubernetes.objects.functions import deployed_function, fun
 from gnomon_platforms.kubernetes.objects.manifests import batch_token, deployment, owned_by, released, secret, service
 from gnomon_platforms.kubernetes.objects.names import check_labels
 from gnomon_platforms.kubernetes.objects.placing import affinity_to, read_constraints
-from gnomon_platforms.kubernetes.objects.pod_template import PodOptions
+from gnomon_platforms.kubernetes.objects.pod_template import PodOptions, pod_digest
 from gnomon_platforms.kubernetes.objects.pods import pod_facts
 from gnomon_platforms.kubernetes.objects.quantities import cpu_quantity, memory_quantity
 
@@ -44,6 +44,34 @@ def test_the_deployment_is_found_by_the_functions_name_and_label() -> None:
     assert made["spec"]["selector"]["matchLabels"].items() <= pods["labels"].items()
     assert pods["annotations"] == {"gnomon/autoscaler": "kpa"}
     assert made["spec"]["replicas"] == 0
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"constraints": ["zone=b"]},
+        {"requests": {"memory": "1Gi"}},
+        {"limits": {"nvidia.com/gpu": "1"}},
+        {"readOnlyRootFilesystem": False},
+        {"annotations": {"com.openfaas.ready.http.path": "/warm"}},
+        {"annotations": {"gnomon/deadline-ms": "600000"}},
+    ],
+    ids=["constraints", "requests", "devices", "root file system", "probe", "deadline"],
+)
+def test_what_only_new_pods_can_have_is_seen_in_their_digest(fields: dict[str, Any]) -> None:
+    assert pod_digest(spec_of(**fields), OPTIONS) != pod_digest(spec_of(), OPTIONS)
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"annotations": {"gnomon/autoscaler": "kpa", "gnomon/max-batch": "16", "gnomon/scheduler": "adaptive"}},
+        {"labels": {"com.openfaas.scale.max": "7", "team": "vision"}},
+    ],
+    ids=["policies", "labels"],
+)
+def test_pods_serve_on_when_a_policy_changes(fields: dict[str, Any]) -> None:
+    assert pod_digest(spec_of(**fields), OPTIONS) == pod_digest(spec_of(), OPTIONS)
 
 
 def test_pods_fit_what_pod_security_calls_restricted() -> None:

@@ -8,8 +8,10 @@ have Shadows where nodes have coordinators: then its pod has their volume, and t
 
 from __future__ import annotations
 
+import hashlib
+import json
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from gnomon_core.errors import bad_request
@@ -97,6 +99,19 @@ def pod_template(spec: FunctionSpec, version: int, options: PodOptions) -> dict[
     if options.pull_secrets:
         pod["imagePullSecrets"] = [{"name": name} for name in options.pull_secrets]
     return {"metadata": {"labels": labels, "annotations": dict(spec.annotations)}, "spec": pod}
+
+
+def pod_digest(spec: FunctionSpec, options: PodOptions) -> str:
+    """What a function's pods are made of, in short: pods with another digest do not become these by new labels.
+
+    How large batches may be is left out: a pod takes whatever it is sent.
+
+    Raises:
+        GnomonError: as `pod_template`.
+
+    """
+    pod = pod_template(replace(spec, settings=replace(spec.settings, max_batch=1)), 0, options)["spec"]
+    return hashlib.sha256(json.dumps(pod, sort_keys=True).encode()).hexdigest()[:16]
 
 
 def _container(spec: FunctionSpec, options: PodOptions) -> dict[str, Any]:
