@@ -29,6 +29,14 @@ WAIT_STEPS = 16
 MOST_INSTANCES = 10_000
 
 
+class TooManyInstancesError(GnomonError):
+    """400 `too_many_instances`: such a fleet is not held, nor is its number found in time."""
+
+    def __init__(self) -> None:
+        text = f"More than {MOST_INSTANCES} instances would be busy at once."
+        super().__init__(400, "too_many_instances", text, "Let batches be larger.")
+
+
 @dataclass(frozen=True, slots=True)
 class Fleet:
     """So many instances, and how long a batch waits for one: (seconds, probability), which sum to 1."""
@@ -41,14 +49,16 @@ def fleet_for(buffer: Buffer, service_s: float) -> Fleet:
     """The fleet for a buffer whose batches take `service_s` in the mean.
 
     Raises:
-        GnomonError: 400 `too_many_instances`: more than 10,000.
+        TooManyInstancesError: 400 `too_many_instances`: more than 10,000.
 
     """
     if service_s <= 0.0:
         return Fleet(1, ((0.0, 1.0),))
+    rate = buffer.process.rate_rps / buffer.mean_size
+    if rate * service_s > MOST_INSTANCES:
+        raise TooManyInstancesError
     between, phases = _between_batches(buffer, service_s)
     transformed = np.fft.rfft(between, 2 * (STEPS + 1), axis=0)
-    rate = buffer.process.rate_rps / buffer.mean_size
     step_s = service_s / STEPS
     reached = np.zeros((STEPS + 1, len(phases)))
     reached[0] = phases
@@ -61,9 +71,7 @@ def fleet_for(buffer: Buffer, service_s: float) -> Fleet:
         if count >= 1 and exceeds <= 1.0 - CONCURRENCY_QUANTILE:
             return Fleet(count, _waits(earlier, service_s))
         earlier = times
-    raise GnomonError(
-        400, "too_many_instances", f"More than {MOST_INSTANCES} instances would be busy at once.", "Let batches be larger."
-    )
+    raise TooManyInstancesError
 
 
 def _followed(reached: Array, transformed: npt.NDArray[np.complex128]) -> Array:

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from copy import copy
 from dataclasses import replace
 from itertools import islice
@@ -24,12 +25,16 @@ from gnomon_core.errors import bad_request
 from gnomon_planner.billing import Billing
 from gnomon_planner.buffer import BufferPlan
 from gnomon_planner.counting import Array
+from gnomon_planner.crossings import CLOSE
+from gnomon_planner.instances import TooManyInstancesError
 from gnomon_planner.latency import quantile
 from gnomon_planner.maps import Map
 from gnomon_planner.plans import Choice, Plan, Space
 from gnomon_planner.sweep import Waits
 
 PER_MILLION = 1e6
+ROUNDING = 1e-9
+"""Of sums of times: a percentile that is S + T may be off by as much of itself."""
 DIRECTIONS = (("smaller instance", "larger instance"), ("smaller batch", "larger batch"), ("shorter wait", "longer wait"))
 
 Place = tuple[int, int, int]
@@ -69,13 +74,15 @@ class Landscape:
         Whoever has to answer in time looks at `most` of the plans exactly; if none of them holds, the nearest is taken.
 
         Raises:
-            GnomonError: 400 `bad_slo`.
+            GnomonError: 400 `bad_slo`, `too_many_instances` where every plan needs more than can be held.
 
         """
         if not slo_s > 0.0:
             raise bad_request("bad_slo", f"An SLO of {slo_s:g} s.", "An SLO is a positive time.")
         order_by = (self.usd_per_request, self.latency_s)
-        best = self._best(self.latency_s <= slo_s, order_by, _cost, lambda plan: plan.latency_s <= slo_s, most)
+        # The landscape's percentiles are upper ends of brackets: one that is exactly the SLO lies above it there.
+        within = self.latency_s <= slo_s * (1.0 + 2.0 * CLOSE)
+        best = self._best(within, order_by, _cost, lambda plan: plan.latency_s <= slo_s * (1.0 + ROUNDING), most)
         if best is not None:
             return Choice(best)
         nearest = self._nearest(self.latency_s, _percentile)
@@ -86,7 +93,7 @@ class Landscape:
         """Eq. 3: the least percentile that costs at most the budget per request; where there is none, the least cost.
 
         Raises:
-            GnomonError: 400 `bad_budget`.
+            GnomonError: 400 `bad_budget`, `too_many_instances`.
 
         """
         if not budget_usd > 0.0:
@@ -127,7 +134,7 @@ class Landscape:
         return replace(settled, latency_s=settled.latency(self.process).percentile(self.percent))
 
     def neighbours(self, plan: Plan) -> Iterator[tuple[str, Plan]]:
-        """The plans one step away in each direction, exactly, and in which direction."""
+        """The plans one step away in each direction, exactly, and in which direction; none that needs too many instances."""
         space = self.space
         place = (
             space.sizes.index(plan.size),
@@ -142,7 +149,8 @@ class Landscape:
                     continue
                 found = self.estimate((other[0], other[1], other[2]))
                 if math.isfinite(found.latency_s):
-                    yield word, self.exactly(found)
+                    with suppress(TooManyInstancesError):
+                        yield word, self.exactly(found)
 
     def _best(
         self,
@@ -162,12 +170,17 @@ class Landscape:
 
     def _nearest(self, values: Array, goal: Callable[[Plan], float]) -> Plan:
         order = np.argsort(values, axis=None, kind="stable")
-        return min(self._exact(order[: self.billing.candidates]), key=goal)
+        nearest = min(islice(self._exact(order), self.billing.candidates), key=goal, default=None)
+        if nearest is None:
+            raise TooManyInstancesError
+        return nearest
 
     def _exact(self, order: npt.NDArray[np.intp]) -> Iterator[Plan]:
-        return (
-            self.exactly(self.estimate(self._place(int(index)))) for index in order if np.isfinite(self.latency_s.flat[index])
-        )
+        """The plans at these places, but those that need too many instances."""
+        for index in order:
+            if np.isfinite(self.latency_s.flat[index]):
+                with suppress(TooManyInstancesError):
+                    yield self.exactly(self.estimate(self._place(int(index))))
 
     def _place(self, index: int) -> Place:
         size, batch, timeout = np.unravel_index(index, self.latency_s.shape)

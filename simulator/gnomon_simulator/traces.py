@@ -11,6 +11,7 @@ import csv
 import gzip
 import io
 import itertools
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -29,6 +30,12 @@ class Trace:
     bin_s: float
     counts: tuple[float, ...]
     start_s: float = 0.0
+
+    def __post_init__(self) -> None:
+        if not (math.isfinite(self.bin_s) and self.bin_s > 0.0):
+            raise bad_request("bad_trace", f"A bin of {self.bin_s} s.", "A bin has a positive length, in seconds.")
+        if not all(0.0 <= count < math.inf for count in self.counts):
+            raise bad_request("bad_trace", "A count is negative, infinite or NaN.", "Counts are numbers from 0.")
 
     @property
     def duration_s(self) -> float:
@@ -98,6 +105,8 @@ def _read(path: Path) -> tuple[list[str], list[float], list[list[float]]]:
         if len(names) <= 1 or names[0] != "t_seconds":
             raise _bad(path, 1, "does not begin with t_seconds and the name of a column")
         for row in reader:
+            if not row:
+                continue
             try:
                 times.append(float(row[0]))
                 rows.append([float(text) for text in row[1:]])

@@ -73,6 +73,33 @@ def test_nothing_cheaper_meets_the_slo(landscape: Landscape) -> None:
     assert quickest.latency_s == pytest.approx(min(plan.latency_s for plan in every if plan.usd_per_request <= budget), rel=5e-4)
 
 
+@pytest.mark.parametrize(("slo_s", "timeout_s"), [(0.04, 0.0), (0.14, 0.1)], ids=["service alone", "timeout and service"])
+def test_an_slo_that_is_met_exactly_is_met(slo_s: float, timeout_s: float) -> None:
+    """Percentiles have atoms: a request that is served alone takes S, the first of a batch of one its T + S."""
+    size = Size("1 core", 1769, 1.0, (0.04, 0.052, 0.064, 0.076))
+    rare = Landscape(Map.poisson(0.001), Space((size,), (1, 4), (timeout_s,)), PerCall(LAMBDA["x86"]), 95.0)
+    choice = rare.cheapest(slo_s)
+    assert choice.failed == ""
+    assert choice.plan.latency_s == pytest.approx(slo_s)
+
+
+def test_plans_that_need_too_many_instances_lose_and_do_not_end_the_search() -> None:
+    size = Size("1 core", 0, 1.0, (0.6, 0.7, 0.8, 0.9))
+    landscape = Landscape(Map.poisson(20_000.0), Space((size,), (1, 2, 4), (0.0, 0.1)), Held(HELD), 95.0)
+    choice = landscape.cheapest(0.1)
+    assert "No plan has its P95 within 100 ms" in choice.failed
+    assert choice.plan.buffer.batch > 1
+    assert all(plan.buffer.batch > 1 for _, plan in landscape.neighbours(choice.plan)), "one by one needs 12,000"
+
+
+def test_where_every_plan_needs_too_many_instances_that_is_said() -> None:
+    size = Size("1 core", 0, 1.0, (0.6,))
+    landscape = Landscape(Map.poisson(1e6), Space((size,), (1,), (0.0,)), Held(HELD), 95.0)
+    with pytest.raises(GnomonError) as refused:
+        landscape.cheapest(1.0)
+    assert refused.value.code == "too_many_instances"
+
+
 def test_no_plan_of_the_front_is_beaten(landscape: Landscape) -> None:
     front = landscape.front()
     assert len(front) > 3
