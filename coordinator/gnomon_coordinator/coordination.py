@@ -261,6 +261,7 @@ class Coordination:
                 del self._silent_until_s[container]
                 if container in self.table:
                     self.broken(container, "it never said that it is ready", now_s)
+        self._shadows.take_turns(now_s)
         self._keep_pool(now_s)
 
     def _keep_pool(self, now_s: float) -> None:
@@ -282,7 +283,5 @@ class Coordination:
         """When `tick` has something to do next; None when it waits for events only."""
         times = [work.deadline_s for work in self._ledger.works.values() if work.deadline_s is not None]
         times += self._silent_until_s.values()
-        pool_s = self.pool.due_s(self._reserve())
-        if pool_s is not None:
-            times.append(pool_s)
-        return min(times, default=None)
+        others = (self.pool.due_s(self._reserve()), self._shadows.turns.due_s())
+        return min((*times, *(other_s for other_s in others if other_s is not None)), default=None)

@@ -35,7 +35,7 @@ class Endings:
         if work.step in WITH_BODY and body is not None and body.status is not Status.BARRED:
             ledger.enter(work, Step.UNPAIR, now_s)
             ledger.effects.append(Send(body.id, orders.unpair(work.shadow)))
-        elif work.step in (Step.SPEAK, Step.LOAD):
+        elif work.step in (Step.SPEAK, Step.TURN, Step.LOAD):
             self.kill(work, now_s)
         else:
             self._stop(work, now_s)

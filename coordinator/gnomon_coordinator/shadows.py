@@ -15,6 +15,7 @@ from gnomon_coordinator.messages import Said, Task
 from gnomon_coordinator.pairing import Pairing
 from gnomon_coordinator.pool import Pool
 from gnomon_coordinator.table import Kind, Record, Status
+from gnomon_coordinator.turns import Turns
 from gnomon_coordinator.work import Step, Work
 from gnomon_core.blocks import Layers
 from gnomon_core.pairs import MAX_SHADOWS
@@ -31,6 +32,7 @@ class Shadows:
         self._endings = endings
         self._pairing = pairing
         self._pool = pool
+        self.turns = Turns(ledger.works)
         self._prefix = f"pool-{epoch}-"
         self._forks = 0
 
@@ -110,7 +112,7 @@ class Shadows:
             self._endings.end(work, reason, now_s)
             return
         self._ledger.table.link(task.body, work.shadow, task.blocks, task.split)
-        self._load(work, task, now_s)
+        self._queue(work, now_s)
 
     # Containers
 
@@ -129,7 +131,8 @@ class Shadows:
         there = table.of_kind(Kind.EMPTY, Status.READY) or own
         if there:
             table.remove(there[0].id)
-            self._take(work, there[0].id, now_s)
+            self._take(work, there[0].id)
+            self._queue(work, now_s)
         else:
             self._ledger.awaited[self.fork()] = work
 
@@ -137,7 +140,8 @@ class Shadows:
         """A container has been forked; whether a Shadow waited for this one."""
         work = self._ledger.awaited.pop(container, None)
         if work is not None:
-            self._take(work, container, now_s)
+            self._take(work, container)
+            self._load(work, now_s)
         return work is not None
 
     def container_gone(self, container: str, now_s: float) -> bool:
@@ -149,7 +153,7 @@ class Shadows:
             if work is None:
                 return False
             ledger.effects.append(Close(work.shadow))
-        if work.step in (Step.WAIT, Step.LOAD):
+        if work.step in (Step.WAIT, Step.TURN, Step.LOAD):
             self._find_container(work, now_s)
         else:
             ledger.apart(work, "it is ended")
@@ -157,17 +161,29 @@ class Shadows:
             ledger.tell("failed", work, reason="its container ended before it could load anything")
         return True
 
-    def _take(self, work: Work, container: str, now_s: float) -> None:
+    def _take(self, work: Work, container: str) -> None:
         """Turn a container into the Shadow."""
         assert work.task is not None
         work.container = container
         self._ledger.assigned[container] = work
         self._ledger.effects.append(Assign(container, work.shadow, work.task.join))
-        self._load(work, work.task, now_s)
 
-    def _load(self, work: Work, task: Task, now_s: float) -> None:
-        work.doing = task
-        self._ledger.effects.append(Send(work.shadow, orders.load(task), work.papers))
+    # Loads
+
+    def _queue(self, work: Work, now_s: float) -> None:
+        """Load it as soon as nobody else loads on its CPUs."""
+        self._ledger.enter(work, Step.TURN, now_s)
+        self.take_turns(now_s)
+
+    def take_turns(self, now_s: float) -> None:
+        """Let those load whose turn it is."""
+        for work in self.turns.take(now_s):
+            self._load(work, now_s)
+
+    def _load(self, work: Work, now_s: float) -> None:
+        assert work.task is not None
+        work.doing = work.task
+        self._ledger.effects.append(Send(work.shadow, orders.load(work.task), work.papers))
         self._ledger.enter(work, Step.LOAD, now_s)
 
     # What they say

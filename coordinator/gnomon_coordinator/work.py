@@ -1,6 +1,6 @@
 """A Shadow under way: what is wanted of it, what it holds, and what is being waited for.
 
-    WAIT ─ a container ▶ LOAD ─ registered ▶ BODY ─ it has spoken ▶ CONNECT ─ paired ▶ REST ⇄ WIDEN ▶ SWITCH ▶ NARROW
+    WAIT ─ a container ▶ TURN ▶ LOAD ─ registered ▶ BODY ─ it has spoken ▶ CONNECT ─ paired ▶ REST ⇄ WIDEN ▶ SWITCH ▶ NARROW
     found after a restart: SPEAK ─ registered ▶ CLAIM ─ wished for ▶ BODY             └▶ UNPAIR ▶ STOP ▶ KILL ▶ gone
 
 REST ─ to be a Body ▶ RISE ─ complete ▶ YIELD ─ unpaired ▶ SERVE ─ the supervisor calls it a Body ▶ forgotten (`promotions`)
@@ -29,6 +29,7 @@ class Step(Enum):
     SPEAK = ("its first words", 10.0, Status.SILENT)
     CLAIM = ("a task", 10.0, Status.READY)
     WAIT = ("a container", 20.0, Status.LOADING)
+    TURN = ("its turn to load", 20.0, Status.LOADING)
     LOAD = ("its blocks", 30.0, Status.LOADING)
     BODY = ("its Body's first words", 60.0, Status.READY)
     CONNECT = ("its Body", 60.0, Status.PAIRING)

@@ -284,7 +284,8 @@ class World:
         self.wishes.append(lambda: self._wish(shadow))
 
     def _task(self, shadow: str, body: str) -> Task:
-        return Task(shadow, body, "/p", "/w", "/l", "shared", 1, (0,), self._blocks(), (0, 1), 4)
+        cpus = self.chance.choice([(0,), (1,), (0, 1)])
+        return Task(shadow, body, "/p", "/w", "/l", "shared", len(cpus), cpus, self._blocks(), (0, 1), 4)
 
     def _blocks(self) -> tuple[int, ...]:
         return tuple(sorted(self.chance.sample(range(4), self.chance.randint(1, 3))))
