@@ -33,19 +33,31 @@ class _NothingBuilt:
 
 
 class _Told:
-    """A platform's listener: the one slot that is being begun."""
+    """A platform's listener that hears of one slot: the newest."""
 
     def __init__(self) -> None:
-        self.begun: asyncio.Future[BatchChannel] = asyncio.get_running_loop().create_future()
-        self.gone = ""
+        self.follow("")
+
+    def follow(self, instance_id: str) -> None:
+        """Hear of this slot from now on. Nothing is told of one before `create` has returned."""
+        loop = asyncio.get_running_loop()
+        self._id = instance_id
+        self.begun: asyncio.Future[BatchChannel] = loop.create_future()
+        self.gone: asyncio.Future[str] = loop.create_future()
+
+    @property
+    def reason(self) -> str:
+        """Why the slot has gone."""
+        return self.gone.result() if self.gone.done() else "its answer broke off"
 
     def instance_ready(self, instance: Instance, channel: BatchChannel) -> None:
-        del instance
-        self.begun.set_result(channel)
+        if instance.id == self._id:
+            self.begun.set_result(channel)
 
     def instance_gone(self, instance_id: str, reason: str) -> None:
-        del instance_id
-        self.gone = reason
+        if instance_id != self._id:
+            return
+        self.gone.set_result(reason)
         if not self.begun.done():
             self.begun.set_exception(GnomonError(503, "start_failed", f"The function could not be started: {reason}"))
 
@@ -108,9 +120,9 @@ class Profiling:
 
     async def _size(self, platform: LambdaPlatform, told: _Told, memory_mb: int, batches: list[int]) -> None:
         """The missing batches of one memory size."""
-        told.begun = asyncio.get_running_loop().create_future()
         spec = self._spec(memory_mb)
         instance = await platform.create(InstanceRequest(spec, 1, 1, None, {}))
+        told.follow(instance.id)
         channel = await told.begun
         signature = platform.signature(spec)
         assert signature is not None
@@ -128,6 +140,8 @@ class Profiling:
             )
             check_budget(spent, self._agreed, self._note)
         await platform.destroy(instance.id)
+        # It ends behind `destroy`, and takes one of --lambda-concurrency until then.
+        await told.gone
 
     async def _cell(self, channel: BatchChannel, told: _Told, signature: ModelSignature, batch: int) -> list[Report]:
         """The reports of `repeats` Invokes."""
@@ -138,7 +152,7 @@ class Profiling:
             result = await answer
             if result is None:
                 raise GnomonError(
-                    503, "batch_lost", f"A batch of {batch} was lost: {told.gone}", "Try again: what is measured is kept."
+                    503, "batch_lost", f"A batch of {batch} was lost: {told.reason}", "Try again: what is measured is kept."
                 )
             bad = next((member for member in result.members if member.code >= 300), None)  # noqa: PLR2004 - not a success
             if bad is not None:

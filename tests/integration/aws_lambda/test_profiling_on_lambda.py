@@ -62,6 +62,16 @@ def test_it_asks_before_it_spends_and_goes_on_where_it_stopped(aws: Account, mod
     assert aws.functions() == []
 
 
+@pytest.mark.parametrize("more", [(), ("--lambda-concurrency", "1")], ids=["side by side", "one at a time"])
+def test_from_nothing_one_memory_size_follows_the_other(aws: Account, models: Path, more: tuple[str, ...]) -> None:
+    code, text = run(aws, models, "--memory", "1769,3538", "--batches", "1", "--yes", *more)
+    assert code == 0, text
+    assert "1/2  1769 MB, batch 1" in text
+    assert "2/2  3538 MB, batch 1" in text
+    assert len(aws.service.calls) == 2 * (1 + 3)
+    assert aws.functions() == []
+
+
 def test_without_a_role_it_says_which_option_is_missing(models: Path) -> None:
     result = CliRunner().invoke(gnomon, ["lambda-profile", "line", "--models", str(models)], env={"GNOMON_LAMBDA_ROLE": ""})
     assert "--lambda-role" in str(result.exception)
