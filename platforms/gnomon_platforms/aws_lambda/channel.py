@@ -23,14 +23,13 @@ from dataclasses import dataclass, replace
 from gnomon_core.clock import Clock
 from gnomon_core.errors import GnomonError
 from gnomon_core.wire import Frame, FrameReader, Kind, Member, WireError, encode
+from gnomon_platforms.aws_lambda.hand_over import HandOver, Places
 from gnomon_platforms.aws_lambda.invoking import Fate, Invoker, Outcome, Target
 from gnomon_platforms.aws_lambda.reports import LogTail
 
 GRACE_S = 2.0
 FIRST_PAUSE_S = 0.1
 LONGEST_PAUSE_S = 5.0
-ADDRESS_RENEWED_S = 900.0
-"""Addresses are signed for an hour by keys that may not last as long."""
 PROBED_S = 60.0
 TELL_AT_ONCE = 64
 """Parts of a stream that are told before the event loop gets its turn."""
@@ -41,12 +40,13 @@ Stream = Callable[[Frame], None]
 
 @dataclass(frozen=True, slots=True)
 class Surroundings:
-    """What channels share: who makes Invokes and in which threads, time, chance, and where reports and leftovers go.
+    """What channels share: who makes Invokes and in which threads, the bucket, time, chance, and who clears up.
 
     `remove` deletes keys of S3 behind the caller.
     """
 
     invoker: Invoker
+    hand_over: HandOver
     threads: Executor
     clock: Clock
     chance: random.Random
@@ -72,7 +72,7 @@ class LambdaChannel:
     ) -> None:
         self.target = target
         self.unread = False
-        self._name = name
+        self._places = Places(around.hand_over, name, around.clock)
         self._timeout_s = timeout_s
         self._around = around
         self._on_tail = on_tail
@@ -81,7 +81,6 @@ class LambdaChannel:
         self._task: asyncio.Task[None] | None = None
         self._batch_id: int | None = None
         self._cancelled = False
-        self._address: tuple[str | None, float] | None = None
         self._probed: tuple[bool, float] | None = None
 
     def run(self, frame: Frame, done: Done, stream: Stream | None = None) -> None:
@@ -174,13 +173,7 @@ class LambdaChannel:
 
     def _invoke(self, frame: Frame, patience_s: float) -> Outcome:
         """In a thread."""
-        invoker, now_s = self._around.invoker, self._around.clock.now_s()
-        if self._address is None or now_s > self._address[1] + ADDRESS_RENEWED_S:
-            try:
-                self._address = (invoker.reply_address(self._name), now_s)
-            except GnomonError as error:
-                return Outcome(Fate.REFUSED, reason=str(error))
-        return invoker.invoke(self.target, encode(frame), self._name, self._address[0], patience_s)
+        return self._around.invoker.invoke(self.target, encode(frame), self._places, patience_s)
 
     def _account(self, outcome: Outcome) -> None:
         self._on_tail(outcome.tail)

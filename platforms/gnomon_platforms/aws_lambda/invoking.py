@@ -12,7 +12,7 @@ requests once more, because computing them twice changes nothing, and answers a 
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Any
 
@@ -22,7 +22,7 @@ from gnomon_core.errors import GnomonError
 from gnomon_core.lambda_envelope import INLINE_BYTES, Call, EnvelopeError, Reply
 from gnomon_platforms.aws_lambda.clients import Clients
 from gnomon_platforms.aws_lambda.errors import error_code, http_status, told
-from gnomon_platforms.aws_lambda.hand_over import HandOver
+from gnomon_platforms.aws_lambda.hand_over import HandOver, Place, Places
 from gnomon_platforms.aws_lambda.reports import LogTail, read_tail
 
 NOT_BEGUN = frozenset(
@@ -80,28 +80,20 @@ class Invoker:
         self._clients = clients
         self._hand_over = hand_over
 
-    def invoke(self, target: Target, data: bytes, channel: str, reply_to: str | None, patience_s: float) -> Outcome:
+    def invoke(self, target: Target, data: bytes, places: Places, patience_s: float) -> Outcome:
         """Send a frame and wait for its frames, at least `patience_s` long. Raises nothing that AWS may answer."""
         left: list[str] = []
         try:
-            call = self._call(data, channel, reply_to, left)
+            place = places.for_result()
+            call = self._call(data, places, place, left)
         except GnomonError as error:
             return Outcome(Fate.REFUSED, reason=str(error), left=tuple(left))
         if call is None:
             return Outcome(Fate.TOO_LARGE, reason=f"a batch of {len(data)} bytes")
-        payload = call.payload()
-        try:
-            answer = self._clients.invoking(patience_s).invoke(
-                FunctionName=target.function, Qualifier=target.version, LogType="Tail", Payload=payload
-            )
-            document = answer["Payload"].read()
-        except Exception as error:  # noqa: BLE001 - whatever boto3 or urllib3 raises is told apart below
-            fate, reason = _fate(error)
-            return Outcome(fate, reason=reason, left=tuple(left))
-        tail = read_tail(answer.get("LogResult"))
-        if "FunctionError" in answer:
-            return _function_error(document, tail, tuple(left))
-        return self._outcome(document, tail, channel, left)
+        outcome = replace(self._send(target, call.payload(), place, patience_s, left), left=tuple(left))
+        if place is not None and _certainly_empty(place, outcome):
+            places.give_back(place)
+        return outcome
 
     def reachable(self, target: Target) -> bool:
         """Whether Lambda would take an Invoke. It checks the function and the permission and runs nothing."""
@@ -114,45 +106,60 @@ class Invoker:
             return _fate(error)[0] is Fate.THROTTLED and not isinstance(error, exceptions.ConnectionError)
         return True
 
-    def reply_address(self, channel: str) -> str | None:
-        """Where a sandbox may put a large answer; None without a bucket."""
-        if self._hand_over.bucket is None:
-            return None
-        return self._hand_over.address_for(self._hand_over.key(channel, "reply"))
-
-    def _call(self, data: bytes, channel: str, reply_to: str | None, left: list[str]) -> Call | None:
+    def _call(self, data: bytes, places: Places, place: Place | None, left: list[str]) -> Call | None:
+        reply_to = place.address if place is not None else None
         if len(data) <= INLINE_BYTES:
             return Call(frame=data, reply_to=reply_to)
-        if self._hand_over.bucket is None:
+        key = places.for_batch()
+        if key is None:
             return None
-        key = self._hand_over.key(channel, "request")
         left.append(key)
         return Call(source=self._hand_over.give(key, data), reply_to=reply_to)
 
-    def _outcome(self, document: bytes, tail: LogTail, channel: str, left: list[str]) -> Outcome:
+    def _send(self, target: Target, payload: bytes, place: Place | None, patience_s: float, left: list[str]) -> Outcome:
+        try:
+            answer = self._clients.invoking(patience_s).invoke(
+                FunctionName=target.function, Qualifier=target.version, LogType="Tail", Payload=payload
+            )
+            document = answer["Payload"].read()
+        except Exception as error:  # noqa: BLE001 - whatever boto3 or urllib3 raises is told apart below
+            fate, reason = _fate(error)
+            return Outcome(fate, reason=reason)
+        tail = read_tail(answer.get("LogResult"))
+        if "FunctionError" in answer:
+            return _function_error(document, tail)
+        return self._outcome(document, tail, place, left)
+
+    def _outcome(self, document: bytes, tail: LogTail, place: Place | None, left: list[str]) -> Outcome:
         try:
             reply = Reply.from_json(json.loads(document))
             if reply.too_large is not None:
-                return Outcome(Fate.TOO_LARGE, reason=f"a result of {reply.too_large} bytes", tail=tail, left=tuple(left))
+                return Outcome(Fate.TOO_LARGE, reason=f"a result of {reply.too_large} bytes", tail=tail)
             if reply.stored_bytes is None:
                 frames = reply.frames or b""
+            elif place is None:
+                return Outcome(Fate.LOST, reason="its answer was put somewhere, and nowhere was named", tail=tail)
             else:
-                key = self._hand_over.key(channel, "reply")
-                left.append(key)
-                frames = self._hand_over.take(key, reply.stored_bytes)
+                left.append(place.key)
+                frames = self._hand_over.take(place.key, reply.stored_bytes)
         except (EnvelopeError, ValueError, GnomonError) as error:
-            return Outcome(Fate.LOST, reason=f"its answer cannot be read: {error}", tail=tail, left=tuple(left))
-        return Outcome(Fate.ANSWERED, frames, tail=tail, cold=reply.batches <= 1, left=tuple(left))
+            return Outcome(Fate.LOST, reason=f"its answer cannot be read: {error}", tail=tail)
+        return Outcome(Fate.ANSWERED, frames, tail=tail, cold=reply.batches <= 1)
 
 
-def _function_error(document: bytes, tail: LogTail, left: tuple[str, ...]) -> Outcome:
+def _certainly_empty(place: Place, outcome: Outcome) -> bool:
+    """Whether nothing lies there, nor ever will by this Invoke: it was not begun, or its sandbox has answered inside."""
+    return outcome.fate is Fate.THROTTLED or (outcome.fate is Fate.ANSWERED and place.key not in outcome.left)
+
+
+def _function_error(document: bytes, tail: LogTail) -> Outcome:
     try:
         error = json.loads(document)
         kind, text = str(error.get("errorType", "")), str(error.get("errorMessage", ""))
     except (ValueError, AttributeError):
         kind, text = "", document[:200].decode(errors="replace")
     fate = Fate.REFUSED if kind in NEVER_STARTED else Fate.LOST
-    return Outcome(fate, reason=f"{kind}: {text}" if kind else text, tail=tail, left=left)
+    return Outcome(fate, reason=f"{kind}: {text}" if kind else text, tail=tail)
 
 
 def _fate(error: Exception) -> tuple[Fate, str]:

@@ -91,9 +91,8 @@ class LambdaPlatform:
         self._clients = Clients(options.concurrency)
         self._hand_over = HandOver(self._clients, options.bucket, options.prefix)
         self._publisher = Publisher(RemoteFunctions(self._clients, self._hand_over, options), self._control, self._in_use)
-        self._around = Surroundings(
-            Invoker(self._clients, self._hand_over), self._threads, self._clock, self._chance, self._remove
-        )
+        invoker = Invoker(self._clients, self._hand_over)
+        self._around = Surroundings(invoker, self._hand_over, self._threads, self._clock, self._chance, self._remove)
         self._slots: dict[str, Slot] = {}
         self._specs: dict[str, FunctionSpec] = {}
         self._accounts = Accounts(on_report)
