@@ -42,6 +42,6 @@ def test_a_port_in_use_gets_one_clear_line(environment: dict[str, str], url: str
 
 
 def test_every_link_leads_somewhere() -> None:
-    targets = re.findall(r"\]\((?!https?://)([^)#]+)", README)
+    targets = re.findall(r"\]\((?!https?://)([^)#\s]+)", README)
     assert targets
     assert [target for target in targets if not (ROOT / target).exists()] == []
