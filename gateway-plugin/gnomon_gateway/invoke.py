@@ -68,8 +68,7 @@ class Functions:
         if invocation.content_length > self._max_body_bytes:
             invocation.refuse_unread(too_large(self._max_body_bytes))
         elif invocation.content_length and not runtime.has_room_for(invocation.content_length):
-            # Its refusal is certain: it is said, and counted, before the body is read.
-            invocation.submit(b"", invocation.content_length)
+            invocation.turn_away()
         else:
             exchange.accept(invocation, self._max_body_bytes)
 
@@ -136,14 +135,20 @@ class Invocation:
     # Owner of the exchange
 
     def received(self, body: bytes | memoryview) -> None:
-        self.submit(body, len(body))
+        self._request = self._request_with(body)
+        self._runtime.submit(self._request)
 
-    def submit(self, body: bytes | memoryview, body_bytes: int) -> None:
-        """Hand the request to its function."""
+    def turn_away(self) -> None:
+        """There is no room for the body: say so before it is read."""
+        request = self._request_with(b"")
+        request.body_bytes += self.content_length
+        self._runtime.turn_away(request)
+
+    def _request_with(self, body: bytes | memoryview) -> Request:
         runtime = self._runtime
         lane = runtime.stream_lane if self._streams else runtime.event_lane
         deadline_s = self._began_s + self._budget_s
-        request = Request(
+        return Request(
             lane,
             time.monotonic(),
             deadline_s,
@@ -154,9 +159,6 @@ class Invocation:
             replay_safe=runtime.signature is not None,
             streaming=self._streams,
         )
-        request.body_bytes = len(self._meta) + body_bytes
-        self._request = request
-        runtime.submit(request)
 
     def refuse_unread(self, error: GnomonError) -> None:
         """Answer before anything was submitted."""

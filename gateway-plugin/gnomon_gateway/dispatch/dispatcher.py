@@ -25,7 +25,7 @@ from gnomon_gateway.dispatch.effects import Answer, Drained, Effects
 from gnomon_gateway.dispatch.latency import LiveLatency
 from gnomon_gateway.dispatch.sending import Sending
 from gnomon_gateway.dispatch.workers import Worker
-from gnomon_gateway.queueing.admission import refusal
+from gnomon_gateway.queueing.admission import queue_full, refusal
 from gnomon_gateway.queueing.batch import Batch
 from gnomon_gateway.queueing.queue import Lane
 from gnomon_gateway.queueing.request import ADMITTED, ANSWERED, DISPATCHED, Request
@@ -88,6 +88,17 @@ class Dispatcher(Sending):
         if lanes:
             self._schedule_lanes(lanes, now_s, effects)
         return effects
+
+    def turn_away(self, request: Request, now_s: float) -> Effects:
+        """Refuse a request for which the queue has no room, of which no more than its head has been received.
+
+        At once and in any case: by the time of `arrive` there might be room, and it would be let in without its body.
+        """
+        self._counting.advance(now_s)
+        self._counting.arrivals += 1
+        self._counting.last_request_s = now_s
+        request.state = ANSWERED
+        return [Answer(request, queue_full(request, self.queue, self.workers, self.latency))]
 
     def left(self, request: Request, now_s: float) -> Effects:
         """The client of this request has gone.

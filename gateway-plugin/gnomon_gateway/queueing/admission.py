@@ -71,7 +71,7 @@ class Foretelling(LatencyModel, Protocol):
 def refusal(request: Request, queue: FunctionQueue, fleet: Fleet, latency: Foretelling, now_s: float) -> GnomonError | None:
     """Why this request is not let in; None if it is."""
     if not queue.has_room(request.body_bytes):
-        return _full(queue, fleet.capacity(), latency, request)
+        return queue_full(request, queue, fleet, latency)
     budget_s = request.deadline_s - now_s
     if budget_s <= 0:
         return _hopeless("The deadline of the request has passed.")
@@ -132,7 +132,9 @@ def would_be_late(request: Request, lane: Lane, capacity: Capacity, latency: Lat
     return Late.EVER if not crowded and takes_s > request.deadline_s - request.arrived_s else Late.NOW
 
 
-def _full(queue: FunctionQueue, capacity: Capacity, latency: LatencyModel, request: Request) -> GnomonError:
+def queue_full(request: Request, queue: FunctionQueue, fleet: Fleet, latency: LatencyModel) -> GnomonError:
+    """429: there is no room for this request. It may be sent again when a full batch has been executed."""
+    capacity = fleet.capacity()
     full_s = latency.seconds(request.lane.variant, capacity.size, capacity.batch, capacity.pair) or 1.0
     return GnomonError(
         429,

@@ -76,6 +76,16 @@ class FunctionRuntime(Delivery):
             asyncio.get_running_loop().call_soon(self._admit)
         self._arrived.append(request)
 
+    def turn_away(self, request: Request) -> None:
+        """Refuse a request, and count it, because there is no room for its body, which has not been read.
+
+        Its responder is called now.
+        """
+        self.metrics.started += 1
+        self._carry_out(self.dispatcher.turn_away(request, time.monotonic()))
+        if not self.dispatcher.workers.by_id:
+            self._on_demand()
+
     def _admit(self) -> None:
         """Let in what has arrived in this turn of the loop: requests that come together leave together, and nobody waits."""
         if self._disowned:
