@@ -29,6 +29,7 @@ from gnomon_core.scaling import (
     Decision,
     DestroyBody,
     DestroyShadow,
+    Dispensable,
     FunctionLoad,
     LoadCounters,
     PromoteShadow,
@@ -125,33 +126,43 @@ class MemoryFleet:
         """Carry out actions in order.
 
         Raises:
-            GnomonError: 503 `no_capacity` where no node has room.
+            GnomonError: 503 `no_capacity` where no node has room, as `ScaledFleet.apply` says.
 
         """
-        known = self.known[function]
+        refused: GnomonError | None = None
         for action in actions:
-            match action:
-                case CreateBody(cores, node, memory_mb):
-                    self._create(function, known, cores, node, memory_mb)
-                case DestroyBody(id_) | DestroyShadow(id_):
-                    self._end(known, id_)
-                case CreateShadow(body, pair):
-                    self._create_shadow(function, known, body, pair)
-                case ChangeShadow(id_, pair):
-                    shadow = known.instances[id_]
-                    known.instances[id_] = replace(shadow, pair=pair)
-                    if shadow.state is InstanceState.READY and shadow.partner in known.instances:
-                        known.instances[shadow.partner] = _working(known.instances[shadow.partner], id_, pair)
-                case PromoteShadow(id_):
-                    shadow = known.instances[id_]
-                    starting = replace(shadow, kind=InstanceKind.BODY, state=InstanceState.STARTING, partner=None, pair=None)
-                    known.instances[id_] = replace(starting, memory_bytes=MEMORY_BYTES, started_s=self._now_s())
-                    if shadow.partner in known.instances:
-                        known.instances[shadow.partner] = _working(known.instances[shadow.partner], id_, None)
-                case Resize(id_, cores):
-                    known.instances[id_] = replace(known.instances[id_], cores=cores)
-                case _:
-                    pass
+            try:
+                self._carry_out(function, self.known[function], action)
+            except GnomonError as error:
+                refused = error
+                if not isinstance(action, Dispensable):
+                    break
+        if refused is not None:
+            raise refused
+
+    def _carry_out(self, function: str, known: MemoryFunction, action: Action) -> None:
+        match action:
+            case CreateBody(cores, node, memory_mb):
+                self._create(function, known, cores, node, memory_mb)
+            case DestroyBody(id_) | DestroyShadow(id_):
+                self._end(known, id_)
+            case CreateShadow(body, pair):
+                self._create_shadow(function, known, body, pair)
+            case ChangeShadow(id_, pair):
+                shadow = known.instances[id_]
+                known.instances[id_] = replace(shadow, pair=pair)
+                if shadow.state is InstanceState.READY and shadow.partner in known.instances:
+                    known.instances[shadow.partner] = _working(known.instances[shadow.partner], id_, pair)
+            case PromoteShadow(id_):
+                shadow = known.instances[id_]
+                starting = replace(shadow, kind=InstanceKind.BODY, state=InstanceState.STARTING, partner=None, pair=None)
+                known.instances[id_] = replace(starting, memory_bytes=MEMORY_BYTES, started_s=self._now_s())
+                if shadow.partner in known.instances:
+                    known.instances[shadow.partner] = _working(known.instances[shadow.partner], id_, None)
+            case Resize(id_, cores):
+                known.instances[id_] = replace(known.instances[id_], cores=cores)
+            case _:
+                pass
 
     def _create(self, function: str, known: MemoryFunction, cores: int, node: str | None, memory_mb: int | None = None) -> None:
         if self._places is not None and sum(len(one.instances) for one in self.known.values()) >= self._places:

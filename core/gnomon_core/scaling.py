@@ -190,6 +190,8 @@ Action: TypeAlias = (
     CreateBody | DestroyBody | CreateShadow | ChangeShadow | DestroyShadow | PromoteShadow | Resize | SetBufferPlan
 )
 """What a decision may ask for. A platform says by its capabilities what it can do."""
+Dispensable: TypeAlias = CreateShadow | ChangeShadow | PromoteShadow | Resize
+"""What may be refused without holding up the rest of its decision: in a burst it may be refused at each tick."""
 
 
 def action_to_json(action: Action) -> dict[str, Any]:
@@ -245,7 +247,8 @@ class ScaledFleet(Protocol):
         """Carry out a decision. Returns when it is under way: creating and draining go on behind it.
 
         Raises:
-            GnomonError: 503 `no_capacity`; what came before it in the list has been carried out.
+            GnomonError: 503 `no_capacity`, the last of several. All else has been carried out if what was refused is
+                `Dispensable`; else what came before it in the list, because what follows may be the end of what it replaces.
 
         """
         ...

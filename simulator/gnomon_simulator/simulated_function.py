@@ -26,6 +26,7 @@ from gnomon_core.scaling import (
     Decision,
     DestroyBody,
     DestroyShadow,
+    Dispensable,
     FunctionLoad,
     PromoteShadow,
     Resize,
@@ -223,19 +224,22 @@ class SimulatedFunction:
         if decision is not None:
             error = self._apply(decision)
             self._decisions.add(now_s, self._runner.policy_name, decision, error)
-        instances = self._platform.instances(self.plan.name)
-        bodies = [instance for instance in instances if instance.kind is InstanceKind.BODY]
-        self._lives.add(sum(body.state is not InstanceState.DRAINING for body in bodies))
+        self._lives.add(sum(body.state is not InstanceState.DRAINING for body in self._bodies()))
 
     def _apply(self, decision: Decision) -> str:
-        try:
-            for action in decision.actions:
+        refused: GnomonError | None = None
+        for action in decision.actions:
+            try:
                 self._act(action)
-        except GnomonError as refused:
-            self._runner.refused(self._events.now_s)
-            return f"{refused.code}: {refused}"
-        self._runner.carried_out(decision)
-        return ""
+            except GnomonError as error:
+                refused = error
+                if not isinstance(action, Dispensable):
+                    break
+        if refused is None:
+            self._runner.carried_out(decision)
+            return ""
+        self._runner.refused(self._events.now_s)
+        return f"{refused.code}: {refused}"
 
     def _act(self, action: Action) -> None:
         now_s = self._events.now_s
@@ -289,11 +293,11 @@ class SimulatedFunction:
     def _seen(self, instance: Instance) -> Instance:
         """The instance with what only the dispatcher knows of it."""
         worker = self._dispatcher.workers.by_id.get(instance.id)
-        if worker is None or worker.batch is None:
-            return instance
-        return replace(instance, busy=True, in_flight=len(worker.batch.requests))
+        batch = None if worker is None else worker.batch
+        return instance if batch is None else replace(instance, busy=True, in_flight=len(batch.requests))
 
     def _count_starting(self) -> None:
-        instances = self._platform.instances(self.plan.name)
-        starting = [one for one in instances if one.state is InstanceState.STARTING and one.kind is InstanceKind.BODY]
-        self._dispatcher.workers.set_starting(len(starting))
+        self._dispatcher.workers.set_starting(sum(body.state is InstanceState.STARTING for body in self._bodies()))
+
+    def _bodies(self) -> list[Instance]:
+        return [one for one in self._platform.instances(self.plan.name) if one.kind is InstanceKind.BODY]

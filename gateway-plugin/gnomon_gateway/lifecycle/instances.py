@@ -18,7 +18,7 @@ from dataclasses import replace
 from gnomon_core.errors import GnomonError
 from gnomon_core.fleet import Instance, InstanceKind, InstanceState
 from gnomon_core.functions import FunctionKey
-from gnomon_core.scaling import Action, CreateBody, DestroyBody, DestroyShadow, FunctionLoad, Resize, SetBufferPlan
+from gnomon_core.scaling import Action, CreateBody, DestroyBody, DestroyShadow, Dispensable, FunctionLoad, Resize, SetBufferPlan
 from gnomon_core.seam_values import InstanceRequest
 from gnomon_core.seams import BatchChannel, Platform, SchedulingPolicy
 from gnomon_core.settings import Settings
@@ -101,9 +101,7 @@ class Instances:
 
     def load(self, function: str) -> FunctionLoad | None:
         deployed = self._deployed.get(function)
-        if deployed is None:
-            return None
-        return deployed.load(self._platform.instances(function), self._platform.nodes())
+        return None if deployed is None else deployed.load(self._platform.instances(function), self._platform.nodes())
 
     def stamp(self, function: str) -> object:
         """A value that is another one as soon as anything has happened to the function that the autoscaler would see."""
@@ -116,23 +114,34 @@ class Instances:
             return
         refuse_hindered(self._platform, function)
         deployed.requested = None
+        refused: GnomonError | None = None
         for action in actions:
-            match action:
-                case CreateBody(cores, node, memory_mb):
-                    await self.create(deployed, cores, node, memory_mb)
-                case DestroyBody(instance_id):
-                    self.stop(deployed, instance_id)
-                case DestroyShadow(shadow_id):
-                    self._begin(self.shadows.end(deployed, shadow_id))
-                case Resize(instance_id, cores):
-                    await self._platform.resize(instance_id, cores)
-                    deployed.runtime.instance_resized(instance_id, cores)
-                case SetBufferPlan(max_batch, max_wait_s):
-                    settings = replace(deployed.spec.settings, max_batch=max_batch, max_wait_s=max_wait_s)
-                    deployed.runtime.plan_buffer(self._policy(settings), max_batch)
-                case _:
-                    await self._apply_to_shadow(deployed, action)
+            try:
+                await self._apply_one(deployed, action)
+            except GnomonError as error:
+                refused = error
+                if not isinstance(action, Dispensable):
+                    break
         self.retire_old(deployed)
+        if refused is not None:
+            raise refused
+
+    async def _apply_one(self, deployed: Deployed, action: Action) -> None:
+        match action:
+            case CreateBody(cores, node, memory_mb):
+                await self.create(deployed, cores, node, memory_mb)
+            case DestroyBody(instance_id):
+                self.stop(deployed, instance_id)
+            case DestroyShadow(shadow_id):
+                self._begin(self.shadows.end(deployed, shadow_id))
+            case Resize(instance_id, cores):
+                await self._platform.resize(instance_id, cores)
+                deployed.runtime.instance_resized(instance_id, cores)
+            case SetBufferPlan(max_batch, max_wait_s):
+                settings = replace(deployed.spec.settings, max_batch=max_batch, max_wait_s=max_wait_s)
+                deployed.runtime.plan_buffer(self._policy(settings), max_batch)
+            case _:
+                await self._apply_to_shadow(deployed, action)
 
     async def create(self, deployed: Deployed, cores: int, node: str | None = None, memory_mb: int | None = None) -> None:
         """Begin an instance.
@@ -155,10 +164,7 @@ class Instances:
         self._tell_starting(deployed)
 
     def give_up_starting(self, deployed: Deployed) -> None:
-        """Stop what is of an earlier version and does not serve yet.
-
-        Nobody waits for it any more, and it takes from those that are to serve instead what starting costs.
-        """
+        """Stop what is of an earlier version and starts: nobody waits for it, and it costs those that are to serve instead."""
         for instance in deployed.old(self._platform.instances(deployed.name), InstanceState.STARTING):
             deployed.retired.add(instance.id)
             self.stop(deployed, instance.id)

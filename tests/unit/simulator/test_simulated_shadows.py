@@ -293,3 +293,10 @@ def test_opt_sees_what_comes_and_loads_in_no_time() -> None:
     assert (result.fewest_instances, result.most_instances) == (1, 8)
     assert result.instance_s < 8 * 11.5 + 2 * 22
     assert simulated(slow).violations > 0
+
+
+def test_a_shadow_that_is_refused_holds_up_no_body() -> None:
+    larger_than_the_node = replace(BOTH, shadow_cores=9)
+    result = run({0.5: (CreateShadow("f-1", larger_than_the_node), Resize("f-1", 9), CreateBody(1))}, [3.0])
+    assert result.most_instances == 2
+    assert [record.error.split(":")[0] for record in result.decisions if record.error] == ["no_capacity"]
