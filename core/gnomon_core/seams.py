@@ -175,8 +175,8 @@ class Platform(Protocol):
 
         Raises:
             GnomonError: 503 `no_capacity` where its node, the Body's unless the pair names another, has no room; 404
-                `no_such_node` where there is none of that name; 409 `no_such_body` where the Body has gone or has
-                `gnomon_core.pairs.MAX_SHADOWS`.
+                `no_such_node` where no Shadow of this Body can be on a node of that name; 409 `no_such_body` where the Body has
+                gone or has `gnomon_core.pairs.MAX_SHADOWS`.
 
         """
         ...
@@ -198,7 +198,10 @@ class Platform(Protocol):
         ...
 
     def profile(self, spec: FunctionSpec) -> ModelProfile | None:
-        """The measured profile of the function's model; None without one."""
+        """The measured profile of the function's model; None without one.
+
+        It prices the network only where a Shadow can be on another node than its Body.
+        """
         ...
 
     def usage(self, function: str) -> Usage:

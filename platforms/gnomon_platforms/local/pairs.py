@@ -114,7 +114,7 @@ class Pairs:
             raise GnomonError(404, "no_such_node", f"There is no node {pair.node}.", f"This platform is {home.node.name} alone.")
         if not pair.blocks or max(pair.blocks) >= len(layers.blocks):
             raise _no_such_body(f"Its model has blocks 0 to {len(layers.blocks) - 1}, not {pair.blocks}.")
-        memory_bytes = shadow_bytes(layers, pair, origin.profile)
+        memory_bytes = shadow_bytes(layers, pair, origin.profile, origin.request.spec.settings.weight_mode)
         claim = home.node.claim(shadow_id, pair.shadow_cores, memory_bytes, pair.shadow_cores, from_reserve=True)
         instance = Instance(
             id=shadow_id,
@@ -153,7 +153,7 @@ class Pairs:
         layers = None if origin is None else self._blocks_of(origin.recipe)
         if layers is None or origin is None or not pair.blocks or max(pair.blocks) >= len(layers.blocks):
             return
-        memory_bytes = shadow_bytes(layers, pair, origin.profile)
+        memory_bytes = shadow_bytes(layers, pair, origin.profile, origin.request.spec.settings.weight_mode)
         claim = self._home.node.claim(life.instance.id, pair.shadow_cores, memory_bytes, pair.shadow_cores, from_reserve=True)
         life.change(pair, claim.cpus, memory_bytes, predicted_ms(origin.profile, pair))
         self.pool.fit()
@@ -246,10 +246,10 @@ class Pairs:
             self._home.surroundings.listener.pair_changed(body.instance)
 
 
-def shadow_bytes(layers: Layers, pair: Pair, profile: ModelProfile | None) -> int:
-    """What a Shadow is taken to hold: the weights of its blocks, and what any instance holds besides."""
+def shadow_bytes(layers: Layers, pair: Pair, profile: ModelProfile | None, weight_mode: str) -> int:
+    """What a Shadow takes on its Body's node: what any instance holds, and weights of its own where they are not shared."""
     overhead_bytes = MODEL_OVERHEAD_BYTES if profile is None else profile.overhead_bytes
-    return layers.parameter_bytes(pair.blocks) + overhead_bytes
+    return overhead_bytes + (0 if weight_mode == "shared" else layers.parameter_bytes(pair.blocks))
 
 
 def predicted_ms(profile: ModelProfile | None, pair: Pair) -> list[list[float]]:

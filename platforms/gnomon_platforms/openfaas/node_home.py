@@ -101,6 +101,11 @@ def no_such_body(why: str) -> GnomonError:
     )
 
 
+def no_such_node(node: str | None, body_node: str) -> GnomonError:
+    """404: a Shadow is a process of its Body's node."""
+    return GnomonError(404, "no_such_node", f"No Shadow of a Body on {body_node} can be on {node}.", "Name its node or none.")
+
+
 def no_capacity(node: str, pair: Pair) -> GnomonError:
     """503: the node's cores are claimed by others."""
     return GnomonError(503, "no_capacity", f"Node {node} has no {pair.shadow_cores} cores for a Shadow.", "Ask for fewer.")

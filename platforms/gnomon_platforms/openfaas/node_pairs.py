@@ -29,7 +29,7 @@ from gnomon_platforms.local.pairs import predicted_ms, shadow_bytes
 from gnomon_platforms.local.profiles import LayerFiles
 from gnomon_platforms.openfaas.behind import Behind
 from gnomon_platforms.openfaas.node_client import NodeClient, State
-from gnomon_platforms.openfaas.node_home import BodyPod, Home, no_capacity, no_such_body
+from gnomon_platforms.openfaas.node_home import BodyPod, Home, no_capacity, no_such_body, no_such_node
 from gnomon_platforms.openfaas.node_shadows import LIVING, NodeShadow, Row, asked_for, found, paired, should_know, version_of
 from gnomon_platforms.openfaas.reached_nodes import ReachedNodes
 
@@ -86,15 +86,18 @@ class NodePairs:
         """Begin a Shadow for a ready Body.
 
         Raises:
-            GnomonError: 409 `no_such_body`, 503 `no_capacity`, 503 `node_unreachable`, or what the node refuses.
+            GnomonError: 404 `no_such_node` for another node than the Body's, 409 `no_such_body`, 503 `no_capacity`, 503
+                `node_unreachable`, or what the node refuses.
 
         """
         body, client = self._with_coordinator(body_id)
+        if pair.node not in (None, body.node):
+            raise no_such_node(pair.node, body.node)
         entry, layers = self._model(body.spec)
         if not pair.blocks or max(pair.blocks) >= len(layers.blocks):
             raise no_such_body(f"Its model has blocks 0 to {len(layers.blocks) - 1}, not {pair.blocks}.")
         profile = self.profile(body.spec)
-        memory_bytes = shadow_bytes(layers, pair, profile)
+        memory_bytes = shadow_bytes(layers, pair, profile, body.spec.settings.weight_mode)
         if self._home.free_cores(body.node) < pair.shadow_cores:
             raise no_capacity(body.node, pair)
         self._home.claims.give(shadow_id, Given(body.node, float(pair.shadow_cores), memory_bytes))
@@ -128,7 +131,7 @@ class NodePairs:
         if more > 0 and self._home.free_cores(body.node) < more:
             raise no_capacity(body.node, pair)
         profile = self.profile(body.spec)
-        memory_bytes = shadow_bytes(self._model(body.spec)[1], pair, profile)
+        memory_bytes = shadow_bytes(self._model(body.spec)[1], pair, profile, body.spec.settings.weight_mode)
         self._home.claims.give(shadow_id, Given(body.node, float(pair.shadow_cores), memory_bytes))
         shadow.instance = replace(shadow.instance, cores=pair.shadow_cores, memory_bytes=memory_bytes)
         await client.wish("PATCH", f"/v1/shadows/{shadow_id}", self._task(pair, profile, memory_bytes))
@@ -154,13 +157,15 @@ class NodePairs:
             self.destroy(shadow_id)
 
     def profile(self, spec: FunctionSpec) -> ModelProfile | None:
-        """What was measured of the function's model; None where it has none."""
+        """What was measured of the function's model; None where it has none. Without the network's price: see `create`."""
         try:
             entry, layers = self._model(spec)
         except GnomonError:
             return None
         model = f"{entry.name}@{entry.version}"
-        return self._home.profiles.find(model, entry.sha256.get("program.json", ""), layers)
+        found = self._home.profiles.find(model, entry.sha256.get("program.json", ""), layers)
+        # A policy that knew the price would choose Shadows elsewhere, which are refused here.
+        return None if found is None else replace(found, network=None)
 
     # What the nodes say
 

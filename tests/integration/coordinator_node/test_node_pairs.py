@@ -3,19 +3,24 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import signal
 from collections.abc import AsyncIterator, Awaitable, Mapping
 from dataclasses import replace
+from pathlib import Path
 
 import aiohttp
 import pytest
 
+from gnomon_core.blocks import Layers
 from gnomon_core.errors import GnomonError
 from gnomon_core.fleet import Instance, InstanceKind, InstanceState
-from gnomon_core.functions import read_deployment
+from gnomon_core.functions import FunctionSpec, read_deployment
 from gnomon_core.pairs import Pair
+from gnomon_core.profiles import LatencyTable, Loading, ModelProfile, Network
 from gnomon_platforms.kubernetes.nodes import Given
 from gnomon_platforms.local.profiles import ProfileFiles
+from gnomon_platforms.local.recipes import MODEL_OVERHEAD_BYTES
 from gnomon_platforms.openfaas import node_pairs
 from gnomon_platforms.openfaas.node_home import BodyPod, Home
 from gnomon_platforms.openfaas.node_pairs import NodePairs
@@ -82,10 +87,10 @@ class Platform:
         await until(lambda: f"uid-{name}" in {row["pod_uid"] for row in self.pairs.nodes.states["node-a"]["bodies"]})
         return body
 
-    def knows(self, name: str) -> None:
+    def knows(self, name: str, spec: FunctionSpec = SPEC) -> None:
         """The pod's Body is an instance of this name here."""
         instance = Instance(name, "line.openfaas-fn", 1, "node-a", 1, 0, InstanceState.READY, 0.0)
-        self.bodies[name] = BodyPod(instance, SPEC, f"uid-{name}", "node-a")
+        self.bodies[name] = BodyPod(instance, spec, f"uid-{name}", "node-a")
 
     def seen(self, shadow: str) -> Instance:
         [found] = [one for one in self.pairs.instances("line.openfaas-fn") if one.id == shadow]
@@ -112,7 +117,7 @@ async def test_a_shadow_is_asked_for_told_of_changed_and_ended(platform: Platfor
     await platform.body("p-1")
     began = await platform.pairs.create("p-1", a_pair(node), "p-1-s1")
     assert (began.kind, began.state, began.partner, began.node) == (InstanceKind.SHADOW, InstanceState.STARTING, "p-1", "node-a")
-    assert platform.claimed["p-1-s1"].cores == 1.0
+    assert platform.claimed["p-1-s1"] == Given("node-a", 1.0, MODEL_OVERHEAD_BYTES), "its Body holds the weights that they share"
     await until(lambda: ("p-1", ["p-1-s1"]) in platform.pairs_told)
     seen = platform.seen("p-1-s1")
     assert (seen.state, seen.pair) == (InstanceState.READY, a_pair(node))
@@ -130,6 +135,34 @@ async def test_a_shadow_is_asked_for_told_of_changed_and_ended(platform: Platfor
     assert not platform.pairs.destroy("p-1-s1")
 
 
+async def test_private_weights_are_claimed_with_the_shadow(platform: Platform, node: Node) -> None:
+    await platform.body("p-11")
+    platform.knows("p-11", replace(SPEC, settings=replace(SPEC.settings, weight_mode="private")))
+    await platform.pairs.create("p-11", a_pair(node), "p-11-s1")
+    weights_bytes = layers_of(node).parameter_bytes(node.blocks)
+    assert weights_bytes > 0
+    assert platform.claimed["p-11-s1"].memory_bytes == MODEL_OVERHEAD_BYTES + weights_bytes
+    await platform.pairs.change("p-11-s1", replace(a_pair(node), blocks=(0,)))
+    assert platform.claimed["p-11-s1"].memory_bytes == MODEL_OVERHEAD_BYTES + layers_of(node).parameter_bytes((0,))
+
+
+async def test_policies_are_told_no_price_for_a_shadow_elsewhere(platform: Platform, node: Node, tmp_path: Path) -> None:
+    """None can be made there. With a price they would choose one once a node is full, and be refused as long as a burst lasts."""
+    layers, table = layers_of(node), LatencyTable({1: {1: 0.1}})
+    measured = ModelProfile(
+        "line@1", layers, table, (table,) * len(layers.blocks), {"shared": Loading(0, 0)}, 0, 0, 0, 0, 0, network=Network(0, 0)
+    )
+    (tmp_path / "line@1").mkdir()
+    (tmp_path / "line@1" / "m.json").write_text(json.dumps(measured.to_json()))
+    async with aiohttp.ClientSession() as session:
+        pairs = NodePairs(replace(platform.pairs._home, profiles=ProfileFiles(tmp_path)), session, TOKEN)
+        assert pairs.profile(SPEC) == replace(measured, network=None)
+
+
+def layers_of(node: Node) -> Layers:
+    return Layers.from_json(json.loads((node.models / node.files["layers"]).read_bytes()))
+
+
 async def test_what_cannot_be_is_refused_and_leaves_nothing(platform: Platform, node: Node) -> None:
     async def code(body: str, pair: Pair) -> str:
         with pytest.raises(GnomonError) as caught:
@@ -140,6 +173,9 @@ async def test_what_cannot_be_is_refused_and_leaves_nothing(platform: Platform, 
     assert await code("nobody", a_pair(node)) == "no_such_body"
     assert await code("p-2", Pair(1, (len(node.blocks),), (0, 1))) == "no_such_body"
     assert await code("p-2", a_pair(node, 9)) == "no_capacity"
+    # A Shadow is a process of its Body's node, whether that is named or not.
+    assert await code("p-2", replace(a_pair(node), node="node-b")) == "no_such_node"
+    assert await code("p-2", replace(a_pair(node, 9), node="node-a")) == "no_capacity"
     # A pod whose Body has not come, because it has no volume.
     platform.bodies["p-3"] = replace(platform.bodies["p-2"], uid="uid-of-nobody")
     assert await code("p-3", a_pair(node)) == "no_such_body"

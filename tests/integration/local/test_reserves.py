@@ -25,6 +25,7 @@ from gnomon_core.seam_values import InstanceRequest
 from gnomon_core.wire import Frame, Kind, Member
 from gnomon_platforms.local.container_pool import CONTAINER_BYTES
 from gnomon_platforms.local.platform import LocalPlatform
+from gnomon_platforms.local.recipes import MODEL_OVERHEAD_BYTES
 from gnomon_platforms.testing import NothingBuilt, Recorder, answers, send
 from gnomon_profiler.extractor import Description, capture
 from gnomon_profiler.repository import DirectoryRepository
@@ -148,6 +149,7 @@ async def test_a_container_is_counted_until_it_is_a_shadow_and_that_is_in_its_ow
     await until(lambda: full.claimed_bytes == body.memory_bytes + CONTAINER_BYTES)
 
     shadow = await full.shadow(body)
+    assert shadow.memory_bytes == MODEL_OVERHEAD_BYTES, "its Body holds the weights that they share"
     assert full.platform._pairs.lives[shadow.id].pid == container
     await until(lambda: full.claimed_bytes == body.memory_bytes + shadow.memory_bytes + CONTAINER_BYTES)
     if full.platform._join(shadow.id, InstanceRequest(full.spec, 1, 1, None, {})):
