@@ -51,6 +51,10 @@ class Pool:
         self._link: PacketLink | None = None
         self._coordinator: CoordinatorClient | None = None
         self._python = ""
+        self._starts = 0
+        """Of zygotes, in all pools: what is told of an earlier one does not mean the newest."""
+        self._pause: asyncio.TimerHandle | None = None
+        """Before the next zygote."""
         self._epoch = 0
         """Of the newest coordinator: Bodies outlive the pool, and obey no older one."""
         self._ended = asyncio.Event()
@@ -102,8 +106,10 @@ class Pool:
 
     def _start_zygote(self) -> None:
         order = json.dumps({"packages": {}, "preload": PRELOAD})
+        self._starts += 1
         command = [self._python, "-I", "-u", "-m", "gnomon_runtime.bootstrap", order]
-        self.to_supervisor({"do": "zygote", "id": ZYGOTE, "command": command, "environment": ENVIRONMENT})
+        about = {"do": "zygote", "id": ZYGOTE, "start": self._starts}
+        self.to_supervisor({**about, "command": command, "environment": ENVIRONMENT})
 
     def _heard(self, event: dict[str, Any]) -> None:
         kind = event["event"]
@@ -114,10 +120,10 @@ class Pool:
                 _LOG.error("the pool's zygote could not import all: %s", problem)
             self.warm = True
             self._fill()
-        elif kind == "zygote_gone":
+        elif kind == "zygote_gone" and event["start"] == self._starts:
             _LOG.error("the pool's zygote has ended: %s", event["reason"])
             self.warm = False
-            asyncio.get_running_loop().call_later(RETRY_S, self._start_zygote)
+            self._pause = asyncio.get_running_loop().call_later(RETRY_S, self._start_zygote)
         elif kind == "coordinator":
             self._epoch = int(event["epoch"])
         elif kind == "coordinator_gone":
@@ -147,6 +153,8 @@ class Pool:
     def _drop(self) -> None:
         self.warm = self.coordinated = False
         self.containers = 0
+        if self._pause is not None:
+            self._pause.cancel()
         if self._coordinator is not None:
             self._coordinator.close()
         if self._link is not None:

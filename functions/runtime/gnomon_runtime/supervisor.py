@@ -3,7 +3,9 @@
 One thread, standard library only, so that there is little that can go wrong in it. It talks to its owner over the socket that it
 inherits (`python -m gnomon_runtime.supervisor FD`), in JSON messages (gnomon_core.packets):
 
-    in    {"do": "zygote", "id", "command", "environment"}   + a sandbox's description, where it lives in one
+    in    {"do": "zygote", "id", "start", "command", "environment"}
+                                                             + a sandbox's description, where it lives in one; `start` is the
+                                                             owner's number, told with all that becomes of it
           {"do": "create", "id", "zygote", "join", "coordinated"}
                                                              + order, channel, log; `join` are control-group files
           {"do": "kill", "id", "signal"}   {"do": "retire", "id"}
@@ -13,8 +15,8 @@ inherits (`python -m gnomon_runtime.supervisor FD`), in JSON messages (gnomon_co
           {"do": "promoted", "id"}                           a Shadow that has become a Body
           {"do": "adopt", "id", "kind"}                      + the coordination socket of an instance of another container
           {"do": "forget", "id"}                             it has gone
-    out   {"event": "hello", "isolation", "python"}    {"event": "warm", "zygote", …}
-          {"event": "zygote_gone", "zygote", "reason"}
+    out   {"event": "hello", "isolation", "python"}    {"event": "warm", "zygote", "start", …}
+          {"event": "zygote_gone", "zygote", "start", "reason"}
           {"event": "born", "id", "pid"}    {"event": "gone", "id", "status", "cpu_s", "reason"}
           {"event": "coordinator", "epoch", "pid"}           {"event": "coordinator_gone", "epoch", "status"}
 

@@ -21,9 +21,13 @@ from gnomon_core import packets
 
 @dataclass(slots=True)
 class Zygote:
-    """A zygote, its socket, what it has not been told yet, and the instances it was told to fork and has not yet reported."""
+    """A zygote, its socket, what it has not been told yet, and the instances it was told to fork and has not yet reported.
+
+    `start` is its owner's number of it, by which that knows it from an earlier one of its id.
+    """
 
     id: str
+    start: int
     process: subprocess.Popen[bytes]
     socket: socket.socket
     outbox: deque[tuple[dict[str, Any], list[int]]] = field(default_factory=deque)
@@ -55,7 +59,12 @@ class ZygoteTable:
         self._ended_spares: dict[int, tuple[int, float]] = {}
 
     def start(self, message: Mapping[str, Any], descriptors: Sequence[int]) -> None:
-        """Start the zygote that the owner describes; a descriptor is the description of its sandbox."""
+        """Start the zygote that the owner describes; a descriptor is the description of its sandbox.
+
+        One of its id that is there is ended first: known by no name any more, it would wake us for ever and never be heard.
+        """
+        zygote_id, start = str(message["id"]), int(message["start"])
+        self.retire(zygote_id)
         mine, theirs = packets.socket_pair()
         numbers = (theirs.fileno(), os.getpid(), descriptors[0] if descriptors else -1)
         command = [*message["command"], *(str(number) for number in numbers)]
@@ -69,13 +78,13 @@ class ZygoteTable:
             )
         except OSError as error:
             mine.close()
-            self._report("zygote_gone", zygote=message["id"], reason=str(error))
+            self._report("zygote_gone", zygote=zygote_id, start=start, reason=str(error))
             return
         finally:
             theirs.close()
         mine.setblocking(False)  # noqa: FBT003 - the signature is socket's
-        zygote = Zygote(message["id"], process, mine)
-        self._zygotes[zygote.id] = zygote
+        zygote = Zygote(zygote_id, start, process, mine)
+        self._zygotes[zygote_id] = zygote
         self._selector.register(mine, selectors.EVENT_READ, lambda: self._attend(zygote))
 
     def fork(self, zygote_id: str, instance_id: str, join: Sequence[str], descriptors: Sequence[int]) -> None:
@@ -148,7 +157,7 @@ class ZygoteTable:
         if message["event"] == "spare":
             self._spares[message["pid"]] = zygote.id
         elif message["event"] == "warm":
-            self._report(zygote=zygote.id, **message)
+            self._report(**{**message, "zygote": zygote.id, "start": zygote.start})
         elif message["event"] == "born":
             join = zygote.expected.pop(message["id"], [])
             self._spares.pop(message["pid"], None)
@@ -164,7 +173,7 @@ class ZygoteTable:
             _close(descriptors)
         zygote.process.kill()
         status = zygote.process.wait()
-        self._report("zygote_gone", zygote=zygote.id, reason=f"it ended with status {status}")
+        self._report("zygote_gone", zygote=zygote.id, start=zygote.start, reason=f"it ended with status {status}")
         for instance_id in zygote.expected:
             self._midwife.unborn(instance_id)
         self._spares = {pid: owner for pid, owner in self._spares.items() if owner != zygote.id}

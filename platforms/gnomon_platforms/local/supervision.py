@@ -143,7 +143,7 @@ class Supervision:
             if event["zygote"] == TORCH.id:
                 ears.torch_warm()
         elif kind == "zygote_gone":
-            self.zygotes.told_gone(event["zygote"], event["reason"])
+            self.zygotes.told_gone(event)
         elif kind == "coordinator":
             _LOG.info("the coordinator of epoch %s has begun as process %s", event["epoch"], event["pid"])
         elif kind == "coordinator_gone":

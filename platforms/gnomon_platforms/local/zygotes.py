@@ -44,12 +44,28 @@ TORCH = Environment(
 Send = Callable[..., None]
 
 
+@dataclass(frozen=True, slots=True)
+class Started:
+    """A zygote that was asked for.
+
+    `number` tells it from earlier ones of its id, of which the supervisor may yet have to say that they are warm or have ended.
+    """
+
+    number: int
+    warm: asyncio.Future[None]
+
+    @property
+    def failed(self) -> bool:
+        return self.warm.done() and (self.warm.cancelled() or self.warm.exception() is not None)
+
+
 class Zygotes:
     """Which zygotes there are, and which of them are warm. `send` is the supervisor's."""
 
     def __init__(self, send: Send) -> None:
         self._send = send
-        self._warm: dict[str, asyncio.Future[None]] = {}
+        self._starts = 0
+        self._started: dict[str, Started] = {}
         self._foreign: dict[str, None] = {}
         """Ids of zygotes in sandboxes, least recently used first."""
 
@@ -58,14 +74,15 @@ class Zygotes:
         if environment.sandbox is not None:
             self._foreign.pop(environment.id, None)
             self._foreign[environment.id] = None
-        future = self._warm.get(environment.id)
-        if future is not None and not (future.done() and (future.cancelled() or future.exception() is not None)):
+        started = self._started.get(environment.id)
+        if started is not None and not started.failed:
             return
-        future = asyncio.get_running_loop().create_future()
+        self._starts += 1
+        started = self._started[environment.id] = Started(self._starts, asyncio.get_running_loop().create_future())
         # Nobody may be waiting when it fails; whoever comes later starts another.
-        future.add_done_callback(lambda ended: ended.cancelled() or ended.exception())
-        self._warm[environment.id] = future
-        message = {"do": "zygote", "id": environment.id, "command": command(environment), "environment": BASE_ENVIRONMENT}
+        started.warm.add_done_callback(lambda ended: ended.cancelled() or ended.exception())
+        about = {"do": "zygote", "id": environment.id, "start": started.number}
+        message = {**about, "command": command(environment), "environment": BASE_ENVIRONMENT}
         if environment.sandbox is None:
             self._send(message)
         else:
@@ -80,7 +97,7 @@ class Zygotes:
         """
         self.begin(environment)
         try:
-            await asyncio.wait_for(asyncio.shield(self._warm[environment.id]), WARM_TIMEOUT_S)
+            await asyncio.wait_for(asyncio.shield(self._started[environment.id].warm), WARM_TIMEOUT_S)
         except TimeoutError:
             raise _failed(environment.id, f"it was not ready after {WARM_TIMEOUT_S:.0f} s") from None
 
@@ -89,27 +106,37 @@ class Zygotes:
         idle = [zygote for zygote in self._foreign if zygote not in used]
         for zygote in idle[: max(0, len(idle) - MAX_FOREIGN_ZYGOTES)]:
             del self._foreign[zygote]
-            self._warm.pop(zygote, None)
+            if zygote in self._started:
+                self._end(zygote, "nobody used it")
             self._send({"do": "retire", "id": zygote})
 
     def told_warm(self, event: dict[str, Any]) -> list[str]:
         """A zygote is warm; returns what it could not import."""
-        future = self._warm.get(event["zygote"])
-        if future is not None and not future.done():
-            future.set_result(None)
+        started = self._meant(event)
+        if started is not None and not started.warm.done():
+            started.warm.set_result(None)
         return list(event["problems"])
 
-    def told_gone(self, zygote: str, reason: str) -> None:
-        """A zygote has ended. The next instance that needs it starts another."""
-        future = self._warm.pop(zygote, None)
-        if future is not None and not future.done():
-            future.set_exception(_failed(zygote, reason))
+    def told_gone(self, event: dict[str, Any]) -> None:
+        """A zygote has ended. The next instance that needs it starts another, where there is none yet."""
+        if self._meant(event) is not None:
+            self._end(event["zygote"], event["reason"])
 
     def lost(self, reason: str) -> None:
         """All have ended with the supervisor."""
-        for zygote in list(self._warm):
-            self.told_gone(zygote, reason)
+        for zygote in list(self._started):
+            self._end(zygote, reason)
         self._foreign.clear()
+
+    def _meant(self, event: dict[str, Any]) -> Started | None:
+        """The zygote that an event is about; None where it is about one before it."""
+        started = self._started.get(event["zygote"])
+        return started if started is not None and started.number == event["start"] else None
+
+    def _end(self, zygote: str, reason: str) -> None:
+        started = self._started.pop(zygote)
+        if not started.warm.done():
+            started.warm.set_exception(_failed(zygote, reason))
 
 
 def command(environment: Environment) -> list[str]:

@@ -131,7 +131,7 @@ class Nursery:
         preload = ["numpy", "torch", *(f"gnomon_runtime.{name}" for name in ("body", "pair.shadow_side", "pair.rehearsal"))]
         order = json.dumps({"packages": PACKAGES, "preload": preload})
         command = [sys.executable, "-I", "-u", script, order]
-        self._send({"do": "zygote", "id": "torch", "command": command, "environment": ENVIRONMENT})
+        self._send({"do": "zygote", "id": "torch", "start": 1, "command": command, "environment": ENVIRONMENT})
         if problems := self.event("warm")["problems"]:
             raise RuntimeError(f"the zygote could not import all: {problems}")
 
