@@ -4,7 +4,8 @@
 
 coordinator  a real process. Instances of every kind connect and say what no instance should: wrong types, lengths, ids and
              epochs, torn and oversized messages, descriptors that nobody asked for. After every round it must answer a ping, and
-             at the end hold no more descriptors than at first.
+             at the end hold no more descriptors than at first. Shadows that keep to the form of the protocol claim to hold blocks
+             that nobody told them to hold, or that their model does not have.
 messages     the decoder of a pair's headers, on messages that are damaged or made up. What it lets through is read, and must lie
              in the buffer.
 pair         a real Shadow gets such messages from its Body: it refuses, or leaves and can be joined again. A real Body gets such
@@ -27,6 +28,7 @@ import torch
 from benchmarks.pace import Pace, asked, step
 from benchmarks.programs import ended_well
 from benchmarks.report import write
+from benchmarks.shadow.fuzz_blocks import fuzz_blocks
 from benchmarks.shadow.fuzz_coordinator import fuzz_coordinator
 from benchmarks.shadow.fuzz_messages import damaged, fuzz_messages, made_up
 from benchmarks.shadow.fuzzing import figures_of
@@ -50,6 +52,7 @@ def main(pace: Pace) -> None:
     cases: Counter[str] = Counter()
     torch.set_num_threads(1)
     fuzz_coordinator(chance, 60_000 // scale, cases)
+    fuzz_blocks(chance, 4_000 // scale, cases)
     fuzz_messages(chance, 100_000 // scale, cases)
     fuzz_pair(chance, (3_000 // scale, 1_000 // scale), cases)
     figures = figures_of(cases, GOAL / scale, "crashes, hangs and reads outside a buffer")

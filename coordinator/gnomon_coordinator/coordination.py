@@ -178,27 +178,28 @@ class Coordination:
 
     def broken(self, instance_id: str, reason: str, now_s: float) -> None:
         """An instance does not keep to the protocol, or does not listen. A Body serves on without Shadows; the others end."""
-        self._effects.append(Close(instance_id))
-        self._part_with(instance_id, reason, f"its Body is not heard any more: {reason}", now_s)
-
-    def _part_with(self, instance_id: str, reason: str, body_reason: str, now_s: float) -> None:
-        row, work = self.table.get(instance_id), self._work(instance_id)
+        work = self._work(instance_id)
         if work is not None:
-            self._endings.end(work, reason, now_s)
-            self._endings.kill(work, now_s)
-        elif row is not None and row.kind is Kind.BODY:
-            self.table.set_status(instance_id, Status.BARRED)
-            for partner in self._works_of(row):
-                if not self._promotions.parted(partner, body_reason, now_s):
-                    self._endings.end(partner, body_reason, now_s)
+            self._endings.broken(work, reason, now_s)
+            return
+        self._effects.append(Close(instance_id))
+        row = self.table.get(instance_id)
+        if row is not None and row.kind is Kind.BODY:
+            self._bar(row, f"its Body is not heard any more: {reason}", now_s)
         elif row is not None:
             self._end_container(row, now_s)
+
+    def _bar(self, body: Record, reason: str, now_s: float) -> None:
+        self.table.set_status(body.id, Status.BARRED)
+        for partner in self._works_of(body):
+            if not self._promotions.parted(partner, reason, now_s):
+                self._endings.end(partner, reason, now_s)
 
     def hung_up(self, instance_id: str, now_s: float) -> None:
         """An instance has closed its socket. Most often it has ended, and the supervisor will say so; else it has to end now."""
         row = self.table.get(instance_id)
         if row is not None and row.kind is Kind.BODY:
-            self._part_with(instance_id, "", "its Body has gone", now_s)
+            self._bar(row, "its Body has gone", now_s)
         elif row is not None and row.kind is Kind.EMPTY:
             self._end_container(row, now_s)
         elif row is not None:

@@ -7,7 +7,7 @@ the Body gave it up, or has gone  ─────────────▶ STO
 from __future__ import annotations
 
 from gnomon_coordinator import orders
-from gnomon_coordinator.effects import Kill, Send
+from gnomon_coordinator.effects import Close, Kill, Send
 from gnomon_coordinator.ledger import Ledger
 from gnomon_coordinator.table import Record, Status
 from gnomon_coordinator.work import ENDING, WITH_BODY, Step, Work
@@ -48,6 +48,12 @@ class Endings:
             self._ledger.apart(work, "it is ended")
             self._ledger.enter(work, Step.KILL, now_s)
             self._ledger.effects.append(Kill(work.shadow))
+
+    def broken(self, work: Work, reason: str, now_s: float) -> None:
+        """A Shadow does not keep to the protocol, or does not listen: it ends at once, and is not heard any more."""
+        self._ledger.effects.append(Close(work.shadow))
+        self.end(work, reason, now_s)
+        self.kill(work, now_s)
 
     def _stop(self, work: Work, now_s: float) -> None:
         self._ledger.enter(work, Step.STOP, now_s)

@@ -11,8 +11,9 @@ from __future__ import annotations
 from gnomon_coordinator import orders
 from gnomon_coordinator.effects import Connect, Send
 from gnomon_coordinator.endings import Endings
+from gnomon_coordinator.fields import BadMessageError
 from gnomon_coordinator.ledger import Ledger
-from gnomon_coordinator.messages import Said
+from gnomon_coordinator.messages import Said, Task
 from gnomon_coordinator.promotions import Promotions
 from gnomon_coordinator.table import Record, Status
 from gnomon_coordinator.work import Step, Work, capacity
@@ -95,7 +96,7 @@ class Pairing:
         """First the Shadow holds old and new blocks."""
         assert work.task is not None
         before, work.doing = work.doing, work.task
-        union = tuple(sorted({*work.held, *work.task.blocks}))
+        union = _union(work, work.task)
         if before is not None and union == work.held and (before.cores, before.cpus) == (work.task.cores, work.task.cpus):
             self._switch(work, now_s)
             return
@@ -131,13 +132,22 @@ class Pairing:
     # What the two say
 
     def shadow_changed(self, work: Work, said: Said, now_s: float) -> None:
-        """The Shadow holds other blocks now."""
+        """The Shadow holds other blocks now.
+
+        Raises:
+            BadMessageError: not those that it was told to hold.
+
+        """
+        if work.doing is None or work.step not in (Step.WIDEN, Step.NARROW):
+            return
+        told = work.doing.blocks if work.step is Step.NARROW else _union(work, work.doing)
+        if said.blocks != told:
+            raise BadMessageError("it holds other blocks than it was told to")
+        work.held = told
         if work.step is Step.NARROW:
-            work.held = said.blocks
             self._ledger.enter(work, Step.REST, now_s)
             self.settle(work, now_s)
-        elif work.step is Step.WIDEN and work.doing is not None and set(work.doing.blocks) <= set(said.blocks):
-            work.held = said.blocks
+        else:
             self._switch(work, now_s)
 
     def body_spoke(self, body: Record, said: Said, now_s: float) -> None:
@@ -157,3 +167,8 @@ class Pairing:
         """The Body offloads other blocks now, or other shares."""
         if work.step is Step.SWITCH and work.doing is not None and said.blocks == work.doing.blocks:
             self._at_work(work, now_s)
+
+
+def _union(work: Work, task: Task) -> tuple[int, ...]:
+    """What a Shadow holds while it changes to a task: old and new blocks."""
+    return tuple(sorted({*work.held, *task.blocks}))

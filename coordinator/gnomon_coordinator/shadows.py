@@ -98,9 +98,13 @@ class Shadows:
         self._pairing.settle(work, now_s)
 
     def _believe(self, work: Work, task: Task, now_s: float) -> None:
-        """It is wanted, and by whom it says."""
+        """It is wanted, and by whom it says, with blocks that its model has."""
+        assert work.layers is not None
         if work.claims != task.body:
             self._endings.end(work, f"it belongs to {work.claims}", now_s)
+            return
+        if work.held and work.held[-1] >= len(work.layers.blocks):
+            self._endings.broken(work, f"it says that it holds block {work.held[-1]} of {len(work.layers.blocks)}", now_s)
             return
         self._ledger.table.link(task.body, work.shadow, work.held, ())
         self._ledger.enter(work, Step.BODY, now_s)

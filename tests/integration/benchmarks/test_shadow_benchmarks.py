@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.shadow import fuzz_coordinator, fuzz_messages, fuzz_remote, memory, prediction
+from benchmarks.shadow import fuzz_blocks, fuzz_coordinator, fuzz_messages, fuzz_remote, memory, prediction
 from benchmarks.shadow.models import first_blocks, first_share, largest_blocks, share_of
 from benchmarks.shadow.samples import at_quantile, counted, interval, quantile
 from gnomon_core.blocks import Block, Layers
@@ -94,6 +94,12 @@ def test_a_few_hundred_hostile_messages_change_nothing() -> None:
     assert len(cases) == 2, "some are read and some refused"
     fuzz_coordinator.fuzz_coordinator(random.Random(3), 300, cases)
     assert cases.total() >= 500 + 300 / 4, "of up to four messages of an instance the first one always arrives"
+
+
+def test_shadows_that_claim_any_blocks_change_nothing() -> None:
+    cases: Counter[str] = Counter()
+    fuzz_blocks.fuzz_blocks(random.Random(3), 200, cases)
+    assert cases.total() >= 200
 
 
 def test_a_few_hundred_hostile_streams_are_read_or_refused() -> None:

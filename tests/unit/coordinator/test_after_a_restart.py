@@ -3,6 +3,9 @@
 from collections.abc import Callable
 from typing import Any
 
+import pytest
+
+from gnomon_coordinator.effects import Papers
 from gnomon_coordinator.messages import PairSaid, Task
 from gnomon_coordinator.table import Kind, Status
 
@@ -134,3 +137,22 @@ def test_words_for_another_coordinator_are_not_heard(next_node: Node) -> None:
     node.say("s1", epoch=9, say="stale")
     assert node.told() == []
     assert node.status("s1") is Status.LOADING
+
+
+@pytest.mark.parametrize("first", ["its words", "its wish"])
+def test_a_shadow_whose_model_does_not_have_its_blocks_is_ended_and_not_heard_again(next_node: Node, first: str) -> None:
+    node = next_node
+    node.body("b1", PairSaid("s1", (1, 2), (0, 1)))
+    node.found("s1", Kind.SHADOW)
+    if first == "its wish":
+        node.create(papers=False)
+    node.say("s1", say="registered", shadow="s1", body="b1", blocks=(1, 2, 4000), paired=True)
+    if first == "its words":
+        node.create(papers=False)
+    node.coordination.promote("s1", Papers(()), node.now_s)
+    assert node.killed() == node.closed() == ["s1"]
+    assert "block 4000 of 6" in node.last_told("ending")["reason"]
+    assert "promote" not in node.sent("s1")
+    node.gone("s1")
+    assert node.sent("b1")[-1] == "unpair"
+    assert node.status("b1") is Status.READY

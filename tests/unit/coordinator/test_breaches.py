@@ -5,8 +5,9 @@ from typing import Any
 
 import pytest
 
+from gnomon_coordinator.effects import Papers
 from gnomon_coordinator.fields import BadMessageError
-from gnomon_coordinator.messages import Task
+from gnomon_coordinator.messages import Change, Task
 from gnomon_coordinator.table import Status
 
 MakeTask = Callable[..., Task]
@@ -67,3 +68,30 @@ def test_a_hostile_shadow_is_ended_and_its_body_told(node: Node) -> None:
     assert node.killed() == ["s1"]
     assert node.sent("b1")[-1] == "unpair"
     assert node.last_told("unpaired")["shadow"] == "s1"
+
+
+@pytest.mark.parametrize("said", [(1, 2, 3, 4000), (1, 2, 3, 5), (2, 3), ()])
+def test_a_shadow_that_holds_other_blocks_than_it_was_told_has_changed_nothing(node: Node, said: tuple[int, ...]) -> None:
+    node.paired()
+    change_to(node, (2, 3))
+    with pytest.raises(BadMessageError, match="other blocks"):
+        node.say("s1", say="changed", blocks=said)
+    assert "change" not in node.sent("b1")
+
+
+@pytest.mark.parametrize("said", [(4000,), (1, 2, 3), (2,), ()])
+def test_a_shadow_that_keeps_other_blocks_than_it_was_told_does_not_go_on(node: Node, said: tuple[int, ...]) -> None:
+    node.paired()
+    change_to(node, (2, 3))
+    node.say("s1", say="changed", blocks=(1, 2, 3))
+    node.say("b1", say="changed", shadow="s1", blocks=(2, 3))
+    # What is missing of it for a whole model is reckoned by its blocks.
+    node.coordination.promote("s1", Papers(()), node.now_s)
+    with pytest.raises(BadMessageError, match="other blocks"):
+        node.say("s1", say="changed", blocks=said)
+    assert "promote" not in node.sent("s1")
+
+
+def change_to(node: Node, blocks: tuple[int, ...]) -> None:
+    node.coordination.change("s1", Change(1, (0,), blocks, (0, 1)), node.now_s)
+    node._carry_out()

@@ -1,0 +1,170 @@
+"""Shadows of an honest Body that say they hold anything: when they are found, while they change, before they become Bodies.
+
+Most messages that the coordinator gets from `fuzz_coordinator` end an instance at once. These are right in form and come in turn,
+so that what they claim goes far: it is compared, sent on, and reckoned with.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import random
+import socket
+import tempfile
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from benchmarks.pace import step
+from benchmarks.shadow.fuzzed_coordinator import Coordinator
+from benchmarks.shadow.hostile import keeps_no_more
+from gnomon_core import packets
+from gnomon_core.blocks import Block, Layers
+
+BLOCKS = 6
+MOST = 4096
+"""Higher numbers are refused as such."""
+WISHES = ("change", "change", "change", "promote", "create")
+PER_PAIR = 8
+Message = dict[str, Any]
+
+
+def fuzz_blocks(chance: random.Random, count: int, cases: Counter[str]) -> None:
+    """So many claims at least. After each wish the coordinator answers a ping, and in the end it keeps no descriptor."""
+    coordinator = Coordinator()
+    with tempfile.TemporaryDirectory(prefix="gnomon-fuzz-") as folder:
+        layers = _layers_file(Path(folder))
+        done = pairs = 0
+        while done < count:
+            pairs += 1
+            pair = Pair(chance, coordinator, layers, f"{pairs}")
+            done += pair.live(cases)
+    keeps_no_more(coordinator.process.pid, coordinator.before)
+    coordinator.end()
+    step(f"coordinator: {done} claims of {pairs} Shadows")
+
+
+class Pair:
+    """A Body that keeps to the protocol, and a Shadow that claims to hold what it likes. A coordinator finds both."""
+
+    def __init__(self, chance: random.Random, coordinator: Coordinator, layers: Path, name: str) -> None:
+        self._chance = chance
+        self._coordinator = coordinator
+        self._names = {"body": f"b{name}", "shadow": f"s{name}"}
+        self._layers = layers
+        self._claims = 0
+        self._body, self._shadow = (self._come(kind) for kind in ("body", "shadow"))
+
+    def _come(self, kind: str) -> socket.socket:
+        kept, ours = packets.socket_pair()
+        ours.setblocking(False)  # noqa: FBT003 - the signature is socket's
+        with kept:
+            comes = {"event": "instance", "id": self._names[kind], "kind": kind, "pid": 1}
+            packets.send(self._coordinator.supervisor, comes, [kept.fileno()])
+        return ours
+
+    def live(self, cases: Counter[str]) -> int:
+        """Wish for the Shadow, let it change and rise; returns how much it has claimed."""
+        self._say(self._body, "body", pairs=[])
+        about = {"resident_bytes": 1, "load_ms": 1.0, "paired": self._chance.random() < 0.5}
+        self._claim("registered", (1, 2), **self._names, **about)
+        self._wish("create")
+        for _ in range(PER_PAIR):
+            self._settle()
+            self._wish(self._chance.choice(WISHES))
+        self._settle()
+        for kind, ours in (("body", self._body), ("shadow", self._shadow)):
+            ours.close()
+            packets.send(self._coordinator.supervisor, {"event": "gone", "id": self._names[kind]})
+        self._coordinator.ping()
+        self._coordinator.drain()
+        cases["coordinator, blocks"] += self._claims
+        return self._claims
+
+    def _wish(self, do: str) -> None:
+        task = {"blocks": self._some_blocks(), "split": [0, 1], "cores": 1, "cpus": [0], "expected_ms": []}
+        message: Message = {"do": do, "shadow": self._names["shadow"]}
+        if do == "create":
+            paths = {"program": "/p", "weights": "/w", "layers": str(self._layers)}
+            message |= {"body": self._names["body"], "weight_mode": "shared", "max_batch": 4, "join": [], "zygote": "torch"}
+            message |= {**task, **paths}
+        elif do == "change":
+            message |= task
+        papers = [os.open(os.devnull, os.O_RDWR) for _ in range(2 if do == "promote" else 0)]
+        packets.send(self._coordinator.platform, message, papers)
+        for paper in papers:
+            os.close(paper)
+
+    def _settle(self) -> None:
+        """Answer all that both are told, until they are told nothing more."""
+        heard = 1
+        while heard:
+            # What was said before a ping has been heard when the second one is answered.
+            for _ in range(2):
+                self._coordinator.ping()
+            heard = self._answer_for_the_body() + self._answer_for_the_shadow()
+
+    def _answer_for_the_body(self) -> int:
+        told = _heard(self._body)
+        for message in told:
+            do, shadow = message["do"], message.get("shadow")
+            if do == "change":
+                self._say(self._body, "changed", shadow=shadow, blocks=message["blocks"])
+            elif do in ("pair", "unpair"):
+                self._say(self._body, f"{do}ed", shadow=shadow)
+        return len(told)
+
+    def _answer_for_the_shadow(self) -> int:
+        told = _heard(self._shadow)
+        for message in told:
+            if message["do"] == "change":
+                self._claim("changed", message["blocks"])
+            elif message["do"] == "join":
+                self._say(self._shadow, "paired", shadow=self._names["shadow"])
+        return len(told)
+
+    def _claim(self, say: str, told: Sequence[int], **fields: Any) -> None:
+        """It holds what it was told to, or says anything else."""
+        nonsense: tuple[Sequence[int], ...] = (
+            (),
+            (*told, BLOCKS),
+            (*told, MOST - 1),
+            (MOST - 1,),
+            told[:1],
+            range(BLOCKS),
+            range(MOST),
+            self._some_blocks(),
+        )
+        blocks = told if self._chance.random() < 0.85 else self._chance.choice(nonsense)
+        self._say(self._shadow, say, blocks=list(blocks), **fields)
+        self._claims += 1
+
+    def _say(self, ours: socket.socket, say: str, **fields: Any) -> None:
+        # One that is not heard any more has lost its other end.
+        with contextlib.suppress(packets.PeerGoneError):
+            packets.send(ours, {"say": say, "epoch": 1, **fields})
+
+    def _some_blocks(self) -> list[int]:
+        return sorted(self._chance.sample(range(BLOCKS), self._chance.randint(1, 3)))
+
+
+def _heard(ours: socket.socket) -> list[Message]:
+    """What has come, its descriptors closed."""
+    found: list[Message] = []
+    with contextlib.suppress(BlockingIOError, packets.PeerGoneError):
+        while True:
+            message, descriptors = packets.receive(ours)
+            for descriptor in descriptors:
+                os.close(descriptor)
+            found.append(message)
+    return found
+
+
+def _layers_file(folder: Path) -> Path:
+    blocks = tuple(Block(f"b{n}", n, n + 1, (f"v{n}",), (f"v{n + 1}",), (), 1, 1, splittable=True) for n in range(BLOCKS))
+    layers = Layers("0" * 64, (f"v{BLOCKS}",), blocks, {f"v{n}": 10 for n in range(BLOCKS + 1)})
+    path = folder / "layers.json"
+    path.write_text(json.dumps(layers.to_json()), encoding="utf-8")
+    return path
