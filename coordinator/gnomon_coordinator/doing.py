@@ -77,7 +77,7 @@ class Doing:
         except (LinkBrokenError, OSError) as error:
             self._broken(instance_id, error)
         else:
-            self._board.watch(link)
+            self._watch(link)
 
     def _connect(self, wanted: Connect) -> None:
         try:
@@ -112,10 +112,14 @@ class Doing:
         except LinkBrokenError as error:
             self._lose_platform(error)
         else:
-            if not self._adopting:
-                self._board.watch(self._platform)
+            self._watch(self._platform)
 
     # Links
+
+    def _watch(self, link: Link) -> None:
+        """Listen to the platform or an instance, as soon as all instances are there."""
+        if not self._adopting:
+            self._board.watch(link)
 
     def _forget(self, instance_id: str) -> None:
         link = self._instances.pop(instance_id, None)

@@ -1,8 +1,8 @@
 """The coordinator's process: what it hears, and when. What it does about it is in `doing`.
 
 One thread. The supervisor is heard before everybody else, in each turn of the loop: when its end is closed this coordinator has
-been replaced, and it ends before it says another word. The platform is heard once the supervisor has handed over every instance
-that is there, so that its wishes never meet an empty table.
+been replaced, and it ends before it says another word. Until the supervisor has handed over every instance that is there, nobody
+else is heard and no time passes: a wish would meet an empty table, and a Body's first words name a Shadow that is yet to come.
 """
 
 from __future__ import annotations
@@ -42,6 +42,9 @@ class Server(Doing):
         """Until the supervisor has closed its end."""
         self._board.watch(self._supervisor)
         try:
+            while self._adopting:
+                self._board.ready(None)
+                self._hear_supervisor()
             while True:
                 self._turn()
         except Replaced:
@@ -100,7 +103,8 @@ class Server(Doing):
             self._coordination.promoted(fields.read_id(message, "id"))
         elif event == "adopted":
             self._adopting = False
-            self._board.watch(self._platform)
+            for link in (*self._instances.values(), self._platform):
+                self._board.watch(link)
             self._tell({"event": "ready", "epoch": self._coordination.epoch})
         self._carry_out()
 
@@ -108,7 +112,7 @@ class Server(Doing):
         if len(descriptors) != 1 or instance_id in self._instances:
             raise BadMessageError(f"instance {instance_id} came with {len(descriptors)} sockets, or again")
         link = self._instances[instance_id] = Link(socket.socket(fileno=os.dup(descriptors[0])))
-        self._board.watch(link)
+        self._watch(link)
         self._coordination.found(instance_id, kind, self._now_s())
 
     def _hear_platform(self) -> None:

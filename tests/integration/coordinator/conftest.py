@@ -17,8 +17,10 @@ def layers(tmp_path: Path) -> Path:
 def begin() -> Iterator[Callable[..., Coordinator]]:
     begun: list[Coordinator] = []
 
-    def begin(epoch: int = 1, *instances: tuple[Instance, str], platform: End | None = None) -> Coordinator:
-        begun.append(Coordinator(epoch, instances, platform))
+    def begin(
+        epoch: int = 1, *instances: tuple[Instance, str], platform: End | None = None, complete: bool = True
+    ) -> Coordinator:
+        begun.append(Coordinator(epoch, instances, platform, complete=complete))
         return begun[-1]
 
     yield begin

@@ -100,7 +100,10 @@ class Instance(End):
 class Coordinator:
     """A coordinator's process, and the other ends of its two sockets."""
 
-    def __init__(self, epoch: int, instances: Sequence[tuple[Instance, str]] = (), platform: End | None = None) -> None:
+    def __init__(
+        self, epoch: int, instances: Sequence[tuple[Instance, str]] = (), platform: End | None = None, *, complete: bool = True
+    ) -> None:
+        """`complete` says that these are all the instances that there are."""
         ours, theirs = packets.socket_pair()
         self.supervisor = End(ours)
         mine, platforms = packets.socket_pair()
@@ -113,8 +116,9 @@ class Coordinator:
         self.supervisor.send({"event": "epoch", "epoch": epoch})
         for instance, kind in instances:
             self.hand_over(instance, kind)
-        self.supervisor.send({"event": "adopted"})
-        self.platform.expect("event", "ready")
+        if complete:
+            self.supervisor.send({"event": "adopted"})
+            self.platform.expect("event", "ready")
 
     def hand_over(self, instance: Instance, kind: str) -> None:
         """What a supervisor does when an instance is born."""

@@ -219,3 +219,38 @@ def test_a_layers_file_that_is_none_fails_the_wish_and_nothing_else(
     coordinator.platform.send(wish(broken), papers.descriptors)
     coordinator.ping()
     assert coordinator.descriptors() == before
+
+
+def test_the_next_coordinator_of_many_instances_hears_none_before_all_are_there(begin: Begin, make: Make, layers: Path) -> None:
+    """Its supervisor hands over some at a time: a Body's words name a Shadow that comes with the last ones."""
+    body, shadow, others = make("b1"), make("s1"), [make(f"b{number}") for number in range(2, 101)]
+    # The quickest of answers is there before it is read.
+    body.epoch = 2
+    body.say("body", pairs=[{"shadow": "s1", "blocks": [1, 2], "split": [0, 1]}])
+    second = begin(2, (body, "body"), *((other, "body") for other in others), (shadow, "shadow"))
+    second.platform.send(wish(layers))
+    shadow.hear("hello")
+    shadow.say("registered", shadow="s1", body="b1", blocks=[1, 2], resident_bytes=1, load_ms=1.0, paired=True)
+    second.platform.expect("event", "paired")
+    second.ping()
+    body.take()
+    assert [message["do"] for message, _ in body.waiting] == ["hello"]
+
+
+def test_one_that_is_never_handed_the_last_instance_waits_and_ends_with_its_supervisor(begin: Begin, make: Make) -> None:
+    body = make("b1")
+    coordinator = begin(1, (body, "body"), complete=False)
+    body.hear("hello")
+    body.say("body", pairs=[{"shadow": "s7", "blocks": [1], "split": [0, 1]}])
+    coordinator.platform.send({"do": "ping", "number": 1})
+    eventually(lambda: asleep(coordinator.process.pid))
+    body.take()
+    coordinator.platform.take()
+    assert (body.waiting, coordinator.platform.waiting) == ([], [])
+    coordinator.supervisor.close()
+    assert coordinator.process.wait(5) == 0
+
+
+def asleep(pid: int) -> bool:
+    """Whether it waits for something: one that looks again and again never does."""
+    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "S"
