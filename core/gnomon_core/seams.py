@@ -73,6 +73,7 @@ class BatchChannel(Protocol):
     `run` calls `done` exactly once, with a RESULT frame that has one member per member of the batch in the same order, or with
     None when the instance was lost before it answered. A STREAM_START makes it a stream: `stream` gets that frame, each
     STREAM_DATA and the STREAM_END, and `done` is then called with an empty RESULT, or None if it broke off.
+    Without `stream` it comes joined: a RESULT with all of it, or with the failure that it ended with.
     """
 
     @property

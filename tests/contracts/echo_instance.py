@@ -3,6 +3,7 @@
 As a handler.py it is the same application for platforms that load a function by itself.
 """
 
+import itertools
 import os
 import socket
 import sys
@@ -14,14 +15,16 @@ from gnomon_runtime import instance
 
 
 def pieces(batch: Frame) -> Iterator[Frame]:
+    how = batch.members[0].body
+    end = (Member(500, 1, b"", b"half way"),) if how == b"broken" else ()
     try:
         yield Frame(Kind.STREAM_START, batch.batch_id, members=(Member(200, 1, b"Content-Type: text/plain", b""),))
-        for number in range(1000):
+        for number in itertools.count() if how == b"endless" else range(1000):
             yield Frame(Kind.STREAM_DATA, batch.batch_id, members=(Member(0, 0, b"", b"%d\n" % number),))
             time.sleep(0.002)
-            if batch.members[0].body == b"short" and number == 2:
+            if how in (b"short", b"broken") and number == 2:
                 break
-        yield Frame(Kind.STREAM_END, batch.batch_id)
+        yield Frame(Kind.STREAM_END, batch.batch_id, members=end)
     finally:
         sys.stdout.write("closed\n")
         sys.stdout.flush()

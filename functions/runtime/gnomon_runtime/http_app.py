@@ -8,8 +8,10 @@
     /_/health, /_/ready  200, or 503 from the moment the process has been told to end
 
 Every way in feeds one executor: a single thread, because the application is used by one thread at a time and because torch keeps
-a pool of threads for each thread that calls it. A batch whose time is over when its turn comes is not run. Between batches a Body
-listens to the coordinator of its node, where its pod has that one's volume (`coordinated`).
+a pool of threads for each thread that calls it. A batch whose time is over when its turn comes is not run. A stream ends, and its
+generator is closed, when the caller closes the connection: that of a batch after the part that is being made then, that of a
+request of its own when a part cannot be written. Between batches a Body listens to the coordinator of its node, where its pod has
+that one's volume (`coordinated`).
 
     gunicorn --config python:gnomon_runtime.gunicorn_config 'gnomon_runtime.http_app:create_app()'
 """
@@ -22,6 +24,7 @@ import socket
 import time
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from itertools import takewhile
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -246,7 +249,9 @@ def _meta() -> bytes:
 def _framed(answer: Frame | Iterator[Frame]) -> Response:
     if isinstance(answer, Frame):
         return Response(encode(answer), content_type=FRAME_TYPE)
-    return Response(map(encode, answer), content_type=FRAME_TYPE)
+    connection: socket.socket | None = request.environ.get(CONNECTION)
+    wanted = takewhile(lambda _: not _has_left(connection), answer)
+    return _closing(answer, Response(map(encode, wanted), content_type=FRAME_TYPE))
 
 
 def _plain(answer: Frame | Iterator[Frame]) -> Response:
@@ -255,7 +260,23 @@ def _plain(answer: Frame | Iterator[Frame]) -> Response:
         (member,) = answer.members
         return Response(bytes(member.body), member.code, _headers(member.meta))
     (start,) = next(answer).members
-    return Response(_pieces(answer), start.code, _headers(start.meta))
+    return _closing(answer, Response(_pieces(answer), start.code, _headers(start.meta)))
+
+
+def _closing(frames: Iterator[Frame], response: Response) -> Response:
+    """The response, which ends the stream that it is made of however it ends itself: that may be in the middle."""
+    response.call_on_close(getattr(frames, "close", lambda: None))
+    return response
+
+
+def _has_left(connection: socket.socket | None) -> bool:
+    """Whether the caller has closed its connection, on which it sends nothing while it is answered."""
+    try:
+        return connection is not None and not connection.recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT)
+    except BlockingIOError:
+        return False
+    except OSError:
+        return True
 
 
 def _pieces(frames: Iterator[Frame]) -> Iterator[bytes]:

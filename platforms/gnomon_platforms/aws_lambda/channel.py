@@ -26,6 +26,7 @@ from gnomon_core.wire import Frame, FrameReader, Kind, Member, WireError, encode
 from gnomon_platforms.aws_lambda.hand_over import HandOver, Places
 from gnomon_platforms.aws_lambda.invoking import Fate, Invoker, Outcome, Target
 from gnomon_platforms.aws_lambda.reports import LogTail
+from gnomon_platforms.streams import joined
 
 GRACE_S = 2.0
 FIRST_PAUSE_S = 0.1
@@ -192,20 +193,17 @@ class LambdaChannel:
             return
         if first.kind is not Kind.STREAM_START or last.kind is not Kind.STREAM_END:
             raise WireError(f"a {first.kind.name} frame from a function")
-        whole = Frame(Kind.RESULT, batch.batch_id, batch.epoch)
         if stream is None:
-            body = b"".join(bytes(member.body) for part in frames[1:-1] for member in part.members)
-            start = first.members[0] if first.members else Member(200, 1, b"", b"")
-            whole = replace(whole, members=(start._replace(body=body),))
-        else:
-            for number, part in enumerate(frames, 1):
-                stream(part)
-                if self._cancelled:
-                    break
-                if number % TELL_AT_ONCE == 0:
-                    await asyncio.sleep(0)
+            self._finish(done, joined(frames))
+            return
+        for number, part in enumerate(frames, 1):
+            stream(part)
+            if self._cancelled:
+                break
+            if number % TELL_AT_ONCE == 0:
+                await asyncio.sleep(0)
         # An end with a member says that the answer broke off.
-        self._finish(done, None if last.members else whole)
+        self._finish(done, None if last.members else Frame(Kind.RESULT, batch.batch_id, batch.epoch))
 
     def _finish(self, done: Done, result: Frame | None) -> None:
         self._batch_id = self._task = None

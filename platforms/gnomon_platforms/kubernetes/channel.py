@@ -1,11 +1,14 @@
 """The batch channel to a pod: a batch is a POST to the one port that an instance has, and its answer the frames that come back.
 
-    run ▶ POST /gnomon/batch ─┬─ 200 ▶ frames ▶ done(RESULT)
+    run ▶ POST /gnomon/batch ─┬─ 200 ▶ frames ▶ done(RESULT), or done(None) where a stream says that it broke off
                               └─ no connection, refused, broken off, silent ▶ done(None), and the channel has ended
 
 An HTTP request cannot be taken back: one that is cancelled runs to its end, and its answer is dropped where nobody waits for
-it. A connection is kept for the next batch; where the pod closed it meanwhile, the batch is sent by a new one, because nothing
-of it was read.
+it. Only a stream is left, with its next part: its connection is closed, by which the pod knows. Until that part the pod computes,
+and is not free.
+
+A connection is kept for the next batch; where the pod closed it meanwhile, the batch is sent by a new one, because nothing of it
+was read.
 
 A batch that takes longer than its requests allow says nothing of its instance, which may be one of many on two cores. From then
 on the pod is asked beside it, every two seconds, whether it is well: others of its threads answer while one computes. One that is
@@ -31,6 +34,7 @@ from functools import partial
 from typing import TYPE_CHECKING, TypeAlias
 
 from gnomon_core.wire import Frame, FrameReader, Kind, WireError, encode
+from gnomon_platforms.streams import joined
 
 if TYPE_CHECKING:
     import aiohttp
@@ -61,7 +65,8 @@ _LOG = logging.getLogger("gnomon.openfaas")
 Done = Callable[[Frame | None], None]
 Stream = Callable[[Frame], None]
 Outcome: TypeAlias = tuple[Frame | None, str]
-"""The result of a batch; or None, and what came instead of it."""
+"""The result of a batch; or None, and what came instead of it: nothing where a stream broke off and its pod is well."""
+_STREAM = (Kind.STREAM_START, Kind.STREAM_DATA, Kind.STREAM_END)
 
 
 class Heard:
@@ -115,6 +120,8 @@ class HttpChannel:
         self._task: asyncio.Task[Outcome] | None = None
         self._late: asyncio.TimerHandle | None = None
         self._asking: asyncio.Task[None] | None = None
+        self._batch_id = 0
+        self._cancelled = False
         self._retiring: str | None = None
         self._closed = False
         self._well = well
@@ -136,6 +143,7 @@ class HttpChannel:
             asyncio.get_running_loop().call_soon(done, None)
             return
         loop = asyncio.get_running_loop()
+        self._batch_id, self._cancelled = frame.batch_id, False
         self.unread = True  # until it is being sent
         task = self._task = loop.create_task(self._exchange(frame, stream))
         # Not in the task: one that is cancelled before its first step runs nothing of itself.
@@ -143,7 +151,9 @@ class HttpChannel:
         self._late = loop.call_later((frame.budget_s or self._timeout_s) + GRACE_S, self._overran, task)
 
     def cancel(self, batch_id: int) -> None:
-        """Nobody waits for this batch any more: it runs to its end all the same."""
+        """Nobody waits for this batch any more: a stream is left with its next part, anything else runs to its end."""
+        if batch_id == self._batch_id:
+            self._cancelled = True
 
     def known_well(self) -> bool:
         """Whether the pod need not be asked: the cluster says that it is well, and it was heard not long ago."""
@@ -253,16 +263,17 @@ class HttpChannel:
         async with self._session.post(self._address + BATCH_PATH, data=_body(frame), headers=self._headers) as answer:
             if answer.status != OK:
                 return None, f"it answered {answer.status}: {(await answer.text())[:200]}"
-            reader = FrameReader()
+            reader, parts = FrameReader(), list[Frame]()
+            take = parts.append if stream is None else stream
             async for data in answer.content.iter_any():
                 for part in reader.feed(data):
                     self._heard()
                     if part.kind is Kind.RESULT:
-                        return part, ""
-                    if stream is not None:
-                        stream(part)
-                    if part.kind is Kind.STREAM_END:
-                        return Frame(Kind.RESULT, frame.batch_id, frame.epoch), ""
+                        return _answering(frame, part), ""
+                    take(_part_of(frame, part))
+                    if part.kind is Kind.STREAM_END or self._cancelled:
+                        # An answer that is not over ends with its connection, which is closed where this is left.
+                        return (_ended(frame, part) if stream is not None else joined(parts)), ""
         return None, "its answer broke off"
 
     @staticmethod
@@ -275,3 +286,20 @@ class HttpChannel:
         if not self._closed:
             self._closed = True
             self._on_lost(reason)
+
+
+def _answering(batch: Frame, result: Frame) -> Frame:
+    if result.batch_id != batch.batch_id or len(result.members) != len(batch.members):
+        raise WireError("a result that answers no batch")
+    return result
+
+
+def _part_of(batch: Frame, part: Frame) -> Frame:
+    if part.kind not in _STREAM or part.batch_id != batch.batch_id:
+        raise WireError(f"a {part.kind.name} frame that answers no batch")
+    return part
+
+
+def _ended(batch: Frame, last: Frame) -> Frame | None:
+    """The result of a stream that was told part by part. An end with a member says that the answer broke off."""
+    return None if last.kind is Kind.STREAM_END and last.members else Frame(Kind.RESULT, batch.batch_id, batch.epoch)

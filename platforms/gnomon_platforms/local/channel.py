@@ -18,7 +18,8 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any
 
-from gnomon_core.wire import Frame, FrameReader, Kind, Member, WireError, encode_parts
+from gnomon_core.wire import Frame, FrameReader, Kind, WireError, encode_parts
+from gnomon_platforms.streams import joined
 
 READ_BYTES = 256 * 1024
 BUFFER_BYTES = 4 * 2**20
@@ -225,16 +226,12 @@ class UnixChannel:
 
     def _join(self, frame: Frame) -> None:
         """Collect a stream for somebody who asked for none into one result."""
-        frames = self._joined = self._joined or []
-        frames.append(frame)
+        parts = self._joined = self._joined or []
+        parts.append(frame)
         if frame.kind is Kind.STREAM_END:
-            start, *parts = frames
-            body = b"".join(bytes(member.body) for part in parts[:-1] for member in part.members)
-            first = start.members[0] if start.members else Member(200, 1, b"", b"")
             done, self._done, self._joined = self._done, None, None
             assert done is not None
-            whole = Frame(Kind.RESULT, frame.batch_id, frame.epoch, members=(first._replace(body=body),))
-            done(None if frame.members else whole)
+            done(joined(parts))
 
     def _end(self, reason: str) -> None:
         if self._closed:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from http import HTTPStatus
 from typing import TYPE_CHECKING
@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING
 from gnomon_core.errors import GnomonError
 from gnomon_core.wire import Frame, FrameReader, Kind, Member, WireError, encode
 from gnomon_platforms.provider.exchange import Ask, Route
+from gnomon_platforms.streams import joined
 
 if TYPE_CHECKING:
     import aiohttp
@@ -80,8 +81,8 @@ class ProviderChannel:
 
     def cancel(self, batch_id: int) -> None:
         """Nobody waits for this batch any more: what has not been answered is broken off."""
-        if self._task is not None and batch_id == self._batch_id:
-            self._task.cancel()
+        if batch_id == self._batch_id:
+            self._break_off()
 
     async def probe(self, timeout_s: float) -> bool:
         """Whether the provider answers; asking the function itself would be a call of it."""
@@ -91,8 +92,12 @@ class ProviderChannel:
     def close(self) -> None:
         """End it without a word. A batch in flight is lost."""
         self._closed = True
+        self._break_off()
+
+    def _break_off(self) -> None:
         if self._task is not None:
-            self._task.cancel()
+            # Not at once: a task that is cancelled before its first step runs nothing of itself, and nobody would be told.
+            asyncio.get_running_loop().call_soon(self._task.cancel)
 
     async def _carry(self, frame: Frame, done: Done, stream: Stream | None) -> None:
         import aiohttp  # noqa: PLC0415 - only who has instances elsewhere needs it
@@ -154,13 +159,26 @@ class ProviderChannel:
             if answer.status != HTTPStatus.OK:
                 return _whole(frame, Member(answer.status, 1, _meta(answer), data))
         try:
-            for part in FrameReader().feed(data):
-                if part.kind is Kind.RESULT:
-                    return part
+            parts = list(FrameReader().feed(data))
         except WireError as error:
             raise _BatchesRefusedError(str(error)) from None
-        msg = "its answer is no result of a batch"
-        raise _BatchesRefusedError(msg)
+        return _result_of(frame, parts)
+
+
+def _result_of(batch: Frame, parts: Sequence[Frame]) -> Frame:
+    """What a function that speaks of batches has answered: a result, or the parts of a stream that nobody wanted as such.
+
+    Raises:
+        _BatchesRefusedError: it is neither, and nothing has run.
+        WireError: it is neither, and something may have.
+
+    """
+    if not parts or parts[-1].kind not in (Kind.RESULT, Kind.STREAM_END):
+        raise _BatchesRefusedError("its answer is no result of a batch")
+    result = parts[-1] if parts[-1].kind is Kind.RESULT else joined(parts)
+    if result.batch_id != batch.batch_id or len(result.members) != len(batch.members):
+        raise WireError("a result that answers no batch")
+    return result
 
 
 async def _stream(frame: Frame, answer: aiohttp.ClientResponse, stream: Stream, limit: asyncio.Timeout) -> None:

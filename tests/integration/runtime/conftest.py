@@ -32,6 +32,8 @@ def handle(event, context):
         (folder / "begun").touch()
         while not (folder / "released").exists():
             time.sleep(0.001)
+    if event.path == "/endless":
+        return endless(pathlib.Path(event.body.decode()))
     if event.path == "/stream":
         return pieces(event.body)
     if event.path == "/fail":
@@ -48,6 +50,13 @@ def pieces(body):
     if body == b"break":
         raise RuntimeError("half way")
     yield "data: 2\\n\\n"
+
+def endless(folder):
+    try:
+        while True:
+            yield "data: more\\n\\n"
+    finally:
+        (folder / "closed").touch()
 """
 
 

@@ -7,12 +7,14 @@ import json
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 
 from gnomon_core.wire import Frame, FrameReader, Kind, Member, decode, encode
 from tests.integration.runtime.conftest import TOKEN, Held, Served
+from tests.waiting import eventually
 
 
 def frame(*bodies: bytes, **fields: float) -> bytes:
@@ -47,6 +49,19 @@ def test_a_handler_streams(served: Served) -> None:
 def test_a_stream_that_breaks_off_is_not_taken_for_a_whole_answer(served: Served) -> None:
     with pytest.raises(http.client.IncompleteRead):
         served.request("POST", "/stream", b"break", Accept="text/event-stream")
+
+
+@pytest.mark.parametrize("path", ["/endless", "/gnomon/batch"])
+def test_a_stream_ends_when_its_client_leaves(served: Served, tmp_path: Path, path: str) -> None:
+    body = str(tmp_path).encode()
+    member = Member(0, 1, b"POST\n/endless\n\nAccept: text/event-stream", body)
+    with closing(http.client.HTTPConnection("127.0.0.1", served.port, timeout=20)) as client:
+        headers = {"Accept": "text/event-stream", "Authorization": f"Bearer {TOKEN}"}
+        sent = encode(Frame(Kind.BATCH, 5, members=[member])) if path == "/gnomon/batch" else body
+        client.request("POST", path, sent, headers)
+        assert client.getresponse().read(20)
+    eventually((tmp_path / "closed").exists)
+    assert served.request("POST", "/", b"next")[0] == 200
 
 
 def test_requests_at_the_same_time_get_their_own_answers(served: Served) -> None:
