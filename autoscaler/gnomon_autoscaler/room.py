@@ -1,4 +1,9 @@
-"""What is free on the nodes, as a decision gives it away: no two of its actions may count on the same cores."""
+"""What is free on the nodes, as a decision gives it away: no two of its actions may count on the same cores.
+
+A node's free cores are anybody's. Those in its reserve are for Shadows, which take them first; a Body gets them where no node has
+other room for it (AsyFunc, section 3.4). Example: 1 core free, 2 in reserve. A Shadow of 3 has room. A Body of 1 takes the free
+one, and one of 2 that fits nowhere else takes that and 1 of the reserve.
+"""
 
 from __future__ import annotations
 
@@ -8,32 +13,53 @@ from gnomon_core.fleet import Node
 
 _TOLERANCE_CORES = 1e-9
 """Free cores are sums of fractions: 0.9999999999999998 of a core is one."""
+_NOTHING = (0.0, 0.0, 0)
 
 
 class Room:
-    """Free cores and memory by node. What is taken stays taken."""
+    """Free cores, reserve and free memory by node. What is taken stays taken."""
 
     def __init__(self, nodes: Iterable[Node]) -> None:
-        self._free = {node.name: (node.free_cores, node.free_memory_bytes) for node in nodes}
+        self._free = {node.name: (node.free_cores, node.reserve_cores, node.free_memory_bytes) for node in nodes}
 
-    def roomiest(self, cores: int, memory_bytes: int = 0) -> str | None:
-        """The node with most free cores that has room for an instance; None where none has."""
-        room = [name for name, (spare, spare_bytes) in self._free.items() if spare >= cores and spare_bytes >= memory_bytes]
-        return min(room, key=lambda name: (-self._free[name][0], name), default=None)
+    def roomiest(self, cores: int, memory_bytes: int = 0, *, reserve: bool = False) -> str | None:
+        """The node with most free cores that has room for a Body; None where none has. With `reserve` that counts as free."""
+        room = {
+            name: spare + held * reserve for name, (spare, held, spare_bytes) in self._free.items() if spare_bytes >= memory_bytes
+        }
+        return min((name for name in room if room[name] >= cores), key=lambda name: (-room[name], name), default=None)
 
     def take(self, node: str, cores: int, memory_bytes: int = 0) -> None:
-        """An instance begins on this node; a negative amount: one ends."""
-        spare, spare_bytes = self._free[node]
-        self._free[node] = (spare - cores, spare_bytes - memory_bytes)
+        """A Body begins on this node, or grows; a negative amount: one ends."""
+        spare, _, _ = self._free[node]
+        self._take(node, cores, max(0.0, cores - max(0.0, spare)), memory_bytes)
+
+    def take_for_shadow(self, node: str, cores: int, memory_bytes: int = 0) -> None:
+        """A Shadow begins on this node."""
+        self._take(node, cores, cores, memory_bytes)
 
     def cores(self, node: str) -> int:
-        """Whole free cores of a node; 0 for one that is not known."""
-        return max(0, int(self._free.get(node, (0.0, 0))[0] + _TOLERANCE_CORES))
+        """Whole free cores of a node, without its reserve; 0 for one that is not known."""
+        return _whole(self._free.get(node, _NOTHING)[0])
+
+    def shadow_cores(self, node: str) -> int:
+        """Whole cores of a node that Shadows may have; 0 for one that is not known."""
+        spare, held, _ = self._free.get(node, _NOTHING)
+        return _whole(spare + held)
 
     def others(self, node: str) -> list[str]:
-        """The other nodes, those with most free cores first."""
-        return sorted(self._free.keys() - {node}, key=lambda name: (-self._free[name][0], name))
+        """The other nodes, those with most cores for Shadows first."""
+        return sorted(self._free.keys() - {node}, key=lambda name: (-sum(self._free[name][:2]), name))
 
     def memory_bytes(self, node: str) -> int:
         """Free memory of a node; 0 for one that is not known."""
-        return self._free.get(node, (0.0, 0))[1]
+        return self._free.get(node, _NOTHING)[2]
+
+    def _take(self, node: str, cores: int, most_of_reserve: float, memory_bytes: int) -> None:
+        spare, held, spare_bytes = self._free[node]
+        reserved = min(held, most_of_reserve)
+        self._free[node] = (spare - (cores - reserved), held - reserved, spare_bytes - memory_bytes)
+
+
+def _whole(cores: float) -> int:
+    return max(0, int(cores + _TOLERANCE_CORES))

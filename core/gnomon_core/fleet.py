@@ -27,13 +27,17 @@ class InstanceState(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """One machine or VM. Free amounts are what no instance has been given."""
+    """One machine or VM. Free amounts are what no instance has been given.
+
+    `reserve_cores` are free as well, beside `free_cores`, and held for Shadows: a Body gets them where no node has other room.
+    """
 
     name: str
     cores: int
     memory_bytes: int
     free_cores: float
     free_memory_bytes: int
+    reserve_cores: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)

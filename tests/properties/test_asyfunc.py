@@ -76,9 +76,12 @@ def observations(draw: st.DrawFn) -> Observation:
     profile = draw(profiles())
     most = max(profile.whole.seconds)
     nodes = tuple(
-        Node(f"n{number}", 64, 10**12, draw(st.floats(0, 9)), draw(st.sampled_from([0, 150 * 10**6, 10**12])))
+        Node(
+            f"n{number}", 64, 10**12, draw(st.floats(0, 9)), draw(st.sampled_from([0, 150 * 10**6, 10**12])),
+            draw(st.sampled_from([0.0, 0.5, 2.0])),
+        )
         for number in range(3)
-    )
+    )  # fmt: skip
     instances: list[Instance] = []
     for number in range(draw(st.integers(0, 6))):
         cores, node = draw(st.integers(1, most)), draw(st.sampled_from(nodes)).name
@@ -113,7 +116,8 @@ def observations(draw: st.DrawFn) -> Observation:
 @settings(deadline=None, max_examples=300)
 def test_no_decision_asks_for_what_is_not_there(seen: Observation, options: Options) -> None:
     decision, _ = AsyFunc("asyfunc", options).decide(seen, PolicyState())
-    free = {node.name: node.free_cores for node in seen.nodes}
+    free = {node.name: node.free_cores + node.reserve_cores for node in seen.nodes}
+    unreserved = {node.name: node.free_cores for node in seen.nodes}
     by_id = {instance.id: instance for instance in seen.instances}
     ending = {action.id for action in decision.actions if isinstance(action, DestroyBody | DestroyShadow)}
     assert len(ending) == sum(isinstance(action, DestroyBody | DestroyShadow) for action in decision.actions)
@@ -144,9 +148,11 @@ def test_no_decision_asks_for_what_is_not_there(seen: Observation, options: Opti
             assert body.cores < action.cores <= seen.settings.max_cores
             paired.add(body.id)  # it grows once, and no Shadow is made for it as well
             free[body.node] -= action.cores - body.cores
+            unreserved[body.node] -= action.cores - body.cores
             assert options.layers
             assert options.burst_cores != "shadow"
     assert min(free.values()) >= -1e-9
+    assert min(unreserved.values()) >= -1e-9, "what is held for Shadows is nothing to grow by"
     # A Body that ends takes its Shadow along; a Shadow without a Body does not stay.
     live = {body.id for body in seen.live} - ending
     assert all(shadow.id in ending for shadow in seen.shadows if shadow.partner not in live)

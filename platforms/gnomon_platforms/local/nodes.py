@@ -4,9 +4,9 @@ Cores are claimed as Kubernetes claims them: by the function's CPU request, else
 its size (a model, or `gnomon/cores`) claims its cores and any other a tenth of one, because most functions wait most of the time.
 An instance is pinned to whole CPUs, the least loaded ones, and those are shared when claims are fractions.
 
-Cores can be held in reserve for Shadows, so that a burst finds room for them. A Body that fits nowhere else gets them
-(AsyFunc, section 3.4); what it gives back is reserve again. The memory of the pool's empty containers is counted in the same way:
-policies do not see it as free, and an instance that needs it gets it, because the pool then has to shrink.
+Cores can be held in reserve for Shadows, so that a burst finds room for them: a node tells of them beside those that are free. A
+Body that fits nowhere else gets them (AsyFunc, section 3.4); what it gives back is reserve again. The memory of the pool's empty
+containers is not free either, and an instance that needs it gets it, because the pool then has to shrink.
 """
 
 from __future__ import annotations
@@ -81,13 +81,14 @@ class LocalNode:
         return max(0.0, min(self._reserved_cores - used, self.unclaimed_cores))
 
     def value(self) -> Node:
-        """What the node has and what is free now, without the reserve and what the pool's containers hold."""
+        """What the node has and what is free now, the reserve by itself, and without what the pool's containers hold."""
         return Node(
             name=self.name,
             cores=self._cores,
             memory_bytes=self._memory_bytes,
             free_cores=round(self.unclaimed_cores - self.reserve_cores, 6),
             free_memory_bytes=max(0, self.unclaimed_memory_bytes - self._pool_bytes),
+            reserve_cores=round(self.reserve_cores, 6),
         )
 
     @property
@@ -142,7 +143,7 @@ def no_capacity(node: Node, cores: float, memory_bytes: int) -> GnomonError:
         503,
         "no_capacity",
         f"An instance needs {cores:g} cores and {memory_bytes / 2**20:.0f} MiB; node {node.name} has "
-        f"{node.free_cores:g} cores and {node.free_memory_bytes / 2**20:.0f} MiB free.",
+        f"{node.free_cores + node.reserve_cores:g} cores and {node.free_memory_bytes / 2**20:.0f} MiB free.",
         "Scale something down, ask for less (requests.cpu, gnomon/cores), or let the node give away more (--cores).",
     )
 

@@ -28,9 +28,9 @@ def body(name: str, cores: int = 1, **fields: Any) -> Instance:
     return replace(Instance(name, "f.ns", 1, "n1", cores, 100, InstanceState.READY, 0.0), **fields)
 
 
-def node(name: str = "n1", cores: float = 8, memory: int = 10**12) -> Node:
-    """One with so much free."""
-    return Node(name, 8, 10**12, cores, memory)
+def node(name: str = "n1", cores: float = 8, memory: int = 10**12, reserve: float = 0) -> Node:
+    """One with so much free, and so many cores held for Shadows."""
+    return Node(name, 8, 10**12, cores, memory, reserve)
 
 
 def observed(

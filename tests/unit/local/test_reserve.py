@@ -1,8 +1,11 @@
 """Cores held for Shadows, and who gets them when a node is full (AsyFunc, section 3.4)."""
 
+import os
+
 import pytest
 
 from gnomon_core.errors import GnomonError
+from gnomon_core.fleet import Node
 from gnomon_platforms.local.nodes import LocalNode
 
 GIB = 2**30
@@ -12,11 +15,13 @@ def node() -> LocalNode:
     return LocalNode(tuple(range(8)), 8, GIB, reserved_cores=1.0)
 
 
-def test_policies_do_not_see_the_reserve() -> None:
+def test_the_reserve_is_not_free_and_policies_are_told_of_it() -> None:
     held = node()
-    assert (held.value().cores, held.value().free_cores) == (8, 7)
+    assert (held.value().cores, held.value().free_cores, held.value().reserve_cores) == (8, 7, 1)
     held.claim("a", 6.0, 0, 6)
-    assert held.value().free_cores == 1
+    assert (held.value().free_cores, held.value().reserve_cores) == (1, 1)
+    held.claim("shadow", 1.0, 0, 1, from_reserve=True)
+    assert (held.value().free_cores, held.value().reserve_cores) == (1, 0)
 
 
 def test_a_shadow_takes_the_reserve_before_anything_else() -> None:
@@ -47,7 +52,14 @@ def test_a_shadow_larger_than_the_reserve_takes_the_rest_from_what_is_free() -> 
 
 
 def test_nothing_is_reserved_unless_asked_for() -> None:
-    assert LocalNode((0, 1), 2, GIB).value().free_cores == 2
+    assert LocalNode((0, 1), 2, GIB).value() == Node(os.uname().nodename, 2, GIB, 2, GIB)
+
+
+def test_a_refusal_tells_what_a_body_could_have_had() -> None:
+    held = node()
+    held.claim("body", 7.0, 0, 7)
+    with pytest.raises(GnomonError, match=r"needs 2 cores and 0 MiB; node .* has 1 cores"):
+        held.claim("another", 2.0, 0, 2)
 
 
 def test_the_memory_of_empty_containers_is_not_free_but_an_instance_gets_it() -> None:

@@ -33,7 +33,8 @@ Grown = Mapping[str, int]
 def best_growth(known: Knowledge, options: Options, body: Instance, rate_rps: float, room: Room) -> Configuration | None:
     """What the Body could be on its node now: best η, in time at this rate, and sustaining more than it does; None if nothing.
 
-    Like a Shadow it takes min(free, C_max) cores, or as many of them as are best where `fewer_shadow_cores` says so.
+    Like a Shadow it takes min(free, C_max) cores, or as many of them as are best where `fewer_shadow_cores` says so; but none of
+    those that its node holds for Shadows.
     """
     most = body.cores + room.cores(body.node)
     larger = [cores for cores in known.rates.cores if body.cores < cores <= most]

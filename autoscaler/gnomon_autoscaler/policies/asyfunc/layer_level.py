@@ -129,7 +129,7 @@ class Tick:
             pair = sharing(self.known, self.options, body, helped[body.id])
             more = None if pair is None else another(self.known, self.options, body, pair, room=room, rate_rps=rate_rps)
             if more is not None:
-                room.take(body.node, more.pair.shadow_cores, more.memory_bytes)
+                room.take_for_shadow(body.node, more.pair.shadow_cores, more.memory_bytes)
                 rate_max_rps += more.gain_rps
                 created.append(CreateShadow(body.id, more.pair))
                 cores = many(more.pair.shadow_cores, "core")
@@ -150,7 +150,7 @@ class Tick:
         """Give a Shadow its room."""
         node = chosen.pair.node
         memory_bytes = shadow_memory_bytes(self.known, self.options, chosen, elsewhere=node is not None)
-        room.take(body.node if node is None else node, chosen.pair.shadow_cores, memory_bytes)
+        room.take_for_shadow(body.node if node is None else node, chosen.pair.shadow_cores, memory_bytes)
 
     def _release(self, rate_max_rps: float) -> LayerLevel:
         peak_rps = max(burst_rps(self.seen, self.options, ticks_ago) for ticks_ago in range(self.options.release_ticks))

@@ -145,11 +145,13 @@ def scale_in(
 
 
 def _placed(choices: Sequence[Configuration], room: Room, memory_bytes: int) -> tuple[Configuration, str] | None:
-    for configuration in choices:
-        node = room.roomiest(configuration.cores, memory_bytes)
-        if node is not None:
-            room.take(node, configuration.cores, memory_bytes)
-            return configuration, node
+    """The best that has room, and where; what is held for Shadows only where nothing else has room for any."""
+    for reserve in (False, True):
+        for configuration in choices:
+            node = room.roomiest(configuration.cores, memory_bytes, reserve=reserve)
+            if node is not None:
+                room.take(node, configuration.cores, memory_bytes)
+                return configuration, node
     return None
 
 

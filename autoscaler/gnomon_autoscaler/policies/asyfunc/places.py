@@ -3,7 +3,8 @@
     own node     any pairing that raises the Body's R_max, fits and is in time: the one of best η
     elsewhere    only where there is none on its own; hand-overs then cost what the profile says of the network
 
-On its Body's node a Shadow maps weights that the Body holds already where weights are shared. Elsewhere it brings its blocks.
+On either it may have the node's reserve and what is free beside it. On its Body's node a Shadow maps weights that the Body holds
+already where weights are shared. Elsewhere it brings its blocks.
 docs/decisions/0016-shadow-on-another-node.md has worked examples.
 """
 
@@ -54,7 +55,7 @@ def _best_on(node: str, body: Instance, burst: Burst) -> Pairing | None:
     pairings = known.pairings_elsewhere if elsewhere else known.pairings
     if pairings is None:
         return None
-    fitting = [cores for cores in known.rates.cores if cores <= burst.room.cores(node)]
+    fitting = [cores for cores in known.rates.cores if cores <= burst.room.shadow_cores(node)]
     best: Pairing | None = None
     for cores in fitting if options.fewer_shadow_cores else fitting[-1:]:
         for pairing in pairings.ranked(body.cores, cores):

@@ -59,7 +59,7 @@ def another(known: Knowledge, options: Options, body: Instance, pair: Pair, *, r
     memory_bytes = known.profile.memory_bytes(0 if options.weight_mode == "shared" else parameter_bytes)
     if memory_bytes > room.memory_bytes(body.node):
         return None
-    fitting = [cores for cores in known.rates.cores if cores <= room.cores(body.node)]
+    fitting = [cores for cores in known.rates.cores if cores <= room.shadow_cores(body.node)]
     before_rps = known.rates.rate_rps(body.cores, pair)
     found: list[Another] = []
     for cores in fitting if options.fewer_shadow_cores else fitting[-1:]:
