@@ -19,6 +19,7 @@ from gnomon_gateway.auth import DENIED_BODY, DENIED_HEADERS, BasicAuth
 from gnomon_gateway.origin import HostRule
 from gnomon_gateway.peers import user_of
 from gnomon_gateway.routes import Access, access
+from gnomon_gateway.server.refusals import internal_error
 
 # A build brings its own signature, which its handler checks.
 _WITHOUT_CREDENTIALS = (Access.OPEN, Access.HMAC)
@@ -81,4 +82,4 @@ def error_response(error: GnomonError) -> Response:
 def unexpected(error: Exception) -> GnomonError:
     """A fault of ours: told to the log, not to the caller."""
     _log.error("A control route failed.", exc_info=error)
-    return GnomonError(500, "internal_error", "The gateway failed at this request.", "Its log says why.")
+    return internal_error()

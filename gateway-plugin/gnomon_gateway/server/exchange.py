@@ -9,12 +9,12 @@ Pipelined requests wait for their turn; answers therefore leave in order.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Sequence
-from http import HTTPStatus
 from typing import TYPE_CHECKING, Any
 
 from gnomon_core.errors import GnomonError
-from gnomon_gateway.server.refusals import too_large, too_many_bodies
+from gnomon_gateway.server.refusals import STATUS_LINES, error_lines, internal_error, too_large, too_many_bodies
 
 if TYPE_CHECKING:
     from gnomon_gateway.server.hot_routes import HotRoutes, Owner
@@ -26,11 +26,7 @@ a body that nobody wants is read and thrown away; above, its connection is close
 _MOST_UNSENT_BYTES = 16 << 20
 """A reader of a stream that is this far behind is cut off."""
 _BODILESS = frozenset({204, 304})
-STATUS_LINES = tuple(
-    b"HTTP/1.1 %d %s\r\n" % (code, HTTPStatus(code).phrase.encode() if code in list(HTTPStatus) else b"Unknown")
-    for code in range(1000)
-)
-
+_LOG = logging.getLogger(__name__)
 
 Moved = Callable[["Exchange", "bytes | memoryview"], None]
 """Takes a request, and its body, that the owner of the exchange has given back: another replica is to answer it."""
@@ -122,7 +118,10 @@ class Exchange:
 
     def begin(self, routes: HotRoutes) -> None:
         """It is this request's turn."""
-        routes.begin(self)
+        try:
+            routes.begin(self)
+        except Exception:  # noqa: BLE001 - nobody above could answer
+            self.break_off()
         if self.response_complete:
             return
         if self.body_bytes > self.max_body_bytes:
@@ -187,7 +186,10 @@ class Exchange:
         self._let_go()
         if self.moved is not None:
             self._body = body
-        self._owner.received(body if isinstance(body, bytes) else memoryview(body))
+        try:
+            self._owner.received(body if isinstance(body, bytes) else memoryview(body))
+        except Exception:  # noqa: BLE001 - nobody above could answer
+            self.break_off()
 
     def _hold(self) -> None:
         """Count a large body among all that are being received: without a bound on them, a few clients could take all memory."""
@@ -231,8 +233,15 @@ class Exchange:
         """One of our errors. `close` ends the connection instead of reading what the client still sends."""
         if close:
             self.keep_alive = False
-        head = b"".join([b"%s: %s\r\n" % (name.lower().encode(), value.encode()) for name, value in error.headers().items()])
-        self.respond(error.status, head + lines, error.body())
+        self.respond(error.status, error_lines(error) + lines, error.body())
+
+    def break_off(self) -> None:
+        """An exception of ours, which is being handled, has ended the work on this request: tell the log, and the client."""
+        _LOG.exception("%r %r met a fault of the gateway", self.method, self.path)
+        if self.streaming:
+            self.abort()
+        else:
+            self.fail(internal_error(), close=True)
 
     def start(self, status: int, lines: bytes) -> None:
         """Begin an answer whose end is not known yet."""

@@ -18,11 +18,12 @@ from uvicorn.config import Config
 from uvicorn.server import ServerState
 
 from gnomon_core.errors import GnomonError
-from gnomon_gateway.server.exchange import SMALL_BYTES, STATUS_LINES, Exchange, leave
+from gnomon_gateway.server.exchange import SMALL_BYTES, Exchange, leave
 from gnomon_gateway.server.farewell import PoliteTransport, announcing
 from gnomon_gateway.server.heads import CHECKED, Head, body_bytes, malformed, too_large, without_offer
 from gnomon_gateway.server.hung_up import has_hung_up
 from gnomon_gateway.server.intake import REQUEST_EVENTS, Intake
+from gnomon_gateway.server.refusals import STATUS_LINES, error_lines
 from gnomon_gateway.server.shared import Phase, Shared
 
 _IDLE, _HEAD, _BODY, _ANSWER, _CLOSING = Phase
@@ -133,9 +134,8 @@ class GatewayProtocol(Intake):
         """The connection's last words."""
         if error is not None:
             body = error.body()
-            head = b"".join([b"%s: %s\r\n" % (name.encode(), value.encode()) for name, value in error.headers().items()])
             length = b"connection: close\r\ncontent-length: %d\r\n\r\n" % len(body)
-            self.transport.write(b"".join((STATUS_LINES[error.status], self.date_line, head, length, body)))
+            self.transport.write(b"".join((STATUS_LINES[error.status], self.date_line, error_lines(error), length, body)))
         self.close_after_answer(unread=True)
 
     def close_after_answer(self, *, unread: bool) -> None:

@@ -4,7 +4,8 @@
     Cancel ─▶ BatchChannel.cancel        Drained ─▶ whoever awaits it        wake_s ─▶ call_later
 
 A channel that closes before its batch has ended means that the instance is gone. A stream that breaks off may also mean that the
-function gave up: there the canary tells.
+function gave up: there the canary tells. An answer that cannot be written is its own request's affair: the others of its batch
+count as answered already, and nobody else would tell them anything.
 """
 
 from __future__ import annotations
@@ -22,7 +23,8 @@ from gnomon_gateway.dispatch.dispatcher import Dispatcher
 from gnomon_gateway.dispatch.effects import Answer, Cancel, Effects, Send
 from gnomon_gateway.dispatch.refusals import queue_moved
 from gnomon_gateway.queueing.batch import Batch
-from gnomon_gateway.queueing.request import Request
+from gnomon_gateway.queueing.request import Request, Responder
+from gnomon_gateway.server.refusals import internal_error
 from gnomon_gateway.serving.health import PROBE_TIMEOUT_S, Health
 from gnomon_gateway.serving.metrics import FunctionMetrics
 
@@ -86,7 +88,10 @@ class Delivery:
         responder, request.responder = request.responder, None
         self.metrics.left += 1
         if responder is not None:
-            responder.refuse(queue_moved())
+            try:
+                responder.refuse(queue_moved())
+            except Exception:  # noqa: BLE001 - others are still to be handed on
+                _give_up_on(responder)
 
     def _carry_out(self, effects: Effects, result: Frame | None = None) -> None:
         """Do what the dispatcher wants, in its order, and set the timer for what comes next."""
@@ -149,8 +154,14 @@ class Delivery:
             self.give_back()
 
     def _answer(self, answer: Answer, result: Frame | None) -> None:
+        responder, answer.request.responder = answer.request.responder, None
+        try:
+            self._tell(responder, answer, result)
+        except Exception:  # noqa: BLE001 - others are still to be answered
+            _give_up_on(responder)
+
+    def _tell(self, responder: Responder | None, answer: Answer, result: Frame | None) -> None:
         request, error, index = answer
-        responder, request.responder = request.responder, None
         duration_s = time.monotonic() - request.arrived_s
         request.body = request.meta = b""  # its entry among the deadlines may outlive it
         streamed = request.batch is not None and request.batch.streamed
@@ -232,3 +243,13 @@ class Delivery:
         _LOG.warning("instance %s of %s is frozen: %s", instance_id, self.name, reason)
         self._carry_out(self.dispatcher.drain(instance_id, time.monotonic()))
         on_frozen(instance_id, reason)
+
+
+def _give_up_on(responder: Responder | None) -> None:
+    """What it was told has failed in its hands: it may still take an error, or else end its connection."""
+    _LOG.exception("an answer cannot be written")
+    if responder is not None:
+        try:
+            responder.refuse(internal_error())
+        except Exception:  # noqa: BLE001 - it is not the first
+            responder.broken()

@@ -18,6 +18,8 @@ from gnomon_core.errors import bad_request
 _NOT_JSON_NUMBERS = (b"NaN", b"Infinity")
 _FAR_EXPONENT = re.compile(rb"[eE][-+]?0*[2-9]\d\d")
 _FEW_EXPONENTS = 64
+_PAIR = re.compile(rb"\\u[dD][89abAB]..\\u[dD][c-fC-F]..")
+_SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]")
 _OTHER_COMMAS = 4096
 """For names, shapes and parameters."""
 
@@ -74,13 +76,20 @@ def read_infer(text: bytes | memoryview, most_values: int) -> InferDocument:
     except (msgspec.ValidationError, RecursionError) as error:
         raise bad_request("invalid_request", f"The inference request is wrong: {str(error)[:500]}.") from None
     except ValueError as error:
+        reason = error
         if any(word in data for word in _NOT_JSON_NUMBERS):
             try:
                 return _read_in_python(data)
-            except (ValueError, RecursionError):
+            except ValueError as unread:
+                reason = unread
+            except RecursionError:
                 pass
-        raise bad_request("invalid_request", f"The inference request is not JSON: {str(error)[:500]}.") from None
+        raise bad_request("invalid_request", f"The inference request is not JSON: {str(reason)[:500]}.") from None
 
 
 def _read_in_python(data: bytes) -> InferDocument:
-    return msgspec.convert(json.loads(data), InferDocument)
+    """The same by Python's json, which takes halves of characters too. No answer could be written with one, so it is no text."""
+    document = msgspec.convert(json.loads(data.decode()), InferDocument)
+    if _SURROGATE.search(_PAIR.sub(b"", data.replace(rb"\\", b""))):
+        raise ValueError("a text holds half of a character, a surrogate without the other")
+    return document

@@ -21,7 +21,7 @@ from gnomon_gateway.dispatch.refusals import QUEUE_MOVED
 from gnomon_gateway.invoke import DEADLINE_HEADER, read_deadline_s
 from gnomon_gateway.queueing.request import Request
 from gnomon_gateway.server.exchange import Exchange
-from gnomon_gateway.server.refusals import too_large
+from gnomon_gateway.server.refusals import error_lines, too_large
 from gnomon_gateway.serving.function_runtime import FunctionRuntime
 from gnomon_gateway.v2.beside import LARGE_BYTES, READER
 from gnomon_gateway.v2.infer import Infer, document_bytes, most_body_bytes, read_request, write_answer
@@ -93,7 +93,10 @@ class Inference:
 
         def come_back(done: Future[_T]) -> None:
             if not self._exchange.disconnected:
-                go_on(done)
+                try:
+                    go_on(done)
+                except Exception:  # noqa: BLE001 - whatever it is, the client waits
+                    self._exchange.break_off()
 
         work.add_done_callback(lambda done: loop.call_soon_threadsafe(come_back, done))
 
@@ -156,8 +159,7 @@ class Inference:
     def refuse(self, error: GnomonError) -> None:
         if error.code == QUEUE_MOVED and self._exchange.move_on():
             return
-        lines = b"".join([b"%b: %b\r\n" % (name.lower().encode(), value.encode()) for name, value in error.headers().items()])
-        self._fail(error.status, str(error), lines)
+        self._fail(error.status, str(error), error_lines(error))
 
     def stream(self, frame: Frame) -> None:
         """Models do not stream: nothing was asked to."""
@@ -209,8 +211,8 @@ def _unpacked(body: bytes | memoryview, encoding: bytes, most_bytes: int) -> byt
 
 
 def error_body(text: str) -> bytes:
-    """V2's error document."""
-    return json.dumps({"error": text}, ensure_ascii=False).encode()
+    """V2's error document. What cannot be written, which a function's own error may hold, is a question mark."""
+    return json.dumps({"error": text}, ensure_ascii=False).encode(errors="replace")
 
 
 def _error_text(body: bytes) -> str:

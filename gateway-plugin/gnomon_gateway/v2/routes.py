@@ -18,6 +18,7 @@ from typing import Any
 from gnomon_core.errors import GnomonError, not_found
 from gnomon_core.signature import ModelSignature, TensorSpec
 from gnomon_gateway.server.exchange import Exchange
+from gnomon_gateway.server.refusals import error_lines
 from gnomon_gateway.serving.directory import FunctionDirectory
 from gnomon_gateway.serving.function_runtime import FunctionRuntime
 from gnomon_gateway.v2.inference import Inference, error_body
@@ -94,8 +95,7 @@ class InferenceRoutes:
 
 def refuse(exchange: Exchange, error: GnomonError) -> None:
     """One of our errors as V2 writes them."""
-    lines = b"".join([b"%b: %b\r\n" % (name.lower().encode(), value.encode()) for name, value in error.headers().items()])
-    exchange.respond(error.status, lines, error_body(str(error)))
+    exchange.respond(error.status, error_lines(error), error_body(str(error)))
 
 
 def _read(exchange: Exchange, document: Mapping[str, Any], status: int = 200) -> None:

@@ -357,3 +357,17 @@ async def test_drain_all_waits_for_what_was_let_in(gateway: Any) -> None:
     await draining
     assert [call.status for call in await asyncio.gather(*calls)] == [200] * 3
     assert runtime.ready == 0
+
+
+async def test_a_fault_of_ours_is_a_500_and_nobody_waits_for_ever(gateway: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    runtime = await gateway.deploy()
+    connection, other = await gateway.connect(), await gateway.connect()
+    with monkeypatch.context() as patch:
+        patch.setattr(runtime, "submit", None)
+        await connection.send(b"POST /function/f HTTP/1.1\r\nHost: x\r\nContent-Length: 1\r\n\r\na" * 2)
+        failed = await connection.answer()
+        assert (failed.status, json.loads(failed.body)["error"]["code"]) == (500, "internal_error")
+        assert await connection.closed()
+        patch.setattr(runtime, "settings", None)
+        assert (await other.call("/function/f", b"a")).status == 500
+    assert (await gateway.call("/function/f", b"after")).body == b"after"

@@ -174,3 +174,44 @@ async def test_what_has_just_arrived_gets_the_error_that_all_get(served: Served)
     served.send(client, b"just now")
     served.runtime.give_up(function_removed())
     assert client.heard == ["function_removed"]
+
+
+class Unwritable(Client):
+    """One whose answer cannot be written, and perhaps an error neither."""
+
+    def __init__(self, *, refusable: bool) -> None:
+        super().__init__()
+        self.refusable = refusable
+
+    def answer(self, member: Member, head: bytes) -> None:
+        del member, head
+        raise UnicodeEncodeError("utf-8", "\ud800", 0, 1, "surrogates not allowed")
+
+    def refuse(self, error: GnomonError) -> None:
+        if not self.refusable:
+            raise RuntimeError
+        super().refuse(error)
+
+    def broken(self) -> None:
+        self.heard.append("broken")
+
+
+async def test_an_answer_that_cannot_be_written_costs_no_other_client_its_own(served: Served) -> None:
+    clients = [Client(), Unwritable(refusable=True), Unwritable(refusable=False), Client()]
+    for number, client in enumerate(clients):
+        served.send(client, b"%d" % number)
+    await asyncio.sleep(0)
+    served.echo.answer()
+    assert [client.heard for client in clients] == [[b"0"], ["internal_error"], ["broken"], [b"3"]]
+    assert not served.runtime.busy
+
+
+async def test_one_that_cannot_be_handed_on_keeps_no_other_from_it(served: Served) -> None:
+    running, stuck, waiting = Client(), Unwritable(refusable=False), Client()
+    served.send(running, b"running")
+    await asyncio.sleep(0)
+    served.send(stuck, b"stuck")
+    served.send(waiting, b"waiting")
+    await asyncio.sleep(0)
+    served.runtime.disown()
+    assert (stuck.heard, waiting.heard) == (["broken"], ["queue_moved"])

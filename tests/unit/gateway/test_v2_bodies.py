@@ -12,6 +12,7 @@ import pytest
 from gnomon_core.errors import GnomonError
 from gnomon_core.signature import ModelSignature, TensorSpec
 from gnomon_gateway.v2.infer import Infer, read_request, write_answer
+from gnomon_gateway.v2.inference import error_body
 
 SIGNATURE = ModelSignature(
     "m",
@@ -142,6 +143,39 @@ def test_what_does_not_fit_the_signature_is_refused_with_the_reason(document: di
 @pytest.mark.parametrize("body", [b"", b"{", b"[]", b"null", b'{"inputs": 3}', b'{"inputs": [{}]}', b"\xff\xfe", b"[" * 100_000])
 def test_what_is_no_infer_request_is_refused(body: bytes) -> None:
     assert refused(body).code == "invalid_request"
+
+
+FAR = b"65e200, " * 65
+"""Numbers that are read by Python's json, as NaN is."""
+
+
+@pytest.mark.parametrize("numbers", [b"NaN, 1", FAR + b"1", b"1, 2"])
+@pytest.mark.parametrize(
+    "document",
+    [
+        b'{"id": "\\ud800", "inputs": [%b]}',
+        b'{"id": "\\uDC00\\ud800", "inputs": [%b]}',
+        b'{"id": "\xed\xa0\x80", "inputs": [%b]}',
+        b'{"parameters": {"\\\\\\ud800\\n": 1}, "inputs": [%b]}',
+        b'{"outputs": [{"name": "\\ud83d\\ud83d\\ude00"}], "inputs": [%b]}',
+    ],
+)
+def test_a_text_that_nobody_can_write_again_is_refused(document: bytes, numbers: bytes) -> None:
+    tensor = b'{"name": "x", "datatype": "FP32", "shape": [1, 2], "data": [%b]}' % numbers
+    assert refused(document % tensor, signature=one("FP32", 2)).code == "invalid_request"
+
+
+@pytest.mark.parametrize("text", ["\\ud83d\\ude00", "\\\\ud800", "\\\\\\ud83d\\ude00\\n", "größe"])
+def test_other_texts_are_taken_beside_nan(text: str) -> None:
+    tensor = '{"name": "x", "datatype": "FP64", "shape": [1, 2], "data": [NaN, 1e200]}'
+    body = f'{{"id": "{text}", "inputs": [{tensor}]}}'.encode()
+    infer = read(body, signature=one("FP64", 2))
+    answer = json.loads(b"".join(write_answer(infer, one("FP64", 2), "f", memoryview(infer.body)).parts))
+    assert answer["id"] == json.loads(f'"{text}"')
+
+
+def test_an_error_can_be_told_whatever_its_text_is() -> None:
+    assert json.loads(error_body("größe \ud800")) == {"error": "größe ?"}
 
 
 @pytest.mark.parametrize("size", [0, 15, 17, -16, "16", 16.0, True])
