@@ -10,7 +10,7 @@ import random
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from gnomon_core.clock import Clock, WallClock
 from gnomon_core.functions import FunctionKey, parse_key
@@ -49,6 +49,9 @@ from gnomon_platforms.kubernetes.informer import Informer
 from gnomon_platforms.kubernetes.resources import DEPLOYMENTS, PODS
 from gnomon_platforms.kubernetes.watching import Source
 from gnomon_platforms.kubernetes.writes import Writer
+
+if TYPE_CHECKING:
+    import aiohttp
 
 SILENT_S = 90.0
 """A watch that is well is heard twice a minute."""
@@ -104,6 +107,7 @@ class KnativeAutoscaler:
         self._closing: set[asyncio.Task[None]] = set()
         self._around: Surroundings | None = None
         self._scraper: Scraper | None = None
+        self._session: aiohttp.ClientSession | None = None
 
     async def start(self, brain: Brain) -> None:
         """See all that is there, and begin to look after it.
@@ -113,9 +117,9 @@ class KnativeAutoscaler:
 
         """
         await asyncio.gather(*(informer.start() for informer in self._informers()))
-        session = open_session()
+        self._session = open_session()
         self._scraper = Scraper(
-            session,
+            self._session,
             self._clock,
             pods=self._pods_to_ask,
             activators=self._activators.values,
@@ -133,7 +137,6 @@ class KnativeAutoscaler:
             wakeable=lambda: self.seeing,
             brain=brain,
             steps=Steps(self._writer),
-            session=session,
             clock=self._clock,
             wall_s=self._wall_s,
         )
@@ -152,8 +155,8 @@ class KnativeAutoscaler:
         await asyncio.gather(*(one.close() for one in self._scaled.values()), *self._closing)
         self._scaled.clear()
         await asyncio.gather(*(informer.stop() for informer in self._informers()))
-        if self._around is not None:
-            await self._around.session.close()
+        if self._session is not None:
+            await self._session.close()
         self._writer.close()
 
     # The fleet that the autoscaler's loop observes

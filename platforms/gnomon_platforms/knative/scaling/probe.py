@@ -2,30 +2,27 @@
 
 The question goes to the Service's address in the cluster, by the port of the Revision's protocol, with the headers by which
 Knative's data plane knows a probe; an activator answers `activator` and wakes nothing by it.
+
+Each question has a connection of its own. Who gets it is decided when it is made, and stays so, wherever the Service leads by
+then: one that was made a moment too early, and kept, would bring the answer of the pod for ever.
 """
 
 from __future__ import annotations
 
-import contextlib
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    import aiohttp
+from gnomon_platforms.knative.scaling.asking import asked, at
 
 HEADERS = {"K-Network-Probe": "activator", "User-Agent": "Knative-Autoscaling-Probe"}
 ANSWER = b"activator"
 PORTS = {"http1": 80, "h2c": 81}
 PATIENCE_S = 1.0
-_OK = 200
+MOST_BYTES = 1024
 
 
-async def proxied(session: aiohttp.ClientSession, address: str, protocol: str) -> bool:
+async def proxied(address: str, protocol: str) -> bool:
     """Whether an activator has answered at a Service's address."""
-    import aiohttp  # noqa: PLC0415 - comes with the session
+    import aiohttp  # noqa: PLC0415 - only who runs a cluster's autoscaler needs it
 
-    host = f"[{address}]" if ":" in address else address
-    url = f"http://{host}:{PORTS.get(protocol, 80)}/healthz"
-    with contextlib.suppress(aiohttp.ClientError, TimeoutError, OSError):
-        async with session.get(url, headers=HEADERS, timeout=aiohttp.ClientTimeout(total=PATIENCE_S)) as answer:
-            return answer.status == _OK and (await answer.read()).strip() == ANSWER
-    return False
+    url = at(address, PORTS.get(protocol, 80), "/healthz")
+    async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(force_close=True), trust_env=False) as session:
+        answer = await asked(session, url, most_bytes=MOST_BYTES, patience_s=PATIENCE_S, headers=HEADERS)
+    return answer is not None and answer.strip() == ANSWER

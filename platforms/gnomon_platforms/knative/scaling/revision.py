@@ -236,7 +236,7 @@ class ScaledRevision:
             around = self._around
             while True:
                 address = await around.steps.address(pa.key.namespace, sks.service)
-                if address is not None and await proxied(around.session, address, pa.protocol):
+                if address is not None and await proxied(address, pa.protocol):
                     self._proxied = True
                     self.look()
                     return

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
 from gnomon_core.clock import Clock
 from gnomon_core.functions import FunctionKey
@@ -13,9 +13,6 @@ from gnomon_core.settings import Settings
 from gnomon_platforms.knative.scaling.configuration import ClusterSettings
 from gnomon_platforms.knative.scaling.objects import PaFacts, ScaleTarget, SksFacts
 from gnomon_platforms.knative.scaling.steps import Steps
-
-if TYPE_CHECKING:
-    import aiohttp
 
 
 class Recorded(Protocol):
@@ -59,6 +56,5 @@ class Surroundings:
     wakeable: Callable[[], bool]
     brain: Brain
     steps: Steps
-    session: aiohttp.ClientSession
     clock: Clock
     wall_s: Callable[[], float]
