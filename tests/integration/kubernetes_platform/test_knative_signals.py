@@ -1,33 +1,59 @@
-"""Who asks activators what waits at them: how often, and for how much."""
+"""Who asks pods and activators what they know of the load: how often, for how much, and that nobody waits for somebody else."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Mapping
+import gzip
+import struct
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field, replace
 
-import aiohttp
 import pytest
 from aiohttp import web
 
 from gnomon_core.functions import FunctionKey
 from gnomon_platforms.knative.scaling.objects import RevisionPod
-from gnomon_platforms.knative.scaling.signals.scraper import ASLEEP_PERIOD_S, AWAKE_PERIOD_S, POD_PERIOD_S, Scraper
+from gnomon_platforms.knative.scaling.signals import scraper as scraping
+from gnomon_platforms.knative.scaling.signals.scraper import (
+    AS_IT_WAS_S,
+    ASLEEP_PERIOD_S,
+    AT_ONCE,
+    AWAKE_PERIOD_S,
+    POD_PERIOD_S,
+    Scraper,
+)
+from gnomon_platforms.knative.scaling.signals.stat import PodStat
+from gnomon_platforms.kubernetes.channel import open_session
+from tests.waiting import until
 
-ADDRESS, PORT = "127.93.0.1", 9090
+ADDRESS, OTHER, THIRD, PORT = "127.93.0.1", "127.93.0.2", "127.93.0.3", 9090
 ACTIVATOR = RevisionPod("knative-serving", "activator-1", "", ADDRESS, running=True, ready=True, ending=False)
+KEY = FunctionKey("f-00001", "users")
+POD = RevisionPod("users", "f-00001-1", "f-00001", THIRD, running=True, ready=True, ending=False)
 FIGURE = "kn_revision_request_queued"
 ROUNDING_S = 1e-6
+FOREVER_S = 3600.0
+# Field 2 of a Stat: 2.5 requests on average.
+STAT = bytes([2 << 3 | 1]) + struct.pack("<d", 2.5)
+
+Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
+@dataclass
 class Paced:
-    """A clock whose sleepers wake at once: it moves by what they asked for, and remembers it."""
+    """A clock that moves by what its sleepers ask for, and remembers it. They sleep until somebody has told something."""
 
-    def __init__(self) -> None:
-        self.at_s = 0.0
-        self.slept_s: list[float] = []
+    at_s: float = 0.0
+    slept_s: list[float] = field(default_factory=list)
+    told: list[tuple[float, Mapping[FunctionKey, float]]] = field(default_factory=list)
+    heard: int = 0
 
     def now_s(self) -> float:
         return self.at_s
+
+    def take(self, waiting: Mapping[FunctionKey, float]) -> None:
+        self.told.append((self.at_s, waiting))
 
     async def sleep(self, duration_s: float) -> None:
         if duration_s > AWAKE_PERIOD_S + ROUNDING_S:
@@ -36,13 +62,22 @@ class Paced:
             self.slept_s.append(round(duration_s, 3))
         self.at_s += max(duration_s, ROUNDING_S)
         await asyncio.sleep(0)
+        await until(lambda: len(self.told) > self.heard)
+        self.heard = len(self.told)
+
+
+class Still(Paced):
+    """One whose sleepers do not wake: everything is looked at once."""
+
+    async def sleep(self, duration_s: float) -> None:  # noqa: ARG002 - as a clock is asked
+        await asyncio.Event().wait()
 
 
 class Activator:
     """Prometheus' own handler in small: `name[]` says which figures are wanted, nothing means all of them."""
 
-    def __init__(self) -> None:
-        self.figures = {FIGURE: 2, "kn_other_figure": 7}
+    def __init__(self, waiting: int = 2) -> None:
+        self.figures = {FIGURE: waiting, "kn_other_figure": 7}
         self.sent: list[str] = []
 
     async def page(self, request: web.Request) -> web.Response:
@@ -56,52 +91,208 @@ class Activator:
         return web.Response(text=self.sent[-1])
 
 
+class Silent:
+    """Takes requests and answers none any more, once it has answered so many, until the test is over."""
+
+    def __init__(self, after: int = 0, of: Activator | None = None) -> None:
+        self.left, self.of = after, of
+        self.asked = 0
+        self.over = asyncio.Event()
+
+    async def page(self, request: web.Request) -> web.Response:
+        self.asked += 1
+        if self.left and self.of is not None:
+            self.left -= 1
+            return await self.of.page(request)
+        await self.over.wait()
+        return web.Response()
+
+
+@asynccontextmanager
+async def at(address: str, page: Handler) -> AsyncIterator[None]:
+    app = web.Application()
+    app.router.add_get("/{path:.*}", page)
+    runner = web.AppRunner(app)
+    await runner.setup()
+    await web.TCPSite(runner, address, PORT).start()
+    try:
+        yield
+    finally:
+        await runner.cleanup()
+
+
 @pytest.fixture
 async def activator() -> AsyncIterator[Activator]:
     found = Activator()
-    app = web.Application()
-    app.router.add_get("/metrics", found.page)
-    runner = web.AppRunner(app)
-    await runner.setup()
-    await web.TCPSite(runner, ADDRESS, PORT).start()
-    yield found
-    await runner.cleanup()
+    async with at(ADDRESS, found.page):
+        yield found
+
+
+@pytest.fixture
+async def silent(request: pytest.FixtureRequest) -> AsyncIterator[Silent]:
+    """At the other address; with a parameter it tells that many waiting, once, before it falls silent."""
+    said = getattr(request, "param", None)
+    found = Silent() if said is None else Silent(1, Activator(said))
+    async with at(OTHER, found.page):
+        yield found
+        found.over.set()
+
+
+@asynccontextmanager
+async def scraper(
+    clock: Paced,
+    *activators: RevisionPod,
+    pods: Iterable[RevisionPod] = (),
+    asleep: Callable[[], bool] = lambda: False,
+    took_stats: Callable[[FunctionKey, list[PodStat]], None] = lambda *_: None,
+) -> AsyncIterator[Scraper]:
+    async with open_session() as session:
+        made = Scraper(
+            session,
+            clock,
+            pods=lambda: {KEY: pods},
+            activators=lambda: activators,
+            asleep=asleep,
+            took_stats=took_stats,
+            took_waiting=clock.take,
+        )
+        made.start()
+        try:
+            yield made
+        finally:
+            await made.stop()
 
 
 async def test_activators_are_asked_for_one_figure_and_more_often_while_a_revision_sleeps(activator: Activator) -> None:
-    clock, took, asleep = Paced(), list[Mapping[FunctionKey, float]](), False
+    clock, asleep = Paced(), False
 
     async def looks(number: int) -> None:
-        end = len(took) + number
-        async with asyncio.timeout(60):
-            while len(took) < end:  # noqa: ASYNC110 - what is waited for is told to a list
-                await asyncio.sleep(0.001)
+        end = len(clock.told) + number
+        await until(lambda: len(clock.told) >= end)
 
-    async with aiohttp.ClientSession(trust_env=False) as session:
-        scraper = Scraper(
-            session,
-            clock,
-            pods=dict,
-            activators=lambda: [ACTIVATOR],
-            asleep=lambda: asleep,
-            took_stats=lambda *_: None,
-            took_waiting=took.append,
-        )
-        scraper.start()
-        try:
-            await looks(5)
-            awake = len(clock.slept_s)
-            asleep = True
-            await looks(10)
-            # By then whatever was asked for before it slept has been.
-            later = len(clock.slept_s)
-            await looks(5)
-            seeing = scraper.seeing
-        finally:
-            await scraper.stop()
-    assert seeing
+    async with scraper(clock, ACTIVATOR, asleep=lambda: asleep) as made:
+        await looks(5)
+        awake = len(clock.slept_s)
+        asleep = True
+        await looks(10)
+        # By then whatever was asked for before it slept has been.
+        later = len(clock.slept_s)
+        await looks(5)
+        assert made.seeing
     assert POD_PERIOD_S > AWAKE_PERIOD_S > ASLEEP_PERIOD_S
     assert set(clock.slept_s[: awake - 1]) == {AWAKE_PERIOD_S}
     assert set(clock.slept_s[later:]) == {ASLEEP_PERIOD_S}
-    assert took[-1] == {FunctionKey("f-00001", "users"): 2.0}
+    assert clock.told[-1][1] == {KEY: 2.0}
     assert all(FIGURE in page and "kn_other_figure" not in page for page in activator.sent)
+
+
+@pytest.fixture
+def patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever does not answer is waited for without end, so that whoever waits for it too is found out."""
+    monkeypatch.setattr(scraping, "ACTIVATOR_PATIENCE_S", FOREVER_S)
+    monkeypatch.setattr(scraping, "POD_PATIENCE_S", FOREVER_S)
+
+
+@pytest.mark.usefixtures("patient", "activator")
+async def test_what_one_activator_says_waits_for_no_other(silent: Silent) -> None:
+    clock = Paced()
+    lost = replace(ACTIVATOR, name="activator-2", ip=OTHER)
+    async with scraper(clock, lost, ACTIVATOR) as made:
+        await until(lambda: clock.told and silent.asked)
+        assert clock.told[0][1] == {KEY: 2.0}
+        # Requests may wait at the one that says nothing, so nobody may take them for none.
+        assert not made.seeing
+
+
+@pytest.mark.usefixtures("patient", "activator")
+@pytest.mark.parametrize("silent", [1], indirect=True)
+async def test_what_an_activator_said_last_holds_for_a_while(silent: Silent) -> None:
+    clock = Paced()
+    lost = replace(ACTIVATOR, name="activator-2", ip=OTHER)
+
+    def sums() -> list[float]:
+        return [waiting.get(KEY, 0.0) for _, waiting in clock.told]
+
+    async with scraper(clock, ACTIVATOR, lost):
+        await until(lambda: 3.0 in sums() and sums()[-1] == 2.0)
+    both = [at_s for (at_s, _), requests in zip(clock.told, sums(), strict=True) if requests == 3.0]
+    assert sums()[sums().index(3.0) :] == [3.0] * len(both) + [2.0] * (len(sums()) - sums().index(3.0) - len(both))
+    # Fifteen looks of 0.2 s, less what it was before both had been asked for the first time.
+    assert AS_IT_WAS_S - 3 * AWAKE_PERIOD_S <= both[-1] - both[0] <= AS_IT_WAS_S + ROUNDING_S
+
+
+@pytest.mark.usefixtures("patient", "activator")
+async def test_who_gets_no_requests_any_more_makes_nobody_blind(silent: Silent) -> None:
+    clock = Paced()
+    ending = replace(ACTIVATOR, name="activator-2", ip=OTHER, ending=True)
+    unwell = replace(ACTIVATOR, name="activator-3", ip=OTHER, ready=False)
+    async with scraper(clock, ending, unwell, ACTIVATOR) as made:
+        await until(lambda: clock.told and silent.asked == 2)
+        assert made.seeing
+        assert clock.told[-1][1] == {KEY: 2.0}
+
+
+async def test_requests_that_wait_at_an_activator_that_ends_are_seen(activator: Activator) -> None:
+    clock = Paced()
+    async with scraper(clock, replace(ACTIVATOR, ready=False, ending=True)):
+        await until(lambda: clock.told)
+        assert clock.told[0][1] == {KEY: 2.0}
+
+
+@pytest.mark.usefixtures("patient", "activator")
+async def test_pods_that_do_not_answer_hold_up_no_activator(silent: Silent) -> None:
+    clock = Paced()
+    stuck = [replace(POD, name=f"f-00001-{number}", ip=OTHER) for number in range(AT_ONCE + 1)]
+    async with scraper(clock, ACTIVATOR, pods=stuck):
+        # All places are taken.
+        await until(lambda: silent.asked == AT_ONCE)
+        end = len(clock.told) + 3
+        await until(lambda: len(clock.told) >= end)
+
+
+async def stats(page: Handler) -> list[PodStat]:
+    """What is understood of a pod that answers so."""
+    took: list[list[PodStat]] = []
+    async with at(THIRD, page), scraper(Still(), pods=[POD], took_stats=lambda _, told: took.append(told)):
+        await until(lambda: took)
+    return took[0]
+
+
+@pytest.mark.usefixtures("patient")
+async def test_no_more_of_a_pods_answer_is_read_than_a_stat_has() -> None:
+    part, parts, sent, ended = bytes(1 << 16), 1024, 0, asyncio.Event()
+
+    async def endless(request: web.Request) -> web.StreamResponse:
+        nonlocal sent
+        answer = web.StreamResponse()
+        try:
+            await answer.prepare(request)
+            for _ in range(parts):
+                await answer.write(part)
+                sent += len(part)
+        except ConnectionError:
+            pass
+        finally:
+            ended.set()
+        return answer
+
+    assert await stats(endless) == []
+    await ended.wait()
+    # What the sockets in between hold.
+    assert sent < parts * len(part) / 2
+
+
+async def test_a_pods_answer_is_not_unpacked_and_leads_nowhere(activator: Activator) -> None:
+    async def plain(_: web.Request) -> web.Response:
+        return web.Response(body=STAT)
+
+    async def packed(_: web.Request) -> web.Response:
+        return web.Response(body=gzip.compress(STAT), headers={"Content-Encoding": "gzip"})
+
+    async def elsewhere(_: web.Request) -> web.Response:
+        return web.Response(status=302, headers={"Location": f"http://{ADDRESS}:{PORT}/metrics"})
+
+    assert await stats(plain) == [PodStat(2.5)]
+    assert await stats(packed) == []
+    assert await stats(elsewhere) == []
+    assert not activator.sent

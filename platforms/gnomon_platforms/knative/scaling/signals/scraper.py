@@ -1,25 +1,29 @@
 """Asks pods every second and activators five or twenty times a second, and hands what they tell on.
 
 A request to a Revision without pods waits at an activator, so the pause between two looks there is what it waits for longer:
-0.025 s on average while any Revision has no pods, when activators are asked more often. A pod that does not answer in time is
-taken to be as it was, for a moment; activators that have not answered for a while mean that nobody sees what waits, and `seeing`
-says so.
+0.025 s on average while any Revision has no pods, when activators are asked more often. Each activator is asked by itself, and
+what it tells is handed on at once, with what the others told last: one on a node that has died, which a connection is tried to
+for three seconds, delays nobody. A pod or an activator that does not answer in time is taken to be as it was, for a moment;
+activators that have not answered for a while mean that nobody sees what waits, and `seeing` says so.
 """
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 from collections.abc import Awaitable, Callable, Iterable, Mapping
+from functools import partial
 from typing import TYPE_CHECKING
 
 from gnomon_core.clock import Clock
 from gnomon_core.functions import FunctionKey
+from gnomon_platforms.knative.scaling.asking import asked, at
 from gnomon_platforms.knative.scaling.objects import RevisionPod
 from gnomon_platforms.knative.scaling.resources import ACTIVATOR_METRICS_PORT, AUTOSCALING_PORT
+from gnomon_platforms.knative.scaling.signals.stat import MOST_BYTES as MOST_STAT_BYTES
 from gnomon_platforms.knative.scaling.signals.stat import PAGE as STATS
 from gnomon_platforms.knative.scaling.signals.stat import PodStat, read_stat
+from gnomon_platforms.knative.scaling.signals.waiting import MOST_BYTES as MOST_WAITING_BYTES
 from gnomon_platforms.knative.scaling.signals.waiting import PAGE as WAITING
 from gnomon_platforms.knative.scaling.signals.waiting import waiting
 
@@ -34,13 +38,13 @@ ACTIVATOR_PATIENCE_S = 3.0
 BLIND_AFTER_S = 5.0
 AS_IT_WAS_S = 3.0
 AT_ONCE = 64
-_OK = 200
+"""So many pods are asked at a time. Activators are few, and wait for no pod."""
 
 _LOG = logging.getLogger("gnomon.knative")
 
 
 class Scraper:
-    """The two loops. `took_stats` is told every second what a Revision's pods say, `took_waiting` what waits at activators.
+    """The two loops. `took_stats` is told every second what a Revision's pods say, `took_waiting` what waits at all activators.
 
     `asleep` is whether some Revision has no pods.
     """
@@ -60,9 +64,11 @@ class Scraper:
         self._pods, self._activators, self._asleep = pods, activators, asleep
         self._took_stats, self._took_waiting = took_stats, took_waiting
         self._places = asyncio.Semaphore(AT_ONCE)
-        self._heard_s: dict[str, float] = {}
-        self._blind = False
         self._last: dict[str, tuple[float, PodStat]] = {}
+        self._told: dict[str, tuple[float, Mapping[FunctionKey, float]]] = {}
+        """What each activator said last, and when."""
+        self._asking: dict[str, asyncio.Task[None]] = {}
+        self._saw_s, self._blind = clock.now_s(), False
         self._tasks: list[asyncio.Task[None]] = []
 
     def start(self) -> None:
@@ -75,16 +81,20 @@ class Scraper:
 
     async def stop(self) -> None:
         """Ask no more."""
-        for task in self._tasks:
+        tasks = [*self._tasks, *self._asking.values()]
+        for task in tasks:
             task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await asyncio.gather(*tasks, return_exceptions=True)
 
     @property
     def seeing(self) -> bool:
-        """Whether every activator that is ready has told lately what waits at it, and there is one."""
-        now_s = self._clock.now_s()
-        ready = [one.name for one in self._activators() if one.ready]
-        return bool(ready) and all(now_s - self._heard_s.get(name, float("-inf")) <= BLIND_AFTER_S for name in ready)
+        """Whether every activator that gets requests has told lately what waits at it, and there is one."""
+        ready = [one.name for one in self._activators() if one.ready and not one.ending]
+        return bool(ready) and all(self._heard(name, BLIND_AFTER_S) for name in ready)
+
+    def _heard(self, activator: str, within_s: float) -> bool:
+        told = self._told.get(activator)
+        return told is not None and self._clock.now_s() - told[0] <= within_s
 
     def _activator_period_s(self) -> float:
         return ASLEEP_PERIOD_S if self._asleep() else AWAKE_PERIOD_S
@@ -100,11 +110,11 @@ class Scraper:
             await self._clock.sleep(period_s - (self._clock.now_s() - origin_s) % period_s)
 
     async def _look_at_pods(self) -> None:
-        asked = [(key, pod) for key, pods in self._pods().items() for pod in pods if pod.running and pod.ip]
-        told = await asyncio.gather(*(self._stat(pod) for _, pod in asked))
+        listed = [(key, pod) for key, pods in self._pods().items() for pod in pods if pod.running and pod.ip]
+        told = await asyncio.gather(*(self._stat(pod) for _, pod in listed))
         now_s, before, self._last = self._clock.now_s(), self._last, {}
         by_key: dict[FunctionKey, list[PodStat]] = {key: [] for key in self._pods()}
-        for (key, pod), stat in zip(asked, told, strict=True):
+        for (key, pod), stat in zip(listed, told, strict=True):
             name = f"{pod.namespace}/{pod.name}"
             known = before.get(name) if stat is None else (now_s, stat)
             if known is not None and now_s - known[0] <= AS_IT_WAS_S:
@@ -114,7 +124,9 @@ class Scraper:
             self._took_stats(key, stats)
 
     async def _stat(self, pod: RevisionPod) -> PodStat | None:
-        data = await self._get(pod.ip, AUTOSCALING_PORT, STATS, POD_PATIENCE_S)
+        url = at(pod.ip, AUTOSCALING_PORT, STATS)
+        async with self._places:
+            data = await asked(self._session, url, most_bytes=MOST_STAT_BYTES, patience_s=POD_PATIENCE_S)
         if data is None:
             return None
         try:
@@ -124,37 +136,48 @@ class Scraper:
             return None
 
     async def _look_at_activators(self) -> None:
-        activators = [one for one in self._activators() if one.running and one.ip]
-        pages = await asyncio.gather(
-            *(self._get(one.ip, ACTIVATOR_METRICS_PORT, WAITING, ACTIVATOR_PATIENCE_S) for one in activators)
-        )
-        now_s = self._clock.now_s()
-        total: dict[FunctionKey, float] = {}
-        for activator, page in zip(activators, pages, strict=True):
-            if page is None:
-                continue
-            self._heard_s[activator.name] = now_s
-            for key, requests in waiting(page.decode("utf-8", "replace")).items():
-                total[key] = total.get(key, 0.0) + requests
+        """Ask each that is not being asked still. One that is ending holds requests until it has ended, and is asked, too."""
+        activators = {one.name: one for one in self._activators() if one.running and one.ip}
+        gone = self._told.keys() - activators.keys()
+        for name in gone:
+            del self._told[name]
+        if gone:
+            self._hand_on()
+        for name, one in activators.items():
+            if name not in self._asking:
+                task = self._asking[name] = asyncio.get_running_loop().create_task(self._ask(one))
+                task.add_done_callback(partial(self._has_asked, name))
         self._say_blind()
+
+    async def _ask(self, activator: RevisionPod) -> None:
+        """What waits at one activator; handed on also where it does not say: then what it said before may hold no more."""
+        url = at(activator.ip, ACTIVATOR_METRICS_PORT, WAITING)
+        page = await asked(self._session, url, most_bytes=MOST_WAITING_BYTES, patience_s=ACTIVATOR_PATIENCE_S)
+        if page is not None:
+            self._told[activator.name] = self._clock.now_s(), waiting(page.decode("utf-8", "replace"))
+        self._hand_on()
+
+    def _hand_on(self) -> None:
+        total: dict[FunctionKey, float] = {}
+        for name, (_, told) in self._told.items():
+            if self._heard(name, AS_IT_WAS_S):
+                for key, requests in told.items():
+                    total[key] = total.get(key, 0.0) + requests
         self._took_waiting(total)
 
+    def _has_asked(self, name: str, task: asyncio.Task[None]) -> None:
+        del self._asking[name]
+        if not task.cancelled() and task.exception() is not None:
+            _LOG.error("what waits at %s could not be handed on", name, exc_info=task.exception())
+
     def _say_blind(self) -> None:
-        blind = not self.seeing
-        if blind and not self._blind:
+        """Once it has lasted: an activator that is new, or has not been asked yet, is no trouble."""
+        now_s = self._clock.now_s()
+        if self.seeing:
+            self._saw_s, self._blind = now_s, False
+        elif not self._blind and now_s - self._saw_s > AS_IT_WAS_S:
+            self._blind = True
             _LOG.warning(
                 "activators do not tell what waits at them: nothing is scaled to zero until they do. Where that lasts, set "
                 "metrics-protocol: prometheus in config-observability and restart the activator."
             )
-        self._blind = blind
-
-    async def _get(self, address: str, port: int, path: str, patience_s: float) -> bytes | None:
-        import aiohttp  # noqa: PLC0415 - comes with the session
-
-        host = f"[{address}]" if ":" in address else address
-        limit = aiohttp.ClientTimeout(total=patience_s)
-        with contextlib.suppress(aiohttp.ClientError, TimeoutError, OSError):
-            async with self._places, self._session.get(f"http://{host}:{port}{path}", timeout=limit) as answer:
-                if answer.status == _OK:
-                    return await answer.read()
-        return None

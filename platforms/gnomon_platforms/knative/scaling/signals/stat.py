@@ -10,6 +10,10 @@ import struct
 from dataclasses import dataclass
 
 PAGE = "/metrics"
+MOST_BYTES = 4096
+"""A pod's name has 253 bytes at most, and all else is 50."""
+MOST = 1e6
+"""No pod holds, or is sent in a second, more requests."""
 
 _VARINT, _EIGHT, _BYTES, _FOUR = 0, 1, 2, 5
 _DOUBLE = struct.Struct("<d")
@@ -54,7 +58,7 @@ def read_stat(data: bytes) -> PodStat:
             raise ValueError(msg)
         if kind == _EIGHT and number in _FIELDS:
             (value,) = _DOUBLE.unpack_from(data, at)
-            if not 0.0 <= value < float("inf"):
+            if not 0.0 <= value <= MOST:
                 msg = f"field {number} is {value}"
                 raise ValueError(msg)
             values[_FIELDS[number]] = value

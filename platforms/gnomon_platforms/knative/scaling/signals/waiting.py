@@ -15,6 +15,8 @@ from gnomon_core.functions import FunctionKey
 
 FIGURE = "kn_revision_request_queued"
 PAGE = f"/metrics?name[]={FIGURE}"
+MOST_BYTES = 8 << 20
+"""A Revision's line has about 200 bytes, so that is 40,000 of them; of the whole page it is 160."""
 
 _LINE = re.compile(rf"^{FIGURE}\{{([^}}]*)\}} ([0-9.eE+-]+)", re.MULTILINE)
 _LABEL = re.compile(r'(\w+)="((?:[^"\\]|\\.)*)"')
