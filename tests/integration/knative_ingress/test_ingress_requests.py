@@ -14,6 +14,7 @@ import aiohttp
 import pytest
 
 from gnomon_platforms.knative.ingress.backends import Endpoint, Gateway
+from gnomon_platforms.knative.ingress.certificates import Certificates
 from gnomon_platforms.knative.ingress.probing import probe
 from tests.integration.knative_ingress.conftest import Backends, Setup
 from tests.knative_ingresses import made, path, rule, split
@@ -198,6 +199,27 @@ async def test_a_renewed_certificate_takes_its_predecessors_place(setup: Setup, 
         setup.certificates["default", "a"], public = certificate(folder, "a.example.com")
         await setup.apply(one)
         assert (await securely(setup, "a.example.com", public)).startswith("HTTP/1.1 200 ")
+    assert setup.proxy.reloads == 1
+
+
+async def test_a_certificate_that_goes_bad_is_shown_as_it_was_and_holds_up_no_other_change(
+    setup: Setup, backends: Backends, folder: Path
+) -> None:
+    setup.serve_at("a", await backends.begin("a"))
+    setup.serve_at("b", await backends.begin("b"))
+    a = made("a", rule("a.example.com", path(split("a"))), tls=[{"hosts": ["a.example.com"], "secretName": "a"}])
+    good, public = certificate(folder, "a.example.com")
+    weak, _ = certificate(folder, "weak.example.com", "rsa:512")
+    known, secret = Certificates(), ("default", "a")
+    for number, pem in enumerate((good, "", weak)):
+        await known.renew({secret: pem}, setup.proxy.takes)
+        kept = known.pem(secret)
+        assert kept is not None
+        setup.certificates[secret] = kept
+        await setup.apply(a, made("b", rule(f"b{number}.example.com", path(split("b")))))
+        assert (await securely(setup, "a.example.com", public)).startswith("HTTP/1.1 200 ")
+        async with setup.client(setup.binds.http) as client:
+            assert await body(client, f"http://b{number}.example.com/") == "b"
     assert setup.proxy.reloads == 1
 
 

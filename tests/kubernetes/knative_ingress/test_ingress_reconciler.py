@@ -88,6 +88,36 @@ async def test_a_certificate_may_come_later(ingresses: Ingresses, tmp_path: Path
     await ingresses.ready("one")
 
 
+async def test_a_certificate_that_goes_bad_is_said_and_holds_up_nobody(ingresses: Ingresses, tmp_path: Path) -> None:
+    def secret(name: str, *, key: str) -> dict[str, str]:
+        files = (("tls.crt", f"{name}.crt"), ("tls.key", f"{key}.key"))
+        return {field: base64.b64encode((tmp_path / file).read_bytes()).decode() for field, file in files}
+
+    for name in ("first", "second"):
+        options = ["-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes", "-days", "2", "-subj", f"/CN={name}"]
+        command = ["openssl", "req", "-x509", *options, "-keyout", f"{tmp_path}/{name}.key", "-out", f"{tmp_path}/{name}.crt"]
+        await asyncio.to_thread(subprocess.run, command, check=True, capture_output=True)
+    core, labels = ingresses.cluster.core, {"networking.internal.knative.dev/certificate-uid": "1"}
+    made = {"metadata": {"name": "one", "labels": labels}, "type": "kubernetes.io/tls", "data": secret("first", key="first")}
+    await asyncio.to_thread(core.create_namespaced_secret, ingresses.namespace, made)
+    await asyncio.to_thread(ingresses.service, "a", "192.0.2.1")
+    tls = [{"hosts": [ingresses.host("one")], "secretName": "one", "secretNamespace": ingresses.namespace}]
+    await asyncio.to_thread(ingresses.put, "one", "a", tls=tls)
+    await ingresses.ready("one")
+    # A renewal of which only the certificate has arrived.
+    renewed = {"data": secret("second", key="first")}
+    await asyncio.to_thread(core.patch_namespaced_secret, "one", ingresses.namespace, renewed)
+    await ingresses.until(lambda: ingresses.condition("one") == ("Unknown", "CertificateNotRenewed"), "the reason")
+    await asyncio.to_thread(ingresses.put, "other", "a")
+    await ingresses.ready("other")
+    # Its own changes are served, too.
+    changed = await asyncio.to_thread(ingresses.put, "one", "a", tls=tls, path={"path": "/only"})
+    await ingresses.serves("one", ingress(changed).hash)
+    renewed = {"data": secret("second", key="second")}
+    await asyncio.to_thread(core.patch_namespaced_secret, "one", ingresses.namespace, renewed)
+    await ingresses.ready("one")
+
+
 async def test_ready_means_served_by_every_proxy(ingress_kind: Cluster, own_namespace: str, haproxy: None) -> None:
     address, ports = own_address(), free_ports(2)
     probes = tuple(f"{address}:{port}" for port in ports)

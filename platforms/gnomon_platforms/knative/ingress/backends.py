@@ -108,7 +108,10 @@ class View(Protocol):
         """The annotations of a Revision."""
 
     def certificate(self, key: Key) -> str | None:
-        """A certificate with its key, in PEM."""
+        """The last good certificate of a Secret with its key, in PEM; None where there was none."""
+
+    def certificate_fault(self, key: Key) -> str:
+        """What is wrong with the certificate that a Secret has now; empty where nothing is."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,6 +124,7 @@ class StillView:
     certificates: Mapping[Key, str] = field(default_factory=dict)
     gateway: Gateway = field(default_factory=Gateway)
     domain: str = "cluster.local"
+    certificate_faults: Mapping[Key, str] = field(default_factory=dict)
 
     def service(self, key: Key) -> ServiceFacts | None:
         return self.services.get(key)
@@ -133,6 +137,9 @@ class StillView:
 
     def certificate(self, key: Key) -> str | None:
         return self.certificates.get(key)
+
+    def certificate_fault(self, key: Key) -> str:
+        return self.certificate_faults.get(key, "")
 
 
 def service_facts(document: dict[str, Any]) -> ServiceFacts:

@@ -1,4 +1,4 @@
-"""A Secret's certificate and key, checked: only PEM blocks that belong together reach HAProxy."""
+"""Certificates of Secrets: only PEM blocks that belong together reach HAProxy, and a good one stays until there is a better."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import binascii
 import os
 import re
 import ssl
-from collections.abc import Iterator
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from typing import Any
 
 from gnomon_platforms.knative.ingress.model import Key
@@ -15,6 +15,41 @@ from gnomon_platforms.knative.ingress.model import Key
 CERTIFICATE_FIELD, KEY_FIELD = "tls.crt", "tls.key"
 COLUMNS = 64
 _BLOCK = re.compile(r"-----BEGIN (CERTIFICATE|(?:EC |RSA )?PRIVATE KEY)-----([A-Za-z0-9+/=\s]+)-----END \1-----")
+
+
+class Certificates:
+    """The last good certificate of each Secret that is named, and what is wrong with those that have none now.
+
+    A Secret may go bad while it is served, by a renewal that was cut short or a key of another certificate. What it had goes on
+    being shown then: HAProxy takes all certificates or none, so a bad one would keep every later change of anybody's from it.
+    """
+
+    def __init__(self) -> None:
+        self._good: dict[Key, str] = {}
+        self._faults: dict[Key, str] = {}
+
+    async def renew(self, found: Mapping[Key, str | None], takes: Callable[[str], Awaitable[bool]]) -> None:
+        """Look at all Secrets that are named: `found` is what `secret_pem` makes of each, None where there is none."""
+        good: dict[Key, str] = {}
+        faults: dict[Key, str] = {}
+        for key, pem in found.items():
+            if pem and await takes(pem):
+                good[key] = pem
+                continue
+            what = "there is no" if pem is None else "no certificate with its key is in the"
+            faults[key] = f"{what} Secret {'/'.join(key)}"
+            # Whoever deletes a Secret wants its key to be used no more.
+            if pem is not None and key in self._good:
+                good[key] = self._good[key]
+        self._good, self._faults = good, faults
+
+    def pem(self, key: Key) -> str | None:
+        """The last good one with its key; None where there was none."""
+        return self._good.get(key)
+
+    def fault(self, key: Key) -> str:
+        """What is wrong with a Secret now; empty where nothing is."""
+        return self._faults.get(key, "")
 
 
 def secret_pem(document: dict[str, Any]) -> tuple[Key, str]:

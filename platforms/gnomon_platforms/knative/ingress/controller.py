@@ -114,8 +114,8 @@ class Controller:
 
     async def _round(self) -> bool:
         """Look at everything once; whether to look again without news."""
-        await self._seeing.try_certificates(self._proxy.takes)
         seen = self._seeing.ingresses()
+        await self._seeing.try_certificates(self._named(seen), self._proxy.takes)
         self._judge(seen)
         served = {key: case.served for key, case in self._cases.items() if case.served is not None}
         wanted = routing(served.values(), self._seeing)
@@ -128,6 +128,11 @@ class Controller:
             self._reported.clear()
         waiting = any(case.trouble is not None and case.trouble.waits for case in self._cases.values())
         return await self._proxy.sweep() or waiting or not settled or bool(self._failure)
+
+    def _named(self, seen: dict[Key, SeenIngress]) -> set[Key]:
+        """The Secrets that are named by what is served, or by what is to be."""
+        ingresses = [one.ingress for one in seen.values()] + [case.served for case in self._cases.values()]
+        return {tls.secret for one in ingresses if one is not None for tls in one.tls}
 
     async def _apply(self, wanted: Routing) -> None:
         """Let the proxy serve this; where it does not, what is served stays, and Ingresses say so."""

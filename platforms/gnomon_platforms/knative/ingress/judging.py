@@ -1,9 +1,9 @@
 """Which Ingresses can be served as they are now, and what becomes of those that cannot.
 
 An Ingress that is refused, or waits for something, is served as it was when it last could be: a rollout to a Service that is
-not there yet takes nobody's traffic away. Backends without endpoints are waited for only for a moment, since whether they work
-is no question to an ingress; the moment is for news that is on its way, because Services and their endpoints come by different
-watches.
+not there yet takes nobody's traffic away, and a certificate that has gone bad is shown as it was, though its Ingress says so.
+Backends without endpoints are waited for only for a moment, since whether they work is no question to an ingress; the moment is
+for news that is on its way, because Services and their endpoints come by different watches.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ ENDPOINTS_GRACE_S = 3.0
 
 @dataclass(frozen=True, slots=True)
 class Trouble:
-    """Why an Ingress is not served as it is. What `waits` may come by itself."""
+    """Why an Ingress is not served as it says, or not with what it has now. What `waits` may come by itself."""
 
     reason: str
     message: str
@@ -40,10 +40,8 @@ class Case:
 def trouble_of(one: Ingress, view: View) -> Trouble | None:
     """What is missing for it."""
     for tls in one.tls:
-        pem = view.certificate(tls.secret)
-        if not pem:
-            what = "there is no" if pem is None else "no certificate with its key is in the"
-            return Trouble("CertificateMissing", f"{what} Secret {'/'.join(tls.secret)}")
+        if view.certificate(tls.secret) is None:
+            return Trouble("CertificateMissing", view.certificate_fault(tls.secret))
     empty = ""
     for split in (split for rule in one.rules for path in rule.paths for split in path.splits if split.percent):
         found = backend(split, view)
@@ -54,22 +52,31 @@ def trouble_of(one: Ingress, view: View) -> Trouble | None:
     return Trouble("EndpointsMissing", empty, passing=True) if empty else None
 
 
+def worn(one: Ingress, view: View) -> Trouble | None:
+    """What is wrong with the certificates of one that is served."""
+    for tls in one.tls:
+        fault = view.certificate_fault(tls.secret)
+        if fault and view.certificate(tls.secret) is None:
+            return Trouble("CertificateMissing", fault)
+        if fault:
+            return Trouble("CertificateNotRenewed", f"{fault}; the one before is shown still")
+    return None
+
+
 def judge(case: Case, seen: SeenIngress, view: View, now_s: float) -> None:
     """Decide whether this Ingress is served from now on as it says."""
     if seen.ingress is None:
         case.trouble = Trouble("Invalid", seen.problem, waits=False)
         return
-    if case.served == seen.ingress:
-        # What is served goes on, whatever becomes of its backends: they answer 503 while nobody is ready.
-        case.trouble = case.since_s = None
-        return
-    case.trouble = trouble_of(seen.ingress, view)
-    if case.trouble is None:
-        case.served, case.since_s = seen.ingress, None
-        return
-    case.since_s = now_s if case.since_s is None else case.since_s
-    if case.trouble.passing and now_s - case.since_s >= ENDPOINTS_GRACE_S:
-        case.served, case.since_s, case.trouble = seen.ingress, None, None
+    # What is served goes on, whatever becomes of its backends: they answer 503 while nobody is ready.
+    if case.served != seen.ingress:
+        case.trouble = trouble_of(seen.ingress, view)
+        if case.trouble is not None:
+            case.since_s = now_s if case.since_s is None else case.since_s
+            if not case.trouble.passing or now_s - case.since_s < ENDPOINTS_GRACE_S:
+                return
+        case.served = seen.ingress
+    case.since_s, case.trouble = None, worn(seen.ingress, view)
 
 
 Cases = dict[Key, Case]

@@ -116,7 +116,7 @@ def routing(ingresses: Iterable[Ingress], view: View) -> Routing:
         for tls in one.tls:
             pem = view.certificate(tls.secret)
             names = tuple(name for name in tls.hosts if name not in shown)
-            if pem is not None and (names or not tls.hosts):
+            if pem and (names or not tls.hosts):
                 shown |= {name: Shown(names, pem) for name in names or ("/".join(tls.secret),)}
     certificates = tuple(sorted(set(shown.values()), key=lambda each: (each.hosts, each.pem)))
     return Routing(external, local, backends, certificates, losers)

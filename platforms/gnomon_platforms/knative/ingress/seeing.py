@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from gnomon_platforms.knative.ingress.backends import Gateway, ServiceFacts, SliceFacts, service_facts, slice_facts
-from gnomon_platforms.knative.ingress.certificates import secret_pem
+from gnomon_platforms.knative.ingress.certificates import Certificates, secret_pem
 from gnomon_platforms.knative.ingress.model import Key, SeenIngress, seen_ingress
 from gnomon_platforms.knative.ingress.names import (
     BATCH_ANNOTATIONS,
@@ -45,7 +45,7 @@ class Seeing:
         self._slices: Informer[SliceFacts] = Informer(api, Source(ENDPOINT_SLICES), slice_facts, index=(SERVICE_LABEL,))
         secrets = Source(SECRETS, labels=options.secret_labels)
         self._secrets: Informer[tuple[Key, str]] = Informer(api, secrets, secret_pem)
-        self._refused: set[str] = set()
+        self._certificates = Certificates()
         self._revisions: Informer[Mapping[str, str]] | None = None
         if options.gateway.endpoint is not None:
             self._revisions = Informer(api, Source(REVISIONS), batch_annotations)
@@ -87,14 +87,15 @@ class Seeing:
         return self._revisions.get(*key) if self._revisions is not None else None
 
     def certificate(self, key: Key) -> str | None:
-        found = self._secrets.get(*key)
-        return None if found is None else "" if found[1] in self._refused else found[1]
+        return self._certificates.pem(key)
 
-    async def try_certificates(self, takes: Callable[[str], Awaitable[bool]]) -> None:
-        """Leave out what `takes` does not take, of all that Ingresses of ours name."""
-        named = {tls.secret for seen in self.ingresses().values() if seen.ingress is not None for tls in seen.ingress.tls}
-        found = {pem for each in named if (known := self._secrets.get(*each)) is not None and (pem := known[1])}
-        self._refused = {pem for pem in found if not await takes(pem)}
+    def certificate_fault(self, key: Key) -> str:
+        return self._certificates.fault(key)
+
+    async def try_certificates(self, named: Iterable[Key], takes: Callable[[str], Awaitable[bool]]) -> None:
+        """Look at the certificates of these Secrets: from now on those are known, and no others."""
+        found = {key: known[1] if (known := self._secrets.get(*key)) is not None else None for key in named}
+        await self._certificates.renew(found, takes)
 
     def _informers(self) -> list[Informer[Any]]:
         always: list[Informer[Any]] = [self._ingresses, self._services, self._slices, self._secrets]
