@@ -10,6 +10,7 @@ import contextlib
 import json
 import os
 import random
+import select
 import socket
 import tempfile
 from collections import Counter
@@ -24,9 +25,10 @@ from gnomon_core import packets
 from gnomon_core.blocks import Block, Layers
 
 BLOCKS = 6
+MOMENT_S = 0.002
 MOST = 4096
 """Higher numbers are refused as such."""
-WISHES = ("change", "change", "change", "promote", "create")
+WISHES = ("change", "change", "change", "change", "change", "change", "promote", "create")
 PER_PAIR = 8
 Message = dict[str, Any]
 
@@ -98,13 +100,12 @@ class Pair:
             os.close(paper)
 
     def _settle(self) -> None:
-        """Answer all that both are told, until they are told nothing more."""
-        heard = 1
-        while heard:
-            # What was said before a ping has been heard when the second one is answered.
-            for _ in range(2):
-                self._coordinator.ping()
-            heard = self._answer_for_the_body() + self._answer_for_the_shadow()
+        """Answer all that both are told, until they are told nothing more for a moment."""
+        self._coordinator.ping()
+        while select.select([self._body, self._shadow], [], [], MOMENT_S)[0]:
+            if not self._answer_for_the_body() + self._answer_for_the_shadow():
+                # One that is not heard any more has lost its other end.
+                return
 
     def _answer_for_the_body(self) -> int:
         told = _heard(self._body)
@@ -142,7 +143,7 @@ class Pair:
         self._claims += 1
 
     def _say(self, ours: socket.socket, say: str, **fields: Any) -> None:
-        # One that is not heard any more has lost its other end.
+        # As above.
         with contextlib.suppress(packets.PeerGoneError):
             packets.send(ours, {"say": say, "epoch": 1, **fields})
 
