@@ -27,7 +27,7 @@ MATCHES = st.dictionaries(st.sampled_from(NAMES_OF_HEADERS), st.sampled_from(["x
 
 def view() -> StillView:
     keys = [("default", name) for name in SERVICES]
-    services = {key: ServiceFacts(key, (ServicePort("http", 80, h2c=False),)) for key in keys}
+    services = {key: ServiceFacts(key, (ServicePort("http", 80, h2c=key[1] == "s1"),)) for key in keys}
     slices = tuple(SliceFacts(key, (("http", 8012),), (f"10.0.0.{number}",)) for number, key in enumerate(keys))
     return StillView(services, slices)
 
@@ -150,17 +150,17 @@ def test_no_document_makes_reading_fail(spec: Any) -> None:
     assert seen_ingress({**whole, "metadata": annotated}).ingress_class == "x"
 
 
-@given(st.lists(st.lists(paths(), min_size=1, max_size=3), min_size=1, max_size=5))
+@given(st.lists(st.lists(paths(), min_size=1, max_size=3), min_size=2, max_size=5))
 def test_after_each_change_haproxy_has_what_it_is_to_have_and_nothing_that_is_used_was_changed(
     rules: list[list[dict[str, Any]]],
 ) -> None:
     """The commands of each change are carried out on dictionaries, as HAProxy does on its maps and servers."""
     places = Places()
-    before = served(places=places)
-    held, real = loaded(before), Played(before)
+    first, *later = [ingress(document("one", rule("a.example.com", *given_paths))) for given_paths in rules]
+    before = served(first, places=places)
     shape = Shape(File("/run/x"), Names(), places.count)
-    for given_paths in rules:
-        one = ingress(document("one", rule("a.example.com", *given_paths)))
+    held, real = loaded(before), Played(shape, before)
+    for one in later:
         wanted = served(one, places=places)
         for command in switch(shape, held, wanted):
             real.carry_out(command.text, command.payload)
@@ -173,13 +173,18 @@ def test_after_each_change_haproxy_has_what_it_is_to_have_and_nothing_that_is_us
 
 
 class Played:
-    """HAProxy's side of the runtime API."""
+    """HAProxy's side of the runtime API. It has begun with a configuration; a server is one by its name and its address."""
 
-    def __init__(self, started: State) -> None:
+    def __init__(self, shape: Shape, started: State) -> None:
         self.maps = {name: dict(words) for name, words in started.maps.items()}
-        self.servers: dict[str, bool] = {}
-        for where, backend in started.servers.items():
-            self.servers |= {f"{where}/{each}": True for each in backend.endpoints}
+        self.servers: dict[str, tuple[str, bool]] = {}
+        where = ""
+        for line in configuration(shape, started.servers, "1-0").splitlines():
+            words = line.split()
+            if words[0] == "backend":
+                where = words[1]
+            elif words[0] == "server":
+                self.servers[f"{where}/{words[1]}"] = words[2], True
 
     def carry_out(self, text: str, payload: str) -> None:
         words = text.split()
@@ -199,16 +204,16 @@ class Played:
         elif what == "add server":
             assert words[2] not in self.servers
             assert words[3] == str(Endpoint(*_address(words[3])))
-            self.servers[words[2]] = False
+            self.servers[words[2]] = words[3], False
         else:
-            self.servers[words[2]] = what == "enable server" or words[-1] == "ready"
+            self.servers[words[2]] = self.servers[words[2]][0], what == "enable server" or words[-1] == "ready"
 
     def has(self, wanted: State) -> None:
         for name in HOSTS:
             assert self.maps[name] == wanted.maps[name]
         self.has_words(wanted)
-        up = {f"{where}/{each}" for where, backend in wanted.servers.items() for each in backend.endpoints}
-        assert {name for name, ready in self.servers.items() if ready} == up
+        up = {(where, str(each)) for where, backend in wanted.servers.items() for each in backend.endpoints}
+        assert {(name.partition("/")[0], address) for name, (address, ready) in self.servers.items() if ready} == up
 
     def has_words(self, wanted: State) -> None:
         for name in LOWER:

@@ -14,6 +14,7 @@ import aiohttp
 import pytest
 
 from gnomon_core.errors import GnomonError
+from gnomon_platforms.knative.ingress.programming import Command
 from gnomon_platforms.knative.ingress.proxy import Proxy, ProxyOptions
 from tests.integration.knative_ingress.conftest import Backends, Setup
 from tests.knative_ingresses import made, path, rule, split
@@ -132,6 +133,30 @@ async def test_what_is_gone_is_removed_after_a_while(setup: Setup, backends: Bac
     assert not any(held.servers.values())
     async with setup.client(setup.binds.http) as client, client.get(HOST) as answer:
         assert answer.status == 404
+
+
+async def test_endpoints_that_speak_http2_come_and_go_without_a_reload(
+    setup: Setup, backends: Backends, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("gnomon_platforms.knative.ingress.proxy.SWEEP_S", 0.0)
+    first, second, third = [await backends.begin(name) for name in ("first", "second", "third")]
+    one = made("one", rule("a.example.com", path(split("a"))))
+    # In the configuration it is started with, besides those that come while it runs; the last is the first, by HTTP/1.1.
+    for ports, h2c in (((first, second), True), ((second, third), True), ((third,), True), ((first,), False)):
+        setup.serve_at("a", *ports, h2c=h2c)
+        await setup.apply(one)
+        async with asyncio.timeout(30.0):
+            while await setup.proxy.sweep():
+                pass
+        worker = (await setup.proxy._master.workers()).current
+        assert worker is not None
+        listed = await setup.proxy._master.ask(worker, Command("show servers state b0"))
+        assert {line.split()[3].split("-")[0] for line in listed.splitlines() if " b0 " in line} == {
+            f"127.0.0.1:{port}" for port in ports
+        }
+    assert setup.proxy.reloads == 1
+    async with setup.client(setup.binds.http) as client, client.get(HOST) as answer:
+        assert await answer.text() == "first"
 
 
 async def test_what_haproxy_finds_fault_with_is_not_loaded(setup: Setup, backends: Backends, folder: Path) -> None:

@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from gnomon_core.errors import bad_request
-from gnomon_platforms.knative.ingress.backends import Backend
+from gnomon_platforms.knative.ingress.backends import Backend, Endpoint
 from gnomon_platforms.knative.ingress.maps import NOBODY, PARTS, Group, Names, group_id, hexed
 from gnomon_platforms.knative.ingress.names import HASH_HEADER, HASH_OVERRIDE
 
@@ -81,9 +81,13 @@ def place(number: int) -> str:
     return f"b{number}"
 
 
-def server(endpoint: str) -> str:
-    """The name of a server: its address, in characters that a name may have."""
-    return endpoint.replace("[", "").replace("]", "")
+def named_servers(backend: Backend) -> dict[str, Endpoint]:
+    """A backend's servers by name, in the configuration and at runtime: the address, in characters that a name may have.
+
+    The protocol is part of it: a server cannot change it.
+    """
+    suffix = "-h2" if backend.h2c else ""
+    return {f"{each}{suffix}".replace("[", "").replace("]", ""): each for each in backend.endpoints}
 
 
 def map_file(shape: Shape, name: str) -> Path:
@@ -112,7 +116,7 @@ def configuration(shape: Shape, servers: Mapping[str, Backend], generation: str)
 def _servers(backend: Backend | None) -> Iterable[str]:
     if backend is None:
         return []
-    return [f"  server {server(str(each))} {each}{options(backend)}" for each in backend.endpoints]
+    return [f"  server {name} {each}{options(backend)}" for name, each in named_servers(backend).items()]
 
 
 def options(backend: Backend) -> str:

@@ -18,8 +18,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from gnomon_platforms.knative.ingress.backends import Backend, Endpoint
-from gnomon_platforms.knative.ingress.config import CERTIFICATE_LIST, Shape, map_file, options, place, server
+from gnomon_platforms.knative.ingress.backends import Backend
+from gnomon_platforms.knative.ingress.config import CERTIFICATE_LIST, Shape, map_file, named_servers, options, place
 from gnomon_platforms.knative.ingress.maps import HOSTS, LOWER, WORD, Maps, Names, maps, names
 from gnomon_platforms.knative.ingress.routing import Routing, Shown
 
@@ -113,7 +113,7 @@ def certificate_line(shape: Shape, name: str, shown: Shown) -> str:
 
 def loaded(wanted: State) -> Held:
     """What a worker has that was started with this."""
-    servers = {where: dict.fromkeys(_servers(backend), True) for where, backend in wanted.servers.items()}
+    servers = {where: dict.fromkeys(named_servers(backend), True) for where, backend in wanted.servers.items()}
     return Held({name: dict(words) for name, words in wanted.maps.items()}, servers, dict(wanted.certificates))
 
 
@@ -168,16 +168,10 @@ def deletion(where: str, name: str) -> Command:
     return Command(f"del server {where}/{name}", answers=("Server deleted",))
 
 
-def _servers(backend: Backend) -> dict[str, Endpoint]:
-    """By name. The protocol is part of it: a server cannot change it."""
-    suffix = "-h2" if backend.h2c else ""
-    return {f"{server(str(each))}{suffix}": each for each in backend.endpoints}
-
-
 def _begin_servers(held: Held, wanted: State) -> Iterator[Command]:
     for where, backend in wanted.servers.items():
         have = held.servers.setdefault(where, {})
-        for name, endpoint in _servers(backend).items():
+        for name, endpoint in named_servers(backend).items():
             if name not in have:
                 yield Command(f"add server {where}/{name} {endpoint}{options(backend)}", answers=("New server registered",))
                 yield Command(f"enable server {where}/{name}")
@@ -189,7 +183,7 @@ def _begin_servers(held: Held, wanted: State) -> Iterator[Command]:
 def _end_servers(held: Held, wanted: State) -> Iterator[Command]:
     for where, have in held.servers.items():
         backend = wanted.servers.get(where)
-        kept = _servers(backend) if backend is not None else {}
+        kept = named_servers(backend) if backend is not None else {}
         for name, up in have.items():
             if up and name not in kept:
                 yield Command(f"set server {where}/{name} state maint")
