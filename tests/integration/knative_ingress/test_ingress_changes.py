@@ -14,6 +14,7 @@ import aiohttp
 import pytest
 
 from gnomon_core.errors import GnomonError
+from gnomon_platforms.knative.ingress.config import Limits
 from gnomon_platforms.knative.ingress.programming import Command
 from gnomon_platforms.knative.ingress.proxy import Proxy, ProxyOptions
 from tests.integration.knative_ingress.conftest import Backends, Setup
@@ -157,6 +158,20 @@ async def test_endpoints_that_speak_http2_come_and_go_without_a_reload(
     assert setup.proxy.reloads == 1
     async with setup.client(setup.binds.http) as client, client.get(HOST) as answer:
         assert await answer.text() == "first"
+
+
+async def test_it_takes_no_more_connections_than_its_memory_has_room_for(folder: Path, setup: Setup) -> None:
+    """A node may allow a process a thousand million descriptors: HAProxy would take all of them for its own."""
+    setup.proxy = Proxy(ProxyOptions(folder / "other", binds=setup.binds, limits=Limits(descriptors=1000)))
+    await setup.apply()
+    worker = (await setup.proxy._master.workers()).current
+    assert worker is not None
+    lines = (await setup.proxy._master.ask(worker, Command("show info"))).splitlines()
+    told = {name: value.strip() for name, _, value in (line.partition(":") for line in lines)}
+    assert int(told["Maxsock"]) <= 1000
+    # Two each, after those for listeners and threads.
+    assert 300 <= int(told["Maxconn"]) <= 500
+    await setup.proxy.close()
 
 
 async def test_what_haproxy_finds_fault_with_is_not_loaded(setup: Setup, backends: Backends, folder: Path) -> None:

@@ -5,12 +5,15 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+import yaml
 
 from gnomon_core.errors import GnomonError
 from gnomon_platforms.knative.ingress.__main__ import options, parser
 from gnomon_platforms.knative.ingress.backends import Endpoint
 from gnomon_platforms.knative.ingress.config import Binds, Shape
 from gnomon_platforms.knative.ingress.maps import Names
+
+ROOT = Path(__file__).parents[3]
 
 
 def test_the_services_names_are_those_of_the_cluster() -> None:
@@ -32,3 +35,21 @@ def test_an_address_that_is_none_is_refused(bind: str) -> None:
 def test_a_folder_that_haproxy_would_read_otherwise_is_refused() -> None:
     with pytest.raises(GnomonError, match="characters"):
         Shape(Path("/run/a b"), Names(), 1)
+
+
+def test_what_haproxy_may_hold_fits_into_the_memory_of_its_pod() -> None:
+    documents = yaml.safe_load_all((ROOT / "deploy/knative/ingress/ingress.yaml").read_text())
+    (pod,) = (each["spec"]["template"]["spec"] for each in documents if each["kind"] == "Deployment")
+    (container,) = pod["containers"]
+    memory = container["resources"]["limits"]["memory"]
+    connections = options(parser().parse_args([])).proxy.limits.descriptors / 2
+    # A connection's 87 kB, in a worker and in one that was replaced, and 100 MB of ours.
+    assert memory.endswith("Gi")
+    assert 2 * connections * 87e3 + 100e6 < int(memory.removesuffix("Gi")) * 2**30
+
+
+def test_so_few_descriptors_that_haproxy_could_not_work_or_would_take_all_are_refused() -> None:
+    assert options(parser().parse_args(["--descriptors=50000"])).proxy.limits.descriptors == 50_000
+    for refused in ("0", "-1", "999"):
+        with pytest.raises(GnomonError, match="too few"):
+            options(parser().parse_args([f"--descriptors={refused}"]))

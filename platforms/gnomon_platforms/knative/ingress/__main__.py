@@ -12,7 +12,7 @@ from pathlib import Path
 
 from gnomon_core.errors import GnomonError
 from gnomon_platforms.knative.ingress.backends import Endpoint, Gateway
-from gnomon_platforms.knative.ingress.config import Binds
+from gnomon_platforms.knative.ingress.config import Binds, Limits
 from gnomon_platforms.knative.ingress.controller import ControllerOptions
 from gnomon_platforms.knative.ingress.names import CERTIFICATE_LABEL, CLASS
 from gnomon_platforms.knative.ingress.proxy import ProxyOptions
@@ -42,6 +42,7 @@ def parser() -> argparse.ArgumentParser:
     for name in ("http", "https", "local", "probe-http", "probe-local"):
         usual_bind = getattr(usual, name.replace("-", "_"))
         made.add_argument(f"--{name}", default=usual_bind, help=f"where HAProxy listens for it: {usual_bind}")
+    made.add_argument("--descriptors", type=int, default=Limits().descriptors, help="how many HAProxy has, two a connection")
     made.add_argument("--leave-proxy", action="store_true", help="let HAProxy go on when this ends")
     made.add_argument("--drain", type=float, default=25.0, metavar="S", help="how long HAProxy may then answer what it holds")
     made.add_argument("--alone", action="store_true", help="write status without a Lease")
@@ -63,7 +64,7 @@ def options(asked: argparse.Namespace) -> ServingOptions:
         (asked.namespace, asked.peers) if asked.peers else None,
     )
     binds = Binds(asked.http, asked.https, asked.local, asked.probe_http, asked.probe_local)
-    proxy = ProxyOptions(asked.folder, asked.haproxy, binds)
+    proxy = ProxyOptions(asked.folder, asked.haproxy, binds, Limits(descriptors=asked.descriptors))
     return ServingOptions(controller, proxy, None if asked.alone else asked.namespace, asked.leave_proxy, asked.drain)
 
 

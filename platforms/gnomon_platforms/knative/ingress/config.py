@@ -28,6 +28,7 @@ from gnomon_platforms.knative.ingress.names import HASH_HEADER, HASH_OVERRIDE
 GENERATION_HEADER = "Gnomon-Generation"
 PROBE_SOCKET_ID = 99
 CERTIFICATE_LIST = "certificates.list"
+FEWEST_DESCRIPTORS = 1000
 
 _BIND = re.compile(r"(unix@[A-Za-z0-9/._-]+|abns@[A-Za-z0-9._-]+|[0-9a-fA-F.:*\[\]]*:[0-9]{1,5})")
 _FOLDER = re.compile(r"/[A-Za-z0-9/._-]+")
@@ -51,7 +52,12 @@ class Binds:
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """How long connections may be silent. The answer may take `answer_s`, which is more than Knative ever allows a Revision."""
+    """How long connections may be silent, and how many there may be. No answer takes as long as `answer_s` on Knative.
+
+    A connection takes two descriptors, so 10,000 of them are 4,980 connections. One by TLS whose client does not read its answer
+    was found to hold 87 kB, which makes 433 MB; twice that beside a worker that was replaced, and 100 MB for the process that
+    programs it, are within the 1 GiB that deploy/knative allows a pod. Whoever allows more may have more, in proportion.
+    """
 
     connect_s: float = 2.0
     headers_s: float = 10.0
@@ -59,6 +65,13 @@ class Limits:
     answer_s: float = 3600.0
     tunnel_s: float = 86400.0
     old_worker_s: float = 3600.0
+    descriptors: int = 10_000
+
+    def __post_init__(self) -> None:
+        if self.descriptors < FEWEST_DESCRIPTORS:
+            raise bad_request(
+                "ingress_descriptors", f"{self.descriptors} descriptors are too few.", f"Give it {FEWEST_DESCRIPTORS}."
+            )
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,6 +143,8 @@ def _global(shape: Shape) -> list[str]:
         "  log stderr format raw daemon notice",
         f"  stats socket unix@{shape.folder}/runtime.sock mode 600 level admin expose-fd listeners",
         f"  hard-stop-after {shape.limits.old_worker_s:.0f}s",
+        # Else it makes its tables for as many as the node allows, which may be a thousand million of 64 bytes each.
+        f"  fd-hard-limit {shape.limits.descriptors}",
     ]
 
 
