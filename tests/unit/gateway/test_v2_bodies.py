@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import struct
+import tracemalloc
 from typing import Any
 
 import numpy as np
@@ -176,6 +177,19 @@ def test_other_texts_are_taken_beside_nan(text: str) -> None:
 
 def test_an_error_can_be_told_whatever_its_text_is() -> None:
     assert json.loads(error_body("größe \ud800")) == {"error": "größe ?"}
+
+
+def test_a_long_text_among_the_numbers_takes_no_memory_for_each_of_them() -> None:
+    cells = 10_000
+    for data in (["x" * 30_000, *[""] * cells], ["x" * 30_000, *[0] * cells], [[0], [["x" * 30_000]], *[[[0]]] * cells]):
+        for datatype in ("FP32", "INT8", "BOOL"):
+            document = {"inputs": [tensor("x", datatype, [1, cells + 1], data)]}
+            tracemalloc.start()
+            try:
+                assert refused(document, signature=one(datatype, cells + 1)).code == "invalid_tensor"
+                assert tracemalloc.get_traced_memory()[1] < 10_000_000
+            finally:
+                tracemalloc.stop()
 
 
 @pytest.mark.parametrize("size", [0, 15, 17, -16, "16", 16.0, True])
