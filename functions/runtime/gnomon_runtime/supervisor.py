@@ -52,8 +52,14 @@ class Supervisor:
         self._owner = owner
         self._instances: dict[int, str] = {}
         self._selector = selectors.DefaultSelector()
-        self._zygotes = ZygoteTable(self._selector, self._report, Midwife(self._adopt, self._unborn, self._end_orphans))
+        self._zygotes = ZygoteTable(self._selector, self._report, self._midwife())
         self._keeper = Keeper(self._selector, self._report, self._coordinator_said)
+
+    def _midwife(self) -> Midwife:
+        return Midwife(self._adopt, self._unborn, self._end_orphans, self._is_known)
+
+    def _is_known(self, pid: int) -> bool:
+        return pid in self._instances or pid == self._keeper.pid
 
     def serve(self) -> None:
         """Until the owner has gone; then end everything."""

@@ -3,6 +3,9 @@
     start ▶ warm ▶ fork: told ▶ spare: a child is there ▶ born: it has its order … ▶ the end of its socket: forgotten
 
 A zygote may be waiting until the supervisor hears it; so nothing here waits for one: what it does not take now is kept for it.
+
+A zygote of a built environment runs what its author has put there, with our socket in its hands. So what it says is believed of
+itself alone: of instances that it was told to fork, and of processes that come from it. One that says anything else ends.
 """
 
 from __future__ import annotations
@@ -11,12 +14,17 @@ import os
 import selectors
 import socket
 import subprocess
+import sys
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 from gnomon_core import packets
+
+MOST_CHARACTERS = 1000
+"""Of one problem with what a zygote imports."""
 
 
 @dataclass(slots=True)
@@ -39,12 +47,13 @@ class Midwife:
     """Who hears of it.
 
     `born` is told of an instance with its pid and control-group files, `unborn` of one that was never made, and `bereft` that a
-    zygote has ended, so that children of its may be nobody's.
+    zygote has ended, so that children of its may be nobody's. `taken` is whether a process is known as something else already.
     """
 
     born: Callable[[str, int, list[str]], None]
     unborn: Callable[[str], None]
     bereft: Callable[[], None]
+    taken: Callable[[int], bool]
 
 
 class ZygoteTable:
@@ -148,20 +157,48 @@ class ZygoteTable:
 
     def _read(self, zygote: Zygote) -> None:
         try:
-            message, _ = packets.receive(zygote.socket)
+            message, descriptors = packets.receive(zygote.socket)
+            _close(descriptors)
+            self._said(zygote, message)
         except BlockingIOError:
             return
         except (packets.PeerGoneError, packets.PacketError):
             self._forget(zygote)
-            return
-        if message["event"] == "spare":
-            self._spares[message["pid"]] = zygote.id
-        elif message["event"] == "warm":
-            self._report(**{**message, "zygote": zygote.id, "start": zygote.start})
-        elif message["event"] == "born":
-            join = zygote.expected.pop(message["id"], [])
-            self._spares.pop(message["pid"], None)
-            self._midwife.born(message["id"], message["pid"], join)
+        except (KeyError, TypeError, ValueError) as error:
+            sys.stderr.write(f"zygote {zygote.id} is ended for what it says: {error}\n")
+            self._forget(zygote)
+
+    def _said(self, zygote: Zygote, message: Mapping[str, Any]) -> None:
+        """One message of a zygote.
+
+        Raises:
+            KeyError, TypeError, ValueError: it does not say what a zygote says, or speaks of what is not its own.
+
+        """
+        event = message["event"]
+        if event == "spare":
+            self._spares[self._child(zygote, message["pid"])] = zygote.id
+        elif event == "born":
+            pid = self._child(zygote, message["pid"])
+            join = zygote.expected.pop(message["id"])
+            self._spares.pop(pid, None)
+            self._midwife.born(message["id"], pid, join)
+        elif event == "warm":
+            problems = [str(problem)[:MOST_CHARACTERS] for problem in message["problems"]]
+            self._report("warm", zygote=zygote.id, start=zygote.start, problems=problems)
+        else:
+            raise ValueError(f"{event!r} is nothing that happens to a zygote")
+
+    def _child(self, zygote: Zygote, pid: object) -> int:
+        """A process that this zygote may speak of: it or who had it forked is the parent, or it has ended and left no trace."""
+        if not isinstance(pid, int) or isinstance(pid, bool) or pid <= 1:
+            raise ValueError(f"{pid!r} is no process")
+        others = {other.process.pid for other in self._zygotes.values()}
+        if pid in others or self._spares.get(pid, zygote.id) != zygote.id or self._midwife.taken(pid):
+            raise ValueError(f"process {pid} is another's")
+        if not _comes_from(pid, {zygote.process.pid, os.getpid()}):
+            raise ValueError(f"process {pid} does not come from it")
+        return pid
 
     def _forget(self, zygote: Zygote) -> None:
         if not self._knows(zygote):
@@ -191,6 +228,19 @@ class ZygoteTable:
                 ready.register(zygote.socket, selectors.EVENT_READ)
             while self._knows(zygote) and ready.select(0):
                 self._read(zygote)
+
+
+def _comes_from(pid: int, parents: set[int]) -> bool:
+    """Whether one of these is its parent, or, while the process between has not ended, that one's. One that has ended may be."""
+    for _ in range(2):
+        try:
+            # The name may hold spaces and brackets: what follows the last one is the state, then the parent.
+            pid = int(Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2].split()[1])
+        except (OSError, IndexError):
+            return True
+        if pid in parents:
+            return True
+    return False
 
 
 def _close(descriptors: Sequence[int]) -> None:

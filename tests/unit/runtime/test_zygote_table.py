@@ -21,12 +21,23 @@ class Owner:
         self.selector = selectors.DefaultSelector()
         self.told: list[tuple[str, dict[str, Any]]] = []
         self.unborn: list[str] = []
-        midwife = Midwife(lambda *_: None, self.unborn.append, lambda: None)
+        self.all_taken = False
+        self.children: list[tuple[str, int]] = []
+        midwife = Midwife(self.born, self.unborn.append, lambda: None, lambda _: self.all_taken)
         self.table = ZygoteTable(self.selector, lambda event, **details: self.told.append((event, details)), midwife)
 
-    def start(self, zygote: str, number: int, python: str = sys.executable) -> None:
-        command = [python, "-I", "-S", "-c", UNTIL_HUNG_UP]
+    def born(self, instance: str, pid: int, join: list[str]) -> None:
+        del join
+        self.children.append((instance, pid))
+
+    def start(self, zygote: str, number: int, python: str = sys.executable, script: str = UNTIL_HUNG_UP) -> None:
+        command = [python, "-I", "-S", "-c", script]
         self.table.start({"id": zygote, "start": number, "command": command, "environment": {}}, ())
+
+    def hear(self) -> None:
+        """Until the zygote has said something, and its end was told if that ended it."""
+        for key, _ in self.selector.select(30.0):
+            key.data()
 
     def gone(self) -> list[tuple[str, int]]:
         """Which zygotes have ended, and which start of theirs that was."""
@@ -67,6 +78,77 @@ def test_one_that_cannot_be_started_is_told_of_by_its_number(owner: Owner) -> No
     assert owner.gone() == [("x", 7)]
     owner.table.retire("x")
     assert owner.gone() == [("x", 7)], "it has ended once"
+
+
+SAYS = """
+import json, os, socket, sys
+mine = socket.socket(fileno=int(sys.argv[1]))
+mine.send({said}.encode())
+mine.recv(65536)
+mine.recv(1)
+"""
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        "'{}'",
+        """'{"event": "grown"}'""",
+        """'{"event": "spare"}'""",
+        """'{"event": "spare", "pid": "1"}'""",
+        """'{"event": "spare", "pid": 1}'""",
+        """json.dumps({"event": "spare", "pid": os.getppid()})""",
+        """json.dumps({"event": "spare", "pid": os.getpid()})""",
+        """json.dumps({"event": "born", "id": "i1", "pid": os.getppid()})""",
+        """json.dumps({"event": "born", "id": ["i1"], "pid": 999999999})""",
+        """'{"event": "warm"}'""",
+        """json.dumps({"event": "born", "id": "another", "pid": 999999999})""",
+    ],
+)
+def test_a_zygote_that_speaks_of_what_is_not_its_own_ends_alone(
+    owner: Owner, said: str, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """It would have the supervisor end, limit or lose whichever process it names: the gateway, or another's instance."""
+    owner.start("y", 1)
+    owner.start("x", 2, script=SAYS.format(said=said))
+    order, log = os.pipe()
+    owner.table.fork("x", "i1", (), [order, log])
+    owner.hear()
+    assert owner.gone() == [("x", 2)]
+    assert owner.unborn == ["i1"]
+    assert owner.children == []
+    assert "zygote x is ended" in capfd.readouterr().err
+    assert len(owner.table.pids()) == 1
+
+
+def test_a_child_of_its_own_that_is_known_as_something_else_is_not_its_to_name(owner: Owner) -> None:
+    forked = """
+import os, time
+child = os.fork()
+if not child:
+    time.sleep(60)
+"""
+    owner.all_taken = True
+    owner.start("x", 1, script=forked + SAYS.format(said="""json.dumps({"event": "spare", "pid": child})"""))
+    owner.hear()
+    assert owner.gone() == [("x", 1)]
+
+
+def test_a_child_of_its_own_is_believed(owner: Owner) -> None:
+    script = """
+import os, time
+child = os.fork()
+if not child:
+    time.sleep(60)
+"""
+    owner.start("x", 1, script=script + SAYS.format(said="""json.dumps({"event": "born", "id": "i1", "pid": child})"""))
+    order, log = os.pipe()
+    owner.table.fork("x", "i1", (), [order, log])
+    owner.hear()
+    [(instance, pid)] = owner.children
+    assert instance == "i1"
+    os.kill(pid, 9)
+    assert owner.gone() == []
 
 
 def descriptors() -> int:
