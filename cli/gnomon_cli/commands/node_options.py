@@ -59,8 +59,7 @@ machine_options = option_group(
         "--reserved-cores",
         type=click.FloatRange(min=0),
         default=0.0,
-        help="Cores held back for Shadows: scaling policies do not see them as free, and a Body gets them only "
-        "where nothing else is free; default 0.",
+        help="Cores held back for Shadows; a Body gets them only where nothing else is free; default 0.",
     ),
     click.option(
         "--images",
