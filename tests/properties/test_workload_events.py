@@ -142,12 +142,14 @@ class Stage:
         return [name for name, life in self.lives.items() if life.living]
 
     def evict(self) -> None:
-        """Somebody else removes a pod."""
+        """Somebody else removes a pod, or its node ends it and leaves it there."""
         serving = [pod for pod in self.cluster.pods.values() if pod.ready and pod.instance and not pod.ending]
         if serving:
             pod = self.chance.choice(serving)
             self.evicted.add(pod.instance or "")
-            self.cluster.pods[pod.name] = replace(pod, ending=True)
+            failed = self.chance.random() < 0.5
+            now = replace(pod, phase="Failed", healthy=False, ready=False) if failed else replace(pod, ending=True)
+            self.cluster.pods[pod.name] = now
 
     async def moment(self) -> None:
         """One thing happens in the cluster, some of it is heard, and the workload has its turn."""
@@ -171,7 +173,7 @@ async def test_a_function_comes_to_what_is_wanted_and_nobody_else_is_lost(seed: 
                     stage.workload.stop(stage.lives[chance.choice(stage.living)])
                 else:
                     stage.create()
-            if chance.random() < 0.01:
+            if chance.random() < 0.03:
                 stage.evict()
             await stage.moment()
             for name in stage.told.gone:

@@ -7,6 +7,7 @@ lost, sent twice or begun by a process that has died does no harm. A plan's numb
     an instance is to go ▶ make its pod unready and cheap ▶ release it ▶ remove it by its uid; a spare comes for it
     nobody waits for a spare ▶ lower the number: a spare is gated, and so the first to go
     another version waits ▶ release what serves ▶ change the template ▶ each goes when its instance does
+    a pod has ended by itself ▶ remove it: it is in no ReplicaSet's number, and none removes it
     the function was removed ▶ each goes when its instance does ▶ remove the Deployment, and with it all that is left
 """
 
@@ -17,16 +18,17 @@ from dataclasses import dataclass, field
 from typing import TypeAlias
 
 from gnomon_platforms.kubernetes.objects.functions import DeployedFunction
-from gnomon_platforms.kubernetes.objects.pods import PodFacts
-from gnomon_platforms.kubernetes.objects.removal import VICTIM_COST, counted, removable
+from gnomon_platforms.kubernetes.objects.pods import ENDED_PHASES, PodFacts
+from gnomon_platforms.kubernetes.objects.removal import VICTIM_COST, Lowered, counted, removable
 
 
 @dataclass(frozen=True, slots=True)
 class Waiting:
-    """An instance that has no pod yet."""
+    """An instance that has no pod yet, as far as is seen; `claimed` is the one, by name, that it was given already."""
 
     id: str
     node: str
+    claimed: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +38,7 @@ class Wanted:
     `version` is the one that instances are wanted of, `waiting` those without a pod, in their order; `kept` are the pods of the
     others by name, with the cores that they are to have, None where the deployment says that. Every other pod is to go, but
     while `adopting` those that an earlier process claimed may be given to instances that are asked for again, unless they are
-    `going`.
+    `going`. `lowered` is how the number was lowered last, if it was not raised since.
     """
 
     version: int
@@ -44,6 +46,7 @@ class Wanted:
     kept: Mapping[str, int | None] = field(default_factory=dict)
     going: frozenset[str] = frozenset()
     adopting: bool = False
+    lowered: Lowered | None = None
 
     @property
     def nobody(self) -> bool:
@@ -60,9 +63,10 @@ class Deploy:
 
 @dataclass(frozen=True, slots=True)
 class Scale:
-    """Let the Deployment have so many pods."""
+    """Let the Deployment have so many pods; `lowered` where that are fewer than it had."""
 
     replicas: int
+    lowered: Lowered | None = field(default=None, compare=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,7 +109,7 @@ class Release:
 
 @dataclass(frozen=True, slots=True)
 class Remove:
-    """Remove a pod that was released."""
+    """Remove a pod that was released, or has ended by itself."""
 
     pod: PodFacts
 
@@ -121,7 +125,7 @@ Step: TypeAlias = Deploy | Scale | Claim | Resize | Serve | Retire | Release | R
 def plan(deployed: DeployedFunction | None, pods: Iterable[PodFacts], wanted: Wanted) -> tuple[Step, ...]:
     """The steps that can be taken now. They do not depend on each other."""
     pods = tuple(pods)
-    steps: list[Step] = [Remove(pod) for pod in pods if pod.released and not pod.ending and pod.name not in wanted.kept]
+    steps: list[Step] = [Remove(pod) for pod in pods if _left(pod) and not pod.ending and pod.name not in wanted.kept]
     if deployed is None or (deployed.removed and wanted.nobody):
         return (*steps, *_begun_or_ended(deployed, wanted))
     mine = counted(pods)
@@ -136,10 +140,12 @@ def plan(deployed: DeployedFunction | None, pods: Iterable[PodFacts], wanted: Wa
         return (*steps, *(change if balanced else ()))
     others = [pod for pod in mine if pod.name not in wanted.kept]
     staying = [pod for pod in others if pod.name not in wanted.going and pod.deletion_cost != VICTIM_COST]
-    spares = [pod for pod in staying if pod.version == wanted.version]
-    if wanted.waiting and deployed.replicas < len(mine):
+    usable = [pod for pod in staying if pod.instance is None or wanted.adopting]
+    spares = [pod for pod in usable if pod.version == wanted.version]
+    all_stay = _with_which_all_stay(deployed, pods, wanted)
+    if wanted.waiting and all_stay:
         # The ReplicaSet is about to remove some: a spare that was given out now might be among them.
-        return (*steps, Scale(len(mine) + max(0, len(wanted.waiting) - len(spares))))
+        return (*steps, Scale(all_stay + max(0, len(wanted.waiting) - len(spares))))
     claims = _claims(spares, wanted.waiting)
     steps += claims
     claimed = {claim.pod.name for claim in claims}
@@ -149,7 +155,7 @@ def plan(deployed: DeployedFunction | None, pods: Iterable[PodFacts], wanted: Wa
         raised = max(deployed.replicas, len(mine) + missing)
         return (*steps, Scale(raised)) if raised != deployed.replicas else tuple(steps)
     left = [pod for pod in others if pod.name not in claimed]
-    surplus = [pod for pod in left if pod.instance is None or not wanted.adopting or pod not in staying]
+    surplus = [pod for pod in left if pod.instance is None or pod not in usable]
     for pod in surplus:
         if pod.instance is not None:
             retired = pod.deletion_cost == VICTIM_COST and not pod.serving
@@ -163,8 +169,22 @@ def plan(deployed: DeployedFunction | None, pods: Iterable[PodFacts], wanted: Wa
     number = removable(mine, spare)
     others_ready = all(pod.ready for pod in mine if pod.name not in spare) and deployed.available == len(mine) - len(spare)
     if number and balanced and others_ready and not any(isinstance(step, Release) for step in steps):
-        steps.append(Scale(len(mine) - number))
+        names = frozenset(pod.name for pod in mine)
+        steps.append(Scale(len(mine) - number, Lowered(len(mine) - number, names, frozenset(spare))))
     return tuple(steps)
+
+
+def _with_which_all_stay(deployed: DeployedFunction, pods: Iterable[PodFacts], wanted: Wanted) -> int:
+    """The number with which the ReplicaSet removes no pod, whatever it has not heard of; 0 where it removes none now."""
+    possible = 0 if wanted.lowered is None else wanted.lowered.possible(pods)
+    number = deployed.replicas if wanted.lowered is None or not possible else min(deployed.replicas, wanted.lowered.to)
+    needed = max(len(counted(pods)), possible)
+    return needed if number < needed else 0
+
+
+def _left(pod: PodFacts) -> bool:
+    """Whether nobody but us removes a pod: no ReplicaSet counts it any more."""
+    return pod.released or pod.phase in ENDED_PHASES
 
 
 def _begun_or_ended(deployed: DeployedFunction | None, wanted: Wanted) -> tuple[Step, ...]:
@@ -189,11 +209,15 @@ def _of_kept(pods: Iterable[PodFacts], wanted: Wanted) -> list[Step]:
 
 
 def _claims(spares: list[PodFacts], waiting: Iterable[Waiting]) -> list[Claim]:
-    """Who gets which spare: one that runs already where it is wanted, else one that is gated still."""
+    """Who gets which spare: what it was given already, else one that runs where it is wanted, else one that is gated still."""
+    waiting = tuple(waiting)
     left = sorted(spares, key=lambda pod: (pod.gated, not pod.healthy, pod.created_at, pod.name))
+    free = {pod.name for pod in left} - {one.claimed for one in waiting}
     claims = []
     for one in waiting:
-        found = next((pod for pod in left if pod.gated or pod.node == one.node), None)
+        able = [pod for pod in left if pod.gated or pod.node == one.node]
+        given = next((pod for pod in able if pod.name == one.claimed), None)
+        found = given or next((pod for pod in able if pod.name in free), None)
         if found is not None:
             left.remove(found)
             claims.append(Claim(found, one))

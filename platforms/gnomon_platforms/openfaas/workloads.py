@@ -30,6 +30,7 @@ from gnomon_platforms.openfaas.adopting import cores_of_instance
 from gnomon_platforms.openfaas.lives import Life
 from gnomon_platforms.openfaas.planning import Deploy, Resize, Scale, Step, Waiting, Wanted, plan
 from gnomon_platforms.openfaas.steps import Steps
+from gnomon_platforms.openfaas.unseen import Unseen
 
 if TYPE_CHECKING:
     import aiohttp
@@ -73,6 +74,7 @@ class Workload:
         self._version = 0
         self._going: set[str] = set()
         """Pods that are to go, by name."""
+        self._unseen = Unseen()
         self._tokens: dict[str, str] = {}
         """The token of the batch route, by the uid of the Deployment that it belongs to."""
         self._look = asyncio.Event()
@@ -97,6 +99,7 @@ class Workload:
     def forget(self, life: Life) -> None:
         """An instance has ended; its pod, if there still is one, is to go."""
         self.lives.pop(life.instance.id, None)
+        self._unseen.forget(life.instance.id)
         if life.pod is not None:
             self._going.add(life.pod.name)
         self.look()
@@ -241,11 +244,11 @@ class Workload:
         kept = {owners[life.instance.id]: life.sized_cores for life in living if life.instance.id in owners}
         going = self._going = {pod.name for pod in pods if pod.name in self._going or self._stopping(pod)}
         waiting = tuple(
-            Waiting(life.instance.id, life.instance.node)
+            Waiting(life.instance.id, life.instance.node, self._unseen.claimed.get(life.instance.id))
             for life in living
             if life.instance.id not in owners and life.pod is None
         )
-        wanted = Wanted(self._version, waiting, kept, frozenset(going), adopting=self._around.adopting())
+        wanted = Wanted(self._version, waiting, kept, frozenset(going), self._around.adopting(), self._unseen.lowered)
         return plan(self._around.deployed(self.key), pods, wanted)
 
     def _stopping(self, pod: PodFacts) -> bool:
@@ -281,7 +284,10 @@ class Workload:
             life = self.lives.get(step.pod.instance or "")
             if life is not None and life.channel is not None:
                 await life.channel.resize(step.cores)
-        return await self._steps.take(step, spec, version, deployed)
+        self._unseen.sent(step)
+        generation = await self._steps.take(step, spec, version, deployed)
+        self._unseen.written(step)
+        return generation
 
     def _too_late(self) -> None:
         """End what has not become ready in time."""

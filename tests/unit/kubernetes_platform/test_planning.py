@@ -11,7 +11,7 @@ import pytest
 
 from gnomon_core.functions import read_deployment
 from gnomon_platforms.kubernetes.objects.functions import DeployedFunction
-from gnomon_platforms.kubernetes.objects.pods import PodFacts, pod_facts
+from gnomon_platforms.kubernetes.objects.pods import ENDED_PHASES, PodFacts, pod_facts
 from gnomon_platforms.kubernetes.objects.removal import CLAIMED_COST, VICTIM_COST, counted, rank
 from gnomon_platforms.openfaas.planning import (
     Claim,
@@ -34,7 +34,7 @@ SPARE = replace(pod_facts({"metadata": {"name": "p", "uid": "u"}}), function="fi
 
 
 def deployed(replicas: int, version: int = 1, available: int = 0) -> DeployedFunction:
-    return DeployedFunction(SPEC, "uid-d", "1", 1, 1, version, version, 0.0, replicas, available, ours=True)
+    return DeployedFunction(SPEC, "uid-d", "1", 1, version, version, 0.0, replicas, available, ours=True)
 
 
 def spare(name: str) -> PodFacts:
@@ -129,6 +129,57 @@ def test_a_spare_that_is_about_to_be_removed_is_kept_before_it_is_given_out() ->
     wanted = Wanted(1, waiting("a"))
     assert plan(deployed(0), [spare("p1")], wanted) == (Scale(1),)
     assert plan(deployed(1), [spare("p1")], wanted) == (Claim(spare("p1"), wanted.waiting[0]),)
+
+
+@pytest.mark.parametrize("phase", ENDED_PHASES)
+def test_a_pod_that_has_ended_by_itself_is_removed_and_nothing_of_the_function_stays_for_it(phase: str) -> None:
+    """The kubelet evicts a pod, or refuses one. A ReplicaSet counts it no longer and makes another, but never removes it."""
+    evicted = running("p1", "a", phase=phase, healthy=False, ready=False)
+    assert plan(deployed(1), [evicted], Wanted(1, (), {"p1": 1})) == (), "it is about to be told of"
+    assert plan(deployed(1), [evicted, spare("p2")], Wanted(1, waiting("b"), going=frozenset({"p1"}))) == (
+        Remove(evicted),
+        Claim(spare("p2"), Waiting("b", "n1")),
+    )
+    assert plan(deployed(1), [replace(evicted, ending=True)], Wanted(1, (), going=frozenset({"p1"}))) == ()
+    removed = replace(deployed(1), removed=True)
+    assert plan(removed, [evicted], Wanted(1, going=frozenset({"p1"}))) == (Remove(evicted),)
+    assert plan(removed, [], Wanted(1)) == (Withdraw(),)
+
+
+def test_a_spare_is_not_given_out_while_a_lowered_number_may_cost_it() -> None:
+    """Of three the spare is to go, and another one fails: a ReplicaSet that has not heard of that counts three still."""
+    kept, other, left = running("p1", "a"), running("p2", "b"), spare("p3")
+    [step] = plan(deployed(3, available=2), [kept, other, left], Wanted(1, (), {"p1": 1, "p2": 1}))
+    assert step == Scale(2)
+    assert isinstance(step, Scale)
+    failed = replace(other, phase="Failed", healthy=False, ready=False)
+    wanted = Wanted(1, waiting("c"), {"p1": 1}, lowered=step.lowered)
+    assert plan(deployed(2, available=2), [kept, failed, left], wanted) == (Remove(failed), Scale(3))
+    assert plan(deployed(2, available=2), [kept, left], wanted) == (Scale(3),), "nor when it is there no more"
+    assert plan(deployed(3, available=2), [kept, left], wanted) == (Scale(3),), "nor by a number from before"
+    assert plan(deployed(3, available=2), [kept, left], replace(wanted, lowered=None)) == (Claim(left, wanted.waiting[0]),)
+    # It has acted: it has no more than it should, and makes one for the one that failed.
+    assert plan(deployed(2, available=1), [kept], wanted) == ()
+    assert plan(deployed(2, available=1), [kept, spare("p4")], wanted) == (Claim(spare("p4"), wanted.waiting[0]),)
+
+
+def test_an_instance_is_given_the_same_pod_until_it_is_seen_to_have_it() -> None:
+    """The claim was carried out, and is not seen yet. By another one the instance would have two pods, and lose one."""
+    first, second = spare("p2"), spare("p1")
+    asked, other = Waiting("a", "n1", "p2"), Waiting("b", "n1")
+    steps = plan(deployed(2), [first, second], Wanted(1, (other, asked)))
+    assert steps == (Claim(second, other), Claim(first, asked))
+    # The pod has gone, or is somebody else's by now: it gets another.
+    assert plan(deployed(1), [second], Wanted(1, (asked,))) == (Claim(second, asked),)
+    lost = running("p2", "c", node="n2")
+    assert plan(deployed(2), [lost, second], Wanted(1, (asked,)))[0] == Claim(second, asked)
+
+
+def test_a_pod_of_an_instance_that_was_stopped_before_it_was_seen_is_given_to_nobody_else() -> None:
+    """A plan that was made a moment ago may let it go still."""
+    left = running("p1", "stopped")
+    assert plan(deployed(1), [left], Wanted(1, waiting("b"))) == (Scale(2),)
+    assert kinds(plan(deployed(2), [left, spare("p2")], Wanted(1, waiting("b")))) == ["Claim", "Retire"]
 
 
 class SmallCluster:

@@ -62,3 +62,24 @@ def removable(pods: Iterable[PodFacts], victims: Collection[str]) -> int:
     pods = counted(pods)
     first = min((earliest(pod) for pod in pods if pod.name not in victims), default=None)
     return sum(first is None or latest(pod) < first for pod in pods if pod.name in victims)
+
+
+@dataclass(frozen=True, slots=True)
+class Lowered:
+    """A number that was lowered to `to`: the names of the pods that the ReplicaSet counted, and of the spares that are to go."""
+
+    to: int
+    counted: frozenset[str]
+    spares: frozenset[str]
+
+    def possible(self, pods: Iterable[PodFacts]) -> int:
+        """How many pods the ReplicaSet may count as long as it has not removed as many as it was to; 0 from then on.
+
+        It may not have heard of those that ended since, by themselves or by somebody else's doing, and would remove one more
+        for each.
+        """
+        pods = tuple(pods)
+        gone = self.spares - {pod.name for pod in counted(pods)}
+        if len(self.counted) - len(gone) <= self.to:
+            return 0
+        return len((self.counted - gone) | {pod.name for pod in pods if not pod.released})
