@@ -10,10 +10,11 @@ An instance of ours is counted once: by what it was given as long as it is here,
 from __future__ import annotations
 
 from collections import Counter, defaultdict
+from itertools import chain
 
 from gnomon_core.fleet import Node
 from gnomon_platforms.kubernetes.cache import Change
-from gnomon_platforms.kubernetes.nodes import Given, Load, NodeFacts
+from gnomon_platforms.kubernetes.nodes import Given, Load, NodeFacts, Room
 from gnomon_platforms.kubernetes.objects.pods import PodFacts
 
 PodName = tuple[str, str]
@@ -34,7 +35,7 @@ class Ledger:
         """By instance, the nodes of its pods."""
         self._held: Counter[str] = Counter()
         """The instances that pods of ours bear, by the informer that tells what becomes of them."""
-        self._nodes: dict[str, Node] = {}
+        self._rooms: dict[str, Room] = {}
         self._marked: set[str] = set()
         self._all: tuple[Node, ...] = ()
 
@@ -97,16 +98,25 @@ class Ledger:
 
     def nodes(self) -> tuple[Node, ...]:
         """The nodes that take pods, by name, with what they have left."""
-        if self._marked:
-            for name in self._marked:
-                self._sum(name)
-            self._marked.clear()
-            self._all = tuple(self._nodes[name] for name in sorted(self._nodes))
+        self._sum_marked()
         return self._all
+
+    def rooms(self) -> tuple[Room, ...]:
+        """The same nodes with all that a pod may ask for."""
+        self._sum_marked()
+        return tuple(self._rooms.values())
 
     def facts(self) -> tuple[NodeFacts, ...]:
         """Every node as it describes itself."""
         return tuple(self._facts.values())
+
+    def _sum_marked(self) -> None:
+        if not self._marked:
+            return
+        for name in self._marked:
+            self._sum(name)
+        self._marked.clear()
+        self._all = tuple(self._rooms[name].node for name in sorted(self._rooms))
 
     def _mark(self, *nodes: str) -> None:
         self._marked.update(nodes)
@@ -122,16 +132,18 @@ class Ledger:
     def _sum(self, name: str) -> None:
         facts = self._facts.get(name)
         if facts is None or not facts.usable:
-            self._nodes.pop(name, None)
+            self._rooms.pop(name, None)
             return
-        cores, memory_bytes = 0.0, 0
-        for given in map(self._given.__getitem__, self._here.get(name, ())):
-            cores, memory_bytes = cores + given.cores, memory_bytes + given.memory_bytes
-        for load in self._loads.get(name, {}).values():
-            if self._counts(load):
-                cores, memory_bytes = cores + load.cores, memory_bytes + load.memory_bytes
+        given = map(self._given.__getitem__, self._here.get(name, ()))
+        loads = filter(self._counts, self._loads.get(name, {}).values())
+        taken: chain[Given | Load] = chain(given, loads)
+        cores, memory_bytes, pods, others = 0.0, 0, facts.pods, dict(facts.others)
+        for one in taken:
+            cores, memory_bytes, pods = cores + one.cores, memory_bytes + one.memory_bytes, pods - one.pods
+            for kind, amount in one.others:
+                others[kind] = others.get(kind, 0) - amount
         free, free_bytes = max(0.0, round(facts.cores - cores, 6)), max(0, facts.memory_bytes - memory_bytes)
-        self._nodes[name] = Node(name, int(facts.cores), facts.memory_bytes, free, free_bytes)
+        self._rooms[name] = Room(Node(name, int(facts.cores), facts.memory_bytes, free, free_bytes), pods, others)
 
     def _counts(self, load: Load) -> bool:
         """Whether a pod is counted by what it asks for.

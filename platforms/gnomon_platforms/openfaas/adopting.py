@@ -6,10 +6,9 @@ from gnomon_core.fleet import Instance
 from gnomon_core.functions import FunctionSpec
 from gnomon_core.seam_values import InstanceRequest
 from gnomon_platforms.beginning import starting
-from gnomon_platforms.kubernetes.nodes import Given
+from gnomon_platforms.kubernetes.nodes import Given, given_to
 from gnomon_platforms.kubernetes.objects.pods import ENDED_PHASES, PodFacts
 from gnomon_platforms.kubernetes.objects.removal import VICTIM_COST
-from gnomon_platforms.local.nodes import claimed_cores
 
 
 def may_be_found(pod: PodFacts, version: int, *, placed: bool) -> bool:
@@ -34,4 +33,4 @@ def instance_of(pod: PodFacts, spec: FunctionSpec, now_s: float) -> tuple[Instan
     cores = cores_of_instance(pod)
     request = InstanceRequest(spec, pod.version, cores, pod.node, {})
     instance = starting(pod.instance, request, pod.node or "", pod.memory_bytes, now_s)
-    return instance, request, Given(pod.node or "", claimed_cores(spec, cores), pod.memory_bytes)
+    return instance, request, given_to(spec, cores, pod.node or "")

@@ -24,11 +24,10 @@ from gnomon_core.profiles import ModelProfile
 from gnomon_core.seam_values import Capabilities, InstanceRequest, Usage
 from gnomon_core.signature import ModelSignature
 from gnomon_platforms.beginning import starting
-from gnomon_platforms.kubernetes.nodes import Given, choose, takes
+from gnomon_platforms.kubernetes.nodes import choose, given_to, takes
 from gnomon_platforms.kubernetes.objects.manifests import deployment
 from gnomon_platforms.kubernetes.objects.placing import read_constraints
 from gnomon_platforms.kubernetes.objects.pod_template import pod_digest
-from gnomon_platforms.local.nodes import claimed_cores
 from gnomon_platforms.openfaas.fleet import Fleet
 
 
@@ -100,13 +99,14 @@ class OpenFaasPlatform(Fleet):
         spec = request.spec
         self.check(spec)
         self._refuse_hindered(spec.key)
-        cores, memory_bytes = claimed_cores(spec, request.cores), spec.memory_bytes or 0
         placing = read_constraints(spec.constraints)
         allowed = {facts.name for facts in self._ledger.facts() if takes(facts, placing)}
-        node = choose(self.nodes(), allowed, cores, memory_bytes, request.node)
+        # A pod is born with the cores that the function says, and has fewer only when it runs: it must fit with those.
+        born = given_to(spec, max(request.cores, spec.settings.cores))
+        node = choose(self._ledger.rooms(), allowed, born, request.node)
         instance_id = f"{spec.key.name}-{chance_of_secrets.token_hex(5)}"
-        self._ledger.give(instance_id, Given(node, cores, memory_bytes))
-        instance = starting(instance_id, request, node, memory_bytes, self._clock.now_s())
+        self._ledger.give(instance_id, given_to(spec, request.cores, node))
+        instance = starting(instance_id, request, node, spec.memory_bytes or 0, self._clock.now_s())
         workload = self._workload(spec.key)
         workload.add(self._life_of(instance, request))
         return instance

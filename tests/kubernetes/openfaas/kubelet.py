@@ -42,15 +42,27 @@ class Kubelet:
     """One node.
 
     Its pods are healthy unless it is `unhealthy`; what they are resized to is applied while it is `resizable`. One that is told
-    to end goes on for `grace_s`, as an image's server does until no request comes any more.
+    to end goes on for `grace_s`, as an image's server does until no request comes any more. The node offers `more` than cores and
+    memory.
     """
 
-    def __init__(self, api: Any, name: str, handler: Path, *, cores: int = 8, second_octet: int = 1) -> None:
+    def __init__(
+        self,
+        api: Any,
+        name: str,
+        handler: Path,
+        *,
+        cores: int = 8,
+        second_octet: int = 1,
+        more: Mapping[str, str] | None = None,
+    ) -> None:
         self.name = name
         self.unhealthy = False
         self.restarts: dict[str, int] = {}
         self.resizable = True
         self.grace_s = 0.0
+        self._more = more or {}
+        self._evicted: set[str] = set()
         self._ending_s: dict[str, float] = {}
         self._core = client.CoreV1Api(api)
         self._handler, self._cores, self._octet = handler, cores, second_octet
@@ -76,6 +88,10 @@ class Kubelet:
         """A container dies, and is begun again."""
         self.restarts[pod] = self.restarts.get(pod, 0) + 1
 
+    def evict(self, pod: str) -> None:
+        """A pod is ended for what it takes of its node. It stays there as one that has failed."""
+        self._evicted.add(pod)
+
     def _run(self) -> None:
         while not self._ended.wait(LOOK_S):
             try:
@@ -99,7 +115,7 @@ class Kubelet:
         if time.monotonic() < self._heard_s + HEARTBEAT_S:
             return
         self._heard_s = time.monotonic()
-        amounts = {"cpu": str(self._cores), "memory": "16Gi", "pods": "110"}
+        amounts = {"cpu": str(self._cores), "memory": "16Gi", "pods": "110", **self._more}
         ready = {**condition("Ready", met=True), "lastHeartbeatTime": now(), "reason": "KubeletReady", "message": "as ever"}
         self._core.patch_node_status(self.name, {"status": {"capacity": amounts, "allocatable": amounts, "conditions": [ready]}})
 
@@ -111,11 +127,24 @@ class Kubelet:
             self._end(name)
             self._core.delete_namespaced_pod(name, namespace, body=FORCE)
             return
+        if name in self._evicted:
+            self._fail(pod)
+            return
         if name not in self._servers:
             self._begin(pod)
         status = self._status(pod)
         if not self._told(pod, status):
             self._core.patch_namespaced_pod_status(name, namespace, {"status": status})
+
+    def _fail(self, pod: Mapping[str, Any]) -> None:
+        name, namespace = pod["metadata"]["name"], pod["metadata"]["namespace"]
+        if pod["status"].get("phase") != "Failed":
+            self._end(name)
+            conditions = [condition("ContainersReady", met=False), condition("Ready", met=False)]
+            why = {"reason": "Evicted", "message": "The node was low on resource: ephemeral-storage."}
+            self._core.patch_namespaced_pod_status(
+                name, namespace, {"status": {"phase": "Failed", "conditions": conditions, **why}}
+            )
 
     def _begin(self, pod: Mapping[str, Any]) -> None:
         self._numbers += 1

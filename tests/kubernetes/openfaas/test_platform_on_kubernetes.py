@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -20,7 +21,7 @@ from tests.contracts.test_platform import PlatformContract, Started, deployment,
 from tests.kubernetes.openfaas.conftest import gone
 from tests.kubernetes.openfaas.kubelet import Kubelet
 from tests.kubernetes.openfaas.opening import opened
-from tests.waiting import until
+from tests.waiting import eventually, until
 
 NAMESPACE = "openfaas-fn"
 AT_ONCE = OpenFaasOptions(adopting_s=0.0, start_timeout_s=60.0)
@@ -227,6 +228,65 @@ async def test_a_removed_function_goes_when_its_last_instance_has_and_takes_ever
     assert left() == []
     await platform.stop()
     await asyncio.to_thread(store.close)
+
+
+async def test_a_function_whose_pod_was_evicted_is_removed_like_any_other(
+    controlled: Cluster, kubelet: Kubelet, core: Any
+) -> None:
+    """No ReplicaSet removes a pod that has failed, and it stood in the way of everything that was to go after it."""
+    store = await asyncio.to_thread(opened, controlled.kubeconfig)
+    platform, told = await begun(controlled, OpenFaasOptions(adopting_s=0.0, stored=True))
+    await asyncio.to_thread(store.put_function, StoredFunction(deployment(), 1, 1.5))
+    evicted, other = [await platform.create(instance_of(deployment())) for _ in range(2)]
+    for instance in (evicted, other):
+        await told.channel(instance.id)
+    [pod] = [one for one in (await pods_of(core)).items if one.metadata.annotations["gnomon/instance"] == evicted.id]
+    kubelet.evict(pod.metadata.name)
+    assert (await told.reason(evicted.id)).startswith("Evicted: The node was low on resource")
+
+    def there() -> set[str]:
+        listed = core.list_namespaced_pod(NAMESPACE, label_selector="faas_function=echo").items
+        return {(one.metadata.annotations or {}).get("gnomon/instance", "") for one in listed}
+
+    await until(lambda: there() == {other.id}, "the pod that has failed was removed")
+    assert await asyncio.to_thread(store.delete_function, FunctionKey("echo"))
+    await platform.destroy(other.id)
+    await until(lambda: not controlled.apps.list_namespaced_deployment(NAMESPACE).items, "the Deployment was removed")
+    await platform.stop()
+    await asyncio.to_thread(store.close)
+
+
+@pytest.fixture
+def device(controlled: Cluster, kubelet: Kubelet, core: Any, echo_handler: Path) -> Iterator[Kubelet]:
+    """A second node: it has fewer cores than the first, and a device."""
+    node = Kubelet(controlled.api, "node-gpu", echo_handler, cores=2, second_octet=2, more={"nvidia.com/gpu": "1"})
+    node.start()
+
+    def usable() -> bool:
+        found = core.read_node(node.name)
+        return not found.spec.taints and "nvidia.com/gpu" in (found.status.allocatable or {})
+
+    eventually(usable, "the node with a device")
+    yield node
+    node.stop()
+
+
+async def test_a_pod_goes_where_its_device_is_although_another_node_has_more_cores(
+    controlled: Cluster, device: Kubelet, core: Any
+) -> None:
+    platform, told = await begun(controlled)
+    spec = deployment(limits={"nvidia.com/gpu": "1"})
+    # As a policy does, which sees cores alone.
+    roomiest = max(platform.nodes(), key=lambda node: node.free_cores).name
+    assert roomiest != device.name
+    instance = await platform.create(instance_of(spec, node=roomiest))
+    assert instance.node == device.name
+    await told.channel(instance.id)
+    with pytest.raises(GnomonError, match=r"1 nvidia.com/gpu \(0 at most\)"):
+        await platform.create(instance_of(spec))
+    await platform.destroy(instance.id)
+    await until(lambda: not core.list_namespaced_pod(NAMESPACE).items, "the pod ended")
+    await platform.stop()
 
 
 async def test_what_a_killed_process_had_begun_to_remove_is_removed_by_the_next(controlled: Cluster, kubelet: Kubelet) -> None:

@@ -1,23 +1,27 @@
 """What nodes have left, and which of them an instance gets."""
 
 import random
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from gnomon_core.errors import GnomonError
 from gnomon_core.fleet import Node
+from gnomon_core.functions import read_deployment
 from gnomon_platforms.kubernetes.cache import Change
 from gnomon_platforms.kubernetes.ledger import Ledger
-from gnomon_platforms.kubernetes.nodes import Given, Load, NodeFacts, choose, node_facts, pod_load, takes
+from gnomon_platforms.kubernetes.nodes import Given, Load, NodeFacts, Room, choose, given_to, node_facts, pod_load, takes
 from gnomon_platforms.kubernetes.objects.placing import read_constraints
 from gnomon_platforms.kubernetes.objects.pods import PodFacts, pod_facts
 
 GIB = 2**30
+GPU = "nvidia.com/gpu"
 
 
-def document(name: str = "n1", **spec: Any) -> dict[str, Any]:
-    status = {"allocatable": {"cpu": "3500m", "memory": "8Gi"}, "conditions": [{"type": "Ready", "status": "True"}]}
+def document(name: str = "n1", more: dict[str, str] | None = None, **spec: Any) -> dict[str, Any]:
+    has = {"cpu": "3500m", "memory": "8Gi", "pods": "110", "ephemeral-storage": "90Gi", "hugepages-2Mi": "0", **(more or {})}
+    status = {"allocatable": has, "conditions": [{"type": "Ready", "status": "True"}]}
     return {"metadata": {"name": name, "labels": {"zone": "a"}}, "spec": spec, "status": status}
 
 
@@ -34,8 +38,9 @@ def pod(
 
 
 def test_a_node_has_what_it_can_allocate_and_takes_pods_while_it_is_ready() -> None:
-    facts = node_facts(document())
-    assert (facts.cores, facts.memory_bytes, facts.usable) == (3.5, 8 * GIB, True)
+    facts = node_facts(document(more={GPU: "2"}))
+    assert (facts.cores, facts.memory_bytes, facts.pods, facts.usable) == (3.5, 8 * GIB, 110, True)
+    assert dict(facts.others) == {"ephemeral-storage": 90 * GIB, GPU: 2}
     assert not node_facts(document(unschedulable=True)).usable
     sick = document()
     sick["status"]["conditions"][0]["status"] = "Unknown"
@@ -50,6 +55,55 @@ def test_a_pod_asks_for_its_containers_together_or_for_its_largest_first_step() 
     assert pod_load({"metadata": {}, "spec": {"containers": [{"resources": {"limits": {"cpu": "3"}}}]}}).cores == 3.0
 
 
+def test_a_pod_asks_for_its_devices_too() -> None:
+    one = {"resources": {"requests": {"cpu": "1", GPU: "1"}, "limits": {GPU: "1", "ephemeral-storage": "1Gi"}}}
+    load = pod_load({"metadata": {}, "spec": {"containers": [one, one]}})
+    assert dict(load.others) == {GPU: 2, "ephemeral-storage": 2 * GIB}
+    assert (load.cores, load.pods) == (2.0, 1)
+
+
+def test_a_sidecar_runs_on_beside_what_comes_after_it() -> None:
+    """That is a first step that is restarted always: the steps after it and the containers ask for theirs beside it."""
+
+    def asks(cpu: str, **more: str) -> dict[str, Any]:
+        return {"resources": {"requests": {"cpu": cpu}}, **more}
+
+    steps = [asks("3"), asks("1", restartPolicy="Always"), asks("2500m")]
+    assert pod_load({"metadata": {}, "spec": {"initContainers": steps, "containers": [asks("1")]}}).cores == 3.5
+    assert pod_load({"metadata": {}, "spec": {"initContainers": steps[:2], "containers": [asks("4")]}}).cores == 5.0
+
+
+def test_what_is_requested_of_a_whole_pod_holds_instead_of_what_its_containers_ask_for() -> None:
+    asked = {"requests": {"cpu": "3", "memory": "1Gi"}}
+    spec = {"resources": {"requests": {"cpu": "2"}}, "containers": [{"resources": asked}], "overhead": {"cpu": "250m"}}
+    load = pod_load({"metadata": {}, "spec": spec})
+    assert (load.cores, load.memory_bytes) == (2.25, GIB)
+
+
+@pytest.mark.parametrize(
+    ("fields", "memory_bytes", "others"),
+    [
+        pytest.param({"requests": {"memory": "4Gi"}}, 4 * GIB, {}, id="a request without a limit"),
+        pytest.param({"limits": {"memory": "4Gi"}}, 4 * GIB, {}, id="a limit without a request"),
+        pytest.param({"requests": {"memory": "1Gi"}, "limits": {"memory": "4Gi"}}, GIB, {}, id="a request below the limit"),
+        pytest.param({"limits": {GPU: "2"}}, 0, {GPU: 2}, id="devices"),
+        pytest.param({"limits": {GPU: "0"}}, 0, {}, id="no devices"),
+        pytest.param({}, 0, {}, id="nothing"),
+    ],
+)
+def test_an_instance_takes_what_the_scheduler_will_count_of_its_pod(
+    fields: dict[str, Any], memory_bytes: int, others: dict[str, int]
+) -> None:
+    given = given_to(read_deployment({"service": "figlet", "image": "figlet:1", **fields}), 2, "n1")
+    assert given == Given("n1", 0.1, memory_bytes, 1, tuple(others.items()))
+
+
+def test_an_instance_takes_the_cores_that_it_is_made_with_unless_the_function_requests_some() -> None:
+    sized = {"service": "figlet", "image": "figlet:1", "annotations": {"gnomon/cores": "1"}}
+    assert given_to(read_deployment(sized), 3).cores == 3.0
+    assert given_to(read_deployment({**sized, "requests": {"cpu": "1500m"}}), 3).cores == 1.5
+
+
 class Accounts:
     """A ledger that is told what becomes of documents, as informers tell it."""
 
@@ -59,8 +113,8 @@ class Accounts:
         self._pods: dict[str, PodFacts] = {}
         self._facts: dict[str, NodeFacts] = {}
 
-    def node(self, name: str = "n1", **spec: Any) -> None:
-        new = node_facts(document(name, **spec))
+    def node(self, name: str = "n1", more: dict[str, str] | None = None, **spec: Any) -> None:
+        new = node_facts(document(name, more, **spec))
         self.ledger.node_changed(Change(("", name), self._facts.get(name), new))
         self._facts[name] = new
 
@@ -104,6 +158,26 @@ def test_what_is_left_counts_an_instance_once_with_its_pod_or_before_it_has_one(
     assert seen.free == {"n1": 3.0}
 
 
+def test_pods_and_devices_are_counted_once_as_well() -> None:
+    seen = Accounts()
+    seen.node(more={GPU: "4", "pods": "10"})
+    seen.ledger.give("a", Given("n1", 1.0, GIB, 1, ((GPU, 1),)))
+    seen.ledger.give("a Shadow", Given("n1", 1.0, GIB))
+    seen.load("x", pod("n1", {GPU: "2"}))
+    seen.load("y", pod("n1", {GPU: "1"}, phase="Failed"))
+    [before] = seen.ledger.rooms()
+    assert (before.pods, before.others[GPU]) == (8, 1)
+    seen.pod("p", "a")
+    seen.load("p", pod("n1", {"cpu": "1", "memory": "1Gi", GPU: "1"}, instance="a"))
+    assert seen.ledger.rooms() == (before,)
+    # Its instance has ended, its pod has not.
+    seen.ledger.take_back("a")
+    assert seen.ledger.rooms() == (before,)
+    seen.load("x", None)
+    [after] = seen.ledger.rooms()
+    assert (after.pods, after.others[GPU]) == (9, 3)
+
+
 def test_news_of_a_node_counts_at_once() -> None:
     seen = Accounts()
     seen.load("x", pod("n2", {"cpu": "500m"}))
@@ -128,19 +202,19 @@ def test_what_is_left_is_always_the_sum_of_all_there_is(seed: int) -> None:
     given: dict[str, Given] = {}
     pods: dict[str, str | None] = {}
     for node in ("n1", "n2"):
-        seen.node(node)
+        seen.node(node, {GPU: "9"})
     for _ in range(400):
         name, node = chance.choice(["p", "q", "r"]), chance.choice(["n1", "n2"])
         instance = chance.choice(["a", "b", None])
         match chance.randrange(6):
             case 0:
                 loads[name] = node, instance
-                seen.load(name, pod(node, {"cpu": "500m"}, instance=instance))
+                seen.load(name, pod(node, {"cpu": "500m", GPU: "2"}, instance=instance))
             case 1:
                 loads.pop(name, None)
                 seen.load(name, None)
             case 2 if instance is not None:
-                given[instance] = Given(node, 1.0, 0)
+                given[instance] = Given(node, 1.0, 0, 1, ((GPU, 1),))
                 seen.ledger.give(instance, given[instance])
             case 3 if instance is not None:
                 given.pop(instance, None)
@@ -152,22 +226,63 @@ def test_what_is_left_is_always_the_sum_of_all_there_is(seed: int) -> None:
                 pods.pop(name, None)
                 seen.pod(name, None, gone=True)
         counted = [at for at, of in loads.values() if of is None or (of not in given and of in pods.values())]
-        for node in ("n1", "n2"):
-            taken = sum(0.5 for at in counted if at == node) + sum(one.cores for one in given.values() if one.node == node)
-            assert seen.free[node] == max(0.0, 3.5 - taken)
+        rooms = seen.ledger.rooms()
+        assert {room.node.name for room in rooms} == {"n1", "n2"}
+        for room in rooms:
+            here, ours = counted.count(room.node.name), sum(one.node == room.node.name for one in given.values())
+            assert room.node.free_cores == max(0.0, 3.5 - 0.5 * here - ours)
+            assert (room.pods, room.others[GPU]) == (110 - here - ours, 9 - 2 * here - ours)
+
+
+def room(name: str, cores: float, memory_bytes: int, pods: int = 10, **others: int) -> Room:
+    return Room(Node(name, 8, 8 * GIB, cores, memory_bytes), pods, others)
+
+
+ROOMS = [room("a", 2.0, GIB), room("b", 6.0, GIB), room("c", 7.0, 0), room("d", 8.0, GIB, pods=0), room("e", 1.0, GIB, gpu=2)]
+EVERY = {"a", "b", "c", "d", "e"}
+
+
+def asks(cores: float, memory_bytes: int = 0, **others: int) -> Given:
+    return Given("", cores, memory_bytes, 1, tuple(others.items()))
 
 
 def test_the_node_with_most_cores_left_is_chosen_among_those_that_fit() -> None:
-    nodes = [Node("a", 8, 8 * GIB, 2.0, GIB), Node("b", 8, 8 * GIB, 6.0, GIB), Node("c", 8, 8 * GIB, 7.0, 0)]
-    every = {"a", "b", "c"}
-    assert choose(nodes, every, 1.0, GIB, None) == "b"
-    assert choose(nodes, every, 1.0, 0, None) == "c"
-    assert choose(nodes, {"a"}, 1.0, 0, None) == "a"
-    assert choose(nodes, every, 1.0, 0, "a") == "a"
-    for allowed, cores, named in ((every, 7.5, None), (every, 1.0, "elsewhere"), (set[str](), 1.0, None), (every, 3.0, "a")):
-        with pytest.raises(GnomonError) as refused:
-            choose(nodes, allowed, cores, 0, named)
-        assert (refused.value.status, refused.value.code) == (503, "no_capacity")
+    assert choose(ROOMS, EVERY, asks(1.0, GIB), None) == "b"
+    assert choose(ROOMS, EVERY, asks(1.0), None) == "c"
+    assert choose(ROOMS, {"a"}, asks(1.0), None) == "a"
+    assert choose(ROOMS, EVERY, asks(1.0), "a") == "a"
+    assert choose(ROOMS, EVERY, asks(1.0, gpu=1), None) == "e"
+    assert choose(ROOMS, EVERY, replace(asks(8.0), pods=0), None) == "d"
+
+
+def test_where_the_pod_does_not_fit_on_the_node_that_was_named_another_one_gets_it() -> None:
+    """A policy names the node with most cores. It knows neither constraints nor memory, pods and devices."""
+    assert choose(ROOMS, EVERY - {"c"}, asks(1.0), "c") == "b"
+    assert choose(ROOMS, EVERY, asks(1.0, GIB), "c") == "b"
+    assert choose(ROOMS, EVERY, asks(1.0), "d") == "c"
+    assert choose(ROOMS, EVERY, asks(1.0, gpu=2), "c") == "e"
+    assert choose(ROOMS, EVERY, asks(3.0), "a") == "c"
+
+
+@pytest.mark.parametrize(
+    ("allowed", "wanted", "named", "says"),
+    [
+        (EVERY, asks(1.0), "elsewhere", "There is no node 'elsewhere'"),
+        (set[str](), asks(1.0), None, "No node takes this function."),
+        (EVERY, asks(8.5), None, ": 8.5 cores (8 at most)."),
+        (EVERY, asks(1.0, 2 * GIB), None, ": 2048 MiB (1024 at most)."),
+        (EVERY, asks(0.1, gpu=3), None, ": 3 gpu (2 at most)."),
+        (EVERY, asks(0.1, GIB, tpu=1), "a", ": 1 tpu (0 at most)."),
+        ({"d"}, asks(0.1), None, ": 1 pods (0 at most)."),
+        (EVERY, asks(9.0, gpu=3), None, ": 9 cores (8 at most), 3 gpu (2 at most)."),
+        (EVERY, asks(2.0, gpu=1), None, "No node has all of it left together: 2 cores, 1 pods, 1 gpu."),
+    ],
+)
+def test_a_refusal_says_what_is_lacking(allowed: set[str], wanted: Given, named: str | None, says: str) -> None:
+    with pytest.raises(GnomonError) as refused:
+        choose(ROOMS, allowed, wanted, named)
+    assert (refused.value.status, refused.value.code) == (503, "no_capacity")
+    assert says in str(refused.value)
 
 
 @pytest.mark.parametrize(

@@ -60,6 +60,17 @@ def bytes_of(quantity: object) -> int:
         return 0
 
 
+def amounts_of(quantities: Mapping[str, object]) -> dict[str, float]:
+    """What the API server said of several resources, by name: cores, bytes, or how many. What there is none of is left out."""
+    amounts = {name: cores_of(quantity) if name == "cpu" else bytes_of(quantity) for name, quantity in quantities.items()}
+    return {name: float(amount) for name, amount in amounts.items() if amount}
+
+
+def requests_of(given: Mapping[str, Any]) -> dict[str, float]:
+    """What the scheduler counts of a container's `resources`: its requests, and its limits where nothing is requested."""
+    return amounts_of({**(given.get("limits") or {}), **(given.get("requests") or {})})
+
+
 def _sent(spec: FunctionSpec, field: str) -> dict[str, str]:
     written: dict[str, str] = {}
     for name, value in _texts(spec, field).items():
