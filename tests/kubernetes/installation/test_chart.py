@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 
 import pytest
 
@@ -15,8 +15,10 @@ from tests.kubernetes.installation.forms import DEPLOY, Kustomized, Manifest, Na
 
 SYSTEM, FUNCTIONS = "openfaas", "openfaas-fn"
 OPENFAAS = DEPLOY / "openfaas"
+FILES = '{"hostPath":null,"nfs":{"server":"files.example","path":"/models"}}'
 PARTS = {
     "coordinator.enabled=true": OPENFAAS / "coordinator",
+    "models.enabled=true": DEPLOY / "openfaas-models",
     "knative.autoscaler.enabled=true": DEPLOY / "knative" / "autoscaler",
     "knative.ingress.enabled=true": DEPLOY / "knative" / "ingress",
 }
@@ -94,7 +96,8 @@ def test_the_charts_values_reach_what_they_name(kubectl: Kubectl) -> None:
         "priorityClass.create=false",
         "replicas=3",
         "clusterWide=true",
-        'coordinator={"enabled":true,"models":{"hostPath":null,"nfs":{"server":"files.example","path":"/models"}}}',
+        "models.enabled=true",
+        f"coordinator.models={FILES}",
         'coordinator.poolImage={"repository":"registry.example/body","tag":"8"}',
         'coordinator.poolResources={"requests":{"cpu":"100m","memory":"2Gi"}}',
         'knative.autoscaler={"enabled":true,"replicas":3,"resources":{"requests":{"cpu":"1"}}}',
@@ -137,6 +140,35 @@ def test_the_charts_values_reach_what_they_name(kubectl: Kubectl) -> None:
     ]
     kubectl("apply", "--server-side", "-f", "-", given=listed(missing))
     kubectl("apply", "--dry-run=server", "--validate=strict", "-f", "-", given=listed(list(rendered.values())))
+
+
+def test_the_chart_with_models_has_all_that_shadows_need() -> None:
+    """A gateway with the coordinators' token, and the same models for it, for functions and for the pools."""
+    rendered = chart('models={"enabled":true,"claims":{"size":"500Gi"}}', f"coordinator.models={FILES}")
+    [container] = rendered["Deployment", SYSTEM, "gateway"]["spec"]["template"]["spec"]["containers"]
+    given = dict(word.split("=", 1) for word in container["args"] if "=" in word)
+    mounted = {one["mountPath"]: one["name"] for one in container["volumeMounts"]}
+    token, models = mounted[str(PurePosixPath(given["--coordinator-token"]).parent)], mounted[given["--models"]]
+    volumes = {one["name"]: one for one in rendered["Deployment", SYSTEM, "gateway"]["spec"]["template"]["spec"]["volumes"]}
+    pool = rendered["DaemonSet", "gnomon-nodes", "coordinator"]["spec"]["template"]["spec"]["volumes"]
+    assert volumes[token]["secret"]["secretName"] in [one["secret"]["secretName"] for one in pool if "secret" in one]
+    assert volumes[models]["persistentVolumeClaim"]["claimName"] == given["--models-claim"]
+    for namespace in (SYSTEM, FUNCTIONS):
+        claim = rendered["PersistentVolumeClaim", namespace, given["--models-claim"]]["spec"]
+        volume = rendered["PersistentVolume", None, claim["volumeName"]]["spec"]
+        assert volume["claimRef"] == {"namespace": namespace, "name": given["--models-claim"]}
+        assert volume["nfs"] == {"server": "files.example", "path": "/models"}
+        assert claim["resources"]["requests"] == volume["capacity"] == {"storage": "500Gi"}
+        assert "hostPath" not in volume
+
+
+def test_claims_that_the_operator_makes_are_named_and_not_made() -> None:
+    rendered = chart('models={"enabled":true,"claims":{"create":false,"name":"shared"}}')
+    assert not any(kind.startswith("PersistentVolume") for kind, _, _ in rendered)
+    pod = rendered["Deployment", SYSTEM, "gateway"]["spec"]["template"]["spec"]
+    assert "--models-claim=shared" in pod["containers"][0]["args"]
+    [models] = [one for one in pod["volumes"] if one["name"] == "models"]
+    assert models["persistentVolumeClaim"]["claimName"] == "shared"
 
 
 def listed(objects: list[Manifest]) -> str:
