@@ -39,7 +39,8 @@ from gnomon_core.scaling import Action, FunctionLoad, LoadCounters
 from gnomon_core.seam_values import StoredFunction
 from gnomon_gateway.dispatch.latency import LearnedLatency
 from gnomon_gateway.dispatch.profiled import ProfiledLatency
-from gnomon_gateway.lifecycle.manager import Manager, Surroundings
+from gnomon_gateway.lifecycle.manager import Manager
+from gnomon_gateway.lifecycle.surroundings import Surroundings
 from gnomon_gateway.logs import LogBook
 from gnomon_gateway.store.sqlite import SqliteStore
 from gnomon_platforms.kubernetes.api import Api, connect

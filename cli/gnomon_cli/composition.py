@@ -45,7 +45,8 @@ from gnomon_gateway.dispatch.profiled import ProfiledLatency
 from gnomon_gateway.inside_call import Invoker
 from gnomon_gateway.lifecycle.corrections import Corrections
 from gnomon_gateway.lifecycle.elsewhere import Elsewhere
-from gnomon_gateway.lifecycle.manager import Manager, Surroundings
+from gnomon_gateway.lifecycle.manager import Manager
+from gnomon_gateway.lifecycle.surroundings import Surroundings
 from gnomon_gateway.log_sources import LogReader
 from gnomon_gateway.logs import LogBook
 from gnomon_gateway.loop_lag import LoopLag

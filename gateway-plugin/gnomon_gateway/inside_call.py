@@ -6,11 +6,9 @@ import asyncio
 import time
 
 from gnomon_core.errors import GnomonError
-from gnomon_core.functions import FunctionKey
 from gnomon_core.wire import Frame, Kind, Member
 from gnomon_gateway.asynchronous.invocation import FunctionAnswer, Invocation, answer_of
 from gnomon_gateway.headers import UnfitHeadersError, response_lines
-from gnomon_gateway.invoke import unknown_function
 from gnomon_gateway.queueing.request import Request
 from gnomon_gateway.serving.directory import FunctionDirectory
 
@@ -24,7 +22,7 @@ class Invoker:
     async def __call__(self, invocation: Invocation) -> FunctionAnswer:
         runtime = self._directory.lookup(str(invocation.function))
         if runtime is None:
-            return answer_of(_unknown(invocation.function))
+            return answer_of(self._directory.refusal(str(invocation.function)))
         now_s = time.monotonic()
         budget_s = runtime.settings.deadline_s
         if invocation.deadline_s is not None:
@@ -77,7 +75,3 @@ def _meta(invocation: Invocation) -> bytes:
     lines = [invocation.method, invocation.path, invocation.query]
     lines += [f"{name}: {value}" for name, value in invocation.headers]
     return "\n".join(lines).encode("latin-1", "replace")
-
-
-def _unknown(function: FunctionKey) -> GnomonError:
-    return unknown_function(str(function).encode())

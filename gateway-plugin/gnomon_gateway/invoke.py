@@ -15,7 +15,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
-from gnomon_core.errors import GnomonError, bad_request, not_found
+from gnomon_core.errors import GnomonError, bad_request
 from gnomon_core.wire import Frame, Kind, Member
 from gnomon_gateway.call_id import call_id_of, lines_of
 from gnomon_gateway.dispatch.refusals import QUEUE_MOVED
@@ -54,9 +54,10 @@ class Functions:
             exchange.fail(_wrong_method())
             return
         name, slash, rest = exchange.path[len(PREFIX) :].partition(b"/")
-        runtime = self._directory.lookup(name.decode("latin-1"))
+        function = name.decode("latin-1")
+        runtime = self._directory.lookup(function)
         if runtime is None:
-            exchange.fail(unknown_function(name))
+            exchange.fail(self._directory.refusal(function))
             return
         if runtime.signature is not None and self._tensors(exchange, runtime):
             return
@@ -223,12 +224,6 @@ def read_deadline_s(value: bytes) -> float:
     if not 0 < deadline_ms < float("inf"):
         raise bad_request("invalid_deadline", "X-Gnomon-Deadline-Ms is not a number of milliseconds above 0.", "Send 500, say.")
     return deadline_ms / 1e3
-
-
-def unknown_function(name: bytes) -> GnomonError:
-    """404: there is no such function."""
-    text = name.decode("latin-1")[:200]
-    return not_found("function_not_found", f"There is no function {text!r}.", "List them with: gnomon list")
 
 
 def _wrong_method() -> GnomonError:

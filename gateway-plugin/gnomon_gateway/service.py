@@ -114,7 +114,7 @@ class FunctionService(Protocol):
         """Ask for a number of instances, from 0, until the policy's next decision.
 
         Raises:
-            GnomonError: 404 `function_not_found`; 400 where the number can never be.
+            GnomonError: 404 `function_not_found`; 503 `function_not_served`; 400 where the number can never be.
 
         """
         ...

@@ -2,58 +2,30 @@
 
 A command is checked in full before anything changes, is on disk when it returns, and what it causes goes on behind it.
 Commands for one function wait for each other; different functions do not.
+
+A function that is stored and cannot be served is known to the API all the same, and tried again (`unserved`).
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Collection, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Sequence
 
-from gnomon_core.errors import conflict
+from gnomon_core.errors import GnomonError, conflict
 from gnomon_core.functions import DEFAULT_NAMESPACE, FunctionKey, FunctionSpec
 from gnomon_core.profiles import ModelProfile
 from gnomon_core.seam_values import StoredFunction
-from gnomon_core.seams import FunctionStore, Platform
-from gnomon_gateway.dispatch.latency import LiveLatency
-from gnomon_gateway.dispatch.profiled import ProfiledLatency
 from gnomon_gateway.lifecycle.checks import Checks
-from gnomon_gateway.lifecycle.control import ScalingControl
-from gnomon_gateway.lifecycle.corrections import Corrections
 from gnomon_gateway.lifecycle.deployed import Deployed
-from gnomon_gateway.lifecycle.elsewhere import Elsewhere
 from gnomon_gateway.lifecycle.instances import Instances
 from gnomon_gateway.lifecycle.lasting import outlive_us, refuse_hindered
-from gnomon_gateway.logs import LogBook
+from gnomon_gateway.lifecycle.surroundings import Surroundings
+from gnomon_gateway.lifecycle.unserved import Unserved
 from gnomon_gateway.openfaas.control import unknown_function
 from gnomon_gateway.scheduling.registry import scheduling_policies
 from gnomon_gateway.service import DecisionRecord, FunctionDetail, FunctionStatus, KnownPolicies
+from gnomon_gateway.serving.directory import no_such_function
 from gnomon_gateway.serving.function_runtime import FunctionRuntime
-
-
-@dataclass(frozen=True, slots=True)
-class Surroundings:
-    """What the functions live among.
-
-    `latency` learns from what is served, `profiled` foretells it of models with a profile; who composes them lets the one begin
-    at the other. `corrections` remember what was learned before a restart. `fetch_model` brings a model into the repository if it
-    can be had; `now` gives seconds since 1970; `plugins` are the scheduling policies of third parties that the operator named.
-    `elsewhere` is what other replicas have of the functions, and whether one of them leads. `epoch` is that of our batches, while
-    nobody shares the functions with us.
-    """
-
-    store: FunctionStore
-    platform: Platform
-    scaling: ScalingControl
-    latency: LiveLatency
-    logs: LogBook
-    fetch_model: Callable[[str], Awaitable[None]]
-    now: Callable[[], float]
-    profiled: ProfiledLatency = field(default_factory=ProfiledLatency)
-    corrections: Corrections | None = None
-    plugins: Collection[str] = ()
-    elsewhere: Elsewhere = field(default_factory=Elsewhere)
-    epoch: Callable[[], int] = lambda: 1
 
 
 class Manager:
@@ -66,10 +38,11 @@ class Manager:
         self._names: dict[str, FunctionRuntime] = {}
         self._locks: dict[FunctionKey, asyncio.Lock] = {}
         self._last_version = 0
+        self._unserved = Unserved(self.follow, around.logs.append)
         self.instances = Instances(around.platform, around.logs.append, around.scaling, self._checks.policy, around.elsewhere)
 
     async def start(self) -> None:
-        """Serve again what the store holds. A function that cannot be served any more stays stored, and its log says why."""
+        """Serve again what the store holds. One that cannot be served any more stays stored, and its log says why."""
         stored = await asyncio.to_thread(self._around.store.functions)
         self._last_version = max((function.version for function in stored), default=0)
         for function in stored:
@@ -79,7 +52,7 @@ class Manager:
         """Decide from now on, where another process did: go on from what the store holds and the instances that are there."""
         stored = await asyncio.to_thread(self._around.store.functions)
         self._last_version = max((function.version for function in stored), default=0)
-        for key in {function.spec.key for function in stored} | set(self._functions):
+        for key in {function.spec.key for function in stored} | set(self._functions) | set(self._unserved):
             await self.follow(key)
         for deployed in list(self._functions.values()):
             await self.instances.take_over(deployed)
@@ -87,6 +60,7 @@ class Manager:
 
     async def stop(self) -> None:
         """Answer everything that was let in, then stop every instance, or leave those that outlive us."""
+        await self._unserved.stop()
         for deployed in list(self._functions.values()):
             self.instances.release(deployed, leave=outlive_us(self._around.platform))
         self._functions.clear()
@@ -98,6 +72,9 @@ class Manager:
     def lookup(self, name: str) -> FunctionRuntime | None:
         return self._names.get(name)
 
+    def refusal(self, name: str) -> GnomonError:
+        return self._unserved.refusal(name) or no_such_function(name)
+
     def runtimes(self) -> Sequence[FunctionRuntime]:
         """Every function's runtime, for the metrics."""
         return [deployed.runtime for deployed in self._functions.values()]
@@ -106,20 +83,16 @@ class Manager:
 
     async def deploy(self, spec: FunctionSpec) -> None:
         async with self._lock(spec.key):
-            if spec.key in self._functions:
+            if spec.key in self._functions or spec.key in self._unserved:
                 raise conflict("function_exists", f"{spec.key} is deployed already.", "Send a PUT to change it.")
-            self._last_version += 1
-            version, created_at = self._last_version, self._around.now()
-            await self._checks.spec(spec)
-            self._around.scaling.check_profile(spec.settings, await self._checks.profile(spec))
-            await asyncio.to_thread(self._around.store.put_function, StoredFunction(spec, version, created_at))
-            await self._begin(spec, version, created_at)
+            await self._put(spec, self._around.now())
 
     async def update(self, spec: FunctionSpec) -> None:
         async with self._lock(spec.key):
             deployed = self._functions.get(spec.key)
             if deployed is None:
-                raise unknown_function(spec.key)
+                await self._mend(spec)
+                return
             secrets, profile = await self._checks.spec(spec), await self._checks.profile(spec)
             self._around.scaling.check_profile(spec.settings, profile)
             revision = self._around.platform.revision(spec)
@@ -136,8 +109,7 @@ class Manager:
 
     async def remove(self, key: FunctionKey) -> None:
         async with self._lock(key):
-            deployed = self._functions.get(key)
-            if deployed is None:
+            if key not in self._functions and key not in self._unserved:
                 raise unknown_function(key)
             await asyncio.to_thread(self._around.store.delete_function, key)
             self._drop(key)
@@ -150,9 +122,9 @@ class Manager:
         async with self._lock(key):
             stored = {one.spec.key: one for one in await asyncio.to_thread(self._around.store.functions)}.get(key)
             deployed = self._functions.get(key)
-            if stored is None and deployed is not None:
+            if stored is None:
                 self._drop(key)
-            elif stored is not None:
+            else:
                 self._last_version = max(self._last_version, stored.version)
                 if deployed is None:
                     await self._serve(stored)
@@ -171,7 +143,7 @@ class Manager:
     async def scale(self, key: FunctionKey, replicas: int) -> None:
         deployed = self._functions.get(key)
         if deployed is None:
-            raise unknown_function(key)
+            raise self._unserved.refusal(str(key)) or unknown_function(key)
         deployed.requested = replicas
         if not replicas:
             deployed.keep_old = 0
@@ -181,7 +153,7 @@ class Manager:
     def status(self, key: FunctionKey, *, usage: bool = False) -> FunctionStatus | None:
         deployed = self._functions.get(key)
         if deployed is None:
-            return None
+            return self._unserved.status(key)
         return FunctionStatus(
             spec=deployed.spec,
             created_at=deployed.created_at,
@@ -194,7 +166,7 @@ class Manager:
     def detail(self, key: FunctionKey) -> FunctionDetail | None:
         deployed, status = self._functions.get(key), self.status(key)
         if deployed is None or status is None:
-            return None
+            return self._unserved.detail(key)
         runtime = deployed.runtime
         return FunctionDetail(
             status=status,
@@ -206,11 +178,11 @@ class Manager:
         )
 
     def list(self, namespace: str) -> Sequence[FunctionStatus]:
-        keys = sorted(key for key in self._functions if key.namespace == namespace)
+        keys = sorted(key for key in (*self._functions, *self._unserved) if key.namespace == namespace)
         return [status for key in keys if (status := self.status(key)) is not None]
 
     def decisions(self, key: FunctionKey, limit: int) -> Sequence[DecisionRecord] | None:
-        return self._around.scaling.decisions(str(key), limit) if key in self._functions else None
+        return self._around.scaling.decisions(str(key), limit) if self.status(key) is not None else None
 
     def policies(self) -> KnownPolicies:
         return KnownPolicies(self._around.scaling.policies(), scheduling_policies(self._around.plugins))
@@ -220,21 +192,45 @@ class Manager:
     async def _serve(self, stored: StoredFunction) -> None:
         key = stored.spec.key
         try:
-            await self._begin(stored.spec, stored.version, stored.created_at)
+            await self._begin(stored, again=True)
             await self.instances.take_over(self._functions[key])
         except Exception as error:  # noqa: BLE001 - one function that fails must not keep the others down
-            self._around.logs.append(key, "", f"gnomon: {key} is not served: {error}")
+            if key in self._functions:
+                self._around.logs.append(key, "", f"gnomon: what was left of {key} could not be taken over: {error}")
+            else:
+                self._unserved.add(stored, str(error))
+
+    async def _put(self, spec: FunctionSpec, created_at: float) -> None:
+        """Store a function that is not served, and serve it."""
+        self._last_version += 1
+        stored = StoredFunction(spec, self._last_version, created_at)
+        await self._checks.spec(spec)
+        self._around.scaling.check_profile(spec.settings, await self._checks.profile(spec))
+        await asyncio.to_thread(self._around.store.put_function, stored)
+        await self._begin(stored)
+
+    async def _mend(self, spec: FunctionSpec) -> None:
+        """Change a function that cannot be served as it is."""
+        stored = self._unserved.get(spec.key)
+        if stored is None:
+            raise unknown_function(spec.key)
+        refuse_hindered(self._around.platform, str(spec.key))
+        await self._put(spec, stored.created_at)
+        await self.instances.take_over(self._functions[spec.key])
 
     def _drop(self, key: FunctionKey) -> None:
-        """Serve a function no longer."""
-        deployed = self._functions.pop(key)
+        """Know a function no longer."""
+        self._unserved.forget(key)
+        self._around.logs.forget(key)
+        deployed = self._functions.pop(key, None)
+        if deployed is None:
+            return
         self._names.pop(str(key), None)
         if key.namespace == DEFAULT_NAMESPACE:
             self._names.pop(key.name, None)
         self.instances.release(deployed)
         self._around.scaling.removed(deployed.name)
         self._around.elsewhere.forget(deployed.name)
-        self._around.logs.forget(key)
 
     def _change(self, deployed: Deployed, spec: FunctionSpec, secrets: dict[str, bytes], profile: ModelProfile | None) -> None:
         """From now on the function is what this says; which instances it needs is another matter."""
@@ -261,9 +257,9 @@ class Manager:
                 if self._around.corrections is not None:
                     self._around.corrections.begin(variant, deployed.profile)
 
-    async def _begin(self, spec: FunctionSpec, version: int, created_at: float) -> None:
-        around, name = self._around, str(spec.key)
-        secrets, profile = await self._checks.spec(spec), await self._checks.profile(spec)
+    async def _begin(self, stored: StoredFunction, *, again: bool = False) -> None:
+        around, spec, name = self._around, stored.spec, str(stored.spec.key)
+        secrets, profile = await self._checks.spec(spec, again=again), await self._checks.profile(spec)
         runtime = FunctionRuntime(
             spec.key,
             spec.settings,
@@ -276,9 +272,12 @@ class Manager:
             on_frozen=self.instances.frozen,
         )
         revision = around.platform.revision(spec)
-        deployed = Deployed(spec, version, revision, secrets, created_at, runtime, profile, elsewhere=around.elsewhere)
+        deployed = Deployed(
+            spec, stored.version, revision, secrets, stored.created_at, runtime, profile, elsewhere=around.elsewhere
+        )
         self._foretell(deployed)
         await around.platform.prepare(spec)
+        self._unserved.forget(spec.key)
         self._functions[spec.key] = deployed
         self._names[name] = runtime
         if spec.key.namespace == DEFAULT_NAMESPACE:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Protocol
 
+from gnomon_core.errors import GnomonError, not_found
 from gnomon_gateway.serving.function_runtime import FunctionRuntime
 
 
@@ -16,3 +17,12 @@ class FunctionDirectory(Protocol):
         Called once per request on the event loop: a dictionary look-up, nothing that waits.
         """
         ...
+
+    def refusal(self, name: str) -> GnomonError:
+        """What a call of a function is answered that `lookup` does not find: `no_such_function`, or why it is away."""
+        ...
+
+
+def no_such_function(name: str) -> GnomonError:
+    """404: there is no such function."""
+    return not_found("function_not_found", f"There is no function {name[:200]!r}.", "List them with: gnomon list")

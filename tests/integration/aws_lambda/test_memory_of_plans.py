@@ -24,7 +24,8 @@ from gnomon_core.functions import FunctionSpec, read_deployment
 from gnomon_core.wire import Frame, Member
 from gnomon_gateway.dispatch.latency import LearnedLatency
 from gnomon_gateway.dispatch.profiled import ProfiledLatency
-from gnomon_gateway.lifecycle.manager import Manager, Surroundings
+from gnomon_gateway.lifecycle.manager import Manager
+from gnomon_gateway.lifecycle.surroundings import Surroundings
 from gnomon_gateway.logs import LogBook
 from gnomon_gateway.queueing.request import Request
 from gnomon_gateway.store.sqlite import SqliteStore

@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 import uvloop
 
+from gnomon_core.errors import GnomonError
 from gnomon_core.fleet import Instance, InstanceState
 from gnomon_core.functions import FunctionKey
 from gnomon_core.settings import Settings
@@ -23,6 +24,7 @@ from gnomon_gateway.dispatch.latency import LearnedLatency
 from gnomon_gateway.scheduling.registry import scheduling_policy
 from gnomon_gateway.server.gateway_server import GatewayServer
 from gnomon_gateway.server.limits import Limits
+from gnomon_gateway.serving.directory import no_such_function
 from gnomon_gateway.serving.function_runtime import FunctionRuntime
 from gnomon_platforms.local.channel import UnixChannel, channel_pair
 
@@ -126,6 +128,9 @@ class Gateway:
 
     def lookup(self, name: str) -> FunctionRuntime | None:
         return self.functions.get(name.removesuffix(".openfaas-fn"))
+
+    def refusal(self, name: str) -> GnomonError:
+        return no_such_function(name)
 
     async def start(self, limits: Limits | None = None) -> None:
         self.server = GatewayServer(GatewayApp(self, not_here, max_body_bytes=MAX_BODY_BYTES), port=0, limits=limits)

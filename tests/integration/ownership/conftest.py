@@ -15,6 +15,7 @@ import pytest
 import uvloop
 
 from gnomon_core.clock import WallClock
+from gnomon_core.errors import GnomonError
 from gnomon_core.fleet import Instance, InstanceState
 from gnomon_core.functions import FunctionKey
 from gnomon_core.ownership import OwnershipBoard
@@ -30,6 +31,7 @@ from gnomon_gateway.ownership.peers import Peers
 from gnomon_gateway.ownership.secret import PeerSecret
 from gnomon_gateway.scheduling.registry import scheduling_policy
 from gnomon_gateway.server.gateway_server import GatewayServer
+from gnomon_gateway.serving.directory import no_such_function
 from gnomon_gateway.serving.function_runtime import FunctionRuntime
 from gnomon_platforms.local.channel import UnixChannel, channel_pair
 from tests.integration.gateway.conftest import Connection, Response, not_here
@@ -61,6 +63,9 @@ class Replica:
 
     def lookup(self, name: str) -> FunctionRuntime | None:
         return self.functions.get(name.removesuffix(".openfaas-fn"))
+
+    def refusal(self, name: str) -> GnomonError:
+        return no_such_function(name)
 
     @property
     def holdings(self) -> Any:

@@ -18,6 +18,7 @@ from typing import Any
 import aiohttp
 import uvloop
 
+from gnomon_core.errors import GnomonError
 from gnomon_core.fleet import Instance, InstanceState
 from gnomon_core.functions import FunctionKey
 from gnomon_core.settings import Settings
@@ -28,6 +29,7 @@ from gnomon_gateway.ownership.gateway import SharedGateway
 from gnomon_gateway.ownership.secret import read_peer_secret
 from gnomon_gateway.scheduling.registry import scheduling_policy
 from gnomon_gateway.server.gateway_server import GatewayServer
+from gnomon_gateway.serving.directory import no_such_function
 from gnomon_gateway.serving.function_runtime import FunctionRuntime
 from gnomon_platforms.kubernetes.channel import HttpChannel
 
@@ -51,6 +53,9 @@ class Process:
 
     def lookup(self, name: str) -> FunctionRuntime | None:
         return self.functions.get(name.removesuffix(".openfaas-fn"))
+
+    def refusal(self, name: str) -> GnomonError:
+        return no_such_function(name)
 
     def _deploy(self, name: str, addresses: list[str]) -> None:
         values = Settings(deadline_s=self._settings["deadline_s"])

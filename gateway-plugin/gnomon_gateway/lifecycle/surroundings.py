@@ -1,0 +1,39 @@
+"""What the functions of a gateway live among: the one value that whoever composes the gateway makes of its parts."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Collection
+from dataclasses import dataclass, field
+
+from gnomon_core.seams import FunctionStore, Platform
+from gnomon_gateway.dispatch.latency import LiveLatency
+from gnomon_gateway.dispatch.profiled import ProfiledLatency
+from gnomon_gateway.lifecycle.control import ScalingControl
+from gnomon_gateway.lifecycle.corrections import Corrections
+from gnomon_gateway.lifecycle.elsewhere import Elsewhere
+from gnomon_gateway.logs import LogBook
+
+
+@dataclass(frozen=True, slots=True)
+class Surroundings:
+    """What the functions live among.
+
+    `latency` learns from what is served, `profiled` foretells it of models with a profile; who composes them lets the one begin
+    at the other. `corrections` remember what was learned before a restart. `fetch_model` brings a model into the repository if it
+    can be had; `now` gives seconds since 1970; `plugins` are the scheduling policies of third parties that the operator named.
+    `elsewhere` is what other replicas have of the functions, and whether one of them leads. `epoch` is that of our batches, while
+    nobody shares the functions with us.
+    """
+
+    store: FunctionStore
+    platform: Platform
+    scaling: ScalingControl
+    latency: LiveLatency
+    logs: LogBook
+    fetch_model: Callable[[str], Awaitable[None]]
+    now: Callable[[], float]
+    profiled: ProfiledLatency = field(default_factory=ProfiledLatency)
+    corrections: Corrections | None = None
+    plugins: Collection[str] = ()
+    elsewhere: Elsewhere = field(default_factory=Elsewhere)
+    epoch: Callable[[], int] = lambda: 1

@@ -1,0 +1,68 @@
+"""What is asked of a function before it is served, and what is not asked a second time."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gnomon_autoscaler.registry import BUILT_IN
+from gnomon_cli.scaling import ScalingAdapter
+from gnomon_core.errors import GnomonError
+from gnomon_core.functions import FunctionKey, FunctionSpec, read_deployment
+from gnomon_core.seam_values import Capabilities
+from gnomon_gateway.dispatch.latency import LearnedLatency
+from gnomon_gateway.lifecycle.checks import Checks
+from gnomon_gateway.lifecycle.surroundings import Surroundings
+from gnomon_gateway.logs import LogBook
+from gnomon_gateway.store.sqlite import SqliteStore
+
+SPEC = read_deployment({"service": "f", "image": "i", "secrets": ["gone", "there"]})
+
+
+class Anything:
+    """A platform that could run everything."""
+
+    def check(self, spec: FunctionSpec) -> None:
+        pass
+
+
+class Cluster(Anything):
+    """One whose instances outlive a gateway."""
+
+    def adopt(self, spec: FunctionSpec, version: int) -> tuple[()]:
+        raise NotImplementedError
+
+    def hindrance(self, function: str) -> None:
+        raise NotImplementedError
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[SqliteStore]:
+    opened = SqliteStore(tmp_path / "functions.db")
+    opened.put_secret(FunctionKey("there"), b"value")
+    yield opened
+    opened.close()
+
+
+async def no_model(_: str) -> None:
+    pass
+
+
+def checks(store: SqliteStore, platform: Any) -> Checks:
+    capabilities = Capabilities(place=True, size=True, victim=True, resize=True, pair=True)
+    scaling = ScalingAdapter(BUILT_IN, lambda: capabilities)
+    return Checks(Surroundings(store, platform, scaling, LearnedLatency(), LogBook(lambda: 0.0), no_model, lambda: 0.0))
+
+
+async def test_pods_that_have_outlived_us_are_served_whatever_has_become_of_their_secrets(store: SqliteStore) -> None:
+    assert await checks(store, Cluster()).spec(SPEC, again=True) == {"there": b"value"}
+
+
+@pytest.mark.parametrize(("platform", "again"), [(Cluster(), False), (Anything(), True), (Anything(), False)])
+async def test_new_instances_need_all_of_them(store: SqliteStore, platform: Anything, *, again: bool) -> None:
+    with pytest.raises(GnomonError) as caught:
+        await checks(store, platform).spec(SPEC, again=again)
+    assert caught.value.code == "secret_not_found"
