@@ -155,6 +155,24 @@ def test_a_gateway_that_stops_or_is_killed_leaves_its_pods_and_the_next_one_serv
     assert uids(controlled) == before
 
 
+def test_pods_whose_functions_secret_has_been_deleted_are_served_on_by_the_next_gateway(
+    gateway: Gateway, controlled: Cluster
+) -> None:
+    secret = {"name": "api-key", "namespace": NAMESPACE}
+    assert gateway.call("POST", "/system/secrets", {**secret, "value": "s3cret"}).status == 202
+    deploy(gateway, secrets=["api-key"])
+    available(gateway, 2)
+    before = uids(controlled)
+    assert gateway.call("DELETE", "/system/secrets", secret).status == 202
+    assert gateway.end() == 0
+    gateway.start()
+    available(gateway, 2)
+    assert gateway.call("POST", "/function/echo", b"again").data == b"again"
+    assert uids(controlled) == before
+    assert gateway.call("DELETE", "/system/functions", {"functionName": "echo"}).status == 202
+    eventually(lambda: not controlled.apps.list_namespaced_deployment(NAMESPACE).items, "it stayed")
+
+
 def test_one_leads_and_the_other_passes_on_until_it_leads_itself(gateway: Gateway, controlled: Cluster, tmp_path: Path) -> None:
     deploy(gateway)
     available(gateway, 2)
