@@ -48,7 +48,7 @@ class GatewayProtocol(Intake):
         self.shared = shared
         self.phase = _HEAD
         self.since_s = shared.now_s
-        self.received_bytes = 0
+        self.received_bytes = self.unsent_bytes = 0
         self.client_address = b""
         self._active: Any = None
         self._receiving: Any = None

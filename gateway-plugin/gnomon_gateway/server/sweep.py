@@ -15,7 +15,8 @@ from gnomon_gateway.server.protocol import GatewayProtocol
 from gnomon_gateway.server.shared import Phase, Shared
 
 _LINGER_S = 1.0
-_UNSENT_S = 30.0
+UNSENT_S = 30.0
+"""Instead of `idle_s` for an answer behind which the connection ends."""
 
 
 class Sweep:
@@ -47,13 +48,15 @@ def judge(connection: GatewayProtocol, now_s: float) -> None:
     """Close the connection if it has been in its phase for too long."""
     limits = connection.shared.limits
     transport = connection.transport
-    waited_s = now_s - connection.since_s
     phase = connection.phase
+    if phase in (Phase.IDLE, Phase.CLOSING):
+        _credit(connection, now_s)
+    waited_s = now_s - connection.since_s
     if transport.is_closing() and phase != Phase.CLOSING:
         connection.phase, connection.since_s = Phase.CLOSING, now_s
     elif phase == Phase.CLOSING:
         unsent = transport.get_write_buffer_size()
-        if waited_s > (_UNSENT_S if unsent else _LINGER_S):
+        if waited_s > (UNSENT_S if unsent else _LINGER_S):
             transport.abort()
     elif phase == Phase.IDLE and waited_s > limits.idle_s:
         if transport.get_write_buffer_size():
@@ -67,6 +70,15 @@ def judge(connection: GatewayProtocol, now_s: float) -> None:
         allowed_s = min(allowed_s, connection.shared.stopping_s - connection.since_s + limits.last_body_s)
         if waited_s > allowed_s:
             connection.refuse(_slow("body", allowed_s))
+
+
+def _credit(connection: GatewayProtocol, now_s: float) -> None:
+    """What the client has taken of its answer since the last look makes up for some of the time that it has had."""
+    unsent_bytes = connection.transport.get_write_buffer_size()
+    taken_bytes, connection.unsent_bytes = connection.unsent_bytes - unsent_bytes, unsent_bytes
+    if taken_bytes > 0:
+        earned_s = taken_bytes / connection.shared.limits.answer_bytes_per_s
+        connection.since_s = min(now_s, connection.since_s + earned_s)
 
 
 def _slow(part: str, allowed_s: float) -> GnomonError:

@@ -1,0 +1,108 @@
+"""Clients that take a long answer slowly, and how long they may. The time is the test's: nobody else looks at the connections."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from typing import Any
+
+import pytest
+
+from gnomon_gateway.server.limits import Limits
+from gnomon_gateway.server.sweep import UNSENT_S, judge
+from tests.waiting import until
+
+LIMITS = Limits(idle_s=10.0, sweep_s=3600.0)
+LOOK_S = 0.5
+ANSWER_BYTES = 3_000_000
+BUFFER_BYTES = 32 << 10
+KEPT = b"GET /function/f/large HTTP/1.1\r\nHost: x\r\n\r\n"
+CLOSED = b"GET /function/f/large HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n"
+OLD = b"GET /function/f/large HTTP/1.0\r\n\r\n"
+pytestmark = pytest.mark.parametrize("gateway", [LIMITS], indirect=True)
+
+
+class Reader:
+    """A client that has asked for a long answer, little of which fits into the kernel's buffers. `received` is of its body."""
+
+    def __init__(self, gateway: Any) -> None:
+        self.gateway = gateway
+        self.socket = socket.socket()
+        self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, BUFFER_BYTES)
+        self.socket.settimeout(0.0)
+        self.received = 0
+        self.waited_s = 0.0
+
+    async def ask(self, request: bytes) -> None:
+        loop = asyncio.get_running_loop()
+        await loop.sock_connect(self.socket, ("127.0.0.1", self.gateway.server.port))
+        await until(self.gateway.server._connections)
+        (self.served,) = self.gateway.server._connections()
+        self.served.transport.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, BUFFER_BYTES)
+        await loop.sock_sendall(self.socket, request)
+        data = b""
+        while b"\r\n\r\n" not in data:
+            data += await loop.sock_recv(self.socket, 1000)
+        self.received = len(data.partition(b"\r\n\r\n")[2])
+        self.began_s = self.served.since_s
+
+    async def read(self, size: int) -> bool:
+        """Take this much, or the rest; False where the connection ends before."""
+        wanted = min(self.received + size, ANSWER_BYTES)
+        while self.received < wanted:
+            try:
+                data = await asyncio.get_running_loop().sock_recv(self.socket, wanted - self.received)
+            except ConnectionResetError:
+                return False
+            if not data:
+                return False
+            self.received += len(data)
+        return True
+
+    def is_served(self) -> bool:
+        return self.served in self.gateway.server._connections()
+
+    async def look(self) -> None:
+        """Time passes, and the server looks whether it has been too long."""
+        self.waited_s += LOOK_S
+        if self.is_served():
+            judge(self.served, self.began_s + self.waited_s)
+        await asyncio.sleep(0)
+
+
+@pytest.fixture
+async def reader(gateway: Any) -> Any:
+    await gateway.deploy()
+    one = Reader(gateway)
+    yield one
+    one.socket.close()
+
+
+@pytest.mark.parametrize("request_bytes", [KEPT, CLOSED, OLD])
+async def test_who_reads_slowly_but_steadily_gets_the_whole_answer(reader: Reader, request_bytes: bytes) -> None:
+    await reader.ask(request_bytes)
+    while reader.received < ANSWER_BYTES:
+        assert await reader.read(int(1.1 * LIMITS.answer_bytes_per_s * LOOK_S)), f"cut off after {reader.waited_s} s"
+        await reader.look()
+    assert reader.waited_s > max(LIMITS.idle_s, UNSENT_S)
+
+
+@pytest.mark.parametrize("request_bytes", [KEPT, CLOSED, OLD])
+async def test_who_reads_next_to_nothing_is_cut_off(reader: Reader, request_bytes: bytes) -> None:
+    await reader.ask(request_bytes)
+    while await reader.read(int(0.1 * LIMITS.answer_bytes_per_s * LOOK_S)):
+        assert reader.received < ANSWER_BYTES, "served to the end"
+        await reader.look()
+    assert reader.waited_s < 2 * UNSENT_S
+
+
+@pytest.mark.parametrize(("request_bytes", "allowed_s"), [(KEPT, LIMITS.idle_s), (CLOSED, UNSENT_S), (OLD, UNSENT_S)])
+async def test_who_stops_reading_has_no_more_time_for_having_read_fast(
+    reader: Reader, request_bytes: bytes, allowed_s: float
+) -> None:
+    await reader.ask(request_bytes)
+    await reader.look()
+    assert await reader.read(ANSWER_BYTES * 2 // 3)
+    while reader.is_served() and reader.waited_s < 10 * UNSENT_S:
+        await reader.look()
+    assert allowed_s < reader.waited_s < allowed_s + 10 * LOOK_S
