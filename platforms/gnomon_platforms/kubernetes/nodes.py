@@ -184,14 +184,17 @@ def _no_capacity(problem: str, hint: str) -> GnomonError:
 
 def _counted(spec: dict[str, Any]) -> dict[str, float]:
     """What a pod asks for: its containers together, or the most that one of its first steps takes, and its runtime's overhead."""
+    containers: list[dict[str, Any]] = spec.get("containers") or []
     beside: dict[str, float] = {}
     first: dict[str, float] = {}
+    if len(containers) == 1 and not any(spec.get(name) for name in ("initContainers", "resources", "overhead")):
+        return requests_of(containers[0].get("resources") or {})  # nearly always: and there are thousands of pods
     for one in spec.get("initContainers") or ():
         with_it = _together(beside, requests_of(one.get("resources") or {}))
         first = {name: max(first.get(name, 0.0), with_it.get(name, 0.0)) for name in first | with_it}
         if one.get("restartPolicy") == "Always":
             beside = with_it  # it runs on, beside all that come after it
-    together = _together(beside, *(requests_of(one.get("resources") or {}) for one in spec.get("containers") or ()))
+    together = _together(beside, *(requests_of(one.get("resources") or {}) for one in containers))
     most = {name: max(first.get(name, 0.0), together.get(name, 0.0)) for name in first | together}
     # What is requested of the pod as a whole holds instead of what its containers say.
     return _together(most | requests_of(spec.get("resources") or {}), amounts_of(spec.get("overhead") or {}))
