@@ -14,7 +14,7 @@ from gnomon_platforms.kubernetes.objects.names import check_labels
 from gnomon_platforms.kubernetes.objects.placing import affinity_to, read_constraints
 from gnomon_platforms.kubernetes.objects.pod_template import PodOptions, pod_digest
 from gnomon_platforms.kubernetes.objects.pods import pod_facts
-from gnomon_platforms.kubernetes.objects.quantities import cpu_quantity, memory_quantity
+from gnomon_platforms.kubernetes.objects.quantities import amount_of, cpu_quantity, memory_quantity
 
 OPTIONS = PodOptions()
 
@@ -169,6 +169,18 @@ def test_the_users_variables_win_and_the_process_has_its_own_field() -> None:
 )
 def test_requests_and_limits(fields: dict[str, Any], expected: dict[str, Any]) -> None:
     assert pod_of(**fields)["containers"][0]["resources"] == expected
+
+
+@pytest.mark.parametrize(
+    ("quantity", "amount"),
+    [
+        ("2", 2.0), ("1500m", 1.5), ("0.5", 0.5), (".5", 0.5), ("2.", 2.0), ("100u", 1e-4), ("1e9", 1e9), ("1E3", 1e3),
+        ("2e-3", 2e-3), ("1E", 1e18), ("128Mi", 2**27), ("1Ei", 2**60), ("0.5G", 5e8), ("128974848000m", 128974848.0), (4, 4.0),
+        ("+1", 1.0), ("", 0.0), ("-1", 0.0), ("1Xi", 0.0), ("one", 0.0), (None, 0.0), ("1e999", 0.0), ("1" * 99, 0.0),
+    ],
+)  # fmt: skip
+def test_a_quantity_is_read_in_every_form_that_kubernetes_knows(quantity: object, amount: float) -> None:
+    assert amount_of(quantity) == pytest.approx(amount)
 
 
 def test_quantities_are_exact_in_the_largest_unit() -> None:

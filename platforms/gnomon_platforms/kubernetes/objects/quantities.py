@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Mapping
 from typing import Any
@@ -12,6 +13,9 @@ from gnomon_core.units import parse_cores, parse_memory_bytes
 from gnomon_platforms.local.nodes import SMALL_CLAIM_CORES, claimed_cores
 
 _OWN_FORM = re.compile(r"\d+(\.\d+)?(m|k|Ki|M|Mi|G|Gi|T|Ti)?")
+_QUANTITY = re.compile(r"\+?(\d{1,30}\.?\d{0,30}|\.\d{1,30})([numkMGTPE]|[KMGTPE]i|[eE][+-]?\d{1,2})?")
+_SUFFIXES = {"": 1.0, "n": 1e-9, "u": 1e-6, "m": 1e-3, "k": 1e3, "M": 1e6, "G": 1e9, "T": 1e12, "P": 1e15, "E": 1e18}
+_SUFFIXES |= {f"{letter}i": 2.0 ** (10 * power) for power, letter in enumerate("KMGTPE", start=1)}
 _ENTRIES = {"cpu": 1000.0, "memory": 1.0}
 _PREFIXES = (("Gi", 2**30), ("Mi", 2**20), ("Ki", 2**10))
 
@@ -44,26 +48,32 @@ def resources(spec: FunctionSpec, cores: int) -> dict[str, dict[str, str]]:
     return {"requests": requests, "limits": limits} if limits else {"requests": requests}
 
 
+def amount_of(quantity: object) -> float:
+    """What a quantity that the API server sent means, in any form that Kubernetes knows; 0 for anything unreadable.
+
+    `1500m`, `2`, `1e9`, `128Mi`, `0.5G`: whoever wrote it, it is sent as it was written.
+    """
+    read = _QUANTITY.fullmatch(str(quantity))
+    if read is None:
+        return 0.0
+    number, suffix = read.groups(default="")
+    return float(number) * _SUFFIXES[suffix] if suffix in _SUFFIXES else float(number + suffix)
+
+
 def cores_of(quantity: object) -> float:
     """The cores of a quantity that the API server sent; 0 for anything unreadable."""
-    try:
-        return parse_cores(str(quantity))
-    except ValueError:
-        return 0.0
+    return amount_of(quantity)
 
 
 def bytes_of(quantity: object) -> int:
-    """The bytes of a quantity that the API server sent; 0 for anything unreadable."""
-    try:
-        return parse_memory_bytes(str(quantity))
-    except ValueError:
-        return 0
+    """The bytes of a quantity that the API server sent, whole ones; 0 for anything unreadable."""
+    return math.ceil(amount_of(quantity))
 
 
 def amounts_of(quantities: Mapping[str, object]) -> dict[str, float]:
     """What the API server said of several resources, by name: cores, bytes, or how many. What there is none of is left out."""
-    amounts = {name: cores_of(quantity) if name == "cpu" else bytes_of(quantity) for name, quantity in quantities.items()}
-    return {name: float(amount) for name, amount in amounts.items() if amount}
+    amounts = {name: amount_of(quantity) for name, quantity in quantities.items()}
+    return {name: amount for name, amount in amounts.items() if amount}
 
 
 def requests_of(given: Mapping[str, Any]) -> dict[str, float]:
