@@ -6,6 +6,7 @@ the whole interval is on the other; in between it reads "not resolved". A figure
 
 from __future__ import annotations
 
+import contextlib
 import json
 import math
 import os
@@ -114,7 +115,18 @@ def table(documents: Iterable[Mapping[str, Any]]) -> str:
 def machine() -> str:
     """What it ran on, in words."""
     memory_gib = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
-    return f"{os.cpu_count()} cores, {memory_gib:.0f} GiB, {platform.system()} {platform.release()} {platform.machine()}"
+    cores = f"{os.cpu_count()} cores ({processor()})"
+    return f"{cores}, {memory_gib:.0f} GiB, {platform.system()} {platform.release()} {platform.machine()}"
+
+
+def processor() -> str:
+    """The processor's name, as the kernel gives it."""
+    with contextlib.suppress(OSError):
+        for line in Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace").splitlines():
+            name, _, value = line.partition(":")
+            if name.strip() in ("model name", "Model", "cpu model"):
+                return " ".join(value.split())
+    return platform.processor() or platform.machine()
 
 
 def interpreter() -> str:

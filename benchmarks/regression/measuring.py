@@ -55,6 +55,16 @@ class Worker:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         self._end()
 
+    def settle(self, batches: Sequence[int]) -> None:
+        """Bring the process to where it stays: one that has only run small batches runs them up to a quarter quicker.
+
+        Their tensors then lie side by side at the beginning of the heap, and are in the cache. An instance has seen all sizes.
+        """
+        self._quota.lift()
+        for threads in (1, 2):
+            for batch in (*sorted(batches), *sorted(batches, reverse=True)):
+                self._ask({"batch": batch, "threads": threads, "runs": 0, "warm": 1})
+
     def times(self, cell: Cell, least: int, most: int) -> Times:
         """At least so many runs, more while their median is not known to 1 %."""
         memory_mb, batch = cell
