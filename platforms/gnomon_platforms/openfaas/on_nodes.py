@@ -23,7 +23,7 @@ from gnomon_platforms.kubernetes.api import STRATEGIC_PATCH, Api, Document
 from gnomon_platforms.kubernetes.cache import Change
 from gnomon_platforms.kubernetes.informer import Informer
 from gnomon_platforms.kubernetes.nodes import Load, pod_load
-from gnomon_platforms.kubernetes.objects.quantities import cores_of
+from gnomon_platforms.kubernetes.objects.quantities import amount_of
 from gnomon_platforms.kubernetes.resources import PODS
 from gnomon_platforms.kubernetes.watching import Source
 from gnomon_platforms.kubernetes.writes import Patch, Target, Write, Writer
@@ -74,7 +74,7 @@ def coordinator_pod(pod: Mapping[str, Any]) -> CoordinatorPod:
     address = status.get("podIP") if ready and "deletionTimestamp" not in metadata else None
     pool: Mapping[str, Any] = next((one for one in spec.get("containers") or () if one.get("name") == CONTAINER), {})
     requested = ((pool.get("resources") or {}).get("requests") or {}).get("cpu", "0")
-    return CoordinatorPod(metadata["name"], metadata.get("uid", ""), spec.get("nodeName") or "", address, cores_of(requested))
+    return CoordinatorPod(metadata["name"], metadata.get("uid", ""), spec.get("nodeName") or "", address, amount_of(requested))
 
 
 def load_besides_shadows(namespace: str) -> Callable[[Document], Load]:

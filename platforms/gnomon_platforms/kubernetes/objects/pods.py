@@ -18,7 +18,7 @@ from gnomon_platforms.kubernetes.objects.names import (
     SERVING_CONDITION,
     VERSION_LABEL,
 )
-from gnomon_platforms.kubernetes.objects.quantities import bytes_of, cores_of
+from gnomon_platforms.kubernetes.objects.quantities import amount_of, bytes_of
 
 ENDED_PHASES = ("Succeeded", "Failed")
 MAX_WORDS = 300
@@ -155,7 +155,7 @@ def _controller(metadata: dict[str, Any]) -> str | None:
 
 
 def _cores(resources: dict[str, Any]) -> float:
-    return cores_of(_either(resources, "cpu"))
+    return amount_of(_either(resources, "cpu"))
 
 
 def _either(resources: dict[str, Any], name: str) -> object:

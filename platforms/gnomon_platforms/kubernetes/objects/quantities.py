@@ -60,11 +60,6 @@ def amount_of(quantity: object) -> float:
     return float(number) * _SUFFIXES[suffix] if suffix in _SUFFIXES else float(number + suffix)
 
 
-def cores_of(quantity: object) -> float:
-    """The cores of a quantity that the API server sent; 0 for anything unreadable."""
-    return amount_of(quantity)
-
-
 def bytes_of(quantity: object) -> int:
     """The bytes of a quantity that the API server sent, whole ones; 0 for anything unreadable."""
     return math.ceil(amount_of(quantity))
