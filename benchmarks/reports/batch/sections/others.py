@@ -120,34 +120,25 @@ def _dearer(_: str, rows: Rows) -> tuple[bool, str]:
         rows[name]["usd_per_million"] / rows["target-tracking"]["usd_per_million"]
         for name in ("vanilla, largest", "vanilla, cherry-picked")
     ]
-    return min(
-        ratios
-    ) > 1.0, f"{ratios[0]:.2f} times SageMaker's cost at the largest memory, {ratios[1]:.2f} at the cherry-picked"
+    seen = f"{ratios[0]:.2f} times SageMaker's cost at the largest memory, {ratios[1]:.2f} at the cherry-picked"
+    return min(ratios) > 1.0, seen
 
 
 def _lagging(case: str, rows: Rows) -> tuple[bool, str]:
     mark, lambda_ = rows["mark"], rows["vanilla, cherry-picked"]
     late = mark["late"] > 1.0 - _percent(case) / 100.0
     ratio = lambda_["usd_per_million"] / mark["usd_per_million"]
-    seen = f"MArk {mark['late']:.2%} late, {_percentile(case, mark)}; Lambda {lambda_['late']:.2%} late at {ratio:.2f} times its "
-    "cost"
-    # PAREN
-    # PAREN
-    # PAREN
-    # PAREN
+    of_lambda = f"Lambda {lambda_['late']:.2%} late at {ratio:.2f} times its cost"
+    seen = f"MArk {mark['late']:.2%} late, {_percentile(case, mark)}, {of_lambda}"
     return late and lambda_["late"] == 0.0 and ratio > 1.0, seen
 
 
 def _quickest(case: str, rows: Rows) -> tuple[bool, str]:
     tuned, batch, largest = rows["target-tracking, tuned"], rows["batch"], rows["vanilla, largest"]
-    quicker = _seconds(tuned) < _seconds(batch)
-    seen = f"{_percentile(case, tuned)} beside BATCH's {_percentile(case, batch)}, at "
-    f"{tuned['usd_per_million'] / largest['usd_per_million']:.2f} of the cost of vanilla Lambda, largest"
-    # PAREN
-    # PAREN
-    # PAREN
-    # PAREN
-    return quicker and tuned["usd_per_million"] < largest["usd_per_million"], seen
+    ratio = tuned["usd_per_million"] / largest["usd_per_million"]
+    at_cost = f"at {ratio:.2f} of the cost of vanilla Lambda, largest"
+    seen = f"{_percentile(case, tuned)} beside BATCH's {_percentile(case, batch)}, {at_cost}"
+    return _seconds(tuned) < _seconds(batch) and ratio < 1.0, seen
 
 
 def _violating(case: str, rows: Rows) -> tuple[bool, str]:
