@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from benchmarks.reports.claims import Claim, counted
+from benchmarks.reports.listing import listed
 from benchmarks.reports.page import html
 from benchmarks.reports.pictures import Picture
 from benchmarks.reports.sections import Section
@@ -54,13 +55,7 @@ class Report:
 
     def to_markdown(self) -> str:
         """The claims alone, for a document to quote."""
-        facts = "; ".join(f"{name}: {value}" for name, value in self.facts.items())
-        rows = [
-            f"| {claim.where} | {claim.says} | {claim.found} | {claim.verdict}{': ' if claim.why else ''}{claim.why} |"
-            for claim in self.claims
-        ]
-        heads = ("| where | the paper | here | verdict |", "| --- | --- | --- | --- |")
-        return "\n".join((f"# {self.title}", "", f"{self}. {facts}.", "", *heads, *rows)) + "\n"
+        return listed(self.title, self.facts, self.claims)
 
     def write(self, folder: Path) -> Path:
         """Write `index.html`, `report.json`, `claims.md`, each table as CSV and JSON and each picture as SVG; the page's path."""

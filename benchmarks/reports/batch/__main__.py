@@ -1,10 +1,12 @@
 """The report on BATCH: what the paper says beside what we measure, figure by figure.
 
     python -m benchmarks.reports.batch [--quick] [--output FOLDER]
+    python -m benchmarks.reports.batch --renew docs/figures/batch/claims.md
 
 Results of steps are kept in FOLDER/steps, so that a report that was interrupted goes on where it was, and one whose planner has
 changed measures no model again. All of it takes about ten minutes on two cores, of which models take half; `--quick` takes
-published profiles, two or three hours and a few plans, to see that everything works.
+published profiles, two or three hours and a few plans, to see that everything works. `--renew` measures nothing: it brings a
+list of claims up to date with what the benchmarks that it reads have published since.
 """
 
 from __future__ import annotations
@@ -17,11 +19,12 @@ from pathlib import Path
 from benchmarks.pace import ROOT
 from benchmarks.programs import ended_well
 from benchmarks.report import interpreter, machine
-from benchmarks.reports.batch import accuracy, days, host, sensitivity, services, vanilla
+from benchmarks.reports.batch import accuracy, days, host, published, sensitivity, services, vanilla
 from benchmarks.reports.batch.sections import accuracy as of_accuracy
 from benchmarks.reports.batch.sections import budget, cost, following, intensity, others, planning, service_times
 from benchmarks.reports.batch.sections import sensitivity as of_sensitivity
 from benchmarks.reports.batch.setting import QUICK, THOROUGH, Setting
+from benchmarks.reports.listing import renewed
 from benchmarks.reports.report import Report, sections_of
 from benchmarks.reports.steps import Store
 
@@ -63,7 +66,12 @@ def main(arguments: Sequence[str] | None = None) -> Path:
     )
     parser.add_argument("--quick", action="store_true", help="small steps only, to see that they work")
     parser.add_argument("--output", type=Path, help=f"where the page goes; {FOLDER.relative_to(ROOT)} unless it is said")
+    parser.add_argument("--renew", type=Path, metavar="CLAIMS", help="a list of claims: renew what rests on other benchmarks")
     asked = parser.parse_args(arguments)
+    if asked.renew:
+        path: Path = asked.renew
+        path.write_text(renewed(path.read_text(encoding="utf-8"), published.claims(), published.facts()), encoding="utf-8")
+        return path
     setting = QUICK if asked.quick else THOROUGH
     folder: Path = asked.output or (QUICK_FOLDER if asked.quick else FOLDER)
     report = made(setting, Store(folder / "steps", lambda text: print(text, flush=True)))
@@ -81,6 +89,7 @@ def made(setting: Setting, store: Store) -> Report:
         "Again": "make report-batch"
         if not setting.quick
         else "quick: published profiles, few hours and plans; no result to cite",
+        **published.facts(),
     }
     return Report(TITLE, ABOUT, facts, sections_of(STEPS, SECTIONS, setting, store))
 

@@ -1,0 +1,21 @@
+"""The claims that rest on what other benchmarks publish, and on nothing that the report measures."""
+
+from __future__ import annotations
+
+from benchmarks.reports.batch.sections import cost, others, service_times
+from benchmarks.reports.claims import Claim
+from benchmarks.reports.measured import Measured
+
+READ = ("regression", "twitter_day", others.BENCHMARK)
+
+
+def claims() -> list[Claim]:
+    """Those of the regression, of the Twitter day planned anew, and of BATCH beside others."""
+    regression, twitter, beside = (Measured(name) for name in READ)
+    return [service_times.regressed(regression), cost.replanned(twitter), *others.claims(beside)]
+
+
+def facts() -> dict[str, str]:
+    """When each of the benchmarks was run; nothing of one that was not."""
+    runs = [f"{one.name} {one.document['measured_at'][:10]}" for one in map(Measured, READ) if one.there]
+    return {"Benchmarks": ", ".join(runs)} if runs else {}
