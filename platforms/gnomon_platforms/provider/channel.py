@@ -4,7 +4,8 @@
     a batch    one POST to /function/NAME/gnomon/batch, to a Body that has the token; where it is refused, requests from then on
 
 What is under way ends with its batch's time. A request that broke off may have run, and is given back as lost with its slot. One
-for which there was no connection has not: then the provider is away, and what it was part of waits.
+for which there was no connection has not: then the provider is away, and what it was part of waits. Where a function without a
+replica cannot be woken, its requests are answered why.
 """
 
 from __future__ import annotations
@@ -44,16 +45,20 @@ class _BatchesRefusedError(Exception):
 class Around:
     """What channels share with their platform: `well` is whether its functions can be reached, `lost` is told where it did not.
 
-    `timeout_s` bounds batches that have no deadline.
+    `timeout_s` bounds batches that have no deadline; `who` is at the other end, in messages.
     """
 
     well: Callable[[], bool]
     lost: Callable[[str], None]
     timeout_s: float
+    who: str = "provider"
 
 
 class ProviderChannel:
     """See `gnomon_core.seams.BatchChannel`. With a `token`, batches are sent as such. `on_lost` gets why it has ended; once."""
+
+    keeps_host = False
+    """Whether whoever is at the other end is asked by the name that the client asked for."""
 
     def __init__(self, route: Route, around: Around, token: str, on_lost: Callable[[str], None]) -> None:
         self.unread = False
@@ -110,19 +115,24 @@ class ProviderChannel:
                 result = await self._result(frame, answered, stream, limit)
         except (aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError) as error:
             cause = error.os_error.strerror or error.os_error if isinstance(error, aiohttp.ClientConnectorError) else error
-            trouble = f"the provider cannot be reached: {cause}"
+            trouble = f"the {self._around.who} cannot be reached: {cause}"
             self._around.lost(trouble)
             self.unread = not answered
         except TimeoutError:
-            result = _filled(frame, answered, _late())
+            result = _filled(frame, answered, _late(self._around.who))
         except asyncio.CancelledError:
             result = None if self._closed else _filled(frame, answered, _left())
+        except GnomonError as error:  # there is no replica, and none could be woken
+            result = _filled(frame, answered, error)
         except (OSError, WireError, aiohttp.ClientError) as error:
             trouble = f"its answer broke off: {type(error).__name__}: {error}"
+        except Exception as error:  # noqa: BLE001 - whatever it was, somebody waits for the end of this batch
+            _LOG.exception("a batch for %s could not be carried", self._route.address)
+            trouble = f"the batch could not be carried: {type(error).__name__}: {error}"
         self._task = None
         if trouble and answered:
             # What has been answered is kept: only the rest is not known.
-            result, trouble = _filled(frame, answered, _broken(trouble)), ""
+            result, trouble = _filled(frame, answered, _broken(self._around.who, trouble)), ""
         done(result)
         if trouble and not self._closed:
             self._closed = True
@@ -142,7 +152,7 @@ class ProviderChannel:
                 _LOG.warning("%s takes no batches, and gets its requests one by one: %s", self._route.address, refused)
                 self._token = ""
         for member in frame.members:
-            async with self._route.answered(_ask(member)) as answer:
+            async with self._route.answered(_ask(member, keeps_host=self.keeps_host)) as answer:
                 if stream is not None:
                     await _stream(frame, answer, stream, limit)
                     return Frame(Kind.RESULT, frame.batch_id, frame.epoch)
@@ -194,10 +204,11 @@ def _part(kind: Kind, frame: Frame, member: Member) -> Frame:
     return Frame(kind, frame.batch_id, frame.epoch, members=[member])
 
 
-def _ask(member: Member) -> Ask:
+def _ask(member: Member, *, keeps_host: bool) -> Ask:
+    not_sent = _NOT_KEPT if keeps_host else _NOT_SENT
     method, path, query, *lines = member.meta.decode("latin-1").split("\n")
     headers = [(name, value) for name, colon, value in (line.partition(": ") for line in lines) if colon]
-    kept = [(name, value) for name, value in headers if name.lower() not in _NOT_SENT]
+    kept = [(name, value) for name, value in headers if name.lower() not in not_sent]
     return Ask(method, path + (f"?{query}" if query else ""), kept, member.body)
 
 
@@ -218,11 +229,11 @@ def _whole(frame: Frame, member: Member) -> Frame:
     return Frame(Kind.RESULT, frame.batch_id, frame.epoch, members=[member] * len(frame.members))
 
 
-def _late() -> GnomonError:
+def _late(who: str) -> GnomonError:
     return GnomonError(
         504,
         "deadline_exceeded",
-        "The provider did not answer within the request's deadline.",
+        f"The {who} did not answer within the request's deadline.",
         "Allow it more (gnomon/deadline-ms).",
     )
 
@@ -231,7 +242,7 @@ def _left() -> GnomonError:
     return GnomonError(CLIENT_LEFT, "cancelled", "Nobody waits for this any more.")
 
 
-def _broken(trouble: str) -> GnomonError:
+def _broken(who: str, trouble: str) -> GnomonError:
     return GnomonError(
-        502, "provider_broke_off", f"The request may have run: {trouble}.", "Send it again only if that does no harm."
+        502, f"{who}_broke_off", f"The request may have run: {trouble}.", "Send it again only if that does no harm."
     )

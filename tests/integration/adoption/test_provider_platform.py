@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import logging
 from collections.abc import AsyncIterator
 
@@ -114,6 +115,28 @@ class TestProviderPlatform(PlatformContract):
         assert await serving.probe(1.0)
         beside = await told.channel((await platform.create(instance_of(deployment()))).id)
         assert answers(await send(beside, request_frame(b"still"))) == [(200, b"still")]
+
+    async def test_a_function_that_cannot_be_woken_is_answered_why_and_its_slot_goes_on(
+        self, started: Started, provider: PlayedProvider, catalog: Catalog
+    ) -> None:
+        platform, told = started
+        channel = await told.channel((await platform.create(instance_of(deployment()))).id)
+        provider.functions["echo"].replicas.clear()
+        provider.functions["echo"].wanted = 0
+        await until(lambda: not catalog.places(FunctionKey("echo")))
+        provider.user, provider.password = "another", "password"
+        answered = answers(await send(channel, request_frame(b"a", b"b")))
+        assert [(code, json.loads(body)["error"]["code"]) for code, body in answered] == [(502, "provider_credentials")] * 2
+        provider.user = provider.password = ""
+        assert answers(await send(channel, request_frame(b"c", batch_id=2))) == [(200, b"c")]
+
+    async def test_a_request_that_cannot_be_sent_ends_its_slot_and_is_not_waited_for(self, started: Started) -> None:
+        platform, told = started
+        slot = await platform.create(instance_of(deployment()))
+        channel = await told.channel(slot.id)
+        unfit = request_frame(b"x", meta=b"POST\n/\n\nX-Two: lines\rin one")
+        assert await send(channel, unfit) is None
+        assert "ValueError" in await told.reason(slot.id)
 
     async def test_a_batch_goes_request_by_request_to_a_function_that_takes_none(self, started: Started) -> None:
         platform, told = started
