@@ -22,6 +22,7 @@ from gnomon_core.scaling import LoadCounters
 from gnomon_core.seams import SchedulingPolicy
 from gnomon_core.settings import Settings
 from gnomon_gateway.dispatch.effects import Answer, Drained, Effects
+from gnomon_gateway.dispatch.endings import SUCCESS
 from gnomon_gateway.dispatch.latency import LiveLatency
 from gnomon_gateway.dispatch.sending import Sending
 from gnomon_gateway.dispatch.workers import Worker
@@ -50,6 +51,7 @@ class Dispatcher(Sending):
         sized_by: tuple[str, ...] = (),
     ) -> None:
         super().__init__(settings, policy, latency, now_s, sized_by)
+        self._is_model = settings.model is not None
         self.stale_batches = 0
         """Results of batches that were not in flight."""
 
@@ -177,8 +179,7 @@ class Dispatcher(Sending):
         worker, batch = executing
         self._counting.advance(now_s)
         answers: Effects = []
-        # Of a batch during which the Shadow came, changed or went, nobody knows what it was computed with.
-        if not batch.streamed and batch.live and batch.pair is worker.pair:
+        if batch.live and self._teaches(worker, batch, codes):
             self.latency.observe(batch.lane.variant, worker.slot.size, batch.size, now_s - batch.sent_s, batch.pair)
             if self._sizing.outdated:
                 self.workers.size_again()
@@ -211,6 +212,16 @@ class Dispatcher(Sending):
         self._counting.advance(now_s)
         return self._schedule_all(now_s, [])
 
+    def _teaches(self, worker: Worker, batch: Batch, codes: Sequence[int]) -> bool:
+        """Whether this batch says how long one like it takes.
+
+        Where its instance or what helped that changed meanwhile, nobody knows what it was computed with. What a model refuses, it
+        refuses in a millisecond, without computing it.
+        """
+        if batch.streamed or batch.pair is not worker.pair or batch.instance_size != worker.slot.size:
+            return False
+        return not self._is_model or (len(codes) == len(batch.requests) and SUCCESS.issuperset(codes))
+
     def _executing(self, instance_id: str, batch_id: int) -> tuple[Worker, Batch] | None:
         """The instance and its batch; None, and counted, where that is not in flight there any more."""
         worker = self.workers.by_id.get(instance_id)
@@ -241,6 +252,7 @@ class Dispatcher(Sending):
         """
         self._counting.advance(now_s)
         self.policy = policy
+        self._is_model = settings.model is not None
         self.workers.another_policy()
         self.queue.max_requests, self.queue.max_bytes = settings.queue_max_requests, settings.queue_max_bytes
         self._sizing.bound(settings.slo_s, sized_by)

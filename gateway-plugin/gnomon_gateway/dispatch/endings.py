@@ -26,7 +26,7 @@ from gnomon_gateway.queueing.batch import Batch
 from gnomon_gateway.queueing.queue import FunctionQueue
 from gnomon_gateway.queueing.request import ADMITTED, ANSWERED, DISPATCHED, Request
 
-_SUCCESS = range(200, 300)
+SUCCESS = frozenset(range(200, 300))
 
 
 class Endings:
@@ -85,7 +85,7 @@ class Endings:
                 self.late_answers += 1
                 answers.append(Answer(request, deadline_exceeded(now_s - request.arrived_s)))
                 continue
-            if error is None and codes[index] in _SUCCESS:
+            if error is None and codes[index] in SUCCESS:
                 self._counting.successes += 1
             answers.append(Answer(request, error, index))
 

@@ -106,8 +106,8 @@ class Sending(Endings):
             return False
         self._last_batch += 1
         batch = Batch(self._last_batch, worker.id, lane.key, requests, now_s)
-        batch.pair = worker.pair
-        batch.expected_end_s = now_s + (self.latency.seconds(lane.variant, worker.slot.size, batch.size, worker.pair) or 0.0)
+        batch.pair, batch.instance_size = worker.pair, worker.slot.size
+        batch.expected_end_s = now_s + (self.latency.seconds(lane.variant, batch.instance_size, batch.size, batch.pair) or 0.0)
         for request in requests:
             self.queue.remove(request)
             request.state = DISPATCHED

@@ -11,14 +11,16 @@ class Batch:
 
     `live` counts the members that still wait for their answer; `deadline_s` is the earliest of their deadlines;
     `expected_end_s` is when its result is predicted to come; `pair` is what the instance did with its Shadow when the batch was
-    sent. A batch that has ended lets go of its requests, which know it: what
-    knows each other is not freed before the garbage collector comes.
+    sent, and `instance_size` its size then. A batch that has ended lets go of its requests, which know it: what knows each other
+    is not freed before the garbage collector comes.
     """
 
     __slots__ = (
-        "deadline_s", "expected_end_s", "id", "instance_id", "lane", "live", "pair", "requests", "sent_s", "size", "streamed",
+        "deadline_s", "expected_end_s", "id", "instance_id", "instance_size", "lane", "live", "pair", "requests", "sent_s",
+        "size", "streamed",
     )  # fmt: skip
 
+    instance_size: int
     pair: Pair | None
 
     def __init__(self, batch_id: int, instance_id: str, lane: LaneKey, requests: tuple[Request, ...], sent_s: float) -> None:
