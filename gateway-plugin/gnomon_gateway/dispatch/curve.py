@@ -2,14 +2,14 @@
 
 A moving mean for every batch size that was seen. What is expected, where anything is, is scaled as a whole by the measurements:
 a machine twice as slow is believed to be so for sizes not yet seen as well. The means are smoothed into a curve that never falls
-with the batch size (pool adjacent violators, weighted by how often each size was seen), and read in between on straight lines.
-Beyond the largest size the curve goes on in proportion.
+with the batch size (pool adjacent violators, weighted by how often each size was seen). What is expected and the curve are read
+in between on straight lines, and beyond the largest size in proportion.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 WEIGHT = 0.2
 """Of the newest measurement in a moving mean; the first few weigh more: 1, 1/2, 1/3 …"""
@@ -26,9 +26,10 @@ _SPEAKS = 5
 class Curve:
     """Seconds over batch size for one variant on one number of cores, with one Shadow or without.
 
-    `factor` is what the expectation is multiplied by, at first and as it has been learned; `ratio` is what an earlier curve had
-    learned, if this one goes on where that ended. `spread` is how far batches are from the curve, in the mean of the last ten or
-    so, as a share of it. `measured_last` says which of several curves is the newest: its owner numbers what is measured.
+    `expected` is given by ascending size. `factor` is what it is multiplied by, at first and as it has been learned; `ratio` is
+    what an earlier curve had learned, if this one goes on where that ended. `spread` is how far batches are from the curve, in
+    the mean of the last ten or so, as a share of it. `measured_last` says which of several curves is the newest: its owner
+    numbers what is measured.
     """
 
     __slots__ = (
@@ -40,7 +41,7 @@ class Curve:
         self.factor = factor
         self.measured_last = 0
         self.spread = 0.0
-        self._expected = expected
+        self._expected = tuple(expected), tuple(expected.values())
         self._ratio = 0.0 if ratio is None else ratio
         # It speaks, and gives way to the next measurements as one does that has just begun to.
         self._ratios = 0 if ratio is None else _SPEAKS
@@ -58,7 +59,7 @@ class Curve:
         try:
             return self._read[batch]
         except KeyError:
-            seconds = self._read[batch] = self._between(batch)
+            seconds = self._read[batch] = between(self._batches, self._seconds, batch)
             return seconds
 
     @property
@@ -74,7 +75,7 @@ class Curve:
         foretold = self.at(batch)
         if foretold:
             self.spread += _SPREAD_WEIGHT * (abs(seconds / foretold - 1) - self.spread)
-        expected = self._expected.get(batch)
+        expected = between(*self._expected, batch)
         if expected:
             ratio = seconds / expected
             self.factor += WEIGHT * (ratio - self.factor)
@@ -101,26 +102,30 @@ class Curve:
         self._means = {batch: mean * factor for batch, mean in self._means.items()}
         self._fit()
 
-    def _between(self, batch: int) -> float | None:
-        batches, seconds = self._batches, self._seconds
-        if not batches:
-            return None
-        above = bisect_left(batches, batch)
-        if above == len(batches):
-            return seconds[-1] * batch / batches[-1]
-        if above == 0 or batches[above] == batch:
-            return seconds[above]
-        left, right = batches[above - 1], batches[above]
-        share = (batch - left) / (right - left)
-        return seconds[above - 1] + share * (seconds[above] - seconds[above - 1])
-
     def _fit(self) -> None:
-        points = {batch: (seconds * self.factor, 1) for batch, seconds in self._expected.items()}
+        points = {batch: (seconds * self.factor, 1) for batch, seconds in zip(*self._expected, strict=True)}
         points |= {batch: (mean, self._seen[batch]) for batch, mean in self._means.items()}
         self._batches = sorted(points)
         self._seconds = never_falling([points[batch] for batch in self._batches])
         self._fitted, self._fitted_factor = dict(self._means), self.factor
         self._read = {}
+
+
+def between(batches: Sequence[int], seconds: Sequence[float], batch: int) -> float | None:
+    """The line through these points at this size; None without any. `batches` ascend.
+
+    Example: through 8 samples in 80 ms and 12 in 100, 9 samples take 85 ms, 7 take 80 and 24 take 200.
+    """
+    if not batches:
+        return None
+    above = bisect_left(batches, batch)
+    if above == len(batches):
+        return seconds[-1] * batch / batches[-1]
+    if above == 0 or batches[above] == batch:
+        return seconds[above]
+    left, right = batches[above - 1], batches[above]
+    share = (batch - left) / (right - left)
+    return seconds[above - 1] + share * (seconds[above] - seconds[above - 1])
 
 
 def never_falling(points: list[tuple[float, int]]) -> list[float]:

@@ -65,6 +65,15 @@ def test_a_profile_is_believed_until_measured_and_then_scaled_as_a_whole() -> No
     assert latency.seconds("v", 1, 8) == pytest.approx(0.16, rel=0.05)
 
 
+@pytest.mark.parametrize("batch", [9, 11, 14, 20, 100, 200])
+def test_batches_of_any_size_correct_the_whole_profile(batch: int) -> None:
+    latency = LearnedLatency(Profile())
+    for _ in range(40):
+        latency.observe("v", 1, batch, 0.02 * batch)
+    assert latency.corrections(["v"]) == pytest.approx({1: 2.0})
+    assert latency.seconds("v", 1, 8) == pytest.approx(0.16, rel=0.05)
+
+
 def test_doubt_lets_a_wrong_prediction_be_corrected() -> None:
     latency = LearnedLatency()
     latency.observe("v", 1, 1, 10.0)
