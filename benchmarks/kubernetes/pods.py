@@ -27,6 +27,7 @@ from deploy.test_cluster.settings import folders
 from gnomon_core.functions import FunctionSpec, read_deployment
 from gnomon_platforms.kubernetes.api import connect
 from gnomon_platforms.kubernetes.objects.pod_template import PodOptions
+from gnomon_platforms.openfaas.models import ServedModels
 from gnomon_platforms.openfaas.on_nodes import NodeOptions
 from gnomon_platforms.openfaas.options import OpenFaasOptions
 from gnomon_platforms.openfaas.platform import OpenFaasPlatform
@@ -122,9 +123,10 @@ class Pods(Place):
 async def pods_on(ground: Ground) -> AsyncIterator[Pods]:
     """The platform as `gnomon serve --platform openfaas` has it, for the length of a block."""
     api = await asyncio.to_thread(connect, ground.cluster.kubeconfig)
-    nodes = NodeOptions(ground.token, DirectoryRepository(ground.folder), ground.folder) if ground.token else None
+    nodes = NodeOptions(ground.token) if ground.token else None
+    served = ServedModels(DirectoryRepository(ground.folder), ground.folder)
     template = PodOptions(coordinated=nodes is not None, models_claim=models.CLAIM)
-    options = OpenFaasOptions(namespace=ground.namespace, pods=template, adopting_s=0.0, nodes=nodes)
+    options = OpenFaasOptions(namespace=ground.namespace, pods=template, adopting_s=0.0, models=served, nodes=nodes)
     platform, told = OpenFaasPlatform(api, options, epoch=lambda: 1), Told()
     await platform.start(told)
     try:

@@ -30,6 +30,7 @@ from gnomon_platforms.kubernetes.objects.pod_template import PodOptions
 from gnomon_platforms.kubernetes.ownership import ConfigMapBoard
 from gnomon_platforms.kubernetes.resources import LEASES
 from gnomon_platforms.kubernetes.writes import Target, Writer
+from gnomon_platforms.openfaas.models import ServedModels
 from gnomon_platforms.openfaas.on_nodes import NodeOptions
 from gnomon_platforms.openfaas.options import OpenFaasOptions
 from gnomon_platforms.openfaas.platform import OpenFaasPlatform
@@ -60,14 +61,14 @@ class OnKubernetes:
         self.leader = Leader(self._writer, lease, identity, self._tenure, clock)
         """Who leads, and where they are reached: `leader.seen`."""
         namespace = None if options.cluster_wide else DEFAULT_NAMESPACE
-        nodes = node_options(serve, options, repository)
+        nodes = node_options(options)
         pods = PodOptions(coordinated=nodes is not None, models_claim=options.models_claim)
         self.store = KubernetesStore(self._api, namespace=namespace, pods=pods, fence=self._tenure.check, clock=clock)
         self.shares = options.peer_secret is not None and options.peer_secret.exists()
         """Whether the functions are shared with other replicas."""
         self.platform = OpenFaasPlatform(
             self._api,
-            OpenFaasOptions(namespace=namespace, pods=pods, stored=True, nodes=nodes),
+            OpenFaasOptions(namespace=namespace, pods=pods, stored=True, models=served_models(serve, repository), nodes=nodes),
             fence=self._tenure.check,
             clock=clock,
             epoch=lambda: self._tenure.epoch,
@@ -180,7 +181,12 @@ class OnKubernetes:
         return (address.hostname, address.port) if address.hostname and address.port else None
 
 
-def node_options(serve: ServeOptions, options: ClusterOptions, repository: ModelRepository) -> NodeOptions | None:
+def served_models(serve: ServeOptions, repository: ModelRepository) -> ServedModels:
+    """The models that functions may name, with what was measured of them."""
+    return ServedModels(repository, serve.model_folder, serve.model_folder / PROFILES)
+
+
+def node_options(options: ClusterOptions) -> NodeOptions | None:
     """How nodes' coordinators are spoken to; None where they are not.
 
     Raises:
@@ -197,7 +203,7 @@ def node_options(serve: ServeOptions, options: ClusterOptions, repository: Model
             f"{options.coordinator_token} is empty.",
             "Write the coordinators' token into it.",
         )
-    return NodeOptions(token, repository, serve.model_folder, serve.model_folder / PROFILES)
+    return NodeOptions(token)
 
 
 def in_pod() -> bool:

@@ -55,6 +55,7 @@ class Manager:
         for key in {function.spec.key for function in stored} | set(self._functions) | set(self._unserved):
             await self.follow(key)
         for deployed in list(self._functions.values()):
+            await self._measured(deployed)
             await self.instances.take_over(deployed)
             self._around.scaling.redeployed(deployed.name)
 
@@ -237,7 +238,15 @@ class Manager:
         platform = self._around.platform
         deployed.spec, deployed.revision, deployed.secrets, deployed.profile = spec, platform.revision(spec), secrets, profile
         deployed.runtime.update(spec.settings, self._checks.policy(spec.settings), platform.signature(spec), profile)
-        self._foretell(deployed)
+        self._around.foretell(deployed.runtime.variants, deployed.profile)
+
+    async def _measured(self, deployed: Deployed) -> None:
+        """Go by what has been measured of the function's model by now, as a process does that starts now."""
+        profile, signature = await self._checks.profile(deployed.spec), self._around.platform.signature(deployed.spec)
+        if profile != deployed.profile:
+            deployed.profile = profile
+            deployed.runtime.update(deployed.spec.settings, deployed.runtime.policy, signature, profile)
+            self._around.foretell(deployed.runtime.variants, profile)
 
     def _lock(self, key: FunctionKey) -> asyncio.Lock:
         return self._locks.setdefault(key, asyncio.Lock())
@@ -249,13 +258,6 @@ class Manager:
             return len(deployed.live(self._around.platform.instances(deployed.name)))
         desired = self._around.scaling.desired(deployed.name)
         return deployed.spec.settings.scale.min if desired is None else desired
-
-    def _foretell(self, deployed: Deployed) -> None:
-        if deployed.profile is not None:
-            for variant in deployed.runtime.variants:
-                self._around.profiled.put(variant, deployed.profile)
-                if self._around.corrections is not None:
-                    self._around.corrections.begin(variant, deployed.profile)
 
     async def _begin(self, stored: StoredFunction, *, again: bool = False) -> None:
         around, spec, name = self._around, stored.spec, str(stored.spec.key)
@@ -275,7 +277,7 @@ class Manager:
         deployed = Deployed(
             spec, stored.version, revision, secrets, stored.created_at, runtime, profile, elsewhere=around.elsewhere
         )
-        self._foretell(deployed)
+        self._around.foretell(deployed.runtime.variants, deployed.profile)
         await around.platform.prepare(spec)
         self._unserved.forget(spec.key)
         self._functions[spec.key] = deployed

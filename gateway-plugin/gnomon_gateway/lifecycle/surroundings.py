@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Collection
+from collections.abc import Awaitable, Callable, Collection, Iterable
 from dataclasses import dataclass, field
 
+from gnomon_core.profiles import ModelProfile
 from gnomon_core.seams import FunctionStore, Platform
 from gnomon_gateway.dispatch.latency import LiveLatency
 from gnomon_gateway.dispatch.profiled import ProfiledLatency
@@ -37,3 +38,12 @@ class Surroundings:
     plugins: Collection[str] = ()
     elsewhere: Elsewhere = field(default_factory=Elsewhere)
     epoch: Callable[[], int] = lambda: 1
+
+    def foretell(self, variants: Iterable[str], profile: ModelProfile | None) -> None:
+        """What these variants take follows from this profile from now on, and from what was learned of it before a restart."""
+        if profile is None:
+            return
+        for variant in variants:
+            self.profiled.put(variant, profile)
+            if self.corrections is not None:
+                self.corrections.begin(variant, profile)

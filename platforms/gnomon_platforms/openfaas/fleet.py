@@ -34,7 +34,6 @@ from gnomon_platforms.kubernetes.objects.pods import PodFacts, pod_facts
 from gnomon_platforms.kubernetes.resources import DEPLOYMENTS, NODES, PODS
 from gnomon_platforms.kubernetes.watching import Source
 from gnomon_platforms.kubernetes.writes import Writer
-from gnomon_platforms.local.profiles import ProfileFiles
 from gnomon_platforms.openfaas.adopting import instance_of, may_be_found
 from gnomon_platforms.openfaas.behind import Behind
 from gnomon_platforms.openfaas.lives import Life
@@ -164,8 +163,8 @@ class Fleet:
 
     async def _reach_nodes(self) -> None:
         """Speak with the nodes' coordinators, if there are any, of Shadows, which share this with our pods."""
-        nodes, around, listener = self._options.nodes, self._around, self._listener
-        if self._on_nodes is None or nodes is None or around is None or listener is None:
+        models, around, listener = self._options.models, self._around, self._listener
+        if self._on_nodes is None or models is None or around is None or listener is None:
             return
         home = Home(
             bodies=PodBodies(self._lives, listener),
@@ -175,9 +174,7 @@ class Fleet:
             now_s=self._clock.now_s,
             epoch=self._epoch,
             adopting_s=self._adopting_s,
-            repository=nodes.repository,
-            models=nodes.models,
-            profiles=ProfileFiles(nodes.profiles, nodes.machine_id),
+            models=models,
         )
         await self._on_nodes.start(home, around.session)
 

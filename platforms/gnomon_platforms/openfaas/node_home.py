@@ -4,17 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Protocol
 
 from gnomon_core.errors import GnomonError
 from gnomon_core.fleet import Instance
 from gnomon_core.functions import FunctionSpec
 from gnomon_core.pairs import Pair
-from gnomon_core.seams import ModelRepository, PlatformListener
+from gnomon_core.seams import PlatformListener
 from gnomon_platforms.kubernetes.nodes import Given
-from gnomon_platforms.local.profiles import ProfileFiles
 from gnomon_platforms.openfaas.lives import Life
+from gnomon_platforms.openfaas.models import ServedModels
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +78,7 @@ class Home:
     """What Shadows share with the platform's pods.
 
     `free_cores` is a node's room. `epoch` is the leader's. `adopting_s` is for how long from now on Bodies of an earlier process
-    may still be found. `repository` and `models` are the model repository and its folder, `profiles` what was measured.
+    may still be found. `models` are those of all functions.
     """
 
     bodies: Bodies
@@ -89,9 +88,7 @@ class Home:
     now_s: Callable[[], float]
     epoch: Callable[[], int]
     adopting_s: Callable[[], float]
-    repository: ModelRepository
-    models: Path
-    profiles: ProfileFiles
+    models: ServedModels
 
 
 def no_such_body(why: str) -> GnomonError:

@@ -23,10 +23,8 @@ from gnomon_core.fleet import Instance, InstanceState
 from gnomon_core.functions import FunctionSpec
 from gnomon_core.pairs import MAX_SHADOWS, Pair
 from gnomon_core.profiles import ModelProfile
-from gnomon_core.seam_values import ModelEntry
 from gnomon_platforms.kubernetes.nodes import Given
 from gnomon_platforms.local.pairs import predicted_ms, shadow_bytes
-from gnomon_platforms.local.profiles import LayerFiles
 from gnomon_platforms.openfaas.behind import Behind
 from gnomon_platforms.openfaas.node_client import NodeClient, State
 from gnomon_platforms.openfaas.node_home import BodyPod, Home, no_capacity, no_such_body, no_such_node
@@ -54,7 +52,6 @@ class NodePairs:
         self._over: dict[str, str] = {}
         """Shadows whose end we have told of, and where they are, as long as their node has them."""
         self._again: asyncio.TimerHandle | None = None
-        self._layers = LayerFiles()
         self._behind = Behind()
 
     @property
@@ -93,10 +90,10 @@ class NodePairs:
         body, client = self._with_coordinator(body_id)
         if pair.node not in (None, body.node):
             raise no_such_node(pair.node, body.node)
-        entry, layers = self._model(body.spec)
+        layers, profile = self._blocks(body.spec), self._home.models.profile(body.spec)
         if not pair.blocks or max(pair.blocks) >= len(layers.blocks):
             raise no_such_body(f"Its model has blocks 0 to {len(layers.blocks) - 1}, not {pair.blocks}.")
-        profile = self.profile(body.spec)
+        files = self._home.models.files(body.spec)
         memory_bytes = shadow_bytes(layers, pair, profile, body.spec.settings.weight_mode)
         if self._home.free_cores(body.node) < pair.shadow_cores:
             raise no_capacity(body.node, pair)
@@ -104,7 +101,7 @@ class NodePairs:
         shadow = self._shadows[shadow_id] = asked_for(shadow_id, body, pair, memory_bytes, self._home.now_s())
         about = {"pod_uid": body.uid, "function": body.instance.function, "weight_mode": body.spec.settings.weight_mode}
         max_batch = max(body.spec.settings.max_batch, len(pair.split))
-        document = about | self._files(entry) | {"max_batch": max_batch} | self._task(pair, profile, memory_bytes)
+        document = about | files | {"max_batch": max_batch} | self._task(pair, profile, memory_bytes)
         try:
             answer = await client.wish("PUT", f"/v1/shadows/{shadow_id}", document)
         except GnomonError:
@@ -130,8 +127,8 @@ class NodePairs:
         more = pair.shadow_cores - shadow.instance.cores
         if more > 0 and self._home.free_cores(body.node) < more:
             raise no_capacity(body.node, pair)
-        profile = self.profile(body.spec)
-        memory_bytes = shadow_bytes(self._model(body.spec)[1], pair, profile, body.spec.settings.weight_mode)
+        profile = self._home.models.profile(body.spec)
+        memory_bytes = shadow_bytes(self._blocks(body.spec), pair, profile, body.spec.settings.weight_mode)
         self._home.claims.give(shadow_id, Given(body.node, float(pair.shadow_cores), memory_bytes))
         shadow.instance = replace(shadow.instance, cores=pair.shadow_cores, memory_bytes=memory_bytes)
         await client.wish("PATCH", f"/v1/shadows/{shadow_id}", self._task(pair, profile, memory_bytes))
@@ -155,17 +152,6 @@ class NodePairs:
         for shadow_id in [name for name, one in self._shadows.items() if one.instance.partner == body_id]:
             self._shadows[shadow_id].reason = "its Body has gone"
             self.destroy(shadow_id)
-
-    def profile(self, spec: FunctionSpec) -> ModelProfile | None:
-        """What was measured of the function's model; None where it has none. Without the network's price: see `create`."""
-        try:
-            entry, layers = self._model(spec)
-        except GnomonError:
-            return None
-        model = f"{entry.name}@{entry.version}"
-        found = self._home.profiles.find(model, entry.sha256.get("program.json", ""), layers)
-        # A policy that knew the price would choose Shadows elsewhere, which are refused here.
-        return None if found is None else replace(found, network=None)
 
     # What the nodes say
 
@@ -267,20 +253,12 @@ class NodePairs:
             raise no_such_body("Its pod has no volume of driver node.gnomon, or what runs in it is no Body.")
         return body, client
 
-    def _model(self, spec: FunctionSpec) -> tuple[ModelEntry, Layers]:
-        """The function's model and its blocks. Raises GnomonError where it has none."""
-        if spec.settings.model is None:
-            raise no_such_body("It serves no model of the repository.")
-        entry = self._home.repository.get(spec.settings.model)
-        layers = None if entry.layers is None else self._layers.of({"layers": str(entry.layers)})
+    def _blocks(self, spec: FunctionSpec) -> Layers:
+        """The layer blocks of the function's model. Raises GnomonError where it has none."""
+        layers = self._home.models.blocks_of(spec)
         if layers is None:
-            raise no_such_body("Its model was captured without layer blocks.")
-        return entry, layers
-
-    def _files(self, entry: ModelEntry) -> dict[str, str]:
-        paths = {"program": entry.program, "weights": entry.weights, "layers": entry.layers}
-        root = self._home.models.resolve()
-        return {name: str(path.resolve().relative_to(root)) for name, path in paths.items() if path is not None}
+            raise no_such_body("It serves no model of the repository that was captured with layer blocks.")
+        return layers
 
     def _task(self, pair: Pair, profile: ModelProfile | None, memory_bytes: int) -> dict[str, Any]:
         what = {"cores": pair.shadow_cores, "blocks": list(pair.blocks), "split": list(pair.split), "memory_bytes": memory_bytes}

@@ -13,12 +13,10 @@ import asyncio
 import logging
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gnomon_core.errors import GnomonError
 from gnomon_core.fleet import Instance
-from gnomon_core.seams import ModelRepository
 from gnomon_platforms.kubernetes.api import STRATEGIC_PATCH, Api, Document
 from gnomon_platforms.kubernetes.cache import Change
 from gnomon_platforms.kubernetes.informer import Informer
@@ -45,13 +43,9 @@ _LOG = logging.getLogger("gnomon.openfaas")
 
 @dataclass(frozen=True, slots=True)
 class NodeOptions:
-    """What the operator says once: the coordinators' token, where the models are, and what was measured of them (a folder)."""
+    """What the operator says once: the coordinators' token, and where they are."""
 
     token: str
-    repository: ModelRepository
-    models: Path
-    profiles: Path | None = None
-    machine_id: str = ""
     namespace: str = NAMESPACE
     port: int = PORT
 

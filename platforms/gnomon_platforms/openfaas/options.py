@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from gnomon_platforms.kubernetes.objects.pod_template import PodOptions
+from gnomon_platforms.openfaas.models import ServedModels
 from gnomon_platforms.openfaas.on_nodes import NodeOptions
 
 ADOPTING_S = 60.0
@@ -24,5 +25,7 @@ class OpenFaasOptions:
     start_timeout_s: float = START_TIMEOUT_S
     adopting_s: float = ADOPTING_S
     stored: bool = False
+    models: ServedModels | None = None
+    """Those that functions name; without them no policy has a profile to decide by."""
     nodes: NodeOptions | None = None
-    """The nodes' coordinators; without them no Body has a Shadow."""
+    """The nodes' coordinators; without them, or without models, no Body has a Shadow."""

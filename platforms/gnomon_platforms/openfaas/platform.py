@@ -173,9 +173,8 @@ class OpenFaasPlatform(Fleet):
             await self._on_nodes.pairs.change(shadow_id, pair)
 
     def profile(self, spec: FunctionSpec) -> ModelProfile | None:
-        """What was measured of the function's model, for policies with Shadows; None where no coordinator can make any."""
-        pairs = None if self._on_nodes is None else self._on_nodes.pairs
-        return None if pairs is None else pairs.profile(spec)
+        """What was measured of the function's model, whoever leads and whatever nodes can do."""
+        return None if self._options.models is None else self._options.models.profile(spec)
 
     def usage(self, function: str) -> Usage:
         """What instances hold by their limits. What they use is measured by the cluster's metrics."""

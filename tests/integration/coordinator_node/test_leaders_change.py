@@ -21,6 +21,7 @@ from gnomon_platforms.kubernetes.objects.manifests import deployment
 from gnomon_platforms.kubernetes.objects.names import INSTANCE_ANNOTATION, SERVING_CONDITION, TOKEN_KEY
 from gnomon_platforms.kubernetes.objects.pod_template import PodOptions
 from gnomon_platforms.openfaas import node_pairs, on_nodes
+from gnomon_platforms.openfaas.models import ServedModels
 from gnomon_platforms.openfaas.on_nodes import NAMESPACE, NodeOptions
 from gnomon_platforms.openfaas.options import OpenFaasOptions
 from gnomon_platforms.openfaas.platform import OpenFaasPlatform
@@ -105,8 +106,8 @@ async def platform(api: Api, node: Node, *, following: bool = False) -> AsyncIte
     """The next gateway's."""
     node.epoch += 1
     epoch = node.epoch
-    nodes = NodeOptions(TOKEN, DirectoryRepository(node.models), node.models, port=node.port)
-    made = OpenFaasPlatform(api, OpenFaasOptions(nodes=nodes), epoch=lambda: epoch, following=following)
+    models, nodes = ServedModels(DirectoryRepository(node.models), node.models), NodeOptions(TOKEN, port=node.port)
+    made = OpenFaasPlatform(api, OpenFaasOptions(models=models, nodes=nodes), epoch=lambda: epoch, following=following)
     told = Recorder()
     try:
         await made.start(told)

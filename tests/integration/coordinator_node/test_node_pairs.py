@@ -7,7 +7,6 @@ import json
 import signal
 from collections.abc import AsyncIterator, Awaitable, Mapping
 from dataclasses import replace
-from pathlib import Path
 
 import aiohttp
 import pytest
@@ -17,11 +16,10 @@ from gnomon_core.errors import GnomonError
 from gnomon_core.fleet import Instance, InstanceKind, InstanceState
 from gnomon_core.functions import FunctionSpec, read_deployment
 from gnomon_core.pairs import Pair
-from gnomon_core.profiles import LatencyTable, Loading, ModelProfile, Network
 from gnomon_platforms.kubernetes.nodes import Given
-from gnomon_platforms.local.profiles import ProfileFiles
 from gnomon_platforms.local.recipes import MODEL_OVERHEAD_BYTES
 from gnomon_platforms.openfaas import node_pairs
+from gnomon_platforms.openfaas.models import ServedModels
 from gnomon_platforms.openfaas.node_home import BodyPod, Home
 from gnomon_platforms.openfaas.node_pairs import NodePairs
 from gnomon_platforms.testing import Recorder
@@ -55,9 +53,7 @@ class Platform:
             now_s=lambda: 0.0,
             epoch=lambda: epoch,
             adopting_s=lambda: self.adopting_s,
-            repository=DirectoryRepository(node.models),
-            models=node.models,
-            profiles=ProfileFiles(None),
+            models=ServedModels(DirectoryRepository(node.models), node.models),
         )
         self.pairs = NodePairs(home, session, TOKEN)
 
@@ -144,19 +140,6 @@ async def test_private_weights_are_claimed_with_the_shadow(platform: Platform, n
     assert platform.claimed["p-11-s1"].memory_bytes == MODEL_OVERHEAD_BYTES + weights_bytes
     await platform.pairs.change("p-11-s1", replace(a_pair(node), blocks=(0,)))
     assert platform.claimed["p-11-s1"].memory_bytes == MODEL_OVERHEAD_BYTES + layers_of(node).parameter_bytes((0,))
-
-
-async def test_policies_are_told_no_price_for_a_shadow_elsewhere(platform: Platform, node: Node, tmp_path: Path) -> None:
-    """None can be made there. With a price they would choose one once a node is full, and be refused as long as a burst lasts."""
-    layers, table = layers_of(node), LatencyTable({1: {1: 0.1}})
-    measured = ModelProfile(
-        "line@1", layers, table, (table,) * len(layers.blocks), {"shared": Loading(0, 0)}, 0, 0, 0, 0, 0, network=Network(0, 0)
-    )
-    (tmp_path / "line@1").mkdir()
-    (tmp_path / "line@1" / "m.json").write_text(json.dumps(measured.to_json()))
-    async with aiohttp.ClientSession() as session:
-        pairs = NodePairs(replace(platform.pairs._home, profiles=ProfileFiles(tmp_path)), session, TOKEN)
-        assert pairs.profile(SPEC) == replace(measured, network=None)
 
 
 def layers_of(node: Node) -> Layers:

@@ -22,6 +22,7 @@ from gnomon_core.errors import GnomonError
 from gnomon_core.fleet import Instance, InstanceKind, InstanceState
 from gnomon_core.pairs import Pair
 from gnomon_platforms.kubernetes.api import connect
+from gnomon_platforms.openfaas.models import ServedModels
 from gnomon_platforms.openfaas.on_nodes import NodeOptions
 from gnomon_platforms.openfaas.options import OpenFaasOptions
 from gnomon_platforms.openfaas.platform import OpenFaasPlatform
@@ -106,8 +107,8 @@ class Begun:
 async def beginning(kubeconfig: Path, cluster: Cluster, node: Node, daemon: str) -> AsyncIterator[Begun]:
     """The platform, connected as whom a kubeconfig says."""
     api = await asyncio.to_thread(connect, kubeconfig)
-    nodes = NodeOptions(TOKEN, DirectoryRepository(node.models), node.models, port=node.port)
-    options = OpenFaasOptions(namespace=FUNCTIONS, adopting_s=0.0, start_timeout_s=60.0, nodes=nodes)
+    models, nodes = ServedModels(DirectoryRepository(node.models), node.models), NodeOptions(TOKEN, port=node.port)
+    options = OpenFaasOptions(namespace=FUNCTIONS, adopting_s=0.0, start_timeout_s=60.0, models=models, nodes=nodes)
     platform, told = OpenFaasPlatform(api, options, epoch=lambda: 3), Recorder()
     await platform.start(told)
     yield Begun(platform, told, cluster, node, daemon)

@@ -1,0 +1,71 @@
+"""The models of a cluster's functions as a gateway has them: what is in the repository, and what was measured of it.
+
+    gnomon/model ─▶ repository ─▶ files, layer blocks ─▶ profile
+
+Every gateway reads them for itself: the one that leads decides by them, those that have functions' queues make batches by them.
+Whether any node can make Shadows is another matter.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+from gnomon_core.blocks import Layers
+from gnomon_core.errors import GnomonError
+from gnomon_core.functions import FunctionSpec
+from gnomon_core.profiles import ModelProfile
+from gnomon_core.seam_values import ModelEntry
+from gnomon_core.seams import ModelRepository
+from gnomon_platforms.local.profiles import LayerFiles, ProfileFiles
+
+
+class ServedModels:
+    """`folder` is what nodes' pools have of the repository; `profiles` what was measured, on `machine_id` if that has any."""
+
+    def __init__(self, repository: ModelRepository, folder: Path, profiles: Path | None = None, machine_id: str = "") -> None:
+        self._repository = repository
+        self._folder = folder
+        self._profiles = ProfileFiles(profiles, machine_id)
+        self._layers = LayerFiles()
+
+    def blocks_of(self, spec: FunctionSpec) -> Layers | None:
+        """The layer blocks of the function's model; None where it has none, or no model that is here."""
+        found = self._found(spec)
+        return None if found is None else found[1]
+
+    def profile(self, spec: FunctionSpec) -> ModelProfile | None:
+        """What was measured of the function's model; None without a profile of these very blocks.
+
+        Without the network's price: a policy that knew it would choose Shadows on other nodes than their Body's, which are
+        refused on a cluster.
+        """
+        found = self._found(spec)
+        if found is None:
+            return None
+        entry, layers = found
+        profile = self._profiles.find(f"{entry.name}@{entry.version}", entry.sha256.get("program.json", ""), layers)
+        return None if profile is None else replace(profile, network=None)
+
+    def files(self, spec: FunctionSpec) -> dict[str, str]:
+        """Where a pool finds the files of the function's model, below its folder.
+
+        Raises:
+            GnomonError: the repository has it no more.
+
+        """
+        entry = self._repository.get(spec.settings.model or "")
+        paths = {"program": entry.program, "weights": entry.weights, "layers": entry.layers}
+        root = self._folder.resolve()
+        return {name: str(path.resolve().relative_to(root)) for name, path in paths.items() if path is not None}
+
+    def _found(self, spec: FunctionSpec) -> tuple[ModelEntry, Layers] | None:
+        if spec.settings.model is None:
+            return None
+        try:
+            # Nothing that is asked for here is in the weights, which may be far away.
+            entry = self._repository.get_blocks(spec.settings.model, ())
+        except GnomonError:
+            return None
+        layers = None if entry.layers is None else self._layers.of({"layers": str(entry.layers)})
+        return None if layers is None else (entry, layers)

@@ -1,0 +1,147 @@
+"""What was measured of a function's model, at every gateway of a cluster: the one that leads, those that follow, the next leader.
+
+The API server is played: nothing happens in it. Models and profiles are files of a folder, as they are in the gateways' volume.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from gnomon_autoscaler.registry import BUILT_IN
+from gnomon_cli.scaling import ScalingAdapter
+from gnomon_core.blocks import Layers
+from gnomon_core.functions import read_deployment
+from gnomon_core.profiles import LatencyTable, Loading, ModelProfile, Network
+from gnomon_core.seam_values import StoredFunction
+from gnomon_gateway.dispatch.latency import LearnedLatency
+from gnomon_gateway.dispatch.profiled import ProfiledLatency
+from gnomon_gateway.lifecycle.elsewhere import Elsewhere
+from gnomon_gateway.lifecycle.manager import Manager
+from gnomon_gateway.lifecycle.surroundings import Surroundings
+from gnomon_gateway.logs import LogBook
+from gnomon_gateway.store.sqlite import SqliteStore
+from gnomon_platforms.kubernetes.api import Api
+from gnomon_platforms.openfaas.models import ServedModels
+from gnomon_platforms.openfaas.options import OpenFaasOptions
+from gnomon_platforms.openfaas.platform import OpenFaasPlatform
+from gnomon_profiler.repository import DirectoryRepository
+from tests.integration.coordinator_node.node import put_model
+from tests.integration.coordinator_node.test_leaders_change import Held
+from tests.integration.kubernetes_platform.scripted import serving
+
+pytestmark = [pytest.mark.torch, pytest.mark.timeout(120)]
+SPEC = read_deployment(
+    {"service": "line", "image": "gnomon/body", "annotations": {"gnomon/model": "line@1", "gnomon/autoscaler": "asyfunc"}}
+)
+RESIZING = {"gnomon/model": "line@1", "gnomon/autoscaler": "asyfunc", "gnomon/burst-cores": "resize"}
+
+
+@pytest.fixture
+def models(tmp_path: Path) -> Path:
+    folder = tmp_path / "models"
+    put_model(DirectoryRepository(folder))
+    return folder
+
+
+@pytest.fixture
+def api() -> Iterator[Api]:
+    with serving(Held("uid-held")) as made:
+        yield made
+
+
+def measure(models: Path) -> ModelProfile:
+    """Store a profile that prices the network; what is told of it on a cluster, where no Shadow is elsewhere than its Body."""
+    entry = DirectoryRepository(models).get("line@1")
+    assert entry.layers is not None
+    layers, table = Layers.from_json(json.loads(entry.layers.read_bytes())), LatencyTable({1: {1: 0.1}})
+    tables = (table,) * len(layers.blocks)
+    priced = ModelProfile("line@1", layers, table, tables, {"shared": Loading(0, 0)}, 0, 0, 0, 0, 0, network=Network(0, 0))
+    folder = models / "profiles" / "line@1"
+    folder.mkdir(parents=True)
+    (folder / "m.json").write_text(json.dumps(priced.to_json()))
+    return replace(priced, network=None)
+
+
+def platform_of(api: Api, models: Path, *, following: bool = False) -> OpenFaasPlatform:
+    """A gateway's, without any coordinator's token."""
+    served = ServedModels(DirectoryRepository(models), models, models / "profiles")
+    return OpenFaasPlatform(api, OpenFaasOptions(models=served), following=following)
+
+
+class Replica:
+    """A gateway that follows until it leads."""
+
+    def __init__(self, api: Api, models: Path, folder: Path) -> None:
+        self.leads = False
+        self.platform = platform_of(api, models, following=True)
+        self.store = SqliteStore(folder / "functions.db")
+        self.store.put_function(StoredFunction(SPEC, 1, 0.0))
+        scaling = ScalingAdapter(BUILT_IN, lambda: self.platform.capabilities, lambda: self.leads)
+        profiled = ProfiledLatency()
+        self.manager = Manager(
+            Surroundings(
+                self.store, self.platform, scaling, LearnedLatency(profiled), LogBook(lambda: 0.0), _is_there, lambda: 0.0,
+                profiled, elsewhere=Elsewhere(lambda: self.leads),
+            )
+        )  # fmt: skip
+
+    async def start(self) -> None:
+        await self.platform.start(self.manager.instances)
+        await self.manager.start()
+
+    async def lead(self) -> None:
+        await self.platform.lead()
+        self.leads = True
+        await self.manager.lead()
+
+    def profile(self) -> ModelProfile | None:
+        """What the function's batches are made by, and what the leader decides by."""
+        runtime = self.manager.lookup("line")
+        assert runtime is not None
+        return runtime.profile()
+
+    async def stop(self) -> None:
+        await self.manager.stop()
+        await self.platform.stop()
+        self.store.close()
+
+
+async def _is_there(_: str) -> None:
+    pass
+
+
+async def test_every_replica_has_the_profile_from_its_start_and_when_it_leads(api: Api, models: Path, tmp_path: Path) -> None:
+    measured = measure(models)
+    replica = Replica(api, models, tmp_path)
+    await replica.start()
+    assert replica.profile() == measured
+    await replica.lead()
+    assert replica.profile() == measured
+    await replica.stop()
+
+
+async def test_a_new_leader_goes_by_what_was_measured_meanwhile(api: Api, models: Path, tmp_path: Path) -> None:
+    replica = Replica(api, models, tmp_path)
+    await replica.start()
+    assert replica.profile() is None
+    measured = measure(models)
+    await replica.lead()
+    assert replica.profile() == measured
+    await replica.stop()
+
+
+def test_a_profile_needs_no_coordinator(api: Api, models: Path) -> None:
+    """Without one a Body may still grow for a burst, and a plan may still choose cores."""
+    platform = platform_of(api, models)
+    assert platform.profile(SPEC) is None
+    measured = measure(models)
+    spec = read_deployment({"service": "line", "image": "gnomon/body", "annotations": RESIZING})
+    assert platform.profile(spec) == measured
+    scaling = ScalingAdapter(BUILT_IN, lambda: platform.capabilities)
+    assert scaling.check(spec.settings) == "adaptive"
+    scaling.check_profile(spec.settings, platform.profile(spec))
