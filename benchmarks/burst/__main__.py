@@ -1,8 +1,8 @@
 """Deploys a model, replays a burst under one scaling policy after the other, and shows what became of it.
 
 The model is added and profiled first where that has not been done on this machine; both are kept, so the second time it begins
-at once. What it prints: a line a policy, and why the policy did what it did. The picture is `burst.png` in the folder that
-`--output` names, `.cache/burst` without.
+at once. What it prints: for each policy a row a second and why it did what it did, then a line a policy. The picture is
+`burst.png` in the folder that `--output` names, `.cache/burst` without.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ import numpy as np
 from benchmarks import gnomon
 from benchmarks.burst.load import Burst, able_rps, burst_for
 from benchmarks.burst.picture import Seen, draw, table
+from benchmarks.burst.seconds import by_second
 from benchmarks.burst.watch import Watch
 from benchmarks.pace import ROOT, step
 from benchmarks.programs import ended_well
@@ -47,11 +48,10 @@ def main() -> None:
     step(f"{asked.model}: objective {1e3 * slo_s:.0f} ms, one Body takes {rate_rps:.1f} requests/s within it")
     step(f"load: {burst.steady_rps:.1f}/s for {burst.before_s:g} s, {burst.burst_rps:.1f}/s for {burst.burst_s:g} s, and back")
     runs = [run(policy, asked, burst, slo_s) for policy in asked.policies.split(",")]
-    print()
-    print(table(runs))
     for seen in runs:
-        print(f"\n{seen.policy}:")
+        print(f"\n{seen.policy}, second by second (ready, + starting, - draining):\n{by_second(seen)}\n")
         print("\n".join(f"  {reason}" for reason in seen.reasons) or "  decided nothing")
+    print(f"\n{table(runs)}")
     path = asked.output / "burst.png"
     draw(runs, f"{asked.model}, {1e3 * slo_s:.0f} ms, weights {asked.weight_mode}", path)
     print(f"\nThe picture: {path}")

@@ -1,4 +1,4 @@
-"""What happened, as a table and as a picture: for each policy a column, for each quantity a row, the seconds below."""
+"""What happened: a line a policy, and a picture with a column a policy, a row a quantity, the seconds below."""
 
 from __future__ import annotations
 
@@ -45,6 +45,10 @@ class Seen:
         asked = sum(begin_s <= at_s < end_s for at_s in self.report.samples.intended_s)
         return asked - good, asked
 
+    def most(self, kind: str) -> int:
+        """Of the instances of this kind, how many were ready at once."""
+        return max((look.count(kind, "ready") for look in self.looks), default=0)
+
     def memory_mib_s(self) -> float:
         """Memory × time over the run."""
         pairs = zip(self.looks, self.looks[1:], strict=False)
@@ -66,7 +70,7 @@ def table(runs: Sequence[Seen]) -> str:
         lines.append(
             f"{run.policy:10} {count:8d} {late:7d} = {late / max(count, 1):5.1%} {late_in:6d} of {count_in:4d} "
             f"{p50_ms:7.0f} {p95_ms:7.0f} "
-            f"{max((look.bodies for look in run.looks), default=0):6d} {max((look.shadows for look in run.looks), default=0):7d} "
+            f"{run.most('body'):6d} {run.most('shadow'):7d} "
             f"{run.looks[-1].offloaded - run.looks[0].offloaded if run.looks else 0:9d} {run.memory_mib_s() / 1024:6.2f}"
         )
     return "\n".join(lines)
@@ -101,12 +105,8 @@ def _draw_one(axes: Any, run: Seen) -> None:
         counts[min(int(at_s / BIN_S), len(counts) - 1)] += 1 / BIN_S
     rate.stairs(counts, bins, fill=True, color="#9db4c0")
     looks_s = [look.at_s for look in run.looks]
-    instances.step(looks_s, [look.bodies for look in run.looks], where="post", label="Bodies", color="#253237")
-    instances.fill_between(
-        looks_s, [look.shadows for look in run.looks], step="post", label="Shadows", color="#e0a458", alpha=0.8
-    )
-    instances.legend(loc="upper right", fontsize=8)
-    known = [(look.at_s, look.batch) for look in run.looks if look.batch is not None]
+    _draw_instances(instances, looks_s, run)
+    known = [(look.at_s, look.samples / look.batches) for look in run.looks if look.batches]
     batch.plot([at for at, _ in known], [size for _, size in known], ".", ms=3, color="#5c6b73")
     good = [(at, 1e3 * seconds) for at, seconds in run.points() if seconds <= run.slo_s]
     bad = [(at, 1e3 * seconds) for at, seconds in run.points() if seconds > run.slo_s]
@@ -120,3 +120,15 @@ def _draw_one(axes: Any, run: Seen) -> None:
     for one in axes:
         one.axvspan(run.burst.before_s, run.burst.before_s + run.burst.burst_s, color="#e0a458", alpha=0.12, lw=0)
         one.set_xlim(0, end_s)
+
+
+def _draw_instances(axes: Any, looks_s: Sequence[float], run: Seen) -> None:
+    """Shadows as an area, Bodies as a line; dashed with those that start."""
+    shadows, bodies = ([look.count(kind, "ready") for look in run.looks] for kind in ("shadow", "body"))
+    axes.fill_between(looks_s, shadows, step="post", label="Shadows", color="#e0a458", alpha=0.8)
+    axes.step(looks_s, bodies, where="post", label="Bodies", color="#253237")
+    for kind, ready, colour in (("shadow", shadows, "#b5762a"), ("body", bodies, "#253237")):
+        whole = [now + look.count(kind, "starting") for now, look in zip(ready, run.looks, strict=True)]
+        axes.step(looks_s, whole, where="post", color=colour, lw=0.9, ls=":")
+    axes.plot([], [], color="#5c6b73", lw=0.9, ls=":", label="with those that start")
+    axes.legend(loc="upper right", fontsize=8)

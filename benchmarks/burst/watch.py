@@ -1,14 +1,17 @@
 """What a function has, looked at ten times a second while the load runs.
 
-Bodies and Shadows come from `GET /gnomon/functions/{name}`, sizes of batches from the difference of two readings of /metrics,
-memory is what all instances hold together.
+Bodies and Shadows, each in its state, come from `GET /gnomon/functions/{name}`, batches from the difference of two readings of
+/metrics, memory is what all instances hold together.
 """
 
 from __future__ import annotations
 
 import threading
 import time
+from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from benchmarks.gnomon import Gnomon
 
@@ -18,14 +21,28 @@ MIB = 2**20
 
 @dataclass(frozen=True, slots=True)
 class Look:
-    """One moment. `batch` is the mean size of the batches sent since the look before, None where none was."""
+    """One moment.
+
+    `instances` counts them by kind and state, ("shadow", "starting") are those that load their blocks. `batches` were sent since
+    the look before, of `samples` in all.
+    """
 
     at_s: float
-    bodies: int
-    shadows: int
+    instances: Mapping[tuple[str, str], int]
     offloaded: int
-    batch: float | None
+    batches: int
+    samples: int
     memory_mib: float
+
+    def count(self, kind: str, state: str) -> int:
+        """How many instances are of this kind, body or shadow, and in this state."""
+        return self.instances.get((kind, state), 0)
+
+
+def counted(detail: Mapping[str, Any]) -> dict[tuple[str, str], int]:
+    """The instances of a function's document by kind and state."""
+    kinds = (("body", detail["bodies"]), ("shadow", detail["shadows"]))
+    return dict(Counter((kind, one["state"]) for kind, instances in kinds for one in instances))
 
 
 class Watch:
@@ -61,13 +78,12 @@ class Watch:
         usage = self._ours.call("GET", f"/system/function/{self._name}?usage=1").get("usage", {})
         before, self._sent = self._sent, self._batches()
         count, samples = self._sent[0] - before[0], self._sent[1] - before[1]
-        ready = [body for body in detail["bodies"] if body["state"] == "ready"]
         return Look(
             at_s,
-            len(ready),
-            sum(body["shadow"] is not None for body in ready),
+            counted(detail),
             int(detail["pairs"]["offloaded_samples"]),
-            samples / count if count and samples else None,
+            int(count),
+            int(samples),
             float(usage.get("totalMemoryBytes", 0)) / MIB,
         )
 
