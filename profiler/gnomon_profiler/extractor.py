@@ -20,7 +20,7 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.export import Dim, ExportedProgram
-from torch.export.graph_signature import InputKind, OutputKind
+from torch.export.graph_signature import InputKind, InputSpec, OutputKind
 from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols
 
 from gnomon_core.operators import ALLOWED_OPERATORS
@@ -126,6 +126,7 @@ class _Writer:
         """The path of the module that each operation comes from, "" where torch.export did not keep it."""
         self._values: dict[str, str] = {}
         """From a node's name to the value's: the same but for tied weights and parts of several results."""
+        self._node_names = frozenset(node.name for node in exported.graph.nodes)
         self._inputs: list[Any] = []
         self._operations: list[Operation] = []
         self._schemas: dict[str, str] = {}
@@ -167,9 +168,17 @@ class _Writer:
                 self._inputs.append(by_name[name])
                 self._values[name] = name
             elif spec.kind in (InputKind.PARAMETER, InputKind.BUFFER, InputKind.CONSTANT_TENSOR) and spec.target in stored:
-                self._values[name] = self.weights.add(str(spec.target), stored[str(spec.target)])
+                self._values[name] = self.weights.add(self._weight_name(spec), stored[str(spec.target)])
             else:
                 raise unsupported(f"The model's input {name!r} is not a tensor.", "A layer program takes tensors only.")
+
+    def _weight_name(self, spec: InputSpec) -> str:
+        """The weight's path in the module, or its placeholder's name where a value has that one: they share a program's names.
+
+        Example: beside an operation's result `mean`, the buffer `mean` is kept as `b_mean`.
+        """
+        path = str(spec.target)
+        return str(spec.arg.name) if path in self._node_names else path
 
     def _refuse_operators(self) -> None:
         refused = set()

@@ -118,6 +118,28 @@ class Two(nn.Module):
         return values, indices
 
 
+class NamedLikeOperators(nn.Module):
+    """Top-level tensors with names that torch.export gives to operations' results and inputs."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("mean", torch.tensor([0.5, 0.25, 0.125]).view(3, 1, 1))
+        self.register_buffer("b_mean", torch.tensor(2.0))
+        self.div = nn.Parameter(torch.tensor([1.5, 2.5, 3.5]).view(3, 1, 1))
+        self.embedding = nn.Parameter(torch.randn(10, 3))
+        self.x = nn.Parameter(torch.randn(3))
+
+    def forward(self, x: Tensor) -> Tensor:
+        scaled = (x - self.mean) / self.div * self.b_mean
+        table = nn.functional.embedding(torch.arange(3), self.embedding)
+        return scaled.mean((2, 3)) @ table + scaled.amax((2, 3)) * self.x
+
+
+def test_tensors_may_be_called_as_operators_and_inputs_are(load: Load) -> None:
+    module = NamedLikeOperators().eval()
+    answers_equally(module, load(module, torch.zeros(1, 3, 4, 4)), (3, 4, 4))
+
+
 def test_several_inputs_and_outputs_of_several_types(load: Load) -> None:
     module = Two()
     loaded = load(module, torch.zeros(1, 3), torch.zeros(1, 2), output_names=("values", "indices"))
