@@ -18,7 +18,7 @@ from typing import Any, Self, TypeAlias
 from benchmarks.pace import ROOT
 from benchmarks.regression.cells import Cell, Grid, Kept, Times, cores_of, threads_of
 from benchmarks.regression.quota import Quota
-from gnomon_core.launch import FOR_LIBRARIES
+from gnomon_core.libraries import FOR_LIBRARIES
 
 Missing: TypeAlias = tuple[Cell, bool]
 """A cell, and whether it is measured for the second time."""

@@ -12,17 +12,6 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-FOR_LIBRARIES: Mapping[str, str] = {
-    # Those that start threads when they are imported would make a zygote's forks hang; an instance sets its own number.
-    "OMP_NUM_THREADS": "1",
-    "MKL_NUM_THREADS": "1",
-    "OPENBLAS_NUM_THREADS": "1",
-    # Weights and activations in pages of 2 MiB, where the kernel has them for who asks: a product with 201 MB of weights waits
-    # less for page tables (44 → 38 ms a batch of 16 on a Xeon, ResNet50 3 to 6 %). Only what is read at a process's start counts.
-    "GLIBC_TUNABLES": "glibc.malloc.hugetlb=1",
-}
-"""Of the environment of a process that computes, or is forked into some that do."""
-
 
 @dataclass(frozen=True, slots=True)
 class Launch:

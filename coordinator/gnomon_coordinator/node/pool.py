@@ -20,7 +20,7 @@ from typing import Any
 
 from gnomon_coordinator.node.wishes import ZYGOTE
 from gnomon_core.coordinator_client import CoordinatorClient
-from gnomon_core.launch import FOR_LIBRARIES
+from gnomon_core.libraries import FOR_LIBRARIES
 from gnomon_core.packet_link import PacketLink
 
 RETRY_S = 0.25

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from gnomon_core import packets
-from gnomon_core.launch import FOR_LIBRARIES
+from gnomon_core.libraries import FOR_LIBRARIES
 from gnomon_core.packet_link import PacketLink
 
 Event = dict[str, Any]

@@ -16,7 +16,7 @@ from typing import Any, Self
 
 from gnomon_core import packets
 from gnomon_core.errors import GnomonError
-from gnomon_core.launch import FOR_LIBRARIES
+from gnomon_core.libraries import FOR_LIBRARIES
 
 MODULE = "gnomon_runtime.measuring"
 _LAST_WORDS_BYTES = 600

@@ -11,7 +11,7 @@ from click.testing import CliRunner
 
 from gnomon_cli.doctor.cluster import kubelet, minor
 from gnomon_cli.doctor.findings import Finding, Level, carry_out, failed
-from gnomon_cli.doctor.machine import huge_pages
+from gnomon_cli.doctor.machine import allocator, huge_pages
 from gnomon_cli.doctor.rivals import targeting
 from gnomon_cli.main import gnomon
 from gnomon_core.errors import GnomonError
@@ -87,10 +87,16 @@ def test_huge_pages_need_the_kernel_and_its_setting(tmp_path: Path) -> None:
     assert huge_pages(setting, "5.15.0")[0] is Level.WARN
 
 
+def test_who_lacks_jemalloc_is_told_what_it_costs_and_how_to_have_it() -> None:
+    level, message, hint = allocator(None)
+    assert (level, "jemalloc" in message, "libjemalloc2" in hint) == (Level.WARN, True, True)
+    assert allocator(Path("/usr/lib/libjemalloc.so.2"))[0] is Level.OK
+
+
 def test_this_machine_is_looked_at_in_json(tmp_path: Path) -> None:
     result = CliRunner().invoke(gnomon, ["doctor", "--json", "--state", str(tmp_path / "state")])
     found = {finding["check"]: finding["level"] for finding in json.loads(result.output)}
-    assert set(found) == {"memory and disk", "control groups", "huge pages", "models"}
+    assert set(found) == {"memory and disk", "control groups", "huge pages", "memory allocator", "models"}
     assert result.exit_code == ("fail" in found.values())
     assert not (tmp_path / "state").exists()
 
