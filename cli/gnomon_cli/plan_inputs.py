@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,13 +18,15 @@ MB, MB_PER_VCPU, LARGEST_LAMBDA_MB = float(MEGABYTE), float(MB_PER_CORE), float(
 MS_PER_S = 1000.0
 MOST_TIMEOUTS = 1000
 FORMS = (
-    'Sizes are {"sizes": [{"memory_mb", "cores", "service_ms": [S1, S2, …]}, …]}, '
-    'or {"measured": [{"memory_mb", "batch", "ms"}, …]}.'
+    'Sizes are {"sizes": [{"memory_mb", "cores", "service_ms": [S1, S2, …], "ratios": [0.95, 1, 1.1, …]}, …]}, '
+    'or {"measured": [{"memory_mb", "batch", "ms"}, …]}, as `gnomon lambda-profile` writes them with their runs.'
 )
 
 
 def sizes_of_file(file: Path, max_batch: int) -> tuple[Size, ...]:
     """Sizes with their service times, or such as a model of measured cells says: every 64 MB between the measured memories.
+
+    Where their runs are in the file as well (`cells`), service varies as they do.
 
     Raises:
         GnomonError: 400 for measurements that make no model.
@@ -36,13 +38,15 @@ def sizes_of_file(file: Path, max_batch: int) -> tuple[Size, ...]:
     document = _read(file)
     try:
         if "measured" in document:
-            return _modelled(document["measured"], max_batch)
+            runs = [[float(one) for one in cell["runs_s"]] for cell in document.get("cells", ())]
+            return _modelled(document["measured"], runs, max_batch)
         return tuple(
             Size(
                 _name(float(one["memory_mb"]), one.get("cores")),
                 float(one["memory_mb"]),
                 float(one.get("cores", float(one["memory_mb"]) / MB_PER_VCPU)),
                 tuple(float(value) / MS_PER_S for value in one["service_ms"])[:max_batch],
+                tuple(float(ratio) for ratio in one.get("ratios", (1.0,))),
             )
             for one in document["sizes"]
         )
@@ -53,12 +57,15 @@ def sizes_of_file(file: Path, max_batch: int) -> tuple[Size, ...]:
 def sizes_of_profile(file: Path, max_batch: int, *, on_lambda: bool) -> tuple[Size, ...]:
     """The measured numbers of cores of a model's profile; on Lambda the memory that gives so many cores.
 
+    Service varies by the mean spread of the batches that were measured on so many cores.
+
     Raises:
         WrongCommand: the file is no profile, or Lambda has no such instances.
 
     """
     from gnomon_core.profiles import ModelProfile  # noqa: PLC0415
     from gnomon_planner.plans import Size  # noqa: PLC0415
+    from gnomon_planner.spread import of_range  # noqa: PLC0415
 
     try:
         profile = ModelProfile.from_json(_read(file))
@@ -71,7 +78,10 @@ def sizes_of_profile(file: Path, max_batch: int, *, on_lambda: bool) -> tuple[Si
         if on_lambda and not held_mb <= memory_mb <= LARGEST_LAMBDA_MB:
             continue
         seconds = (profile.whole.at(cores, batch) for batch in range(1, min(max_batch, max(row)) + 1))
-        found.append(Size(_name(memory_mb, cores), memory_mb, cores, tuple(one for one in seconds if one is not None)))
+        times = tuple(one for one in seconds if one is not None)
+        spreads = [profile.spread[cell] for batch in row if (cell := f"{cores}/{batch}") in profile.spread]
+        ratios = of_range(sum(spreads) / max(1, len(spreads)))
+        found.append(Size(_name(memory_mb, cores), memory_mb, cores, times, ratios))
     if not found:
         raise WrongCommand(f"{file}: no measured number of cores fits into an instance of Lambda.")
     return tuple(found)
@@ -106,16 +116,18 @@ def timeouts_of(text: str) -> tuple[float, ...]:
     return tuple(one / MS_PER_S for one in found)
 
 
-def _modelled(cells: Any, max_batch: int) -> tuple[Size, ...]:
+def _modelled(cells: Any, runs: Sequence[Sequence[float]], max_batch: int) -> tuple[Size, ...]:
     from gnomon_planner.plans import Size  # noqa: PLC0415
     from gnomon_planner.service_time import Measured, fitted  # noqa: PLC0415
+    from gnomon_planner.spread import of_runs  # noqa: PLC0415
 
     points = [Measured(float(one["memory_mb"]), int(one["batch"]), float(one["ms"]) / MS_PER_S) for one in cells]
     model = fitted(points, whole=MB_PER_VCPU)
     batches = min(max_batch, model.batches[1])
     first, last = model.sizes
     memories = [first + 64.0 * number for number in range(int((last - first) // 64.0) + 1)]
-    return tuple(Size(_name(one, None), one, one / MB_PER_VCPU, model.row(one, batches)) for one in memories)
+    ratios = of_runs(runs)
+    return tuple(Size(_name(one, None), one, one / MB_PER_VCPU, model.row(one, batches), ratios) for one in memories)
 
 
 def _name(memory_mb: float, cores: object) -> str:

@@ -24,7 +24,7 @@ class Billing(Protocol):
     """A way to pay."""
 
     def costs(self, process: Map, sizes: Sequence[Size], service_s: Array, waits: WaitsOfBatch) -> Array:
-        """Dollars per request, shape (sizes, timeouts), for `service_s` (sizes, B): exact, or an estimate to search by."""
+        """Dollars per request, shape (sizes, timeouts), for `service_s` (sizes, B), the medians: exact, or an estimate."""
         ...
 
     def settled(self, process: Map, plan: Plan) -> Plan:
@@ -39,18 +39,24 @@ class Billing(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class PerCall:
-    """AWS Lambda: Σ_k p_k·C(S_k) / N dollars per request."""
+    """AWS Lambda: Σ_k p_k·C(S_k) / N dollars per request, C's mean where S_k varies."""
 
     price: LambdaPrice
     candidates: int = 1
 
     def costs(self, process: Map, sizes: Sequence[Size], service_s: Array, waits: WaitsOfBatch) -> Array:  # noqa: ARG002
-        per_call = np.stack([self.price.per_call(size.memory_mb, row) for size, row in zip(sizes, service_s, strict=True)])
+        per_call = np.stack([self._per_call(size, row) for size, row in zip(sizes, service_s, strict=True)])
         found: Array = per_call @ waits.sizes.T / waits.mean_sizes
         return found
 
     def settled(self, process: Map, plan: Plan) -> Plan:  # noqa: ARG002 - Billing's
         return plan
+
+    def _per_call(self, size: Size, service_s: Array) -> Array:
+        """What a call of each batch costs in the mean."""
+        each = [self.price.per_call(size.memory_mb, service_s * ratio) for ratio in size.ratios]
+        found: Array = sum(each[1:], each[0]) / len(each)
+        return found
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +72,8 @@ class Held:
         In a window as long as a service there are, with 99.9 %, at most A = λS + 3.09·√(I(S)·λS) arrivals; at such a rate batches
         hold min(B, 1 + T·A/S) of them, or the mean if that is more.
         """
-        busy_s = np.maximum(service_s @ waits.sizes.T, 1e-9)
+        means_s = service_s * np.array([[size.mean_ratio] for size in sizes])
+        busy_s = np.maximum(means_s @ waits.sizes.T, 1e-9)
         windows_s = np.geomspace(busy_s.min(), busy_s.max() * 1.001, WINDOWS)
         dispersions = np.interp(busy_s, windows_s, [max(process.dispersion(window_s), 0.0) for window_s in windows_s])
         mean = process.rate_rps * busy_s
@@ -79,6 +86,6 @@ class Held:
 
     def settled(self, process: Map, plan: Plan) -> Plan:
         buffer = Buffer(process, plan.buffer)
-        fleet = fleet_for(buffer, float(buffer.sizes @ np.array(plan.size.service_s[: plan.buffer.batch])))
+        fleet = fleet_for(buffer, float(buffer.sizes @ plan.size.service(plan.buffer.batch).means))
         per_second = fleet.instances * self.price.per_second(plan.size.cores, plan.size.memory_mb)
         return replace(plan, usd_per_request=per_second / process.rate_rps, instances=fleet.instances, instance_waits=fleet.waits)

@@ -117,14 +117,10 @@ class Mixture:
 
         """
         goal = quantile(percent)
-        upper = self._smooth(self._stops)
-        reached = upper + self._masses[np.searchsorted(self._places, self._stops, side="right")] >= goal
-        if not reached.any():
-            return float(self._stops[-1])
-        number = int(np.argmax(reached))
+        number = self._first_stop(goal)
         stop = float(self._stops[number])
         below = float(self._masses[np.searchsorted(self._places, stop, side="left")])
-        if number == 0 or upper[number] + below < goal:
+        if number == 0 or self._smooth(self._stops[number : number + 1])[0] + below < goal:
             return stop
         low, high = float(self._stops[number - 1]), stop
         for _ in range(ROUNDS):
@@ -132,6 +128,17 @@ class Mixture:
             first = int(np.argmax(np.append(self._smooth(places) + below >= goal, True)))
             low, high = low if first == 0 else float(places[first - 1]), high if first == len(places) else float(places[first])
         return high
+
+    def _first_stop(self, goal: float) -> int:
+        """The number of the first stop at which F reaches the goal; the last one's where rounding keeps F below it."""
+        first, last = -1, len(self._stops) - 1
+        while last - first > 1:
+            between = np.unique(np.linspace(first, last, len(_PARTS) + 2).round().astype(int))[1:-1]
+            places = self._stops[between]
+            reached = self._smooth(places) + self._masses[np.searchsorted(self._places, places, side="right")] >= goal
+            number = int(np.argmax(np.append(reached, True)))
+            first, last = int(between[number - 1]) if number else first, int(between[number]) if number < len(between) else last
+        return last
 
     def _smooth(self, times: Array) -> Array:
         """What the curves have gained by each time."""
@@ -146,6 +153,8 @@ class Mixture:
 class ExactLatency(Mixture):
     """The latency behind a buffer whose batches find an instance at once, or after one of several waits (seconds, probability).
 
+    Few batches wait where there are enough instances: those that do count with their mean service time.
+
     Raises:
         GnomonError: 400 `bad_service_times`: not one for each batch size.
 
@@ -156,10 +165,7 @@ class ExactLatency(Mixture):
     ) -> None:
         self.buffer = buffer = Buffer(process, plan)
         batch, timeout_s, mean_size = plan.batch, buffer.timeout_s, buffer.mean_size
-        rows = [
-            [(seconds + wait_s, share / len(row)) for seconds in row for wait_s, share in instance_waits]
-            for row in service.upto(batch).seconds
-        ]
+        rows = [_delays(row, instance_waits) for row in service.upto(batch).seconds]
         atoms: dict[float, float] = {}
         for size, row in enumerate(rows, start=1):
             members = 1.0 if batch == 1 else float(buffer.sizes[size - 1]) / mean_size
@@ -176,6 +182,16 @@ class ExactLatency(Mixture):
             functions=np.array([number for number, row in enumerate(rows) for _ in row]),
             weights=np.array([share for row in rows for _, share in row]),
         )
+
+
+def _delays(service_s: Sequence[float], waits: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:
+    """What a batch takes from the moment it leaves the buffer, with probabilities."""
+    mean_s = sum(service_s) / len(service_s)
+    found = []
+    for wait_s, share in waits:
+        times = service_s if wait_s == 0.0 else (mean_s + wait_s,)
+        found += [(seconds + wait_s, share / len(times)) for seconds in times]
+    return found
 
 
 def quantile(percent: float) -> float:

@@ -12,7 +12,7 @@ predicted once more by the exact latency, and passed over if it does not hold wh
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from copy import copy
 from dataclasses import replace
@@ -29,7 +29,7 @@ from gnomon_planner.crossings import CLOSE
 from gnomon_planner.instances import TooManyInstancesError
 from gnomon_planner.latency import quantile
 from gnomon_planner.maps import Map
-from gnomon_planner.plans import Choice, Plan, Space
+from gnomon_planner.plans import Choice, Plan, Size, Space
 from gnomon_planner.sweep import Waits
 
 PER_MILLION = 1e6
@@ -54,7 +54,7 @@ class Landscape:
             if able:
                 sizes = [space.sizes[row] for row in able]
                 service_s = np.array([size.service_s[:batch] for size in sizes])
-                self.latency_s[able, number] = waits[batch].percentiles(service_s, percent)
+                self.latency_s[able, number] = waits[batch].percentiles(service_s, percent, _ratios(sizes))
                 self.usd_per_request[able, number] = billing.costs(process, sizes, service_s, waits[batch])
         if not np.isfinite(self.latency_s).any():
             raise bad_request("no_plan", "No size of instance can serve any of these batches.", "Give service times for them.")
@@ -185,6 +185,12 @@ class Landscape:
     def _place(self, index: int) -> Place:
         size, batch, timeout = np.unravel_index(index, self.latency_s.shape)
         return int(size), int(batch), int(timeout)
+
+
+def _ratios(sizes: Sequence[Size]) -> Array:
+    """Those of each size, shape (sizes, ratios), repeated where another has more."""
+    count = math.lcm(*(len(size.ratios) for size in sizes))
+    return np.array([np.repeat(size.ratios, count // len(size.ratios)) for size in sizes])
 
 
 def _cost(plan: Plan) -> float:

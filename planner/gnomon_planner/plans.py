@@ -8,18 +8,37 @@ from gnomon_core.errors import bad_request
 from gnomon_planner.buffer import BufferPlan
 from gnomon_planner.latency import ExactLatency, ServiceTimes
 from gnomon_planner.maps import Map
+from gnomon_planner.spread import ALWAYS
 
 AT_ONCE = ((0.0, 1.0),)
 
 
 @dataclass(frozen=True, slots=True)
 class Size:
-    """A size of instance: its name, memory and cores, and S_k in seconds for the batches that it can serve, from 1 on."""
+    """A size of instance: its name, memory and cores, and S_k in seconds for the batches that it can serve, from 1 on.
+
+    S_k is the median; a batch takes one of `ratios` times that, each as likely (`spread`).
+    """
 
     name: str
     memory_mb: float
     cores: float
     service_s: tuple[float, ...]
+    ratios: tuple[float, ...] = ALWAYS
+
+    def service(self, batch: int) -> ServiceTimes:
+        """What batches of up to `batch` take.
+
+        Raises:
+            GnomonError: 400 `bad_service_times`.
+
+        """
+        return ServiceTimes(tuple(tuple(one * ratio for ratio in self.ratios) for one in self.service_s[:batch]))
+
+    @property
+    def mean_ratio(self) -> float:
+        """How much longer than the median a batch takes in the mean."""
+        return sum(self.ratios) / len(self.ratios)
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +60,7 @@ class Space:
         if min(self.batches) < 1 or not all(timeout_s >= 0.0 for timeout_s in self.timeouts_s):
             raise bad_request("bad_space", "A batch below 1, or a timeout below 0.", "Both start there.")
         for size in self.sizes:
-            ServiceTimes.fixed(size.service_s)
+            size.service(len(size.service_s))
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,8 +79,7 @@ class Plan:
 
     def latency(self, process: Map) -> ExactLatency:
         """The distribution of the latency."""
-        service = ServiceTimes.fixed(self.size.service_s[: self.buffer.batch])
-        return ExactLatency(process, self.buffer, service, self.instance_waits)
+        return ExactLatency(process, self.buffer, self.size.service(self.buffer.batch), self.instance_waits)
 
     def __str__(self) -> str:
         held = "" if self.instances is None else f"{self.instances} × "

@@ -3,8 +3,9 @@
 Nothing in the buffer depends on how fast an instance is, so the waits are worked out once per (B, T), for all B and T from
 one table of arrival counts: `Waits` keeps, for each, the members of every batch size as polynomials of w/T on panels that are
 the same for all. `WaitsOfBatch.percentiles` then finds the percentile of each combination, all of them side by side; a few rows
-of service times tell where to look for those of the others. The formulas are those of `buffer.py`; eight nodes to a panel leave
-an error of some 1e-5 in F, and `ExactLatency` says the chosen plan's percentiles exactly.
+of service times tell where to look for those of the others. Where service varies, F is the mean over its ratios and takes as
+many times as long. The formulas are those of `buffer.py`; eight nodes to a panel leave an error of some 1e-5 in F, and
+`ExactLatency` says the chosen plan's percentiles exactly.
 """
 
 from __future__ import annotations
@@ -55,36 +56,42 @@ class WaitsOfBatch:
         found: Array = self.sizes @ np.arange(1.0, self.batch + 1.0)
         return found
 
-    def percentiles(self, service_s: Array, percent: float) -> Array:
+    def percentiles(self, service_s: Array, percent: float, ratios: Array | None = None) -> Array:
         """The percentile of each combination, shape (rows, timeouts), in seconds.
 
-        `service_s` is S_k, shape (rows, B): one row for each memory size or number of cores.
+        `service_s` is S_k, shape (rows, B): one row for each memory size or number of cores. A batch takes one of `ratios` times
+        that, each as likely, shape (rows, several); without them service is deterministic.
         """
+        ratios = np.ones((len(service_s), 1)) if ratios is None else ratios
         by_length = np.argsort(service_s.mean(axis=1), kind="stable")
         if len(by_length) < FEW_ROWS:
-            return self._solved(service_s, percent, None)
+            return self._solved(service_s, percent, ratios, None)
         # A few rows tell where the others' percentiles will be: they lie between, nearly on straight lines.
         some = by_length[np.unique(np.linspace(0, len(by_length) - 1, SOLVED_ROWS).round().astype(int))]
         rest = np.setdiff1d(by_length, some)
         lengths = service_s.mean(axis=1)
         found = np.empty((len(service_s), len(self.timeouts_s)))
-        found[some] = self._solved(service_s[some], percent, None)
+        found[some] = self._solved(service_s[some], percent, ratios[some], None)
         guesses = np.stack([np.interp(lengths[rest], lengths[some], column) for column in found[some].T], axis=1)
-        found[rest] = self._solved(service_s[rest], percent, guesses)
+        found[rest] = self._solved(service_s[rest], percent, ratios[rest], guesses)
         return found
 
-    def _solved(self, service_s: Array, percent: float, guesses: Array | None) -> Array:
+    def _solved(self, service_s: Array, percent: float, ratios: Array, guesses: Array | None) -> Array:
         """The percentiles, looked for around guesses of the same shape."""
         goal = percent / 100.0
         rows, count = len(service_s), len(self.timeouts_s)
         service = np.repeat(service_s, count, axis=0)
         number: Indices = np.tile(np.arange(count), rows)
-        low = np.min(service, axis=1) * (1.0 - ROUNDING) - ROUNDING
-        high = np.max(service, axis=1) + self.timeouts_s[number]
+        parts = np.repeat(ratios, count, axis=0)
+        low = (np.min(service, axis=1) * np.min(parts, axis=1)) * (1.0 - ROUNDING) - ROUNDING
+        high = np.max(service, axis=1) * np.max(parts, axis=1) + self.timeouts_s[number]
 
         def above(which: Indices, at: Array) -> Array:
             """F(t) − q of some of the combinations, counted as reached within rounding."""
-            return self.cdf(service[which], number[which], at) - goal + REACHED
+            rows, which_number = service[which], number[which]
+            each = [self.cdf(rows * ratio[:, None], which_number, at) for ratio in parts[which].T]
+            reached: Array = sum(each[1:], each[0]) / len(each)
+            return reached - goal + REACHED
 
         near = None if guesses is None else (guesses.ravel() * (1.0 + NEAR), guesses.ravel() * (1.0 - NEAR))
         found: Array = crossings(above, low, high, near).reshape(rows, count)

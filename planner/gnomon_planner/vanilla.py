@@ -19,7 +19,7 @@ from gnomon_core.errors import bad_request
 from gnomon_planner.buffer import Buffer, BufferPlan
 from gnomon_planner.costs import LambdaPrice
 from gnomon_planner.instances import fleet_for
-from gnomon_planner.latency import ExactLatency, ServiceTimes
+from gnomon_planner.latency import ExactLatency
 from gnomon_planner.maps import Map
 from gnomon_planner.plans import Choice, Plan, Size
 
@@ -28,37 +28,35 @@ _ANY = Map.poisson(1.0)
 """Nobody waits, so that the arrivals do not matter."""
 
 
-def latency_of(size: Size, ratios: Sequence[float] = (1.0,)) -> ExactLatency:
-    """The distribution of the latency: S_1 times each of these ratios, equally likely, as service times varied in profiling."""
-    return ExactLatency(_ANY, ALONE, ServiceTimes((tuple(size.service_s[0] * ratio for ratio in ratios),)))
+def latency_of(size: Size) -> ExactLatency:
+    """The distribution of the latency: S_1, as it varied in profiling."""
+    return ExactLatency(_ANY, ALONE, size.service(1))
 
 
-def alone(size: Size, price: LambdaPrice, percent: float, ratios: Sequence[float] = (1.0,)) -> Plan:
+def alone(size: Size, price: LambdaPrice, percent: float) -> Plan:
     """One request a call at this size: its percentile, and what a request costs in the mean."""
-    paid = price.per_call(size.memory_mb, size.service_s[0] * np.array(ratios))
-    return Plan(size, ALONE, latency_of(size, ratios).percentile(percent), float(paid.mean()))
+    paid = price.per_call(size.memory_mb, np.array(size.service(1).seconds[0]))
+    return Plan(size, ALONE, latency_of(size).percentile(percent), float(paid.mean()))
 
 
-def largest(sizes: Sequence[Size], price: LambdaPrice, percent: float, ratios: Sequence[float] = (1.0,)) -> Plan:
+def largest(sizes: Sequence[Size], price: LambdaPrice, percent: float) -> Plan:
     """One request a call at the largest memory there is.
 
     Raises:
         GnomonError: 400 `bad_space`: there is none.
 
     """
-    return alone(max(_some(sizes), key=lambda size: size.memory_mb), price, percent, ratios)
+    return alone(max(_some(sizes), key=lambda size: size.memory_mb), price, percent)
 
 
-def cherry_picked(
-    sizes: Sequence[Size], price: LambdaPrice, percent: float, slo_s: float, ratios: Sequence[float] = (1.0,)
-) -> Choice:
+def cherry_picked(sizes: Sequence[Size], price: LambdaPrice, percent: float, slo_s: float) -> Choice:
     """The cheapest memory whose percentile is within the SLO, the quicker of equals; where there is none, the quickest.
 
     Raises:
         GnomonError: 400 `bad_space`: there is no size.
 
     """
-    plans = [alone(size, price, percent, ratios) for size in _some(sizes)]
+    plans = [alone(size, price, percent) for size in _some(sizes)]
     within = [plan for plan in plans if plan.latency_s <= slo_s]
     if within:
         return Choice(min(within, key=lambda plan: (plan.usd_per_request, plan.latency_s)))

@@ -15,7 +15,7 @@ from gnomon_cli.output import print_json, print_table
 from gnomon_core.errors import GnomonError
 
 if TYPE_CHECKING:  # numpy takes longer to import than help may take
-    from gnomon_planner.latency import Latency
+    from gnomon_planner.latency import Latency, ServiceTimes
     from gnomon_planner.maps import Map
 
 FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
@@ -43,6 +43,7 @@ class Numbers(click.ParamType[tuple[float, ...]]):
     examples="""
     gnomon predict --rate 50 --batch 4 --timeout-ms 100 --service-ms 20,25,30,35
     gnomon predict --map bursts.json --batch 8 --timeout-ms 50 --service-ms 12 --percentiles 50,99,99.9 --json
+    gnomon predict --rate 50 --batch 4 --timeout-ms 100 --service-ms 20,25,30,35 --service-ratios 0.95,1,1,1.2
     gnomon predict --rate 50 --batch 4 --timeout-ms 100 --service-ms 20,25,30,35 --method paper
     """,
 )
@@ -52,6 +53,13 @@ class Numbers(click.ParamType[tuple[float, ...]]):
 @click.option("--timeout-ms", type=float, required=True, help="T: how long the first request of a batch waits at most; or inf.")
 @click.option(
     "--service-ms", type=Numbers(), required=True, metavar="S1,…,SB", help="By batch size, or one time for every batch size."
+)
+@click.option(
+    "--service-ratios",
+    type=Numbers(),
+    default=(1.0,),
+    metavar="R1,R2,…",
+    help="A batch takes one of these times its service time, each as likely; default 1.",
 )
 @click.option("--percentiles", type=Numbers(), default=(50.0, 90.0, 95.0, 99.0), help="Default 50,90,95,99.")
 @click.option("--method", type=click.Choice(METHODS), default="exact", help="exact (the default), or BATCH's printed equations.")
@@ -63,6 +71,7 @@ def predict(
     batch: int,
     timeout_ms: float,
     service_ms: tuple[float, ...],
+    service_ratios: tuple[float, ...],
     percentiles: tuple[float, ...],
     method: str,
     as_json: bool,
@@ -72,7 +81,8 @@ def predict(
     Instances are unlimited, as on Lambda: a batch that leaves the buffer is served at once.
     """
     try:
-        latency = _latency(process_of(rate, map_file), batch, timeout_ms, service_ms, method)
+        service = _service(service_ms, service_ratios, batch)
+        latency = _latency(process_of(rate, map_file), batch, timeout_ms, service, method)
         found = {f"{percent:.15g}": latency.percentile(percent) * MS_PER_S for percent in percentiles}
     except GnomonError as error:
         raise WrongCommand(error.message, error.hint) from None
@@ -82,17 +92,23 @@ def predict(
         print_table(("PERCENTILE", "LATENCY"), [(f"P{percent}", f"{value:.3f} ms") for percent, value in found.items()])
 
 
-def _latency(process: Map, batch: int, timeout_ms: float, service_ms: tuple[float, ...], method: str) -> Latency:
-    from gnomon_planner.buffer import BufferPlan  # noqa: PLC0415 - numpy takes longer to import than help may take
-    from gnomon_planner.latency import ExactLatency, ServiceTimes  # noqa: PLC0415
-    from gnomon_planner.paper import PaperLatency  # noqa: PLC0415
+def _service(service_ms: tuple[float, ...], ratios: tuple[float, ...], batch: int) -> ServiceTimes:
+    from gnomon_planner.latency import ServiceTimes  # noqa: PLC0415 - numpy takes longer to import than help may take
 
     if len(service_ms) not in {1, batch}:
         raise WrongCommand(
             f"--service-ms has {len(service_ms)} times, --batch is {batch}.", "Give one for each batch size, or one for all."
         )
+    every = service_ms * batch if len(service_ms) == 1 else service_ms
+    return ServiceTimes(tuple(tuple(one / MS_PER_S * ratio for ratio in ratios) for one in every))
+
+
+def _latency(process: Map, batch: int, timeout_ms: float, service: ServiceTimes, method: str) -> Latency:
+    from gnomon_planner.buffer import BufferPlan  # noqa: PLC0415 - as above
+    from gnomon_planner.latency import ExactLatency  # noqa: PLC0415
+    from gnomon_planner.paper import PaperLatency  # noqa: PLC0415
+
     plan = BufferPlan(batch, timeout_ms / MS_PER_S)
-    service = ServiceTimes.fixed([one / MS_PER_S for one in service_ms], batch)
     return PaperLatency(process, plan, service) if method == "paper" else ExactLatency(process, plan, service)
 
 

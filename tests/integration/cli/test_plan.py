@@ -68,6 +68,30 @@ def test_measured_cells_become_sizes(tmp_path: Path) -> None:
     assert json.loads(done.stdout)["plan"]["usd_per_million"] <= 3
 
 
+def test_service_times_that_varied_are_planned_for_as_they_did(tmp_path: Path) -> None:
+    """Runs of a profile on Lambda, half of them a fifth slower: P95 is the slower half's."""
+    file = tmp_path / "lambda.json"
+    cells = [
+        {"memory_mb": memory, "batch": batch, "seconds": (0.01 + 0.02 * batch) * 1769 / memory}
+        for memory in (1024, 1536, 2048, 3008)
+        for batch in (1, 4, 8)
+    ]
+    measured = [{"memory_mb": cell["memory_mb"], "batch": cell["batch"], "ms": 1e3 * cell["seconds"]} for cell in cells]
+    runs = [{"runs_s": [cell["seconds"]] * 6 + [1.2 * cell["seconds"]] * 5} for cell in cells]
+    found = {}
+    for name, document in (("usual", {"measured": measured}), ("varying", {"measured": measured, "cells": runs})):
+        file.write_text(json.dumps(document))
+        done = gnomon("--rate", 50, "--sizes", file, "--max-batch", 1, "--timeouts-ms", "10", "--slo-ms", 1, "--json")
+        assert done.returncode == 1, done.stderr
+        found[name] = json.loads(done.stdout)["plan"]
+    assert found["varying"]["memory_mb"] == found["usual"]["memory_mb"]
+    assert found["varying"]["latency_ms"] == pytest.approx(1.2 * found["usual"]["latency_ms"])
+    one = {"memory_mb": 1769, "service_ms": [40, 52], "ratios": [1, 1.5]}
+    file.write_text(json.dumps({"sizes": [one]}))
+    done = gnomon("--rate", 50, "--sizes", file, "--max-batch", 1, "--slo-ms", 100, "--json")
+    assert json.loads(done.stdout)["plan"]["latency_ms"] == pytest.approx(60.0)
+
+
 def test_what_cannot_be_met_shows_the_nearest_plan_and_ends_with_1() -> None:
     done = gnomon("--rate", 50, *SERVICE, "--slo-ms", 20)
     assert done.returncode == 1

@@ -42,6 +42,11 @@ def test_a_map_and_its_method_are_chosen(tmp_path: Path) -> None:
     assert found["exact"]["50"] < found["paper"]["50"] <= found["paper"]["99"] <= 62.0
 
 
+def test_service_that_varies_takes_each_of_its_ratios_as_often() -> None:
+    done = gnomon("--rate", 5, "--batch", 1, "--timeout-ms", 0, "--service-ms", 20, "--service-ratios", "0.9,1,1,1.5", "--json")
+    assert json.loads(done.stdout)["percentiles_ms"] == pytest.approx({"50": 20.0, "90": 30.0, "95": 30.0, "99": 30.0})
+
+
 def test_without_json_a_person_reads_it() -> None:
     done = gnomon("--rate", 0.01, "--batch", 1, "--timeout-ms", "inf", "--service-ms", 12)
     assert done.stdout.splitlines()[1:] == [f"P{percent}         12.000 ms" for percent in (50, 90, 95, 99)]
@@ -60,6 +65,7 @@ def test_without_json_a_person_reads_it() -> None:
         (("--rate", "5", "--batch", "2", "--timeout-ms", "-1", "--service-ms", "1"), "timeout is 0 or more"),
         (("--rate", "5", "--batch", "2", "--timeout-ms", "1", "--service-ms", "nan"), "service time"),
         (("--rate", "5", *PLAN, "--percentiles", "0"), "above 0"),
+        (("--rate", "5", *PLAN, "--service-ratios", "-1"), "service time"),
         (("--rate", "5", *PLAN, "--percentiles", "x"), "not a list of numbers"),
         (("--rate", "5", "--batch", "0", "--timeout-ms", "1", "--service-ms", "1"), "--batch"),
     ],

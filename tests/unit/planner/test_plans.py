@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -17,6 +18,7 @@ from gnomon_planner.latency import ExactLatency, ServiceTimes
 from gnomon_planner.maps import Map
 from gnomon_planner.optimizer import Landscape
 from gnomon_planner.plans import Size, Space
+from gnomon_planner.spread import of_runs
 from gnomon_planner.sweep import Waits
 from gnomon_simulator.buffer import buffered
 from gnomon_simulator.markov import markov_arrivals
@@ -54,6 +56,49 @@ def test_the_sweep_finds_what_the_exact_latency_says(process: Map) -> None:
             for (row, service), (column, timeout_s) in itertools.product(enumerate(service_s), enumerate(SPACE.timeouts_s)):
                 exact = ExactLatency(process, BufferPlan(batch, timeout_s), ServiceTimes.fixed(service)).percentile(percent)
                 assert found[row, column] == pytest.approx(exact, rel=5e-4)
+
+
+def test_the_sweep_mixes_service_times_as_the_exact_latency_does() -> None:
+    rows = tuple(replace(size, ratios=ratios) for size, ratios in zip(SIZES, ((1.0,), (0.9, 1.2), (0.95, 1.0, 1.5)), strict=True))
+    varying = Landscape(BURSTS, replace(SPACE, sizes=rows), PerCall(LAMBDA["x86"]), 95.0)
+    for place in itertools.product(range(3), range(4), range(5)):
+        if math.isfinite(varying.latency_s[place]):
+            plan = varying.estimate(place)
+            assert plan.latency_s == pytest.approx(varying.exactly(plan).latency_s, rel=5e-4)
+
+
+def test_where_service_varies_a_plan_holds_its_percentile_with_it() -> None:
+    """Batches that take up to twice their median: who counts with the median alone misses the SLO."""
+    process, slo_s, price = Map.poisson(60.0), 0.15, PerCall(LAMBDA["x86"])
+    chance = np.random.default_rng(5)
+    drawn = np.exp(0.25 * chance.standard_normal(4000))
+    usual = Size("1769 MB", 1769, 1.0, tuple(0.02 + 0.012 * batch for batch in range(1, 9)))
+    varying = replace(usual, ratios=of_runs([drawn]))
+    space = Space((usual,), tuple(range(1, 9)), tuple(step / 100.0 for step in range(1, 14)))
+    times = markov_arrivals(process, 200_000, chance)
+    found = {}
+    for size in (usual, varying):
+        choice = Landscape(process, replace(space, sizes=(size,)), price, 95.0).cheapest(slo_s)
+        assert not choice.failed
+        buffer = choice.plan.buffer
+        run = buffered(times, buffer.batch, buffer.timeout_s)
+        drawn_of_batch = np.repeat(chance.choice(drawn, len(run.first)), run.sizes[run.first])
+        service_s = np.array(usual.service_s)[run.sizes - 1] * drawn_of_batch
+        found[size] = float(np.quantile(run.wait_s + service_s, 0.95)), choice.plan.latency_s
+    assert found[usual][0] > 1.02 * slo_s
+    assert found[varying][0] == pytest.approx(found[varying][1], rel=0.02)
+    assert found[varying][0] < 1.01 * slo_s
+
+
+def test_what_varies_is_paid_for_and_held_for_in_the_mean() -> None:
+    size = Size("1 core", 1024.0, 1.0, (0.1, 0.2), (0.5, 2.0))
+    waits = Waits(Map.poisson(10.0), (1,), (0.1,))[1]
+    (cost,) = PerCall(LAMBDA["x86"]).costs(Map.poisson(10.0), [size], np.array([[0.1]]), waits)[0]
+    assert cost == pytest.approx(LAMBDA["x86"].per_call(1024, np.array([0.05, 0.2])).mean())
+    plan = Landscape(Map.poisson(20.0), Space((size,), (1,), (0.0,)), Held(HELD), 60.0).cheapest(1.0).plan
+    # 125 ms in the mean: Poisson(2.5) is at most 8 with 99.89 %, at most 9 with 99.97 %. Half of the batches take 50 ms.
+    assert plan.instances == 9
+    assert plan.latency_s == pytest.approx(0.2)
 
 
 def test_nothing_cheaper_meets_the_slo(landscape: Landscape) -> None:
