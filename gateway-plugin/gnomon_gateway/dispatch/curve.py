@@ -27,18 +27,19 @@ class Curve:
     """Seconds over batch size for one variant on one number of cores, with one Shadow or without.
 
     `expected` is given by ascending size. `factor` is what it is multiplied by, at first and as it has been learned; `ratio` is
-    what an earlier curve had learned, if this one goes on where that ended. `spread` is how far batches are from the curve, in
-    the mean of the last ten or so, as a share of it. `measured_last` says which of several curves is the newest: its owner
-    numbers what is measured.
+    what an earlier curve had learned, if this one goes on where that ended. `doubted` is what doubts since the last batch have
+    multiplied it by. `spread` is how far batches are from the curve, in the mean of the last ten or so, as a share of it.
+    `measured_last` says which of several curves is the newest: its owner numbers what is measured.
     """
 
     __slots__ = (
         "_batches", "_expected", "_fitted", "_fitted_factor", "_means", "_ratio", "_ratios", "_read", "_seconds", "_seen",
-        "factor", "measured_last", "spread",
+        "doubted", "factor", "measured_last", "spread",
     )  # fmt: skip
 
     def __init__(self, expected: Mapping[int, float], factor: float = 1.0, ratio: float | None = None) -> None:
         self.factor = factor
+        self.doubted = 1.0
         self.measured_last = 0
         self.spread = 0.0
         self._expected = tuple(expected), tuple(expected.values())
@@ -72,6 +73,8 @@ class Curve:
 
     def observe(self, batch: int, seconds: float) -> bool:
         """A batch took this long; whether that changed the curve."""
+        if self.doubted < 1:
+            self._answer_doubts(batch, seconds)
         foretold = self.at(batch)
         if foretold:
             self.spread += _SPREAD_WEIGHT * (abs(seconds / foretold - 1) - self.spread)
@@ -96,8 +99,22 @@ class Curve:
             return True
         return False
 
-    def scale(self, factor: float) -> None:
-        """Believe all of it to be that much longer."""
+    def doubt(self, factor: float) -> None:
+        """Believe all of it to be this share of what it was, until the next batch says whether that is right."""
+        self.doubted *= factor
+        self._scale(factor)
+
+    def _answer_doubts(self, batch: int, seconds: float) -> None:
+        """Take the doubts back where the first batch since took rather what was foretold before them.
+
+        Example: 30 ms have been doubted down to 3. A batch in 11 ms is nearer to 30, by ratio, and one in 9 ms to 3.
+        """
+        doubted, self.doubted = self.doubted, 1.0
+        foretold = self.at(batch)
+        if foretold and (seconds / foretold) ** 2 * doubted > 1:
+            self._scale(1 / doubted)
+
+    def _scale(self, factor: float) -> None:
         self.factor *= factor
         self._means = {batch: mean * factor for batch, mean in self._means.items()}
         self._fit()

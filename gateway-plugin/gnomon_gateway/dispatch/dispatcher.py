@@ -79,7 +79,7 @@ class Dispatcher(Sending):
                 request.state = ANSWERED
                 effects.append(Answer(request, error))
                 if idle and error.status == HTTPStatus.GATEWAY_TIMEOUT:
-                    self._doubt(request)
+                    self._doubt(request, now_s)
                 continue
             request.state = ADMITTED
             counting.in_system += 1
@@ -181,6 +181,7 @@ class Dispatcher(Sending):
         answers: Effects = []
         if batch.live and self._teaches(worker, batch, codes):
             self.latency.observe(batch.lane.variant, worker.slot.size, batch.size, now_s - batch.sent_s, batch.pair)
+            self._doubts.measured(batch.lane.variant, worker.slot.size, now_s)
             if self._sizing.outdated:
                 self.workers.size_again()
         self._collect(batch, codes, now_s, answers)

@@ -17,6 +17,7 @@ from collections.abc import Sequence
 from gnomon_core.settings import Settings
 from gnomon_gateway.dispatch.counting import Counting
 from gnomon_gateway.dispatch.deadlines import Deadlines
+from gnomon_gateway.dispatch.doubts import Doubts
 from gnomon_gateway.dispatch.effects import Answer, Cancel, Effects
 from gnomon_gateway.dispatch.latency import LiveLatency
 from gnomon_gateway.dispatch.refusals import deadline_exceeded, instance_lost, invalid_result, no_instance
@@ -44,6 +45,7 @@ class Endings:
         self.late_answers = 0
         """Results that came for requests which had been answered already: their deadline had passed or their client had left."""
         self._deadlines = Deadlines()
+        self._doubts = Doubts()
         self._counting = Counting(now_s)
 
     def _answered(self, request: Request) -> None:
@@ -109,6 +111,8 @@ class Endings:
         self._answered(request)
         effects.append(Answer(request, instance_lost(batch.instance_id if batch is not None else "")))
 
-    def _doubt(self, request: Request) -> None:
-        capacity = self.workers.capacity()
-        self.latency.doubt(request.lane.variant, capacity.size, capacity.pair)
+    def _doubt(self, request: Request, now_s: float) -> None:
+        """Although an instance is idle, this request is refused: by a prediction, unless its deadline had passed anyway."""
+        variant, capacity = request.lane.variant, self.workers.capacity()
+        if request.deadline_s > now_s and self._doubts.are_due(variant, capacity.size, now_s):
+            self.latency.doubt(variant, capacity.size, capacity.pair)

@@ -5,8 +5,9 @@ where there is one, says what is expected; the measurements move it (`curve`). T
 prediction for the two, scaled by what the Body's own curve has learned: a Body found to be 20 % slower than its profile is
 expected to be so with a Shadow as well. Without a profile it begins at the Body's own curve.
 
-A prediction that refuses every request would never be corrected. Each refusal by prediction alone is therefore a `doubt` that
-shrinks the curve by a tenth, until a request is let through and measures it anew.
+A prediction that refuses every request would never be corrected. A refusal by prediction alone may therefore be a `doubt`
+(`doubts`) that shrinks the curve by a tenth, until a request is let through and measures it anew: where that takes rather what
+was foretold before, the doubts are taken back. They are nothing that was learned, and are not kept.
 """
 
 from __future__ import annotations
@@ -105,7 +106,7 @@ class LearnedLatency:
             self.revision += 1
 
     def doubt(self, variant: str, cores: int, pair: Pair | None = None) -> None:
-        self._curve(variant, cores, pair).scale(DOUBT)
+        self._curve(variant, cores, pair).doubt(DOUBT)
         self.revision += 1
 
     def spread(self, variant: str, cores: int, pair: Pair | None = None) -> float:
@@ -124,7 +125,7 @@ class LearnedLatency:
     def learned(self, variant: str) -> dict[int, tuple[float, float]]:
         """By cores of lone Bodies, factor and ratio of their curves; only where enough were measured against a profile."""
         return {
-            cores: (curve.factor, curve.ratio)
+            cores: (curve.factor / curve.doubted, curve.ratio)
             for (known, cores, pair), curve in self._curves.items()
             if known == variant and pair is None and curve.ratio is not None
         }

@@ -93,7 +93,7 @@ class Sending(Endings):
             if verdict is None:
                 return
             if verdict is Late.EVER:
-                self._doubt(request)
+                self._doubt(request, now_s)
             self._withdraw(request, effects)
             effects.append(Answer(request, deadline_exceeded(now_s - request.arrived_s)))
 
