@@ -24,7 +24,8 @@ from gnomon_platforms.kubernetes.cache import Cache, Change, Item
 from gnomon_platforms.kubernetes.objects.pods import PodFacts
 from gnomon_platforms.openfaas.lives import Life
 from gnomon_platforms.openfaas.planning import Step
-from gnomon_platforms.openfaas.workloads import Surroundings, Workload
+from gnomon_platforms.openfaas.surroundings import Surroundings
+from gnomon_platforms.openfaas.workloads import Workload
 from gnomon_platforms.testing import Recorder
 from tests.unit.kubernetes_platform.test_planning import SmallCluster
 

@@ -36,6 +36,7 @@ from gnomon_platforms.kubernetes.watching import Source
 from gnomon_platforms.kubernetes.writes import Writer
 from gnomon_platforms.openfaas.adopting import instance_of, may_be_found
 from gnomon_platforms.openfaas.behind import Behind
+from gnomon_platforms.openfaas.events import warn
 from gnomon_platforms.openfaas.lives import Life
 from gnomon_platforms.openfaas.node_home import Home, PodBodies
 from gnomon_platforms.openfaas.on_nodes import OnNodes, load_besides_shadows
@@ -43,7 +44,8 @@ from gnomon_platforms.openfaas.options import OpenFaasOptions
 from gnomon_platforms.openfaas.pod_logs import PodLogs
 from gnomon_platforms.openfaas.rivals import Rivals, tell
 from gnomon_platforms.openfaas.steps import Steps
-from gnomon_platforms.openfaas.workloads import Surroundings, Workload
+from gnomon_platforms.openfaas.surroundings import Surroundings
+from gnomon_platforms.openfaas.workloads import Workload
 
 CAUGHT_UP_S = 10.0
 
@@ -225,6 +227,13 @@ class Fleet:
 
         with contextlib.suppress(TimeoutError):
             await self._deployments.until(seen, CAUGHT_UP_S)
+
+    async def _warn(self, key: FunctionKey, reason: str, text: str) -> None:
+        with contextlib.suppress(TimeoutError):
+            await self._deployments.until(lambda: self._deployments.get(key.namespace, key.name) is not None, CAUGHT_UP_S)
+        deployed = self._deployments.get(key.namespace, key.name)
+        if self.leads and deployed is not None:
+            await warn(self._writer, deployed, f"{deployed.uid}-{reason.lower()}", reason, text)
 
     def _life_of(self, instance: Instance, request: InstanceRequest) -> Life:
         assert self._listener is not None

@@ -7,13 +7,14 @@ lost, sent twice or begun by a process that has died does no harm. A plan's numb
     an instance is to go ▶ make its pod unready and cheap ▶ release it ▶ remove it by its uid; a spare comes for it
     nobody waits for a spare ▶ lower the number: a spare is gated, and so the first to go
     another version waits ▶ release what serves ▶ change the template ▶ each goes when its instance does
+    pods cannot be made (a quota, a webhook) ▶ go on with those there are; nobody waits ▶ let the number be theirs
     a pod has ended by itself ▶ remove it: it is in no ReplicaSet's number, and none removes it
     the function was removed ▶ each goes when its instance does ▶ remove the Deployment, and with it all that is left
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
@@ -132,12 +133,10 @@ def plan(deployed: DeployedFunction | None, pods: Iterable[PodFacts], wanted: Wa
     # What the ReplicaSet's controller knows of pods may be older than what we do. While it has as many as it should, by our own
     # view, it knows of every release: it would have made a spare for each that it knows of, and removed what is too many.
     balanced = len(mine) == deployed.replicas
+    starved = _starved(deployed, mine)
     steps += _of_kept(pods, wanted)
     if wanted.waiting and deployed.template_version != wanted.version:
-        serving = [pod for pod in mine if pod.name in wanted.kept]
-        change: list[Step] = [Release(pod, deployed.uid) for pod in serving]
-        change = change or [Deploy(len(wanted.waiting))]
-        return (*steps, *(change if balanced else ()))
+        return (*steps, *_changed(deployed, pods, wanted, settled=balanced or starved))
     others = [pod for pod in mine if pod.name not in wanted.kept]
     staying = [pod for pod in others if pod.name not in wanted.going and pod.deletion_cost != VICTIM_COST]
     usable = [pod for pod in staying if pod.instance is None or wanted.adopting]
@@ -150,27 +149,18 @@ def plan(deployed: DeployedFunction | None, pods: Iterable[PodFacts], wanted: Wa
     steps += claims
     claimed = {claim.pod.name for claim in claims}
     missing = len(wanted.waiting) - len(claims)
+    surplus = [pod for pod in others if pod.name not in claimed and (pod.instance is None or pod not in usable)]
+    let_go = _let_go(deployed, surplus, settled=balanced or starved)
     if missing > 0:
         # The number is only raised here: whom a lower one would cost is not known while anything is under way.
         raised = max(deployed.replicas, len(mine) + missing)
-        return (*steps, Scale(raised)) if raised != deployed.replicas else tuple(steps)
-    left = [pod for pod in others if pod.name not in claimed]
-    surplus = [pod for pod in left if pod.instance is None or pod not in usable]
-    for pod in surplus:
-        if pod.instance is not None:
-            retired = pod.deletion_cost == VICTIM_COST and not pod.serving
-            if not retired:
-                steps.append(Retire(pod))
-            elif balanced:
-                steps.append(Release(pod, deployed.uid))
-    # Only a spare has its place in the order of removal from the beginning; it is certainly the first where all others are ready,
-    # and the Deployment says so.
-    spare = {pod.name for pod in surplus if pod.instance is None}
-    number = removable(mine, spare)
-    others_ready = all(pod.ready for pod in mine if pod.name not in spare) and deployed.available == len(mine) - len(spare)
-    if number and balanced and others_ready and not any(isinstance(step, Release) for step in steps):
-        names = frozenset(pod.name for pod in mine)
-        steps.append(Scale(len(mine) - number, Lowered(len(mine) - number, names, frozenset(spare))))
+        steps += [Scale(raised)] if raised != deployed.replicas else []
+        # Where no more can be made, who waits may wait for the place of one that is to go.
+        return (*steps, *(let_go if starved else ()))
+    steps += let_go
+    # With a release under way it is not known whom a lower number would cost.
+    if (balanced or starved) and not any(isinstance(step, Release) for step in let_go):
+        steps += _lowered(deployed, mine, frozenset(pod.name for pod in surplus if pod.instance is None))
     return tuple(steps)
 
 
@@ -180,6 +170,52 @@ def _with_which_all_stay(deployed: DeployedFunction, pods: Iterable[PodFacts], w
     number = deployed.replicas if wanted.lowered is None or not possible else min(deployed.replicas, wanted.lowered.to)
     needed = max(len(counted(pods)), possible)
     return needed if number < needed else 0
+
+
+def _changed(deployed: DeployedFunction, pods: Collection[PodFacts], wanted: Wanted, *, settled: bool) -> list[Step]:
+    """What leads to the wanted template: what serves is released first, and nothing changes before that is known."""
+    kept = [pod for pod in pods if pod.name in wanted.kept]
+    if kept and not settled:
+        return []
+    releases: list[Step] = [Release(pod, deployed.uid) for pod in counted(kept)]
+    return releases or [Deploy(len(wanted.waiting))]
+
+
+def _let_go(deployed: DeployedFunction, surplus: Iterable[PodFacts], *, settled: bool) -> list[Step]:
+    """What becomes of pods that nobody wants and some instance had: unready first, then out of the ReplicaSet's hands."""
+    steps: list[Step] = []
+    for pod in surplus:
+        if pod.instance is None:
+            continue
+        if pod.serving or pod.deletion_cost != VICTIM_COST:
+            steps.append(Retire(pod))
+        elif settled:
+            steps.append(Release(pod, deployed.uid))
+    return steps
+
+
+def _lowered(deployed: DeployedFunction, mine: Collection[PodFacts], spares: frozenset[str]) -> list[Step]:
+    """The number without these spares, and without pods that cannot be made.
+
+    Only a spare has its place in the order of removal from the beginning; it is certainly the first where all others are ready,
+    and the Deployment says so.
+    """
+    if not all(pod.ready for pod in mine if pod.name not in spares) or deployed.available != len(mine) - len(spares):
+        return []
+    number = len(mine) - removable(mine, spares)
+    if number >= deployed.replicas:
+        return []
+    return [Scale(number, Lowered(number, frozenset(pod.name for pod in mine), spares))]
+
+
+def _starved(deployed: DeployedFunction, mine: Collection[PodFacts]) -> bool:
+    """Whether the ReplicaSet cannot make the pods that it lacks, and knows of every release that costs somebody.
+
+    Its status is of what it had before it tried. A pod that it has made since could stand for one of whose release it has not
+    heard; but that one is ready as far as it knows, and the new one is not yet.
+    """
+    known = (len(mine), sum(pod.ready for pod in mine)) == (deployed.counted, deployed.available)
+    return bool(deployed.failure) and known and len(mine) < deployed.replicas
 
 
 def _left(pod: PodFacts) -> bool:

@@ -12,55 +12,30 @@ import asyncio
 import base64
 import contextlib
 import logging
-from collections import defaultdict
-from collections.abc import Awaitable, Callable, Collection, Coroutine, Iterable, Sequence
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from collections.abc import Collection, Coroutine, Sequence
+from typing import Any
 
-from gnomon_core.clock import Clock
 from gnomon_core.errors import GnomonError
 from gnomon_core.fleet import Instance, InstanceState
 from gnomon_core.functions import FunctionKey, FunctionSpec
-from gnomon_platforms.kubernetes.channel import Heard, HttpChannel
+from gnomon_platforms.kubernetes.channel import HttpChannel
 from gnomon_platforms.kubernetes.objects.functions import DeployedFunction
 from gnomon_platforms.kubernetes.objects.names import PORT, TOKEN_KEY
 from gnomon_platforms.kubernetes.objects.pods import ENDED_PHASES, PodFacts
 from gnomon_platforms.kubernetes.objects.removal import VICTIM_COST
 from gnomon_platforms.openfaas.adopting import cores_of_instance
 from gnomon_platforms.openfaas.lives import Life
-from gnomon_platforms.openfaas.planning import Deploy, Resize, Scale, Step, Waiting, Wanted, plan
+from gnomon_platforms.openfaas.planning import Claim, Deploy, Resize, Scale, Step, Waiting, Wanted, plan
 from gnomon_platforms.openfaas.steps import Steps
+from gnomon_platforms.openfaas.surroundings import Surroundings
 from gnomon_platforms.openfaas.unseen import Unseen
-
-if TYPE_CHECKING:
-    import aiohttp
 
 LOOK_AGAIN_S = 5.0
 REFUSED = range(400, 500)
+DENIED = "kubernetes_denied"
+"""What a quota, or a right that we have not, comes to."""
 
 _LOG = logging.getLogger("gnomon.openfaas")
-
-
-@dataclass(frozen=True, slots=True)
-class Surroundings:
-    """What a function lives among.
-
-    `deployed` and `pods` are what informers hold of it. `adopting` says whether pods of an earlier process may be used again.
-    `left_alone` says whether its pods are somebody else's to count. `caught_up` returns when informers hold this generation of a
-    Deployment, or after a while. `leads` says whether this process decides; while another one does, its pods are only followed.
-    `heard` is when something was heard of each node.
-    """
-
-    deployed: Callable[[FunctionKey], DeployedFunction | None]
-    pods: Callable[[FunctionKey], Iterable[PodFacts]]
-    session: aiohttp.ClientSession
-    clock: Clock
-    adopting: Callable[[], bool]
-    left_alone: Callable[[FunctionKey], bool]
-    caught_up: Callable[[FunctionKey, int], Awaitable[None]]
-    start_timeout_s: float
-    leads: Callable[[], bool] = lambda: True
-    heard: defaultdict[str, Heard] = field(default_factory=lambda: defaultdict(Heard))
 
 
 class Workload:
@@ -259,9 +234,11 @@ class Workload:
         """Write these steps; whether all of them could be."""
         spec, version = self._spec, self._version
         deployed = self._around.deployed(self.key)
+        furnished = True
         if not all(isinstance(step, Scale) for step in steps):
             # Requests wait for a number to be raised. What pods need must be there when one is given out, which comes after that.
-            await self._steps.furnish_once(spec, deployed)
+            furnished = await self._furnished(spec, deployed)
+            steps = [step for step in steps if furnished or not isinstance(step, Claim)]
         taken = await asyncio.gather(*(self._step(step, spec, version, deployed) for step in steps), return_exceptions=True)
         for step, error in zip(steps, taken, strict=True):
             if isinstance(error, int):
@@ -270,13 +247,27 @@ class Workload:
             if not isinstance(error, BaseException):
                 continue
             _LOG.warning("%s: %s: %s", self.key, type(step).__name__, error)
-            if isinstance(step, Deploy) and isinstance(error, GnomonError) and error.status in REFUSED:
-                # It will be refused again: who asked for instances is told so.
-                for life in [one for one in self.lives.values() if one.pod is None]:
-                    life.end(f"could not be started: {error}")
-            elif not isinstance(error, GnomonError):
+            if not isinstance(error, GnomonError):
                 raise error
-        return not any(isinstance(error, BaseException) for error in taken)
+            if isinstance(step, Deploy):
+                self._not_deployed(error)
+        return furnished and not any(isinstance(error, BaseException) for error in taken)
+
+    async def _furnished(self, spec: FunctionSpec | None, deployed: DeployedFunction | None) -> bool:
+        """Make what pods need beside the Deployment; whether it is there."""
+        try:
+            await self._steps.furnish_once(spec, deployed)
+        except GnomonError as error:
+            _LOG.warning("%s: %s", self.key, error)
+            self._not_deployed(error)
+            return False
+        return True
+
+    def _not_deployed(self, error: GnomonError) -> None:
+        """What a function needs was refused. Where it will be again, who asked for instances is told so."""
+        if error.status in REFUSED or error.code == DENIED:
+            for life in [one for one in self.lives.values() if one.pod is None]:
+                life.end(f"could not be started: {error}")
 
     async def _step(self, step: Step, spec: FunctionSpec | None, version: int, deployed: DeployedFunction | None) -> int | None:
         if isinstance(step, Resize) and step.cores < step.pod.cores:
@@ -289,11 +280,16 @@ class Workload:
         self._unseen.written(step)
         return generation
 
+    def _shortage(self) -> str:
+        """Why Kubernetes makes no more pods of it, such as a quota; empty where it does."""
+        deployed = self._around.deployed(self.key)
+        return "" if deployed is None else deployed.failure
+
     def _too_late(self) -> None:
         """End what has not become ready in time."""
         now_s = self._around.clock.now_s()
         starting = (one for one in self.lives.values() if one.instance.state is InstanceState.STARTING)
         for life in list(starting) if self._around.leads() else ():
             if now_s - life.instance.started_s > self._around.start_timeout_s:
-                trouble = life.pod.trouble if life.pod is not None else ""
+                trouble = life.pod.trouble if life.pod is not None else self._shortage()
                 life.end(f"was not ready within {self._around.start_timeout_s:g} s{f': {trouble}' if trouble else ''}")

@@ -236,6 +236,13 @@ def test_labels_that_kubernetes_would_refuse_are_refused_with_their_name(labels:
     assert next(iter(labels)) in refused.value.message
 
 
+def test_a_name_that_no_service_may_have_is_refused() -> None:
+    with pytest.raises(GnomonError) as refused:
+        deployment(spec_of(service="3d-resnet"), 1, OPTIONS)
+    assert (refused.value.status, refused.value.code) == (400, "invalid_name")
+    assert deployment(spec_of(service="resnet-3d"), 1, OPTIONS)["metadata"]["name"] == "resnet-3d"
+
+
 def test_more_annotations_than_kubernetes_keeps_are_refused() -> None:
     with pytest.raises(GnomonError) as refused:
         deployment(spec_of(annotations={"note": "x" * 200_000}), 1, OPTIONS)
@@ -314,6 +321,21 @@ def test_a_deployment_of_other_software_is_read_from_its_template() -> None:
         deployed_function({**document, "metadata": {"name": "nginx"}, "spec": {"template": {"metadata": {}, "spec": pod}}})
         is None
     )
+
+
+def test_why_pods_cannot_be_made_is_read_of_the_number_and_template_that_there_are_now() -> None:
+    document = deployment(spec_of(), 1, OPTIONS, replicas=3)
+    document["metadata"]["generation"] = 4
+    message = 'pods "figlet-1" is forbidden: exceeded quota: small'
+    condition = {"type": "ReplicaFailure", "status": "True", "reason": "FailedCreate", "message": message}
+    document["status"] = {"observedGeneration": 4, "replicas": 1, "conditions": [condition]}
+    found = deployed_function(document)
+    assert found is not None
+    assert (found.failure, found.counted) == (f"FailedCreate: {message}", 1)
+    for older in ({"observedGeneration": 3}, {"conditions": [{**condition, "status": "False"}]}):
+        again = deployed_function({**document, "status": {**document["status"], **older}})
+        assert again is not None
+        assert again.failure == ""
 
 
 def test_a_status_has_the_fields_that_were_sent_and_no_others() -> None:

@@ -182,11 +182,58 @@ def test_a_pod_of_an_instance_that_was_stopped_before_it_was_seen_is_given_to_no
     assert kinds(plan(deployed(2), [left, spare("p2")], Wanted(1, waiting("b")))) == ["Claim", "Retire"]
 
 
-class SmallCluster:
-    """A Deployment, its ReplicaSet and its pods. Each tick does one thing that a cluster might do."""
+def starved(replicas: int, counted: int, available: int, version: int = 1) -> DeployedFunction:
+    """A quota has no room for more pods."""
+    return replace(deployed(replicas, version, available), counted=counted, failure="FailedCreate: exceeded quota: pods")
 
-    def __init__(self, chance: random.Random) -> None:
-        self.chance = chance
+
+def test_another_version_is_deployed_at_once_where_no_pod_of_the_last_one_could_be_made() -> None:
+    wanted = Wanted(2, waiting("b"))
+    assert plan(deployed(1), [], wanted) == (Deploy(1),)
+    serving = running("p1", "a", released=True)
+    assert plan(deployed(2), [serving], replace(wanted, kept={"p1": 1})) == (), "the ReplicaSet may not know that it was released"
+
+
+def test_a_victim_goes_although_a_quota_lets_no_spare_be_made_for_it() -> None:
+    kept, victim = running("p1", "a"), running("p2", "b", serving=False, ready=False, deletion_cost=VICTIM_COST)
+    wanted = Wanted(1, (), {"p1": 1})
+    assert plan(starved(3, 2, 1), [kept, victim], wanted) == (Release(victim, "uid-d"),)
+    assert plan(starved(3, 2, 2), [kept, victim], wanted) == (), "what it says is older than the victim's being unready"
+    assert plan(starved(3, 3, 1), [kept, victim], wanted) == (), "it has another one, which is not seen yet"
+    # Its place is taken by a spare, or by somebody else's pod.
+    assert plan(starved(3, 2, 1), [kept, spare("p3")], wanted) == (Scale(1),)
+    assert plan(starved(3, 1, 1), [kept], wanted) == (Scale(1),)
+    starting = running("p1", "a", ready=False)
+    assert plan(starved(3, 1, 0), [starting], wanted) == (), "a pod that was made just now might be taken for it"
+
+
+def test_a_victim_makes_room_for_whoever_waits_where_a_quota_has_none() -> None:
+    kept, victim = running("p1", "a"), running("p2", "b")
+    wanted = Wanted(1, waiting("c"), {"p1": 1})
+    assert plan(starved(3, 2, 2), [kept, victim], wanted) == (Retire(victim),)
+    victim = replace(victim, serving=False, ready=False, deletion_cost=VICTIM_COST)
+    assert plan(starved(3, 2, 1), [kept, victim], wanted) == (Release(victim, "uid-d"),)
+
+
+def test_an_update_goes_on_where_a_quota_lets_no_spare_be_made() -> None:
+    old = running("p1", "a")
+    wanted = Wanted(2, waiting("b"), {"p1": 1})
+    assert plan(starved(2, 1, 1), [old], wanted) == (Release(old, "uid-d"),)
+    old = replace(old, released=True)
+    assert plan(starved(2, 1, 1), [old], wanted) == (), "it has not heard of the release"
+    assert plan(starved(2, 1, 1), [old, spare("p2")], wanted) == (), "nor here: it had the old one before it made the spare"
+    assert plan(starved(2, 1, 0), [old, spare("p2")], wanted) == (Deploy(1),)
+    assert plan(starved(2, 0, 0), [old], wanted) == (Deploy(1),)
+
+
+class SmallCluster:
+    """A Deployment, its ReplicaSet and its pods. Each tick does one thing that a cluster might do.
+
+    `quota` is how many pods there may be. A ReplicaSet that cannot make one says so, in its Deployment's status.
+    """
+
+    def __init__(self, chance: random.Random, quota: int | None = None) -> None:
+        self.chance, self.quota = chance, quota
         self.pods: dict[str, PodFacts] = {}
         self.known: dict[str, PodFacts] = {}
         """What the ReplicaSet's controller knows of pods. It waits only for news of what it did itself."""
@@ -214,10 +261,14 @@ class SmallCluster:
         for pod in counted(self.known.values()):
             if pod.version != self.deployed.template_version:
                 self.take(pod)  # a rolling update without a bound
+        self.deployed = replace(self.deployed, counted=len(mine), available=sum(pod.ready for pod in mine), failure="")
         if len(mine) < self.deployed.replicas:
-            name = f"p{next(self.numbers)}"
-            self.pods[name] = replace(spare(name), version=self.deployed.template_version, uid=name)
-            self.observe()
+            if len(self.pods) != self.quota:
+                name = f"p{next(self.numbers)}"
+                self.pods[name] = replace(spare(name), version=self.deployed.template_version, uid=name)
+                self.observe()
+            if len(self.mine()) < self.deployed.replicas and len(self.pods) == self.quota:
+                self.deployed = replace(self.deployed, failure="FailedCreate: exceeded quota")
         elif len(mine) > self.deployed.replicas:
             self.chance.shuffle(mine)
             self.take(min(mine, key=rank))
@@ -259,7 +310,7 @@ class SmallCluster:
                 self.deployed = deployed(replicas, version)
             case Scale(replicas):
                 assert self.deployed is not None
-                self.deployed = replace(self.deployed, replicas=replicas)
+                self.deployed = replace(self.deployed, replicas=replicas, failure="")
             case Withdraw():
                 raise AssertionError("nothing was removed")
             case _:
@@ -283,9 +334,10 @@ class SmallCluster:
 
 
 @pytest.mark.parametrize("seed", range(40))
-def test_whatever_the_order_only_those_go_that_were_to_go_and_all_that_wait_get_a_pod(seed: int) -> None:
+@pytest.mark.parametrize("quota", [None, 3, 6])
+def test_whatever_the_order_only_those_go_that_were_to_go_and_all_that_wait_get_a_pod(quota: int | None, seed: int) -> None:
     chance = random.Random(seed)
-    cluster = SmallCluster(chance)
+    cluster = SmallCluster(chance, quota)
     living: dict[str, int] = {}
     ids, version = itertools.count(), 1
     under_way: list[tuple[Step, int]] = []
@@ -296,6 +348,9 @@ def test_whatever_the_order_only_those_go_that_were_to_go_and_all_that_wait_get_
             else:
                 version += chance.random() < 0.15
                 living[f"i{next(ids)}"] = version
+        elif moment == 500:
+            for one in sorted(living)[quota or len(living) :]:
+                del living[one]
         owners = {pod.instance: pod.name for pod in cluster.pods.values() if pod.instance and not pod.ending}
         kept: dict[str, int | None] = {owners[one]: 1 for one in living if one in owners}
         mine = tuple(Waiting(one, "n1") for one, wanted in living.items() if one not in owners and wanted == version)

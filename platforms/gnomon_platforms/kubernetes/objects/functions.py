@@ -21,7 +21,7 @@ from gnomon_platforms.kubernetes.objects.names import (
     token_secret,
 )
 from gnomon_platforms.kubernetes.objects.placing import constraints_of
-from gnomon_platforms.kubernetes.objects.pods import PodFacts, seconds_of
+from gnomon_platforms.kubernetes.objects.pods import PodFacts, seconds_of, words
 
 _OURS = (FUNCTION_LABEL, MANAGED_LABEL, VERSION_LABEL)
 _ECHOED = (
@@ -34,7 +34,9 @@ _OUR_VARIABLES = ("GNOMON_", "write_timeout", "fprocess")
 class DeployedFunction:
     """A function's Deployment. `spec` is what was deployed, `template_version` the version that its new pods have.
 
-    `removed` is whether the function was removed, and its Deployment only stays for what it has in flight.
+    `removed` is whether the function was removed, and its Deployment only stays for what it has in flight. `counted` is how many
+    pods its ReplicaSets have, and `failure` says why they cannot make those that they lack, if they have tried with its
+    present number and template.
     """
 
     spec: FunctionSpec
@@ -48,6 +50,8 @@ class DeployedFunction:
     available: int
     ours: bool
     removed: bool = False
+    counted: int = 0
+    failure: str = ""
 
 
 def deployed_function(document: dict[str, Any]) -> DeployedFunction | None:
@@ -79,6 +83,8 @@ def deployed_function(document: dict[str, Any]) -> DeployedFunction | None:
         available=status.get("availableReplicas", 0),
         ours=MANAGED_LABEL in labels,
         removed=REMOVED_ANNOTATION in annotations,
+        counted=status.get("replicas", 0),
+        failure=_failure(status) if status.get("observedGeneration", 0) >= metadata.get("generation", 0) else "",
     )
 
 
@@ -94,6 +100,13 @@ def function_status(deployed: DeployedFunction, pods: Iterable[PodFacts]) -> dic
     document["labels"] = {**spec.labels, FUNCTION_LABEL: spec.key.name}
     document |= {"replicas": deployed.replicas, "availableReplicas": serving}
     return document
+
+
+def _failure(status: dict[str, Any]) -> str:
+    for condition in status.get("conditions") or ():
+        if condition.get("type") == "ReplicaFailure" and condition.get("reason") == "FailedCreate":
+            return words("FailedCreate", condition.get("message")) if condition.get("status") == "True" else ""
+    return ""
 
 
 def _created_at(metadata: dict[str, Any]) -> float:

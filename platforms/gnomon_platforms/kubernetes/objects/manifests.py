@@ -30,6 +30,7 @@ from gnomon_platforms.kubernetes.objects.names import (
     VERSION_LABEL,
     check_annotations,
     check_labels,
+    check_name,
     selector,
     token_secret,
 )
@@ -46,9 +47,10 @@ def deployment(spec: FunctionSpec, version: int, options: PodOptions, *, replica
     """The Deployment of a function. It has no pods until instances are asked for.
 
     Raises:
-        GnomonError: 400 for anything that the API server would refuse: labels, annotations, constraints, resources.
+        GnomonError: 400 for anything that the API server would refuse: name, labels, annotations, constraints, resources.
 
     """
+    check_name(spec.key)
     return {
         "apiVersion": "apps/v1",
         "kind": "Deployment",

@@ -65,6 +65,18 @@ def is_key(text: str) -> bool:
     return bool(_NAME_PART.fullmatch(name)) and (not slash or bool(_PREFIX.fullmatch(prefix)))
 
 
+def check_name(key: FunctionKey) -> None:
+    """Refuse a name that no Service may have, although a Deployment and everybody else's function may.
+
+    Raises:
+        GnomonError: 400 `invalid_name`.
+
+    """
+    if not key.name[0].isalpha():
+        text = f"{key.name!r} begins with a digit; a Service of Kubernetes begins with a letter."
+        raise bad_request("invalid_name", text, "Put a letter first.")
+
+
 def check_labels(labels: Mapping[str, str]) -> None:
     """Refuse labels that the API server would refuse, or that are not the user's to set.
 

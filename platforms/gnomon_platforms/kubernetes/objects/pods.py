@@ -123,19 +123,20 @@ def _trouble(status: dict[str, Any], container: dict[str, Any]) -> str:
     for found in (state.get("waiting"), state.get("terminated"), (container.get("lastState") or {}).get("terminated")):
         if found and found.get("reason") not in (None, "ContainerCreating", "PodInitializing", "Completed"):
             code = f" with exit code {found['exitCode']}" if found.get("exitCode") else ""
-            return _words(f"{found['reason']}{code}", found.get("message"))
+            return words(f"{found['reason']}{code}", found.get("message"))
     if status.get("reason"):
-        return _words(status["reason"], status.get("message"))
+        return words(status["reason"], status.get("message"))
     for condition in status.get("conditions") or ():
         refused = condition.get("type") == "PodScheduled" and condition.get("status") == "False"
         if refused and condition.get("reason") != "SchedulingGated":
-            return _words(condition.get("reason", "not scheduled"), condition.get("message"))
+            return words(condition.get("reason", "not scheduled"), condition.get("message"))
         if condition.get("type") == "PodResizePending" and condition.get("status") == "True":
-            return _words(f"resize {condition.get('reason', 'pending')}", condition.get("message"))
+            return words(f"resize {condition.get('reason', 'pending')}", condition.get("message"))
     return ""
 
 
-def _words(reason: str, message: str | None) -> str:
+def words(reason: str, message: str | None) -> str:
+    """Kubernetes' own words for why something does not get on, shortened."""
     return f"{reason}: {message}"[:MAX_WORDS] if message else reason[:MAX_WORDS]
 
 
