@@ -106,7 +106,7 @@ def _draw_one(axes: Any, run: Seen) -> None:
     rate.stairs(counts, bins, fill=True, color="#9db4c0")
     looks_s = [look.at_s for look in run.looks]
     _draw_instances(instances, looks_s, run)
-    known = [(look.at_s, look.samples / look.batches) for look in run.looks if look.batches]
+    known = [(look.at_s, look.samples / look.batches) for look in run.looks if look.batches and look.samples]
     batch.plot([at for at, _ in known], [size for _, size in known], ".", ms=3, color="#5c6b73")
     good = [(at, 1e3 * seconds) for at, seconds in run.points() if seconds <= run.slo_s]
     bad = [(at, 1e3 * seconds) for at, seconds in run.points() if seconds > run.slo_s]

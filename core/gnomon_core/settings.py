@@ -24,6 +24,8 @@ PLANNING = "batch"
 """What the names of policies begin with that plan an instance's cores too, unless the function says them."""
 BATCHING_MAX_BATCH = 8
 """B_max of AsyFunc (section 7.1), for the policies that split or plan batches: a largest one of 1 leaves them nothing to do."""
+READINGS = ("arrivals", "loading", "weights", "shadows", "gain", "objective")
+"""Places where `asyfunc` can be had as AsyFunc prints it, or in another reading; what each changes: `policies.asyfunc.options`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +54,7 @@ class Settings:
     it is not set, equals the deadline. `max_inflight` is for functions that a foreign provider runs. `max_wait_s` None leaves the wait to the scheduling policy. `cores` is the size of an instance,
     `memory_mb` that of one whose cores follow from its memory, on Lambda. `plan_cores` "any" lets plans choose another size.
     `alpha` … `ablation` are those of `asyfunc`, by the names of its paper; `burst_cores`, `promotion` and `max_shadows`
-    go beyond it. `stable_window_s` … `zero_grace_s` are those of `kpa`, which Knative's annotations set: the panic window is a share
+    go beyond it, `blocks` and `readings` are other readings of it. `stable_window_s` … `zero_grace_s` are those of `kpa`, which Knative's annotations set: the panic window is a share
     of the stable one.
     """
 
@@ -85,6 +87,8 @@ class Settings:
     burst_cores: str = "shadow"
     promotion: bool = False
     max_shadows: int = 1
+    blocks: str = "ratio"
+    readings: tuple[str, ...] = ()
     stable_window_s: float = 60.0
     panic_share: float = 0.1
     panic_threshold: float = 2.0
@@ -134,6 +138,18 @@ def _flag(text: str) -> bool:
     return {"true": True, "false": False, "1": True, "0": False}[text.lower()]
 
 
+def _several(*names: str) -> Callable[[str], tuple[str, ...]]:
+    """Some of these, with commas between them, in any order."""
+
+    def read(text: str) -> tuple[str, ...]:
+        asked = {name.strip() for name in text.split(",")}
+        if not asked <= set(names):
+            raise ValueError(text)
+        return tuple(name for name in names if name in asked)
+
+    return read
+
+
 def _choice(*names: str) -> Callable[[str], str]:
     def read(text: str) -> str:
         if text not in names:
@@ -173,6 +189,8 @@ TABLE: tuple[Setting, ...] = (
     Setting("gnomon/burst-cores", "burst_cores", _choice("shadow", "resize", "either"), "shadow, resize or either", "what free cores do for a burst: a Shadow, a larger Body, or what is better (asyfunc)"),
     Setting("gnomon/max-shadows", "max_shadows", _integer(1, MAX_SHADOWS), f"a whole number from 1 to {MAX_SHADOWS}", "Shadows of one Body (asyfunc)"),
     Setting("gnomon/promotion", "promotion", _flag, "true or false", "whether a Shadow may become a Body where another Body is needed (asyfunc)"),
+    Setting("gnomon/blocks", "blocks", _choice("ratio", "contiguous"), "ratio or contiguous", "which blocks a Shadow may hold: those with most MACs for their weights, or the best and its neighbours, with one hand-over (asyfunc)"),
+    Setting("gnomon/reading", "readings", _several(*READINGS), f"some of {', '.join(READINGS)}, with commas between them", "where the paper is read as it is printed: the rate of a burst is that of arrivals, a Shadow's loading counts, memory is that of weights, R_max has Shadows; or otherwise: η by the gain, or by the objective (asyfunc)"),
 )  # fmt: skip
 
 SCALE_TABLE: tuple[Setting, ...] = (

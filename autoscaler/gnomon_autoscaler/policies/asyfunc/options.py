@@ -1,16 +1,27 @@
 """What AsyFunc's policies can be told: the paper's parameters, its ablations, and readings of it that give other results.
 
 A function's owner sets `alpha`, `beta`, `gamma`, `kappa`, the bounds C_max (`gnomon/max-cores`) and B_max (`gnomon/max-batch`),
-what free cores do for a burst (`burst_cores`), `promotion`, and what `asyfunc-` does without. The other fields are for
-comparisons: each default is what docs/decisions/0011-mls.md and 0012-lls.md settle, each other value is the paper as printed or
-an alternative to it.
+what free cores do for a burst (`burst_cores`), `promotion`, which blocks a Shadow may hold (`gnomon/blocks`), where the paper is
+read otherwise (`gnomon/reading`), and what `asyfunc-` does without. The other fields are for comparisons. Each default is what
+docs/decisions/0011-mls.md and 0012-lls.md settle, each other value is the paper as printed or an alternative to it.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from gnomon_core.settings import Settings
+
+READINGS: Mapping[str, Mapping[str, bool]] = {
+    "arrivals": {"backlog": False},
+    "loading": {"load_counts": True},
+    "weights": {"overhead_counts": False},
+    "shadows": {"shadows_count": True},
+    "gain": {"gain": True},
+    "objective": {"objective": True},
+}
+"""What each name in `gnomon/reading` changes."""
 
 PERIOD_S = 10.0
 """Between two model-level decisions (section 7.1)."""
@@ -68,6 +79,7 @@ class Options:
 
 def asyfunc_options(settings: Settings) -> Options:
     """Those of `asyfunc`: everything is on."""
+    read_otherwise = {name: value for reading in settings.readings for name, value in READINGS[reading].items()}
     return Options(
         alpha=settings.alpha,
         beta=settings.beta,
@@ -77,6 +89,8 @@ def asyfunc_options(settings: Settings) -> Options:
         burst_cores=settings.burst_cores,
         promotion=settings.promotion,
         max_shadows=settings.max_shadows,
+        contiguous=settings.blocks == "contiguous",
+        **read_otherwise,
     )
 
 
