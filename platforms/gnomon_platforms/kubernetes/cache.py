@@ -43,8 +43,8 @@ class Reader(Generic[T]):
         self._keep = keep
         self._index = index
 
-    def item(self, document: dict[str, Any]) -> Item[T]:
-        """An object as the API server sends it.
+    def identity(self, document: dict[str, Any]) -> Item[None]:
+        """Which object this is.
 
         Raises ValueError for what is no object.
         """
@@ -56,11 +56,25 @@ class Reader(Generic[T]):
                 metadata["uid"],
                 metadata["resourceVersion"],
                 {label: labels[label] for label in self._index if label in labels},
-                self._keep(document),
+                None,
             )
-        except (KeyError, TypeError, AttributeError, IndexError) as error:
+        except (KeyError, TypeError, AttributeError) as error:
             msg = f"an object without {error}"
             raise ValueError(msg) from error
+
+    def item(self, document: dict[str, Any]) -> Item[T]:
+        """An object as the API server sends it, with what is kept of it.
+
+        Raises ValueError for what cannot be read.
+        """
+        known = self.identity(document)
+        try:
+            value = self._keep(document)
+        except Exception as error:
+            # Anybody may write into an object: what is in it must cost nobody else's.
+            msg = f"{'/'.join(known.name)} cannot be read: {type(error).__name__}: {error}"
+            raise ValueError(msg) from error
+        return Item(known.name, known.uid, known.resource_version, known.labels, value)
 
 
 class Cache(Generic[T]):
@@ -109,7 +123,7 @@ class Cache(Generic[T]):
             self._by_label.setdefault(pair, {})[item.name] = item
         return [*changes, Change(item.name, old, item.value)]
 
-    def remove(self, item: Item[T]) -> list[Change[T]]:
+    def remove(self, item: Item[Any]) -> list[Change[T]]:
         """This is gone. News of the end of one that has a successor already changes nothing."""
         held = self._items.get(item.name)
         if held is None or held.uid != item.uid:

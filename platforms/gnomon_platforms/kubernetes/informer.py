@@ -167,7 +167,7 @@ class Informer(Generic[T]):
         else:
             changes = []
             for event in news:
-                changes += self._cache.remove(event.item) if event.gone else self._cache.put(event.item)
+                changes += self._cache.remove(event.identity) if event.item is None else self._cache.put(event.item)
         for change in changes:
             for listener in tuple(self._listeners):
                 try:

@@ -80,10 +80,10 @@ class Listed(Generic[T]):
 
 @dataclass(frozen=True, slots=True)
 class Event(Generic[T]):
-    """One object that is there as it says, or gone."""
+    """What has become of one object: `item` is it as it is now, None where it is gone, or cannot be read."""
 
-    item: Item[T]
-    gone: bool
+    identity: Item[None]
+    item: Item[T] | None
 
 
 News = Listed[T] | tuple[Event[T], ...]
@@ -148,8 +148,11 @@ class Watcher(threading.Thread, Generic[T]):
                 self._watch()
             except (Refused, Unreachable) as error:
                 self._failed(error)
+            except Exception as error:  # noqa: BLE001 - whatever it is, nobody else watches
+                _LOG.exception("watching %s", self._source.resource.plural)
+                self._failed(error)
 
-    def _failed(self, error: Refused | Unreachable) -> None:
+    def _failed(self, error: Exception) -> None:
         if isinstance(error, Refused) and error.expired:
             self._version = None
             if self._failures == 0:
@@ -196,7 +199,7 @@ class Watcher(threading.Thread, Generic[T]):
             document = self._api.call("GET", self._source.path, query=self._source.query(limit=limit, **{"continue": following}))
             metadata = document.get("metadata") or {}
             # In a list, objects do not say what they are.
-            items += [self._item(one) for one in document.get("items") or ()]
+            items += [item for one in document.get("items") or () if (item := self._item(one)) is not None]
             following = metadata.get("continue") or ""
             if not following:
                 version = metadata.get("resourceVersion")
@@ -246,9 +249,9 @@ class Watcher(threading.Thread, Generic[T]):
                 if kind == "BOOKMARK":
                     version = str(document["metadata"]["resourceVersion"])
                     continue
-                item = self._item(document)
-                events.append(Event(item, kind == "DELETED"))
-                version = item.resource_version
+                identity = self._identity(document)
+                events.append(Event(identity, None if kind == "DELETED" else self._item(document)))
+                version = identity.resource_version
         finally:
             # What came before the line that cannot be read is true.
             if events:
@@ -267,11 +270,19 @@ class Watcher(threading.Thread, Generic[T]):
             raise from_status(document)
         return kind, document
 
-    def _item(self, document: dict[str, Any]) -> Item[T]:
+    def _identity(self, document: dict[str, Any]) -> Item[None]:
+        try:
+            return self._reader.identity(document)
+        except ValueError as error:
+            raise Unreachable(str(error)) from error
+
+    def _item(self, document: dict[str, Any]) -> Item[T] | None:
+        """An object; None for one that cannot be read, which is left out: the others are looked after all the same."""
         try:
             return self._reader.item(document)
         except ValueError as error:
-            raise Unreachable(str(error)) from error
+            _LOG.warning("one of the %s is left out: %s", self._source.resource.plural, error)
+            return None
 
     def _heard(self) -> None:
         self.heard_s = self._now_s()

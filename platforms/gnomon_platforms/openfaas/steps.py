@@ -25,7 +25,7 @@ from gnomon_platforms.kubernetes.objects.names import (
 )
 from gnomon_platforms.kubernetes.objects.placing import affinity_to
 from gnomon_platforms.kubernetes.objects.pod_template import PodOptions
-from gnomon_platforms.kubernetes.objects.pods import PodFacts
+from gnomon_platforms.kubernetes.objects.pods import PodFacts, whole
 from gnomon_platforms.kubernetes.objects.quantities import cpu_quantity
 from gnomon_platforms.kubernetes.objects.removal import CLAIMED_COST, VICTIM_COST
 from gnomon_platforms.kubernetes.resources import DEPLOYMENTS, PODS, SECRETS
@@ -84,7 +84,7 @@ class Steps:
                     raise GnomonError(404, "function_removed", f"{spec.key} was removed.", "Deploy it again.")
                 return Create(wanted)
             metadata = seen["metadata"]
-            if int((metadata.get("labels") or {}).get(VERSION_LABEL, 0)) < version:
+            if whole((metadata.get("labels") or {}).get(VERSION_LABEL)) < version:
                 metadata = changed_metadata(metadata, wanted["metadata"])
             return Replace({**seen, "metadata": metadata, "spec": wanted["spec"]})
 

@@ -24,6 +24,7 @@ from gnomon_platforms.kubernetes.objects.functions import DeployedFunction, depl
 from gnomon_platforms.kubernetes.objects.manifests import changed_metadata, deployment, with_creation
 from gnomon_platforms.kubernetes.objects.names import MANAGED_LABEL, REMOVED_ANNOTATION, VERSION_LABEL
 from gnomon_platforms.kubernetes.objects.pod_template import PodOptions
+from gnomon_platforms.kubernetes.objects.pods import whole
 from gnomon_platforms.kubernetes.resources import DEPLOYMENTS
 from gnomon_platforms.kubernetes.watching import Source
 from gnomon_platforms.kubernetes.writes import Create, Delete, Replace, Target, Write, Writer
@@ -181,7 +182,7 @@ def _removed(document: Document) -> bool:
 
 
 def _version(document: Document) -> int:
-    return int((document["metadata"].get("labels") or {}).get(VERSION_LABEL) or 0)
+    return whole((document["metadata"].get("labels") or {}).get(VERSION_LABEL))
 
 
 def _reached(seen: str, written: str) -> bool:

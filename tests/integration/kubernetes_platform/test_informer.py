@@ -155,6 +155,27 @@ async def test_nonsense_in_a_watch_costs_nothing_that_came_before_it() -> None:
     assert [watch.query["resourceVersion"] for watch in script.watches()] == ["5", "6"]
 
 
+def first_team(document: dict[str, Any]) -> str:
+    return str(document["metadata"]["labels"]["team"].split()[0])
+
+
+async def test_an_object_that_cannot_be_read_is_left_out_and_costs_nobody_else() -> None:
+    script = Script(
+        [listed("5", pod("a", "1", team=" "), pod("b", "2", team="x"), pod("c", "3", team="x"))],
+        [[event("MODIFIED", pod("b", "6", team=" ")), event("MODIFIED", pod("a", "7", team="y"))]],
+    )
+    with serving(script) as api:
+        informer: Informer[str] = Informer(api, Source(PODS, "fn"), first_team, timing=QUICK)
+        try:
+            await informer.start()
+            assert (informer.get("fn", "a"), informer.get("fn", "c")) == (None, "x")
+            await informer.until(lambda: informer.get("fn", "a") == "y", 30.0)
+            assert informer.get("fn", "b") is None, "what it said before may be true no more"
+        finally:
+            await informer.stop()
+    assert len(script.watches()) == 1
+
+
 async def test_silence_ends_a_watch_and_the_next_one_goes_on() -> None:
     # The first watch is held open without a word, as a connection is whose other end has vanished.
     script = Script([listed("5", pod("a", "3"))], [[event("MODIFIED", pod("a", "6"))], [event("MODIFIED", pod("a", "7"))]])

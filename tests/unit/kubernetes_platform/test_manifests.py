@@ -9,7 +9,15 @@ import pytest
 from gnomon_core.errors import GnomonError
 from gnomon_core.functions import FunctionKey, FunctionSpec, read_deployment
 from gnomon_platforms.kubernetes.objects.functions import deployed_function, function_status
-from gnomon_platforms.kubernetes.objects.manifests import batch_token, deployment, owned_by, released, secret, service
+from gnomon_platforms.kubernetes.objects.manifests import (
+    batch_token,
+    changed_metadata,
+    deployment,
+    owned_by,
+    released,
+    secret,
+    service,
+)
 from gnomon_platforms.kubernetes.objects.names import check_labels
 from gnomon_platforms.kubernetes.objects.placing import affinity_to, read_constraints
 from gnomon_platforms.kubernetes.objects.pod_template import PodOptions, pod_digest
@@ -321,6 +329,26 @@ def test_a_deployment_of_other_software_is_read_from_its_template() -> None:
         deployed_function({**document, "metadata": {"name": "nginx"}, "spec": {"template": {"metadata": {}, "spec": pod}}})
         is None
     )
+
+
+def test_a_copy_of_a_deployment_in_another_namespace_is_no_function() -> None:
+    document = deployment(spec_of(namespace="team-b"), 1, OPTIONS)
+    assert deployed_function(document) is not None
+    document["metadata"]["namespace"] = "team-a"
+    assert deployed_function(document) is None, "it says team-b's name, and must not take its place"
+
+
+def test_whatever_is_written_into_a_deployment_is_read_or_left_out() -> None:
+    odd = deployment(spec_of(), 1, OPTIONS)
+    for labels in (odd["metadata"]["labels"], odd["spec"]["template"]["metadata"]["labels"]):
+        labels["gnomon/version"] = "abc"
+    found = deployed_function(odd)
+    assert found is not None
+    assert (found.version, found.template_version) == (0, 0)
+    for text in ("[" * 100_000, "{", "3"):
+        odd["metadata"]["annotations"]["gnomon/deployment"] = text
+        assert deployed_function(odd) is None
+        assert changed_metadata(odd["metadata"], deployment(spec_of(), 2, OPTIONS)["metadata"])["labels"]["gnomon/version"] == "2"
 
 
 def test_why_pods_cannot_be_made_is_read_of_the_number_and_template_that_there_are_now() -> None:

@@ -21,7 +21,7 @@ from gnomon_platforms.kubernetes.objects.names import (
     token_secret,
 )
 from gnomon_platforms.kubernetes.objects.placing import constraints_of
-from gnomon_platforms.kubernetes.objects.pods import PodFacts, seconds_of, words
+from gnomon_platforms.kubernetes.objects.pods import PodFacts, seconds_of, whole, words
 
 _OURS = (FUNCTION_LABEL, MANAGED_LABEL, VERSION_LABEL)
 _ECHOED = (
@@ -55,7 +55,7 @@ class DeployedFunction:
 
 
 def deployed_function(document: dict[str, Any]) -> DeployedFunction | None:
-    """Read a Deployment; None for one that is no function.
+    """Read a Deployment; None for one that is no function, or says that it is another one's: a copy of it in another namespace.
 
     One that was made by other software, such as OpenFaaS's own provider, is read from its pod template.
     """
@@ -67,7 +67,9 @@ def deployed_function(document: dict[str, Any]) -> DeployedFunction | None:
         return None
     try:
         spec = read_deployment(_sent(document), metadata.get("namespace", ""))
-    except (GnomonError, ValueError):
+    except (GnomonError, ValueError, RecursionError):
+        return None
+    if spec.key != FunctionKey(metadata["name"], metadata.get("namespace", "")):
         return None
     template_labels = template["metadata"].get("labels") or {}
     return DeployedFunction(
@@ -75,8 +77,8 @@ def deployed_function(document: dict[str, Any]) -> DeployedFunction | None:
         uid=metadata.get("uid", ""),
         resource_version=metadata.get("resourceVersion", ""),
         generation=metadata.get("generation", 0),
-        version=int(labels.get(VERSION_LABEL) or 0),
-        template_version=int(template_labels.get(VERSION_LABEL) or 0),
+        version=whole(labels.get(VERSION_LABEL)),
+        template_version=whole(template_labels.get(VERSION_LABEL)),
         created_at=_created_at(metadata),
         # One that is absent means 1, by Kubernetes' own default.
         replicas=document["spec"].get("replicas", 1),

@@ -92,9 +92,10 @@ def changed_metadata(seen: Manifest, wanted: Manifest) -> Manifest:
     What the last deployment had said and this one does not say any more goes; what others have put there stays. The function is
     there again where it had been removed.
     """
-    said: dict[str, Any] = {}
-    with contextlib.suppress(ValueError):
+    said: Any = None
+    with contextlib.suppress(ValueError, RecursionError):
         said = json.loads((seen.get("annotations") or {}).get(DEPLOYMENT_ANNOTATION, "{}"))
+    said = said if isinstance(said, dict) else {}
     changed = dict(seen)
     for field in ("labels", "annotations"):
         before = said.get(field) or {}

@@ -87,7 +87,7 @@ def pod_facts(pod: dict[str, Any]) -> PodFacts:
         uid=metadata.get("uid", ""),
         resource_version=metadata.get("resourceVersion", ""),
         function=name,
-        version=_whole(labels.get(VERSION_LABEL)),
+        version=whole(labels.get(VERSION_LABEL)),
         created_at=seconds_of(metadata.get("creationTimestamp")),
         node=spec.get("nodeName"),
         gated=any(gate.get("name") == PLACEMENT_GATE for gate in spec.get("schedulingGates") or ()),
@@ -98,12 +98,12 @@ def pod_facts(pod: dict[str, Any]) -> PodFacts:
         serving=conditions.get(SERVING_CONDITION, False),
         ending="deletionTimestamp" in metadata,
         released=labels.get(MANAGED_LABEL) == RELEASED,
-        deletion_cost=_whole(annotations.get(DELETION_COST)),
+        deletion_cost=whole(annotations.get(DELETION_COST)),
         instance=annotations.get(INSTANCE_ANNOTATION),
         cores=_cores(wanted),
         effective_cores=_cores(of_container.get("resources") or {}),
         memory_bytes=bytes_of(_either(wanted, "memory")),
-        restarts=_whole(of_container.get("restartCount")),
+        restarts=whole(of_container.get("restartCount")),
         trouble=_trouble(status, of_container),
         replica_set=_controller(metadata),
     )
@@ -165,7 +165,8 @@ def _either(resources: dict[str, Any], name: str) -> object:
     return limit if limit is not None else (resources.get("requests") or {}).get(name, "0")
 
 
-def _whole(value: object) -> int:
+def whole(value: object) -> int:
+    """The whole number that somebody has written; 0 for what is none."""
     try:
         return int(str(value))
     except ValueError:
