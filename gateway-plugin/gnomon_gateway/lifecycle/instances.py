@@ -1,6 +1,6 @@
-"""Carrying out decisions: instances made, drained and stopped, and old ones retired as new ones begin to serve.
+"""Carrying out decisions: instances made, drained and stopped.
 
-What concerns Bodies is here; what concerns their Shadows is next door (`shadows`).
+What concerns Bodies is here; what concerns their Shadows is next door (`shadows`), as is how an update goes (`replacing`).
 
 This is the gateway's side of two seams: the autoscaler's `ScaledFleet`, and the platform's listener. Commands are begun here and
 go on behind it; an instance that is drained is first cut off from new batches, then left until it has acknowledged zero in
@@ -10,7 +10,6 @@ flight, then stopped.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -27,6 +26,7 @@ from gnomon_gateway.lifecycle.control import ScalingControl
 from gnomon_gateway.lifecycle.deployed import Deployed
 from gnomon_gateway.lifecycle.elsewhere import Elsewhere, Lost
 from gnomon_gateway.lifecycle.lasting import left_over, refuse_hindered
+from gnomon_gateway.lifecycle.replacing import Replacing
 from gnomon_gateway.lifecycle.shadows import ShadowAction, Shadows
 from gnomon_gateway.serving.function_runtime import FunctionRuntime
 
@@ -56,6 +56,7 @@ class Instances:
         self._deployed: dict[str, Deployed] = {}
         self._owners: dict[str, Deployed] = {}
         self.shadows = Shadows(platform, log)
+        self.replacing = Replacing(self, scaling, self._elsewhere)
         self._background = Background()
         self._begin = self._background.begin
 
@@ -73,12 +74,17 @@ class Instances:
 
     async def take_over(self, deployed: Deployed) -> None:
         """Look after what an earlier gateway has left of this function's instances; those of an earlier version are replaced."""
-        left = left_over(self._platform, deployed)
-        self._owners |= {instance.id: deployed for instance in left}
+        for instance in left_over(self._platform, deployed):
+            self._owners.setdefault(instance.id, deployed)
         self._tell_starting(deployed)
         if self._elsewhere.leads():
-            self.shadows.take_over(deployed, left)
-            await self.replace(deployed)
+            self.shadows.take_over(deployed, self.of(deployed))
+        await self.replacing.take_over(deployed)
+
+    def of(self, deployed: Deployed) -> tuple[Instance, ...]:
+        """Its instances, without those that still answer for a function of that name that was removed."""
+        there = self._platform.instances(deployed.name)
+        return tuple(one for one in there if self._owners.get(one.id, deployed) is deployed)
 
     def runtime_of(self, instance_id: str) -> FunctionRuntime | None:
         """The function of an instance."""
@@ -122,7 +128,7 @@ class Instances:
                 refused = error
                 if not isinstance(action, Dispensable):
                     break
-        self.retire_old(deployed)
+        self.replacing.retire(deployed)
         if refused is not None:
             raise refused
 
@@ -144,46 +150,33 @@ class Instances:
                 await self._apply_to_shadow(deployed, action)
 
     async def create(self, deployed: Deployed, cores: int, node: str | None = None, memory_mb: int | None = None) -> None:
-        """Begin an instance.
+        """Begin an instance, while the function is there.
 
         Raises:
             GnomonError: 503 `no_capacity`.
 
         """
+        if not self._is_there(deployed):
+            return
         request = InstanceRequest(deployed.spec, deployed.version, cores, node, deployed.secrets, memory_mb)
-        instance = await self._platform.create(request)
-        self._owners[instance.id] = deployed
+        self._own(deployed, await self._platform.create(request))
         self._tell_starting(deployed)
 
     async def _apply_to_shadow(self, deployed: Deployed, action: ShadowAction) -> None:
         shadow = await self.shadows.apply(deployed, action)
         if shadow is not None:
-            self._owners[shadow.id] = deployed
-            if self._deployed.get(deployed.name) is not deployed:
-                self._begin(self._platform.destroy(shadow.id))
+            self._own(deployed, shadow)
         self._tell_starting(deployed)
 
-    def give_up_starting(self, deployed: Deployed) -> None:
-        """Stop what is of an earlier version and starts: nobody waits for it, and it costs those that are to serve instead."""
-        for instance in deployed.old(self._platform.instances(deployed.name), InstanceState.STARTING):
-            deployed.retired.add(instance.id)
-            self.stop(deployed, instance.id)
+    def _is_there(self, deployed: Deployed) -> bool:
+        return self._deployed.get(deployed.name) is deployed
 
-    async def replace(self, deployed: Deployed) -> None:
-        """Begin an instance for each old one that serves.
-
-        Where there is no room for even one and none is being made, an old one makes it; the others do as the new ones get ready,
-        one after the other.
-        """
-        for begun in range(deployed.keep_old):
-            try:
-                await self.create(deployed, deployed.spec.settings.cores)
-            except GnomonError as refused:
-                _LOG.info("%s: %s", deployed.name, refused)
-                if not begun and not deployed.retired:
-                    deployed.keep_old -= 1
-                    self.retire_old(deployed)
-                return
+    def _own(self, deployed: Deployed, begun: Instance) -> None:
+        """This instance is the function's; where that was removed while it was being begun, nobody needs it."""
+        self._owners[begun.id] = deployed
+        if not self._is_there(deployed):
+            deployed.draining.add(begun.id)
+            self._begin(self._platform.destroy(begun.id))
 
     def stop(self, deployed: Deployed, instance_id: str) -> None:
         """Drain an instance, then stop it. Goes on behind the caller."""
@@ -209,14 +202,6 @@ class Instances:
                 self._scaling.served(deployed.name)
             self.frozen(instance_id, lost.reason)
 
-    def retire_old(self, deployed: Deployed) -> None:
-        """Let go as many instances of earlier versions as the new ones make up for."""
-        if self._elsewhere.leads():
-            instances = self._platform.instances(deployed.name)
-            for instance in deployed.made_up_for(instances, self._scaling.desired(deployed.name)):
-                deployed.retired.add(instance.id)
-                self.stop(deployed, instance.id)
-
     # PlatformListener
 
     def instance_ready(self, instance: Instance, channel: BatchChannel) -> None:
@@ -230,7 +215,7 @@ class Instances:
         if instance.pair is not None:
             self.shadows.pair_changed(deployed, instance)  # it was known before it was ready
         self._tell_starting(deployed)
-        self.retire_old(deployed)
+        self.replacing.retire(deployed)
         self._scaling.poke(deployed.name)
 
     def instance_gone(self, instance_id: str, reason: str) -> None:
@@ -255,7 +240,7 @@ class Instances:
         self._tell_starting(deployed)
         if instance_id in deployed.retired:
             deployed.retired.discard(instance_id)
-            self._begin(self._take_place(deployed))
+            self._begin(self.replacing.take_place(deployed))
         else:
             self._scaling.poke(deployed.name)
 
@@ -282,14 +267,6 @@ class Instances:
         await deployed.runtime.drain(instance_id)
         await self.shadows.end_those_of(deployed, instance_id)
         await self._platform.destroy(instance_id)
-
-    async def _take_place(self, deployed: Deployed) -> None:
-        """An old instance has made room: a new one begins in it if one is missing."""
-        missing = (self._scaling.desired(deployed.name) or 0) - len(deployed.live(self._platform.instances(deployed.name)))
-        if missing > 0 and self._deployed.get(deployed.name) is deployed:
-            with contextlib.suppress(GnomonError):  # somebody else was quicker: the autoscaler tries again
-                await self.create(deployed, deployed.spec.settings.cores)
-        self._scaling.poke(deployed.name)
 
     async def _wind_down(self, deployed: Deployed, *, leave: bool) -> None:
         mine = [instance_id for instance_id, owner in self._owners.items() if owner is deployed]

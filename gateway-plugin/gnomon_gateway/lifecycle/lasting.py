@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from gnomon_core.errors import GnomonError
-from gnomon_core.fleet import Instance, InstanceKind
+from gnomon_core.fleet import Instance
 from gnomon_core.lasting import Lasting
 from gnomon_core.seams import Platform
 from gnomon_gateway.lifecycle.deployed import Deployed
@@ -15,16 +15,11 @@ def outlive_us(platform: Platform) -> bool:
 
 
 def left_over(platform: Platform, deployed: Deployed) -> tuple[Instance, ...]:
-    """The instances of a function that an earlier gateway has left, which are ours from now on, with those that we know.
-
-    As many as are of an earlier version have to be replaced, as if the update had just been asked for.
-    """
+    """The instances of a function that an earlier gateway has left, which are ours from now on, with those that we know."""
     if not isinstance(platform, Lasting):
         return ()
     platform.adopt(deployed.spec, deployed.version)
-    instances = platform.instances(deployed.name)
-    deployed.keep_old = sum(one.version < deployed.version for one in instances if one.kind is InstanceKind.BODY)
-    return instances
+    return platform.instances(deployed.name)
 
 
 def refuse_hindered(platform: Platform, function: str) -> None:

@@ -148,7 +148,7 @@ class Manager:
         deployed.requested = replicas
         if not replicas:
             deployed.keep_old = 0
-            self.instances.retire_old(deployed)
+            self.instances.replacing.retire(deployed)
         self._around.scaling.request(deployed.name, replicas)
 
     def status(self, key: FunctionKey, *, usage: bool = False) -> FunctionStatus | None:
@@ -289,9 +289,6 @@ class Manager:
 
     async def _replace_instances(self, deployed: Deployed, version: int) -> None:
         """Begin as many new instances as serve now; the old ones go as the new ones get ready."""
-        platform = self._around.platform
-        await platform.prepare(deployed.spec)
+        await self._around.platform.prepare(deployed.spec)
         deployed.version = version
-        deployed.keep_old = len(deployed.old(platform.instances(deployed.name)))
-        self.instances.give_up_starting(deployed)
-        await self.instances.replace(deployed)
+        await self.instances.replacing.update(deployed)

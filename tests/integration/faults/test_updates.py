@@ -113,6 +113,27 @@ async def test_a_function_deleted_in_the_middle_of_an_update_answers_what_it_had
     assert (await callers.call("gone")).status == 200
 
 
+async def test_a_function_that_is_replaced_by_one_of_its_name_answers_what_it_had_let_in(
+    faulty: Faulty, callers: Callers
+) -> None:
+    """As `deploy --replace` does it: what waits is answered by the old instance, beside the new one."""
+    faulty.serve("again")
+    await until(lambda: faulty.ready("again") == 1, "not ready")
+    [pid] = faulty.pids("again")
+    freeze(pid)
+    async with asyncio.TaskGroup() as group:
+        running = [group.create_task(callers.call("again", sleep_s=0.01)) for _ in range(8)]
+        await until(lambda: faulty.in_flight("again") == 8, "not let in")
+        assert faulty.call("DELETE", "/system/functions", {"functionName": "again"}).status == 202
+        faulty.serve("again", env={"VERSION": "2"})
+        await until(lambda: faulty.ready("again") == 1, "the new one is not ready")
+        go_on(pid)
+    assert {task.result().status for task in running} == {200}
+    await until(lambda: pid not in faulty.pids("again"), "the old instance was left behind")
+    callers.history.check()
+    assert faulty.call("POST", "/function/again", b"x;").headers["X-Version"] == "2"
+
+
 async def test_scaling_to_zero_under_load_holds_requests_and_fails_none(faulty: Faulty, callers: Callers) -> None:
     faulty.serve("zero", instances=2)
     await until(lambda: faulty.ready("zero") == 2, "not ready")

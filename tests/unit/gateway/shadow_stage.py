@@ -118,6 +118,16 @@ class Scripted:
         self.destroyed.append(instance_id)
 
 
+class Lasting(Scripted):
+    """Its instances outlive the gateway."""
+
+    def adopt(self, spec: FunctionSpec, version: int) -> tuple[Instance, ...]:
+        return ()
+
+    def hindrance(self, function: str) -> GnomonError | None:
+        return None
+
+
 class Scaling:
     """A `ScalingControl` that counts how often it was poked, and how often a start was forgiven."""
 

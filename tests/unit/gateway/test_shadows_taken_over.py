@@ -7,25 +7,12 @@ from dataclasses import replace
 
 import pytest
 
-from gnomon_core.errors import GnomonError
 from gnomon_core.fleet import Instance, InstanceKind, InstanceState
-from gnomon_core.functions import FunctionSpec
 from gnomon_core.scaling import ChangeShadow, CreateBody, DestroyBody, DestroyShadow
 from gnomon_gateway.ownership.reports import Reports
-from tests.unit.gateway.shadow_stage import NAME, OTHER, PAIR, Scripted, Silent, Stage
+from tests.unit.gateway.shadow_stage import NAME, OTHER, PAIR, Lasting, Silent, Stage
 
 LEFT = Instance("s-old", NAME, 1, "n", 2, 0, InstanceState.READY, 0.0, kind=InstanceKind.SHADOW, partner="b1", pair=PAIR)
-
-
-class Lasting(Scripted):
-    """Its instances outlive the gateway."""
-
-    def adopt(self, spec: FunctionSpec, version: int) -> tuple[Instance, ...]:
-        del spec, version
-        return ()
-
-    def hindrance(self, function: str) -> GnomonError | None:
-        del function
 
 
 @pytest.fixture

@@ -1,0 +1,145 @@
+"""A function that is removed, and one deployed anew under its name while it still answers: neither takes from the other."""
+# ruff: noqa: ARG002 - who stands in for a seam takes what the seam gives
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+
+from gnomon_core.fleet import Instance, InstanceState
+from gnomon_core.pairs import Pair
+from gnomon_core.scaling import CreateBody, CreateShadow
+from gnomon_core.seam_values import InstanceRequest
+from gnomon_core.wire import Frame, Kind, Member
+from gnomon_gateway.dispatch.latency import LearnedLatency
+from gnomon_gateway.lifecycle.deployed import Deployed
+from gnomon_gateway.queueing.request import Request
+from gnomon_gateway.scheduling.immediate import Immediate
+from gnomon_gateway.serving.function_runtime import FunctionRuntime
+from tests.unit.gateway.shadow_stage import NAME, PAIR, Lasting, Scripted, Silent, Stage
+
+
+class Held(Silent):
+    """A `BatchChannel` whose batch ends when the test says so."""
+
+    def __init__(self) -> None:
+        self.done: list[Callable[[Frame | None], None]] = []
+
+    def run(self, frame: Frame, done: Callable[[Frame | None], None], stream: object = None) -> None:  # type: ignore[override]
+        self.done.append(done)
+
+
+class Removed:
+    """A function that was removed while `b1` executes a request of it, and the one deployed in its place."""
+
+    def __init__(self, stage: Stage) -> None:
+        self.stage, self.platform, self.channel = stage, stage.platform, Held()
+        self.old = stage.deployed
+
+    async def begin(self) -> None:
+        stage = self.stage
+        await stage.begin()
+        stage.instances.instance_ready(self.platform.there["b1"], self.channel)
+        now_s = time.monotonic()
+        self.old.runtime.submit(Request(self.old.runtime.event_lane, now_s, now_s + 60.0))
+        await asyncio.sleep(0)
+        stage.instances.release(self.old)
+        runtime = FunctionRuntime(self.old.spec.key, self.old.spec.settings, Immediate(), LearnedLatency())
+        self.new = Deployed(self.old.spec, 2, "1", {}, 0.0, runtime)
+        stage.instances.adopt(self.new)
+        await asyncio.sleep(0)
+
+    async def answer(self) -> None:
+        """The request is answered."""
+        self.channel.done[0](Frame(Kind.RESULT, members=[Member(200, 1, b"", b"")]))
+        await self.stage.settle()
+
+    def ready(self, name: str) -> None:
+        body = self.platform.there[name] = replace(self.platform.there[name], state=InstanceState.READY)
+        self.stage.instances.instance_ready(body, Held())
+
+
+@pytest.fixture
+async def removed() -> Removed:
+    made = Removed(Stage())
+    await made.begin()
+    return made
+
+
+async def test_what_answers_for_a_removed_function_is_left_to_it_by_one_of_the_same_name(removed: Removed) -> None:
+    await removed.stage.instances.apply(NAME, [CreateBody(1)])
+    removed.ready("b2")
+    await asyncio.sleep(0)
+    assert removed.platform.destroyed == []
+    assert removed.new.retired == removed.new.draining == set()
+    await removed.answer()
+    assert removed.platform.destroyed == ["b1"]
+    removed.stage.gone("b1")
+    assert removed.new.runtime.ready == 1
+
+
+async def test_an_update_replaces_and_gives_up_what_is_its_own(removed: Removed) -> None:
+    removed.platform.there["b1"] = replace(removed.platform.there["b1"], state=InstanceState.STARTING)
+    await removed.stage.instances.apply(NAME, [CreateBody(1)])
+    removed.new.version = 3
+    await removed.stage.instances.replacing.update(removed.new)
+    assert removed.new.keep_old == 0, "neither of them serves it"
+    await asyncio.sleep(0)
+    assert removed.platform.destroyed == ["b2"], "the other one is to answer"
+    await removed.answer()
+    assert removed.platform.destroyed == ["b2", "b1"]
+
+
+async def test_taking_over_what_is_left_takes_nothing_from_a_function_that_still_answers() -> None:
+    removed = Removed(Stage(Lasting()))
+    await removed.begin()
+    await removed.stage.instances.take_over(removed.new)
+    assert removed.new.keep_old == 0
+    assert removed.stage.instances.runtime_of("b1") is removed.old.runtime
+    await removed.answer()
+    assert removed.platform.destroyed == ["b1"]
+
+
+# A decision that is being carried out when its function is removed.
+
+
+class Slow(Scripted):
+    """Begins Bodies and Shadows when the test says so."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.go_on = asyncio.Event()
+        self.go_on.set()
+
+    async def create(self, request: InstanceRequest) -> Instance:
+        await self.go_on.wait()
+        return await super().create(request)
+
+    async def create_shadow(self, body_id: str, pair: Pair) -> Instance:
+        await self.go_on.wait()
+        return await super().create_shadow(body_id, pair)
+
+
+@pytest.mark.parametrize("actions", [[CreateBody(1)], [CreateShadow("b1", PAIR), CreateBody(1)]], ids=["body", "both"])
+async def test_what_was_being_made_when_its_function_went_is_ended(actions: list[CreateBody | CreateShadow]) -> None:
+    platform = Slow()
+    stage = Stage(platform)
+    await stage.begin()
+    platform.go_on.clear()
+    late = asyncio.create_task(stage.instances.apply(NAME, actions))
+    await asyncio.sleep(0)
+    stage.instances.release(stage.deployed)
+    await stage.settle()
+    assert platform.destroyed == ["b1"]
+    platform.go_on.set()
+    await late
+    await stage.settle()
+    assert platform.destroyed == list(platform.there)
+    assert len(platform.there) == 2, "nothing more is begun for it"
+    for name in list(platform.there):
+        stage.gone(name)
+    assert stage.log == [], "what was asked for is no news"
