@@ -130,9 +130,10 @@ def _environment_files(stack: Stack, function: StackFunction) -> dict[str, str]:
         path = stack.resolve(name)
         try:
             text = path.read_text(encoding="utf-8-sig")
-        except OSError as error:
+        except (OSError, UnicodeDecodeError) as error:
+            reason = "no text in UTF-8" if isinstance(error, UnicodeDecodeError) else error.strerror or str(error)
             raise CommandFailed(
-                f"{stack.file}:{function.line}: functions.{function.name}.environment_file: {name}: {error.strerror or error}."
+                f"{stack.file}:{function.line}: functions.{function.name}.environment_file: {name}: {reason}."
             ) from None
         result |= read_yaml(text, name).get("environment").texts() or {}
     return result

@@ -83,4 +83,8 @@ def main() -> None:
         # Whoever read our output has enough: `gnomon logs f | head`.
         sys.stderr.close()
         sys.exit(EXIT_FAILURE)
+    except OSError as error:
+        named = f"{error.filename}: " if error.filename else ""
+        click.echo(f"Error: {named}{error.strerror or error}.", err=True)
+        sys.exit(EXIT_FAILURE)
     sys.exit(code if isinstance(code, int) else 0)

@@ -36,6 +36,20 @@ class Duration(click.ParamType[float]):
             self.fail(f"{value!r} is not a duration such as 30s or 5m.", param, ctx)
 
 
+class NewFile(click.Path):
+    """A file to be written when the work is done; that it can be is looked at before the work begins."""
+
+    def __init__(self) -> None:
+        super().__init__(dir_okay=False, writable=True, path_type=Path)
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Path:
+        path = Path(os.fsdecode(super().convert(value, param, ctx)))
+        folder = path.parent
+        if not path.exists() and not (folder.is_dir() and os.access(folder, os.W_OK | os.X_OK)):
+            self.fail(f"{str(folder)!r} is no folder that can be written to.", param, ctx)
+        return path
+
+
 @dataclass(frozen=True, slots=True)
 class Target:
     """What the command line says about the gateway and the stack file."""

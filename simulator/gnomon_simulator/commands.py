@@ -142,10 +142,10 @@ def simulate(options: SimulateOptions, out: TextIO | None = None) -> int:
         chosen = replace(settings, scheduler=scheduler)
         plan = FunctionPlan("function", chosen, profile, times_s, options.knowledge, options.warm)
         results.append(run_simulation([plan], nodes, options.arrivals.seed)["function"])
+    shown = json.dumps([result.summary() for result in results], indent=2) if options.json else table(results)
+    print(shown, file=out or sys.stdout, flush=True)
     if options.requests is not None:
         results[-1].write_requests(options.requests)
-    shown = json.dumps([result.summary() for result in results], indent=2) if options.json else table(results)
-    print(shown, file=out or sys.stdout)
     return 0
 
 
@@ -156,10 +156,10 @@ def replay(options: ReplayOptions, out: TextIO | None = None, begun: Callable[[i
         begun(len(times_s), times_s[-1])
     plan = Plan(times_s, options.deadline_s, options.max_connections)
     report = replay_apart(plan, options.target, options.processes)
+    shown = json.dumps(report.summary(), indent=2) if options.json else report.table()
+    print(shown, file=out or sys.stdout, flush=True)
     if options.record is not None:
         report.write_record(options.record)
-    shown = json.dumps(report.summary(), indent=2) if options.json else report.table()
-    print(shown, file=out or sys.stdout)
     rows = report.samples
     return 1 if Token.WRONG in rows.token or Outcome.UNSENT in rows.outcome else 0
 

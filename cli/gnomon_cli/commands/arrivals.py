@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 import click
 
 from gnomon_cli.command import Command
-from gnomon_cli.commands.simulation import FILE, NEW_FILE
-from gnomon_cli.options import Duration, json_option
+from gnomon_cli.commands.simulation import FILE
+from gnomon_cli.options import Duration, NewFile, json_option
 from gnomon_cli.output import note, print_json, print_table
 
 if TYPE_CHECKING:
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 @click.option("--column", help="Of a trace with several functions, which one; default all together.")
 @click.option("--start", type=Duration(), default=0.0, metavar="DURATION", help="Where in the file to begin.")
 @click.option("--duration", type=Duration(), default=None, metavar="DURATION", help="How much of it.")
-@click.option("--out", type=NEW_FILE, default=None, help="Write the MAP as JSON, for `gnomon predict --map`.")
+@click.option("--out", type=NewFile(), default=None, help="Write the MAP as JSON, for `gnomon predict --map`.")
 @json_option
 def fit_arrivals(
     *, file: Path, column: str | None, start: float, duration: float | None, out: Path | None, as_json: bool
@@ -42,13 +42,13 @@ def fit_arrivals(
     that explain the data are chosen.
     """
     fitted = fit_file(file, column, start, duration)
-    if out is not None:
-        out.write_text(json.dumps(fitted.process.to_json()) + "\n", encoding="utf-8")
-        note(f"Wrote {out}.")
     if as_json:
         print_json(fitted.to_json())
     else:
         _show(fitted)
+    if out is not None:
+        out.write_text(json.dumps(fitted.process.to_json()) + "\n", encoding="utf-8")
+        note(f"Wrote {out}.")
 
 
 def fit_file(file: Path, column: str | None = None, start_s: float = 0.0, duration_s: float | None = None) -> Fit:

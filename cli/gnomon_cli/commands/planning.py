@@ -11,9 +11,9 @@ from gnomon_cli import plan_inputs, plan_output
 from gnomon_cli.command import Command
 from gnomon_cli.commands.arrivals import fit_file
 from gnomon_cli.commands.prediction import MS_PER_S, Numbers, process_of
-from gnomon_cli.commands.simulation import FILE, NEW_FILE
+from gnomon_cli.commands.simulation import FILE
 from gnomon_cli.errors import EXIT_FAILURE, WrongCommand
-from gnomon_cli.options import Duration, json_option
+from gnomon_cli.options import Duration, NewFile, json_option
 from gnomon_cli.output import note
 from gnomon_core.errors import GnomonError
 
@@ -55,7 +55,7 @@ PER_MILLION = 1e6
 @click.option("--price", type=click.Choice(("x86", "arm", "paper")), default="x86", help="Of Lambda; paper bills by 100 ms.")
 @click.option("--usd-per-core-hour", type=click.FloatRange(min=0), default=None, help="Of held instances; default as Fargate.")
 @click.option("--usd-per-gb-hour", type=click.FloatRange(min=0), default=None, help="Of held instances; default as Fargate.")
-@click.option("--plot", type=NEW_FILE, default=None, help="Draw the predicted distribution; needs matplotlib.")
+@click.option("--plot", type=NewFile(), default=None, help="Draw the predicted distribution; needs matplotlib.")
 @json_option
 def plan(
     *, slo_ms: float | None, budget: float | None, percentile: float, plot: Path | None, as_json: bool, **inputs: Any
@@ -102,7 +102,7 @@ def _landscape(percentile: float, **inputs: Any) -> Landscape:
 
     on_lambda = inputs["platform"] == "lambda" or (inputs["platform"] is None and inputs["profile"] is None)
     sizes = _sizes(inputs, on_lambda=on_lambda)
-    most = max(len(size.service_s) for size in sizes)
+    most = max((len(size.service_s) for size in sizes), default=0)
     space = Space(sizes, tuple(range(1, most + 1)), plan_inputs.timeouts_of(inputs["timeouts_ms"]))
     return Landscape(_process(inputs), space, _billing(inputs, on_lambda=on_lambda), percentile)
 

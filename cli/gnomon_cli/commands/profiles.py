@@ -98,13 +98,13 @@ def profile(
     except KeyboardInterrupt:
         note("\nInterrupted. What was measured is kept; the same command goes on from there.")
         raise
-    if output is not None:
-        write_profile(output, measured)
     if as_json:
         print_json(measured.to_json())
-        return
-    _show(measured, ())
-    click.echo(f"\nStored in {path}")
+    else:
+        _show(measured, ())
+        click.echo(f"\nStored in {path}")
+    if output is not None:
+        write_profile(output, measured)
 
 
 @click.command(

@@ -13,11 +13,10 @@ from gnomon_cli.command import Command, option_group
 from gnomon_cli.commands.invoke import body_of, headers_of
 from gnomon_cli.deployment import pairs
 from gnomon_cli.errors import CommandFailed
-from gnomon_cli.options import Duration, Target, gateway_options, json_option
+from gnomon_cli.options import Duration, NewFile, Target, gateway_options, json_option
 from gnomon_cli.output import note
 
 FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
-NEW_FILE = click.Path(dir_okay=False, writable=True, path_type=Path)
 KNOWLEDGE = ("given", "profiled", "learned")
 NOISES = ("none", "lognormal", "exponential")
 ARRIVALS = {
@@ -83,7 +82,7 @@ def arrival_options(function: Callable[..., Any]) -> Any:
 @click.option("--network-rtt-ms", type=float, default=0.0, help="There and back between nodes, with --network-gbps; default 0.")
 @click.option("--warm", type=click.IntRange(min=0), default=0, help="Instances that are ready at second 0; default 0.")
 @click.option("--scheduler", "schedulers", multiple=True, metavar="NAME", help="Run once with each of these scheduling policies.")
-@click.option("--requests", type=NEW_FILE, default=None, help="Write what became of each request.")
+@click.option("--requests", type=NewFile(), default=None, help="Write what became of each request.")
 @json_option
 def simulate(
     *,
@@ -140,7 +139,7 @@ def simulate(
 @click.option("--deadline", type=Duration(), default=30.0, metavar="DURATION", help="When a client gives up; default 30s.")
 @click.option("--max-connections", type=click.IntRange(min=1), default=1024, help="Default 1024.")
 @click.option("--processes", type=click.IntRange(min=1), default=1, help="That share the load; default 1.")
-@click.option("--record", type=NEW_FILE, default=None, help="Write what was sent and answered, for `simulate --recorded`.")
+@click.option("--record", type=NewFile(), default=None, help="Write what was sent and answered, for `simulate --recorded`.")
 @click.option("--allow-remote", is_flag=True, help="Also where the gateway is not this machine.")
 @json_option
 def replay(

@@ -55,6 +55,16 @@ class TestDeploy:
         )
         assert recorder.calls() == ["DELETE /system/functions", "POST /system/functions"]
 
+    def test_an_environment_file_that_is_no_text_is_named(self, recorder: Any, gnomon: Any, tmp_path: Path) -> None:
+        (tmp_path / "stack.yml").write_text(
+            f"provider: {{name: openfaas, gateway: {recorder.url}}}\n"
+            "functions: {one: {image: i, fprocess: cat, environment_file: [env.yml]}}\n"
+        )
+        (tmp_path / "env.yml").write_bytes("environment: {NAME: Jürgen}\n".encode("latin-1"))
+        result = gnomon("deploy")
+        assert (result.returncode, recorder.requests) == (1, [])
+        assert result.stderr == "Error: stack.yml:2: functions.one.environment_file: env.yml: no text in UTF-8.\n"
+
     def test_one_failure_does_not_keep_the_others_from_being_deployed(self, recorder: Any, gnomon: Any, tmp_path: Path) -> None:
         (tmp_path / "stack.yml").write_text(STACK % recorder.url)
         recorder.answer("PUT", "/system/functions", 400, REFUSED)

@@ -55,6 +55,15 @@ def test_a_profile_is_planned_with_held_instances(tmp_path: Path) -> None:
     assert json.loads(done.stdout)["plan"]["instances"] >= 1
 
 
+@pytest.mark.parametrize("sizes", [[], [{"memory_mb": 1769, "service_ms": []}]])
+def test_sizes_that_offer_nothing_are_refused(tmp_path: Path, sizes: list[object]) -> None:
+    file = tmp_path / "sizes.json"
+    file.write_text(json.dumps({"sizes": sizes}))
+    done = gnomon("--rate", 20, "--sizes", file, "--slo-ms", 500)
+    assert done.returncode == 2
+    assert done.stderr.startswith("Error: Nothing to choose from")
+
+
 def test_measured_cells_become_sizes(tmp_path: Path) -> None:
     file = tmp_path / "cells.json"
     cells = [
