@@ -189,7 +189,7 @@ def _delays(service_s: Sequence[float], waits: Sequence[tuple[float, float]]) ->
     mean_s = sum(service_s) / len(service_s)
     found = []
     for wait_s, share in waits:
-        times = service_s if wait_s == 0.0 else (mean_s + wait_s,)
+        times = service_s if wait_s == 0.0 else (mean_s,)
         found += [(seconds + wait_s, share / len(times)) for seconds in times]
     return found
 

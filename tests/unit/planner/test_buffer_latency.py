@@ -100,6 +100,13 @@ def test_measured_service_times_are_mixed() -> None:
     assert measured.cdf(times) == pytest.approx(sum(part.cdf(times) for part in parts) / 2.0, abs=1e-9)
 
 
+def test_a_batch_that_waits_for_an_instance_takes_its_mean_time_behind_that() -> None:
+    waits = ((0.0, 0.8), (0.05, 0.15), (0.2, 0.05))
+    latency = ExactLatency(Map.poisson(50.0), BufferPlan(1, 0.0), ServiceTimes(((0.01, 0.03),)), waits)
+    found = [latency.percentile(percent) for percent in (40, 80, 95, 100)]
+    assert found == pytest.approx([0.01, 0.03, 0.05 + 0.02, 0.2 + 0.02])
+
+
 @pytest.mark.parametrize(
     ("process", "batch", "timeout_s"),
     [(BURSTS, 6, 0.05), (ALTERNATING, 3, 0.1), (Map.mmpp2((100, 200), (30, 70)), 16, 0.2)],
