@@ -1,38 +1,68 @@
 """Namespaces of functions: Kubernetes' own, with the annotation `openfaas: "1"`.
 
 A namespace holds more than functions and belongs to whoever made it: one that is deleted here only loses its mark, and the labels
-and annotations that users gave it by OpenFaaS's API are taken away; `kubectl delete namespace` is the owner's. One that is made
-here takes only pods that are "restricted".
+and annotations that users gave it by OpenFaaS's API, whose keys an annotation of ours lists; those of its owner are neither shown
+nor touched, and `kubectl delete namespace` is the owner's. One that is made here takes only pods that are "restricted", and
+nobody loosens that here.
 """
 
 from __future__ import annotations
 
 import contextlib
+import json
 import threading
 from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any
 
-from gnomon_core.errors import GnomonError
+from gnomon_core.errors import GnomonError, bad_request
 from gnomon_core.functions import DEFAULT_NAMESPACE
 from gnomon_core.seam_values import StoredNamespace
 from gnomon_platforms.kubernetes.api import Api, Document
 from gnomon_platforms.kubernetes.cache import Change
 from gnomon_platforms.kubernetes.informer import Informer
-from gnomon_platforms.kubernetes.objects.names import NAMESPACE_ANNOTATION, NAMESPACE_MARK, check_annotations, check_labels
+from gnomon_platforms.kubernetes.objects.names import (
+    NAMESPACE_ANNOTATION,
+    NAMESPACE_KEYS_ANNOTATION,
+    NAMESPACE_MARK,
+    check_annotations,
+    check_labels,
+)
 from gnomon_platforms.kubernetes.resources import NAMESPACES
 from gnomon_platforms.kubernetes.watching import Source
 from gnomon_platforms.kubernetes.writes import Create, Patch, Target, Write, Writer
 
 RESTRICTED = {"pod-security.kubernetes.io/enforce": "restricted"}
+FIELDS = ("labels", "annotations")
 SEEN_S = 10.0
 
 
 def stored_namespace(document: Document) -> StoredNamespace | None:
-    """Read a namespace; None for one that holds no functions. What Kubernetes itself has put there is left out."""
+    """Read a namespace, with what was set here; None for one that holds no functions."""
     metadata = document["metadata"]
     annotations = metadata.get("annotations") or {}
     if annotations.get(NAMESPACE_ANNOTATION) != NAMESPACE_MARK or "deletionTimestamp" in metadata:
         return None
-    return StoredNamespace(metadata["name"], _users(metadata.get("labels")), _users(annotations))
+    return StoredNamespace(metadata["name"], _set_here(metadata, "labels"), _set_here(metadata, "annotations"))
+
+
+def marked(stored: StoredNamespace, seen: Document | None) -> Write:
+    """What makes a namespace of functions, or of one that is there; it has these labels and annotations beside its owner's."""
+    keys = {field: sorted(getattr(stored, field)) for field in FIELDS}
+    ours = {NAMESPACE_ANNOTATION: NAMESPACE_MARK, NAMESPACE_KEYS_ANNOTATION: json.dumps(keys)}
+    wanted = {"labels": stored.labels, "annotations": {**stored.annotations, **ours}}
+    if seen is None:
+        return Create(_manifest(stored.name, {**wanted, "labels": {**stored.labels, **RESTRICTED}}))
+    metadata = seen["metadata"]
+    return Patch({"metadata": {field: {**dict.fromkeys(_set_here(metadata, field)), **wanted[field]} for field in FIELDS}})
+
+
+def unmarked(seen: Document | None) -> Write | None:
+    """What takes the mark away, and what was set here; None where there is no mark."""
+    if seen is None or stored_namespace(seen) is None:
+        return None
+    ours = {"labels": (), "annotations": (NAMESPACE_ANNOTATION, NAMESPACE_KEYS_ANNOTATION)}
+    return Patch({"metadata": {field: dict.fromkeys([*_set_here(seen["metadata"], field), *ours[field]]) for field in FIELDS}})
 
 
 class StoredNamespaces:
@@ -75,19 +105,11 @@ class StoredNamespaces:
         self._require_all()
         check_labels(stored.labels)
         check_annotations(stored.annotations)
-        annotations = {**stored.annotations, NAMESPACE_ANNOTATION: NAMESPACE_MARK}
-
-        def decide(seen: Document | None) -> Write | None:
-            if seen is None:
-                labels = {**stored.labels, **RESTRICTED}
-                return Create(_manifest(stored.name, {"labels": labels, "annotations": annotations}))
-            metadata = seen["metadata"]
-            given = {"labels": _users(metadata.get("labels")), "annotations": _users(metadata.get("annotations"))}
-            wanted = {"labels": stored.labels, "annotations": annotations}
-            changes = {field: {**dict.fromkeys(given[field]), **wanted[field]} for field in wanted}
-            return Patch({"metadata": changes})
-
-        await self._write(stored.name, decide, f"make the namespace {stored.name}")
+        for key in stored.labels:
+            if _is_kubernetes_own(key):
+                raise bad_request("invalid_label", f"Label {key} is set by whoever runs the cluster.", "Leave it out.")
+        stored = replace(stored, annotations={key: one for key, one in stored.annotations.items() if key != NAMESPACE_ANNOTATION})
+        await self._write(stored.name, lambda seen: marked(stored, seen), f"make the namespace {stored.name}")
         await self._until(lambda: self._held.get(stored.name) == stored)
 
     async def delete(self, name: str) -> bool:
@@ -102,14 +124,9 @@ class StoredNamespaces:
 
         def decide(seen: Document | None) -> Write | None:
             nonlocal there
-            if seen is None or stored_namespace(seen) is None:
-                return None
-            there = True
-            metadata = seen["metadata"]
-            annotations = {**_users(metadata.get("annotations")), NAMESPACE_ANNOTATION: ""}
-            return Patch(
-                {"metadata": {"labels": dict.fromkeys(_users(metadata.get("labels"))), "annotations": dict.fromkeys(annotations)}}
-            )
+            write = unmarked(seen)
+            there = there or write is not None
+            return write
 
         await self._write(name, decide, f"unmark the namespace {name}")
         await self._until(lambda: name not in self._held)
@@ -158,11 +175,16 @@ def _manifest(name: str, metadata: Document) -> Document:
     return {"apiVersion": NAMESPACES.api_version, "kind": NAMESPACES.kind, "metadata": {"name": name, **metadata}}
 
 
-def _users(given: dict[str, str] | None) -> dict[str, str]:
-    """The labels or annotations that are neither Kubernetes' nor the mark."""
-    return {key: value for key, value in (given or {}).items() if not _is_kubernetes(key) and key != NAMESPACE_ANNOTATION}
+def _set_here(metadata: Document, field: str) -> dict[str, str]:
+    """The labels or annotations that were set by OpenFaaS's API, and are there still."""
+    keys: Any = None
+    with contextlib.suppress(ValueError, RecursionError):
+        keys = json.loads((metadata.get("annotations") or {}).get(NAMESPACE_KEYS_ANNOTATION, "{}"))
+    listed = keys.get(field) if isinstance(keys, dict) else None
+    found = listed if isinstance(listed, list) else []
+    return {key: value for key, value in (metadata.get(field) or {}).items() if key in found}
 
 
-def _is_kubernetes(key: str) -> bool:
-    prefix = key.partition("/")[0] if "/" in key else ""
-    return prefix == "kubernetes.io" or prefix.endswith(".kubernetes.io")
+def _is_kubernetes_own(key: str) -> bool:
+    """Whether a label of a namespace says what its pods may do, or who it is."""
+    return key.startswith("pod-security.kubernetes.io/") or key == "kubernetes.io/metadata.name"

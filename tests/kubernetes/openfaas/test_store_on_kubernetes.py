@@ -152,10 +152,14 @@ class TestKubernetesStore(FunctionStoreContract):
         store.watch_namespaces(lambda: heard.append(None))
         bare.core.patch_namespace("staging", {"metadata": {"annotations": {"openfaas": "1", "team": "vision"}}})
         until(lambda: list(store.namespaces()), "the namespace")
-        assert list(store.namespaces()) == [StoredNamespace("staging", {}, {"team": "vision"})]
+        assert list(store.namespaces()) == [StoredNamespace("staging")], "what else it has is its owner's"
         assert heard
+        store.put_namespace(StoredNamespace("staging", {"app.kubernetes.io/part-of": "shop"}))
+        assert list(store.namespaces()) == [StoredNamespace("staging", {"app.kubernetes.io/part-of": "shop"})]
         store.delete_namespace("staging")
-        assert "openfaas" not in (bare.core.read_namespace("staging").metadata.annotations or {}), "its owner keeps it"
+        left = bare.core.read_namespace("staging").metadata
+        assert left.annotations == {"team": "vision"}, "its owner keeps it"
+        assert "app.kubernetes.io/part-of" not in left.labels
 
     def test_a_namespace_that_is_made_takes_only_restricted_pods(self, store: KubernetesStore, bare: Cluster) -> None:
         store.put_namespace(StoredNamespace("made"))

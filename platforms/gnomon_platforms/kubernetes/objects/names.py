@@ -29,7 +29,9 @@ CREATED_ANNOTATION = "gnomon/created-at"
 """On the Deployment: when the function was deployed first, in seconds since 1970; an update keeps it."""
 REMOVED_ANNOTATION = "gnomon/removed"
 """On the Deployment of a function that was removed, until what it has in flight is answered: it is listed no more."""
-RESERVED_ANNOTATIONS = frozenset({DEPLOYMENT_ANNOTATION, CREATED_ANNOTATION, REMOVED_ANNOTATION})
+NAMESPACE_KEYS_ANNOTATION = "gnomon/set"
+"""On namespaces: which of their labels and annotations were set by OpenFaaS's API. All others are the owner's."""
+RESERVED_ANNOTATIONS = frozenset({DEPLOYMENT_ANNOTATION, CREATED_ANNOTATION, REMOVED_ANNOTATION, NAMESPACE_KEYS_ANNOTATION})
 
 PLACEMENT_GATE = "gnomon/placement"
 """The scheduling gate of pods that we place: the scheduler leaves them alone until a node was chosen."""
