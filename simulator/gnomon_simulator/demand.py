@@ -4,7 +4,7 @@
 | --- | --- | --- |
 | `t_seconds,` | a trace: CSV, as `traces` reads it | a Trace |
 | `{` and has one document a line | a run that `gnomon replay --record` wrote | times |
-| `{` or `[` | JSON: `{"bin_s", "counts"}`, `{"times_s"}` or a list of times | a Trace, or times |
+| `{` or `[` | JSON: `{"bin_s", "counts"}`, `{"times_s"}` or a list of time stamps | a Trace, or times |
 | a number or a date | one time stamp a line, as `moments` reads it; `#` begins a comment | times |
 | other words | a table with a header, as `tables` reads it | a Trace, or times |
 
@@ -33,21 +33,18 @@ def read_demand(path: Path, function: str | None = None) -> Trace | list[float]:
         GnomonError: 400 `bad_trace` or `bad_record`, with the line that is wrong; `unknown_trace_function`.
 
     """
-    try:
-        with open_text(path) as lines:
-            first = next((line for line in lines if line.strip()), "").lstrip()
-            if first.startswith("t_seconds"):
-                return read_trace(path, function)
-            if _is_header(first):
-                return read_table(path, function)
-            if function is not None:
-                raise bad_request("unknown_trace_function", f"{path.name} has no columns.", "Only a table has.")
-            if _is_record(first):
-                return recorded(path)
-        with open_text(path) as lines:
-            return _of_json(path, lines.read()) if first[:1] in ("{", "[") else _stamps(path, list(lines))
-    except (UnicodeDecodeError, OSError, EOFError):
-        raise bad_request("bad_trace", f"{path.name} is neither text nor gzipped text.", HINT) from None
+    with open_text(path) as lines:
+        first = next((line for line in lines if line.strip()), "").lstrip()
+    if first.startswith("t_seconds"):
+        return read_trace(path, function)
+    if _is_header(first):
+        return read_table(path, function)
+    if function is not None:
+        raise bad_request("unknown_trace_function", f"{path.name} has no columns.", "Only a table has.")
+    if _is_record(first):
+        return recorded(path)
+    with open_text(path) as lines:
+        return _of_json(path, lines.read()) if first[:1] in ("{", "[") else _stamps(path, list(lines))
 
 
 def stretch(demand: Trace | list[float], start_s: float = 0.0, duration_s: float | None = None) -> Trace | list[float]:
@@ -89,8 +86,8 @@ def _of_json(path: Path, text: str) -> Trace | list[float]:
         document: Any = json.loads(text)
         if isinstance(document, dict) and "counts" in document:
             return Trace(float(document["bin_s"]), tuple(float(count) for count in document["counts"]))
-        times = document["times_s"] if isinstance(document, dict) else document
-        return [float(time_s) for time_s in times]
+        times, unit_s = (document["times_s"], 1.0) if isinstance(document, dict) else (document, None)
+        return from_the_first([seconds(str(time), unit_s) for time in times])
     except json.JSONDecodeError as error:
         raise _bad(path, f"line {error.lineno} is not JSON: {error.msg}") from None
     except (KeyError, TypeError, ValueError):

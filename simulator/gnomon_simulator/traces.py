@@ -2,7 +2,7 @@
 
 A trace is a CSV file, plain or gzipped: `t_seconds,count`, or `t_seconds` and one column a function as in the Azure traces.
 `t_seconds` is the start of a bin; the bin's length is the distance between rows, whatever it is. Rows may be missing: a bin
-without a row has no requests. Where in a bin its requests fall was not recorded; `arrivals` decides that, and says how.
+without a row has no requests. Moments since 1970 become seconds from the first row (`moments`). Where in a bin its requests fall was not recorded; `arrivals` decides that, and says how.
 """
 
 from __future__ import annotations
@@ -12,13 +12,17 @@ import gzip
 import io
 import itertools
 import math
+import zlib
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
 from gnomon_core.errors import bad_request
+from gnomon_simulator.moments import from_the_first
 
 SHOWN_NAMES = 5
+HINT = "Name a CSV file of demand, plain or .gz."
 MOST_BINS = 50_000_000
 """58 days in bins of 100 ms."""
 
@@ -114,21 +118,24 @@ def _read(path: Path) -> tuple[list[str], list[float], list[list[float]]]:
                 raise _bad(path, reader.line_num, "is not a row of numbers") from None
             if len(row) != len(names) or min(rows[-1]) < 0:
                 raise _bad(path, reader.line_num, f"is not {len(names)} numbers from 0")
-    return names[1:], times, rows
+    return names[1:], from_the_first(times), rows
 
 
-def open_text(path: Path) -> io.TextIOWrapper:
+@contextmanager
+def open_text(path: Path) -> Iterator[io.TextIOWrapper]:
     """The text of a file, plain or gzipped.
 
     Raises:
-        GnomonError: 400 `bad_trace` if there is no such file.
+        GnomonError: 400 `bad_trace` if there is no such file, or while it is read and turns out to be no text.
 
     """
     if not path.is_file():
-        raise bad_request("bad_trace", f"There is no trace at {path}.", "Name a CSV file, plain or .gz.")
-    if path.suffix == ".gz":
-        return io.TextIOWrapper(gzip.open(path, "rb"), encoding="utf-8-sig", newline="")
-    return path.open(encoding="utf-8-sig", newline="")
+        raise bad_request("bad_trace", f"There is no trace at {path}.", HINT)
+    try:
+        with gzip.open(path, "rb") if path.suffix == ".gz" else path.open("rb") as file:
+            yield io.TextIOWrapper(file, encoding="utf-8-sig", newline="")
+    except (UnicodeDecodeError, OSError, EOFError, zlib.error):
+        raise bad_request("bad_trace", f"{path.name} is neither text nor gzipped text.", HINT) from None
 
 
 def trace_of(path: Path, times: Sequence[float], counts: Sequence[float]) -> Trace:
@@ -141,14 +148,14 @@ def trace_of(path: Path, times: Sequence[float], counts: Sequence[float]) -> Tra
     if not times:
         raise _bad(path, 2, "is missing: there is no row")
     bin_s = min(_steps(path, times), default=1.0)
-    bins = (times[-1] - times[0]) / bin_s + 1.0
-    if not bins <= MOST_BINS:
+    last = (times[-1] - times[0]) / bin_s
+    if not last < MOST_BINS:
         raise bad_request(
             "bad_trace",
             f"{path.name} has {times[-1] - times[0]:g} seconds in bins of {bin_s:g}, the shortest distance between two rows.",
             f"At most {MOST_BINS:,} bins are read: where rows are single requests, leave the counts out.",
         )
-    filled = [0.0] * round(bins)
+    filled = [0.0] * (round(last) + 1)
     for time_s, count in zip(times, counts, strict=True):
         filled[round((time_s - times[0]) / bin_s)] += count
     return Trace(bin_s, tuple(filled), times[0])

@@ -8,8 +8,9 @@ from pathlib import Path
 import pytest
 
 from gnomon_core.errors import GnomonError
+from gnomon_simulator.arrivals import recorded
 from gnomon_simulator.demand import read_demand, stretch
-from gnomon_simulator.traces import Trace
+from gnomon_simulator.traces import Trace, read_trace
 
 
 @pytest.mark.parametrize(
@@ -28,6 +29,10 @@ from gnomon_simulator.traces import Trace
         ("", []),
         ("\ufefft_seconds,count\n0,3\n1,4\n", Trace(1.0, (3.0, 4.0))),
         ("1700158546000\n1700158547500\n", [0.0, 1.5]),
+        ("[1700158546000, 1700158547500]", [0.0, 1.5]),
+        ('["2023-11-16T18:15:46Z", "2023-11-16T18:15:47.5Z"]', [0.0, 1.5]),
+        ('{"times_s": [1700158546.25, 1700158546.5]}', [0.0, 0.25]),
+        ("t_seconds,count\n1700158560,3\n1700158620,4\n", Trace(60.0, (3.0, 4.0))),
         ("1700158546.25\n1700158546.5\n", [0.0, 0.25]),
         ("2023-11-16T18:15:46Z\n2023-11-16T19:15:47.5+01:00\n", [0.0, 1.5]),
         # Azure Functions 2019
@@ -103,6 +108,16 @@ def test_a_file_that_is_not_what_its_name_says_is_refused(tmp_path: Path) -> Non
     path.write_text("1.0\n")
     with pytest.raises(GnomonError, match="gzipped"):
         read_demand(path)
+
+
+def test_gzipped_text_that_is_damaged_is_refused(tmp_path: Path) -> None:
+    packed = bytearray(gzip.compress(b"1.0\n2.0\n3.0\n"))
+    packed[10] = 0xFF  # a kind of block that deflate has not
+    path = tmp_path / "demand.gz"
+    path.write_bytes(packed)
+    for read in (read_demand, read_trace, recorded):
+        with pytest.raises(GnomonError, match="gzipped"):
+            read(path)
 
 
 def test_a_stretch_begins_at_second_0() -> None:

@@ -22,6 +22,8 @@ def write(folder: Path, text: str, name: str = "trace.csv") -> Path:
         ("t_seconds,count\n0,44\n1,46\n2,0\n", 1.0, (44, 46, 0)),
         ("t_seconds,count\n0.0,3\n0.1,7\n0.2,1\n0.3,2\n", 0.1, (3, 7, 1, 2)),
         ("t_seconds,count\n0,5\n120,7\n180,1\n", 60.0, (5, 0, 7, 1)),
+        # Not whole bins apart, so the nearest, to even: 2.5 is bin 2, 3.5 is bin 4.
+        ("t_seconds,count\n0,5\n60,7\n150,1\n210,2\n", 60.0, (5, 7, 1, 0, 2)),
     ],
 )
 def test_bins_are_found_and_missing_ones_are_empty(
@@ -61,6 +63,13 @@ def test_what_is_no_trace_is_refused_with_its_line(tmp_path: Path, text: str, sa
 def test_a_file_that_is_not_there_is_named(tmp_path: Path) -> None:
     with pytest.raises(GnomonError, match=r"nothing\.csv"):
         read_trace(tmp_path / "nothing.csv")
+
+
+@pytest.mark.parametrize("suffix", [".csv", ".csv.gz"])
+def test_moments_since_1970_are_moved_to_second_0(tmp_path: Path, suffix: str) -> None:
+    path = write(tmp_path, "t_seconds,a,b\n1700000040,1,2\n1700000100,3,4\n1700000160,5,6\n", f"trace{suffix}")
+    assert read_trace(path).slice(60.0, 60.0).counts == (7,)
+    assert read_functions(path)["b"].slice(120.0) == Trace(60.0, (6,))
 
 
 def test_a_stretch_begins_at_second_0_again() -> None:
