@@ -4,9 +4,9 @@
 so that a machine of two cores has them all. As on Lambda an instance computes on as many threads as it has cores or parts of
 one: one up to 1,769 MB, two beyond.
 
-The cells that the regression is trained on come first, then all others in an order of chance: at any time what is there says
-how well it does, and what changes on the machine meanwhile falls on no particular sizes. The trained cells are then measured
-once more, by which they are repeatable or not.
+A machine is not the same an hour later. So each cell is visited once in each of several rounds, in an order of chance, for a few
+runs at a time, and its median is over all of them: what changes meanwhile falls on all cells alike. Those that the regression is
+trained on are visited three times in a round, because all others rest on them.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ import math
 import os
 import random
 import statistics
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Container, Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -27,7 +27,17 @@ from gnomon_planner.service_time import to_measure
 MEMORIES_MB = tuple(range(128, 3009, 64))
 BATCHES = tuple(range(1, 21))
 ORDER = 17
+TRAINED_VISITS = 3
 Cell: TypeAlias = tuple[int, int]
+
+
+@dataclass(frozen=True, slots=True)
+class Visit:
+    """One of a cell, in one of the rounds; its number among all of them."""
+
+    number: int
+    round: int
+    cell: Cell
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,10 +55,17 @@ class Grid:
 
     @property
     def cells(self) -> list[Cell]:
-        """All of them in the order of measuring."""
-        others = [(memory, batch) for memory in self.memories_mb for batch in self.batches if (memory, batch) not in self.trained]
-        random.Random(ORDER).shuffle(others)
-        return [*self.trained, *others]
+        """All of them."""
+        return [(memory, batch) for memory in self.memories_mb for batch in self.batches]
+
+    def visits(self, rounds: int) -> list[Visit]:
+        """All visits of so many rounds in the order of measuring, which is always the same."""
+        found: list[Visit] = []
+        for number in range(rounds):
+            cells = self.cells + list(self.trained) * (TRAINED_VISITS - 1)
+            random.Random(ORDER + number).shuffle(cells)
+            found += [Visit(len(found) + place, number, cell) for place, cell in enumerate(cells)]
+        return found
 
 
 def cores_of(memory_mb: int) -> float:
@@ -63,10 +80,13 @@ def threads_of(memory_mb: int) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Times:
-    """The runs of one cell, in seconds, and the processor time that they took."""
+    """Runs of one cell, in seconds, and the processor time that they took."""
 
     seconds: tuple[float, ...]
     core_s: tuple[float, ...]
+
+    def __add__(self, others: Times) -> Times:
+        return Times(self.seconds + others.seconds, self.core_s + others.core_s)
 
     @property
     def median_s(self) -> float:
@@ -87,12 +107,11 @@ class Times:
 
 
 class Kept:
-    """Cells on disk, a line each behind a line that says what they are of; one that was cut off by a kill is dropped."""
+    """Visits on disk, a line each behind a line that says what they are of; one that was cut off by a kill is dropped."""
 
     def __init__(self, path: Path, identity: Mapping[str, Any]) -> None:
         self._path = path
-        self.first: dict[Cell, Times] = {}
-        self.again: dict[Cell, Times] = {}
+        self._visits: dict[int, tuple[Visit, Times]] = {}
         lines = _whole_lines(path)
         if not lines or lines[0] != dict(identity):
             lines = [dict(identity)]
@@ -103,25 +122,31 @@ class Kept:
         incoming.write_text("".join(json.dumps(line) + "\n" for line in lines), encoding="utf-8")
         incoming.replace(path)
 
-    def add(self, cell: Cell, times: Times, *, again: bool) -> None:
-        """Keep a cell; it is on disk when this returns."""
-        line = {"cell": cell, "again": again, "seconds": times.seconds, "core_s": times.core_s}
+    def add(self, visit: Visit, times: Times) -> None:
+        """Keep a visit; it is on disk when this returns."""
+        line = {**asdict(visit), **asdict(times)}
         with self._path.open("a", encoding="utf-8") as file:
             file.write(json.dumps(line) + "\n")
             file.flush()
             os.fsync(file.fileno())
         self._take(line)
 
-    def missing(self, grid: Grid) -> list[tuple[Cell, bool]]:
-        """What is still to be measured, and whether for the second time."""
-        return [(cell, False) for cell in grid.cells if cell not in self.first] + [
-            (cell, True) for cell in grid.trained if cell not in self.again
-        ]
+    def missing(self, visits: Iterable[Visit]) -> list[Visit]:
+        """Which of them are still to be made."""
+        return [visit for visit in visits if visit.number not in self._visits]
+
+    def cells(self, rounds: Container[int] | None = None) -> dict[Cell, Times]:
+        """What was found of each cell, in all rounds or in some."""
+        found: dict[Cell, Times] = {}
+        for visit, times in self._visits.values():
+            if rounds is None or visit.round in rounds:
+                found[visit.cell] = found.get(visit.cell, Times((), ())) + times
+        return found
 
     def _take(self, line: Mapping[str, Any]) -> None:
         memory, batch = line["cell"]
-        found = self.again if line["again"] else self.first
-        found[memory, batch] = Times(tuple(line["seconds"]), tuple(line["core_s"]))
+        visit = Visit(line["number"], line["round"], (memory, batch))
+        self._visits[visit.number] = visit, Times(tuple(line["seconds"]), tuple(line["core_s"]))
 
 
 def _whole_lines(path: Path) -> list[dict[str, Any]]:

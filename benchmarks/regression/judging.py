@@ -8,7 +8,7 @@ import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from benchmarks.regression.cells import Cell, Grid, Kept
+from benchmarks.regression.cells import TRAINED_VISITS, Cell, Grid, Kept
 from benchmarks.report import Figure
 from gnomon_core.memory_sizes import MB_PER_CORE
 from gnomon_planner.service_time import Measured, ServiceModel, fitted
@@ -31,21 +31,23 @@ class Judged:
 
 def judged(grid: Grid, kept: Kept, *, whole: float | None = MB_PER_CORE) -> Judged:
     """The model of the trained cells, against the medians of all others that are there."""
-    points = [Measured(memory, batch, kept.first[memory, batch].median_s) for memory, batch in grid.trained]
+    found = kept.cells()
+    points = [Measured(memory, batch, found[memory, batch].median_s) for memory, batch in grid.trained]
     model = fitted(points, whole=whole)
-    others = [cell for cell in grid.cells if cell in kept.first and cell not in grid.trained]
-    return Judged(model, {cell: model.seconds(*cell) / kept.first[cell].median_s - 1.0 for cell in others})
+    others = [cell for cell in grid.cells if cell in found and cell not in grid.trained]
+    return Judged(model, {cell: model.seconds(*cell) / found[cell].median_s - 1.0 for cell in others})
 
 
-def figures(grid: Grid, kept: Kept, model: str, period_ms: float) -> list[Figure]:
-    """The claim, what limits it, and what a model that knows nothing of threads would say."""
+def figures(grid: Grid, kept: Kept, rounds: int, model: str, how: str) -> list[Figure]:
+    """Of so many rounds: the claim, what limits it, and what a model that knows nothing of threads would say."""
     found, plain = judged(grid, kept), judged(grid, kept, whole=None)
     worst = max(found.errors, key=lambda cell: abs(found.errors[cell]))
     magnitudes = sorted(abs(error) for error in found.errors.values())
-    fewest = min(len(times.seconds) for times in kept.first.values())
+    fewest = min(len(times.seconds) for times in kept.cells().values())
     said = (
         f"{model}, {len(grid.trained)} of {len(grid.cells)} cells trained, {len(found.errors)} others; medians of {fewest} runs "
-        f"and more, {period_ms:g} ms periods; {found.model.shape}, {len(found.model.powers)} coefficients"
+        f"in {rounds} rounds, of those trained of {TRAINED_VISITS} times as many; {how}; {found.model.shape}, "
+        f"{len(found.model.powers)} coefficients"
     )
     found_figures = [
         Figure("mean_error", found.mean, "relative", GOAL, "<=", "met" if found.mean <= GOAL else "missed", said),
@@ -53,7 +55,7 @@ def figures(grid: Grid, kept: Kept, model: str, period_ms: float) -> list[Figure
         Figure("worst_error", abs(found.errors[worst]), "relative", detail=f"a batch of {worst[1]} at {worst[0]} MB"),
         Figure("expected_error", found.model.error, "relative", detail="mean error by leaving out each trained cell in turn"),
         Figure("mean_error_without_threads", plain.mean, "relative", detail="one smooth surface over one and two threads"),
-        *_repeatability(grid, kept),
+        *_repeatability(kept, rounds),
     ]
     for name, cells in _parts(found.errors):
         found_figures.append(Figure(f"mean_error, {name}", _mean(found.errors, cells), "relative", detail=f"{len(cells)} cells"))
@@ -65,25 +67,37 @@ def table(kept: Kept) -> str:
     text = io.StringIO()
     rows = csv.writer(text, lineterminator="\n")
     rows.writerow(("memory_mb", "batch", "median_s", "spread", "runs", "core_s"))
-    for (memory, batch), times in sorted(kept.first.items()):
+    for (memory, batch), times in sorted(kept.cells().items()):
         core_s = statistics.median(times.core_s)
         rows.writerow((memory, batch, f"{times.median_s:.6f}", f"{times.spread:.4f}", len(times.seconds), f"{core_s:.6f}"))
     return text.getvalue()
 
 
-def _repeatability(grid: Grid, kept: Kept) -> list[Figure]:
+def _repeatability(kept: Kept, rounds: int) -> list[Figure]:
     """What the medians themselves are worth."""
-    spreads = [times.spread for times in kept.first.values()]
-    unknown = [times.uncertainty for times in kept.first.values()]
+    every = kept.cells().values()
     found = [
-        Figure("spread_of_runs", statistics.fmean(spreads), "relative", detail="mean interquartile range of a cell's runs"),
-        Figure("uncertainty", statistics.fmean(unknown), "relative", detail="mean half width of a median's 95 % interval"),
+        Figure(
+            "spread_of_runs",
+            statistics.fmean(times.spread for times in every),
+            "relative",
+            detail="mean interquartile range of a cell's runs",
+        ),
+        Figure(
+            "uncertainty",
+            statistics.fmean(times.uncertainty for times in every),
+            "relative",
+            detail="mean half width of a median's 95 % interval",
+        ),
     ]
-    twice = [cell for cell in grid.trained if cell in kept.again]
-    if twice:
-        apart = [abs(kept.again[cell].median_s / kept.first[cell].median_s - 1.0) for cell in twice]
-        said = f"mean; {max(apart):.3g} at most, of {len(twice)} cells that were measured twice, the second time at the end"
-        found.append(Figure("repeatability", statistics.fmean(apart), "relative", detail=said))
+    early, late = kept.cells(range(rounds // 2)), kept.cells(range(rounds - rounds // 2, rounds))
+    apart = [late[cell].median_s / early[cell].median_s - 1.0 for cell in early.keys() & late.keys()]
+    if apart:
+        said = (
+            f"mean distance of a cell's median in the last {rounds // 2} rounds from that in the first; "
+            f"{statistics.fmean(apart):+.3g} with its sign"
+        )
+        found.append(Figure("repeatability", statistics.fmean(map(abs, apart)), "relative", detail=said))
     return found
 
 

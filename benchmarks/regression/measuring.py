@@ -1,7 +1,8 @@
-"""Measuring the cells that are missing, by processes under the quota of a memory size, one cell after the other in each."""
+"""Making the visits that are missing, by processes under the quota of a memory size, one cell after the other in each."""
 
 from __future__ import annotations
 
+import itertools
 import json
 import math
 import os
@@ -13,19 +14,13 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self, TypeAlias
+from typing import Any, Self
 
 from benchmarks.pace import ROOT
-from benchmarks.regression.cells import Cell, Grid, Kept, Times, cores_of, threads_of
+from benchmarks.regression.cells import Cell, Kept, Times, Visit, cores_of, threads_of
 from benchmarks.regression.quota import Quota
 from gnomon_core.libraries import FOR_LIBRARIES
 
-Missing: TypeAlias = tuple[Cell, bool]
-"""A cell, and whether it is measured for the second time."""
-RESOLVED = 0.01
-"""A median that is known to this needs no more runs."""
-ENOUGH_S = 2.0
-"""Nor does one whose runs took so long: what varies then varies from minute to minute."""
 SAY_EVERY_S = 20.0
 
 
@@ -58,27 +53,23 @@ class Worker:
     def settle(self, batches: Sequence[int]) -> None:
         """Bring the process to where it stays: one that has only run small batches runs them up to a quarter quicker.
 
-        Their tensors then lie side by side at the beginning of the heap, and are in the cache. An instance has seen all sizes.
+        In glibc's heap their tensors then lie side by side at the beginning. An instance has seen all sizes.
         """
         self._quota.lift()
         for threads in (1, 2):
             for batch in (*sorted(batches), *sorted(batches, reverse=True)):
                 self._ask({"batch": batch, "threads": threads, "runs": 0, "warm": 1})
 
-    def times(self, cell: Cell, least: int, most: int) -> Times:
-        """At least so many runs, more while their median is not known to 1 %."""
+    def times(self, cell: Cell, runs: int) -> Times:
+        """So many runs as on an instance that is always busy: a batch of one under the quota goes before them."""
         memory_mb, batch = cell
-        order = {"batch": batch, "threads": threads_of(memory_mb)}
+        threads = threads_of(memory_mb)
         self._quota.lift()
-        self._ask(order | {"runs": 0, "warm": 2})
+        self._ask({"batch": batch, "threads": threads, "runs": 0, "warm": 1})
         self._quota.set(cores_of(memory_mb))
-        found, warm = Times((), ()), 1
-        while True:
-            more = self._ask(order | {"runs": least, "warm": warm})
-            found = Times((*found.seconds, *more["seconds"]), (*found.core_s, *more["core_s"]))
-            warm = 0
-            if len(found.seconds) + least > most or found.uncertainty <= RESOLVED or sum(found.seconds) > ENOUGH_S:
-                return found
+        self._ask({"batch": 1, "threads": threads, "runs": 0, "warm": 1})
+        found = self._ask({"batch": batch, "threads": threads, "runs": runs, "warm": 0})
+        return Times(tuple(found["seconds"]), tuple(found["core_s"]))
 
     def _ask(self, order: dict[str, Any]) -> dict[str, Any]:
         assert self._process.stdin is not None
@@ -103,58 +94,49 @@ class Worker:
 
 
 def measure(
-    workers: Sequence[Worker], grid: Grid, kept: Kept, *, runs: tuple[int, int], end_s: float, say: Callable[[str], None]
+    workers: Sequence[Worker], missing: Sequence[Visit], kept: Kept, *, runs: int, end_s: float, say: Callable[[str], None]
 ) -> None:
-    """Measure what is missing until all is there or until `end_s` of the monotonic clock. `runs`: fewest and most of a cell.
+    """Make the visits that are missing, of so many runs each, until all are made or until `end_s` of the monotonic clock.
 
-    Cells of one thread are taken by all workers side by side, each of which has a core of its own; the others by the first alone.
+    Cells of one thread are taken by all workers side by side, each of which has a core of its own; the others by the first alone,
+    at the end of a round.
     """
-    missing = kept.missing(grid)
     progress = Progress(missing, say)
 
-    def work(worker: Worker, queue: Iterator[Missing]) -> None:
-        for cell, again in queue:
+    def work(worker: Worker, queue: Iterator[Visit]) -> None:
+        for visit in queue:
             if time.monotonic() >= end_s:
                 return
-            progress.begin(cell)
-            kept.add(cell, worker.times(cell, *runs), again=again)
+            progress.begin(visit.cell)
+            kept.add(visit, worker.times(visit.cell, runs))
 
-    for stage in stages(grid, missing):
-        beside = _shared(iter([item for item in stage if threads_of(item[0][0]) == 1]))
+    for _, group in itertools.groupby(missing, key=lambda visit: visit.round):
+        visits = list(group)
+        beside = _shared(iter([visit for visit in visits if threads_of(visit.cell[0]) == 1]))
         with ThreadPoolExecutor(len(workers)) as pool:
             for ended in [pool.submit(work, worker, beside) for worker in workers]:
                 ended.result()
-        work(workers[0], iter([item for item in stage if threads_of(item[0][0]) > 1]))
-
-
-def stages(grid: Grid, missing: Sequence[Missing]) -> list[list[Missing]]:
-    """The cells that are trained on, then the others, then those measured for the second time."""
-    first = [item for item in missing if not item[1]]
-    return [
-        [item for item in first if item[0] in grid.trained],
-        [item for item in first if item[0] not in grid.trained],
-        [item for item in missing if item[1]],
-    ]
+        work(workers[0], iter([visit for visit in visits if threads_of(visit.cell[0]) > 1]))
 
 
 class Progress:
     """How long it will still take, said now and then: a cell is as long as its batch is large and its share of a core small."""
 
-    def __init__(self, missing: Sequence[Missing], say: Callable[[str], None]) -> None:
+    def __init__(self, missing: Sequence[Visit], say: Callable[[str], None]) -> None:
         self._lock = threading.Lock()
         self._say = say
         self._begun_s = time.monotonic()
         self._said_s = -math.inf
         self._left = len(missing)
-        self._cost_left = self._cost = sum(_cost(cell) for cell, _ in missing)
+        self._cost_left = self._cost = sum(_cost(visit.cell) for visit in missing)
 
     def begin(self, cell: Cell) -> None:
-        """A cell is about to be measured."""
+        """A cell is about to be visited."""
         with self._lock:
             now_s, done = time.monotonic(), self._cost - self._cost_left
             if now_s - self._said_s > SAY_EVERY_S:
                 left_s = (now_s - self._begun_s) * self._cost_left / done if done else 0.0
-                self._say(f"{self._left} cells to measure" + (f", about {left_s / 60:.0f} min" if done else ""))
+                self._say(f"{self._left} visits to make" + (f", about {left_s / 60:.0f} min" if done else ""))
                 self._said_s = now_s
             self._left -= 1
             self._cost_left -= _cost(cell)
@@ -165,11 +147,11 @@ def _cost(cell: Cell) -> float:
     return batch / cores_of(memory_mb)
 
 
-def _shared(items: Iterator[Missing]) -> Iterator[Missing]:
+def _shared(items: Iterator[Visit]) -> Iterator[Visit]:
     """One by one for several threads, each item for one of them."""
     lock = threading.Lock()
 
-    def take() -> Missing | None:
+    def take() -> Visit | None:
         with lock:
             return next(items, None)
 

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from pathlib import Path
 
 import pytest
 
-from benchmarks.regression.cells import BATCHES, MEMORIES_MB, Grid, Kept, Times, cores_of, threads_of
+from benchmarks.regression.cells import BATCHES, MEMORIES_MB, TRAINED_VISITS, Grid, Kept, Times, Visit, cores_of, threads_of
 from benchmarks.regression.judging import figures, judged, table
 from benchmarks.regression.quota import Hierarchy, NoQuotaError, Quota, hierarchy_of
 from gnomon_planner.service_time import SHARE
@@ -26,12 +27,18 @@ def kept_times(memory_mb: int, batch: int) -> Times:
     return Times(tuple(seconds * (1.0 + step / 1000.0) for step in range(-5, 6)), (seconds * cores_of(memory_mb),) * 11)
 
 
-def test_the_cells_are_those_of_the_goal_and_the_trained_ones_come_first() -> None:
+def test_every_cell_is_visited_in_every_round_and_those_trained_on_more_often() -> None:
     grid = Grid.of(MEMORIES_MB, BATCHES, SHARE)
     assert (len(MEMORIES_MB), len(BATCHES), len(grid.cells), len(set(grid.cells))) == (46, 20, 920, 920)
     assert len(grid.trained) <= 27
-    assert tuple(grid.cells[: len(grid.trained)]) == grid.trained
-    assert grid.cells == Grid.of(MEMORIES_MB, BATCHES, SHARE).cells, "an interrupted run goes on in the same order"
+    visits = grid.visits(2)
+    assert visits == Grid.of(MEMORIES_MB, BATCHES, SHARE).visits(2), "an interrupted run goes on in the same order"
+    assert visits == grid.visits(5)[: len(visits)]
+    assert [visit.number for visit in visits] == list(range(len(visits)))
+    rounds = [[visit.cell for visit in visits if visit.round == number] for number in (0, 1)]
+    for cells in rounds:
+        assert Counter(cells) == {cell: TRAINED_VISITS if cell in grid.trained else 1 for cell in grid.cells}
+    assert rounds[0] != rounds[1]
     assert cores_of(3008) == pytest.approx(1.70, abs=0.005)
     assert (threads_of(1769), threads_of(1792)) == (1, 2)
 
@@ -43,44 +50,51 @@ def test_a_median_knows_how_well_it_is_known() -> None:
 
 
 def test_an_interrupted_run_goes_on_and_a_line_that_was_cut_off_is_measured_again(tmp_path: Path) -> None:
-    path, grid = tmp_path / "kept.jsonl", Grid.of((442, 885, 1769, 1856, 2560, 3008), (1, 2, 3, 4), 0.7)
+    path = tmp_path / "kept.jsonl"
+    visits = Grid.of((442, 885, 1769, 1856, 2560, 3008), (1, 2, 3, 4), 0.7).visits(2)
     kept = Kept(path, IDENTITY)
-    for cell in grid.cells[:3]:
-        kept.add(cell, kept_times(*cell), again=False)
+    for visit in visits[:3]:
+        kept.add(visit, kept_times(*visit.cell))
     with path.open("a") as file:
-        file.write('{"cell": [442, ')
+        file.write('{"number": 3, "cell": [442, ')
     again = Kept(path, IDENTITY)
-    assert list(again.first) == grid.cells[:3]
-    assert again.missing(grid)[0] == (grid.cells[3], False)
-    again.add(grid.cells[3], kept_times(*grid.cells[3]), again=False)
-    assert len(Kept(path, IDENTITY).first) == 4
-    assert not Kept(path, {"model": "another"}).first, "what was measured of something else is not gone on with"
+    assert again.missing(visits) == visits[3:]
+    again.add(visits[3], kept_times(*visits[3].cell))
+    assert Kept(path, IDENTITY).missing(visits) == visits[4:]
+    assert Kept(path, {"model": "another"}).missing(visits) == visits, "what was measured of something else is not gone on with"
+
+
+def test_the_runs_of_a_cell_are_those_of_all_its_visits(tmp_path: Path) -> None:
+    kept = Kept(tmp_path / "kept.jsonl", IDENTITY)
+    kept.add(Visit(0, 0, (128, 1)), Times((1.0, 1.2), (0.1, 0.1)))
+    kept.add(Visit(9, 4, (128, 1)), Times((1.4,), (0.2,)))
+    assert kept.cells() == {(128, 1): Times((1.0, 1.2, 1.4), (0.1, 0.1, 0.2))}
+    assert kept.cells(range(1, 5)) == {(128, 1): Times((1.4,), (0.2,))}
 
 
 def test_cells_that_follow_the_model_are_told_and_the_figures_say_all_there_is(tmp_path: Path) -> None:
     grid = Grid.of(MEMORIES_MB, BATCHES, SHARE)
     kept = Kept(tmp_path / "kept.jsonl", IDENTITY)
-    for cell in grid.cells[:200]:
-        kept.add(cell, kept_times(*cell), again=False)
-    for cell in grid.trained:
-        kept.add(cell, kept_times(*cell), again=True)
-    assert judged(grid, kept).mean < 1e-6
+    for visit in grid.visits(2):
+        later = 1.03 if visit.round == 1 else 1.0
+        kept.add(visit, Times(tuple(later * one for one in kept_times(*visit.cell).seconds), (0.1,) * 11))
+    assert judged(grid, kept).mean < 1e-3
     assert judged(grid, kept, whole=None).mean > 0.005
-    by_key = {figure.key: figure for figure in figures(grid, kept, "m@1", 20.0)}
+    by_key = {figure.key: figure for figure in figures(grid, kept, 2, "m@1", "20 ms periods")}
     assert by_key["mean_error"].met == "met"
-    assert f"of 920 cells trained, {200 - len(grid.trained)} others" in by_key["mean_error"].detail
-    assert by_key["repeatability"].value == 0.0
-    assert len(table(kept).splitlines()) == 201
+    assert f"of 920 cells trained, {920 - len(grid.trained)} others; medians of 22 runs" in by_key["mean_error"].detail
+    assert by_key["repeatability"].value == pytest.approx(0.03)
+    assert len(table(kept).splitlines()) == 921
 
 
 def test_a_model_that_is_wrong_misses_the_goal(tmp_path: Path) -> None:
     grid = Grid.of(MEMORIES_MB, BATCHES, SHARE)
     kept = Kept(tmp_path / "kept.jsonl", IDENTITY)
-    for cell in grid.cells[:100]:
-        times = kept_times(*cell)
-        factor = 1.0 if cell in grid.trained else 1.1
-        kept.add(cell, Times(tuple(factor * one for one in times.seconds), times.core_s), again=False)
-    found = figures(grid, kept, "m@1", 20.0)[0]
+    for visit in grid.visits(1):
+        times = kept_times(*visit.cell)
+        factor = 1.0 if visit.cell in grid.trained else 1.1
+        kept.add(visit, Times(tuple(factor * one for one in times.seconds), times.core_s))
+    found = figures(grid, kept, 1, "m@1", "20 ms periods")[0]
     assert found.met == "missed"
     assert found.value == pytest.approx(0.1 / 1.1, rel=0.01)
 
@@ -129,8 +143,8 @@ def test_a_machine_that_forbids_it_says_how_it_could_be_allowed(tmp_path: Path) 
 
 def test_what_is_kept_can_be_read_by_others(tmp_path: Path) -> None:
     path = tmp_path / "kept.jsonl"
-    Kept(path, IDENTITY).add((128, 1), Times((0.1, 0.2), (0.01, 0.01)), again=False)
+    Kept(path, IDENTITY).add(Visit(0, 0, (128, 1)), Times((0.1, 0.2), (0.01, 0.01)))
     assert [json.loads(line) for line in path.read_text().splitlines()] == [
         IDENTITY,
-        {"cell": [128, 1], "again": False, "seconds": [0.1, 0.2], "core_s": [0.01, 0.01]},
+        {"number": 0, "round": 0, "cell": [128, 1], "seconds": [0.1, 0.2], "core_s": [0.01, 0.01]},
     ]
