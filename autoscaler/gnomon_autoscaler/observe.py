@@ -33,4 +33,5 @@ def observe(now_s: float, function: str, load: FunctionLoad, history: History, r
         latency_s=load.latency_s,
         requested=requested,
         profile=load.profile,
+        latency_spread=load.latency_spread,
     )

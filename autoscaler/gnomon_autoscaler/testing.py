@@ -54,6 +54,7 @@ class MemoryFunction:
     executing: int = 0
     last_request_s: float = 0.0
     latency_s: tuple[float, ...] = ()
+    latency_spread: float = 0.0
     requested: int | None = None
     profile: ModelProfile | None = None
     version: int = 1
@@ -117,7 +118,8 @@ class MemoryFleet:
             whole, whole, concurrency_s, busy_s, known.queued, known.executing, float(known.queued > 0), known.last_request_s
         )
         instances = tuple(known.instances.values())
-        return FunctionLoad(known.settings, counters, instances, self._seen_nodes(), known.latency_s, requested, known.profile)
+        nodes, spread = self._seen_nodes(), known.latency_spread
+        return FunctionLoad(known.settings, counters, instances, nodes, known.latency_s, requested, known.profile, spread)
 
     async def apply(self, function: str, actions: Sequence[Action]) -> None:
         self.carry_out(function, actions)

@@ -57,7 +57,8 @@ class Observation:
     `queued` and `executing` are requests now; `oldest_wait_s` is 0 with an empty queue; `requested` is what an operator asked
     for through scale-function, None unless it was since the last decision. `latency_s` is the predicted latency of an instance
     with the function's cores for batches of 1, 2, … `settings.max_batch`, empty while nothing is known. `profile` is its model's,
-    None for a function without a profiled model.
+    None for a function without a profiled model. `latency_spread` is how far batches have lately been from what was predicted of
+    them, as a share of it; 0 while nothing is known.
     """
 
     now_s: float
@@ -73,6 +74,7 @@ class Observation:
     latency_s: tuple[float, ...] = ()
     requested: int | None = None
     profile: ModelProfile | None = None
+    latency_spread: float = 0.0
 
     @property
     def live(self) -> tuple[Instance, ...]:
@@ -119,6 +121,7 @@ class FunctionLoad:
     latency_s: tuple[float, ...] = ()
     requested: int | None = None
     profile: ModelProfile | None = None
+    latency_spread: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)

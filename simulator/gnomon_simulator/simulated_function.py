@@ -288,6 +288,7 @@ class SimulatedFunction:
             nodes=self._platform.nodes(),
             latency_s=tuple([seconds for seconds in known if seconds is not None]) if None not in known else (),
             profile=self.plan.profile.model,
+            latency_spread=latency.spread(variant, settings.cores),
         )
 
     def _seen(self, instance: Instance) -> Instance:

@@ -93,14 +93,15 @@ class Deployed:
 
     def load(self, instances: Sequence[Instance], nodes: tuple[Node, ...]) -> FunctionLoad:
         """What the autoscaler sees: instances of earlier versions are not its business, they go when the new ones serve."""
-        runtime, others = self.runtime, self.elsewhere.of(self.name)
+        runtime, others, current = self.runtime, self.elsewhere.of(self.name), self.current(instances)
         return FunctionLoad(
             settings=self.spec.settings,
             counters=summed(runtime.load(), others.counters),
-            instances=self.current(instances),
+            instances=current,
             nodes=nodes,
             latency_s=others.latency_s or runtime.latency_s(),
             profile=runtime.profile(others.ratios),
+            latency_spread=runtime.latency_spread({one.size for one in current if one.kind is InstanceKind.BODY}),
         )
 
     def stamp(self, instances: Sequence[Instance]) -> object:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 
 from gnomon_core.errors import GnomonError
 from gnomon_core.fleet import Instance
@@ -266,6 +266,10 @@ class FunctionRuntime(Delivery):
         rows = [[self.latency.seconds(variant, self.settings.cores, size) for size in sizes] for variant in self.variants]
         known = [[seconds for seconds in row if seconds is not None] for row in rows if None not in row]
         return tuple([max(both) for both in zip(*known, strict=True)])
+
+    def latency_spread(self, sizes: Iterable[int]) -> float:
+        """How far batches have lately been from what was predicted, as a share of it: the most of instances of these sizes."""
+        return max((self.latency.spread(variant, size) for size in sizes for variant in self.variants), default=0.0)
 
     def ratios(self) -> Mapping[int, float]:
         """By cores, how long batches take against what the profile foretold; only where enough were measured."""

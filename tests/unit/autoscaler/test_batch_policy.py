@@ -148,6 +148,18 @@ def test_other_service_times_make_another_plan() -> None:
     assert planned_at_s(line) == 801.0
 
 
+def test_batches_that_are_far_from_what_was_predicted_are_planned_for_as_they_are() -> None:
+    """Three instances with 90 ms for a batch of three meet 120 ms, but not where many batches take longer."""
+    planned = {}
+    for spread in (0.0, 0.004, 0.2, 5.0):
+        line = timeline(slo_s=0.12)
+        line.latency_spread = spread
+        line.play(31)
+        planned[spread] = (line.live, buffers([decision for _, decision in line.decisions])[-1].max_batch)
+    assert planned[0.0] == planned[0.004] == (3, 3), "less than a hundredth is none"
+    assert planned[0.2] == planned[5.0] == (5, 2), "and a first batch that was cold no law"
+
+
 def test_a_deployment_with_another_objective_is_planned_for_at_once_and_any_is_told_the_plan_again() -> None:
     line = timeline()
     line.play(100)

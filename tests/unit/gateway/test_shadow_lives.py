@@ -177,6 +177,20 @@ async def test_a_model_that_is_only_sent_events_has_a_known_latency(stage: Stage
     assert runtime.latency_s() == pytest.approx((0.15, 0.2)), "the slower of both"
 
 
+async def test_policies_see_how_far_batches_are_from_what_was_predicted_of_them(stage: Stage) -> None:
+    def seen() -> float:
+        return stage.deployed.load(tuple(stage.platform.there.values()), ()).latency_spread
+
+    latency = stage.deployed.runtime.latency
+    assert seen() == 0.0
+    for seconds in (0.1, 0.12, 0.1, 0.12) * 20:
+        latency.observe(stage.deployed.runtime.variant, 1, 1, seconds)
+    assert seen() == pytest.approx(0.09, abs=0.02)
+    latency.observe(stage.deployed.runtime.variant, 2, 1, 1.0)
+    latency.observe(stage.deployed.runtime.variant, 2, 1, 9.0)
+    assert seen() == pytest.approx(0.09, abs=0.02), "there is no instance of two cores"
+
+
 async def test_a_shadow_that_becomes_a_body_counts_as_one_that_starts_and_takes_batches_when_it_is_ready(stage: Stage) -> None:
     await stage.shadow()
     stage.paired(PAIR)

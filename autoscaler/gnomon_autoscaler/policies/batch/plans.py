@@ -30,6 +30,7 @@ from gnomon_planner.maps import Map
 from gnomon_planner.optimizer import Landscape
 from gnomon_planner.plans import Choice, Size, Space
 from gnomon_planner.samples import of_counts
+from gnomon_planner.spread import of_deviation
 
 TIMEOUTS = 12
 CALLED_TIMEOUTS = 48
@@ -56,7 +57,7 @@ class Task:
     Instances of `cores` take `service_s` for batches of 1, 2, …; `longest_s` bounds the timeout; `most` is how many instances
     there may be. With `memory_mb` each call pays for itself as on Lambda, otherwise instances are held. `others` are service
     times for other sizes that instances may have instead, MB with `memory_mb` and otherwise cores, `all_cores` what they may
-    have together.
+    have together. Batches are `spread` of their time away from it, in the mean.
     """
 
     slo_s: float
@@ -69,15 +70,17 @@ class Task:
     memory_mb: int | None = None
     others: Mapping[int, tuple[float, ...]] = field(default_factory=dict)
     all_cores: float = math.inf
+    spread: float = 0.0
 
     @property
     def sizes(self) -> tuple[Size, ...]:
         """What an instance may be; what it is now comes first."""
+        ratios = of_deviation(self.spread)
         if self.memory_mb is not None:
             bought = {self.memory_mb: self.service_s} | dict(self.others) | {self.memory_mb: self.service_s}
-            return tuple(Size(f"{one} MB", one, one / MB_PER_CORE, row) for one, row in bought.items())
+            return tuple(Size(f"{one} MB", one, one / MB_PER_CORE, row, ratios) for one, row in bought.items())
         rows = {self.cores: self.service_s} | dict(self.others) | {self.cores: self.service_s}
-        return tuple(Size(_named(cores), self.memory_bytes / MEGABYTE, cores, row) for cores, row in rows.items())
+        return tuple(Size(_named(cores), self.memory_bytes / MEGABYTE, cores, row, ratios) for cores, row in rows.items())
 
     @property
     def timeouts_s(self) -> tuple[float, ...]:
@@ -139,7 +142,7 @@ def plan_for(counts: Sequence[float], bin_s: float, task: Task) -> Planned:
 def _busy(process: Map, size: Size) -> float:
     """How many instances of that size are busy if all batches are full."""
     per_request_s = min(seconds / batch for batch, seconds in enumerate(size.service_s[: BATCHES[-1]], start=1))
-    return process.rate_rps * per_request_s
+    return process.rate_rps * per_request_s * size.mean_ratio
 
 
 def _best(choices: Sequence[Choice], task: Task) -> tuple[Choice, str]:

@@ -35,6 +35,8 @@ FEWEST_ARRIVALS = 100.0
 FIRST_S = 30.0
 AGAIN_S = 60.0
 """A plan that failed, or whose service times moved, is not made again sooner."""
+MOST_SPREAD = 0.2
+"""A first batch that was cold weighs for some dozens of batches; it is no law for all of them."""
 AWAY_S = 10.0
 """Whoever was not asked for so long was restarted: what the history shows of the time before is counted already."""
 
@@ -117,7 +119,7 @@ class Batch:
         memory_bytes = max((one.memory_bytes for one in seen.instances), default=0)
         task = Task(
             settings.slo_s, settings.slo_percentile, seen.latency_s, settings.cores, memory_bytes, longest_s, settings.scale.max,
-            settings.memory_mb, may_have(seen), all_cores(seen),
+            settings.memory_mb, may_have(seen), all_cores(seen), spread=round(min(seen.latency_spread, MOST_SPREAD), 2),
         )  # fmt: skip
         try:
             found = plan_for(counts.bins, BIN_S, task)
