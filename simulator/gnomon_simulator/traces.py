@@ -2,7 +2,8 @@
 
 A trace is a CSV file, plain or gzipped: `t_seconds,count`, or `t_seconds` and one column a function as in the Azure traces.
 `t_seconds` is the start of a bin; the bin's length is the distance between rows, whatever it is. Rows may be missing: a bin
-without a row has no requests. Moments since 1970 become seconds from the first row (`moments`). Where in a bin its requests fall was not recorded; `arrivals` decides that, and says how.
+without a row has no requests. Moments since 1970 become seconds from the first row (`moments`). Where in a bin its requests fall
+was not recorded; `arrivals` decides that, and says how.
 """
 
 from __future__ import annotations

@@ -46,6 +46,10 @@ class Measured:
         """The result of a cell that is there once, or once for a weight mode."""
         return self.results[Cell(what, mode=mode)]
 
+    def memory(self) -> Result:
+        """What an instance holds, idle and after the largest batch."""
+        return self.results[self.plan.memory_cell]
+
 
 @dataclass(frozen=True, slots=True)
 class Surroundings:
@@ -79,7 +83,7 @@ def assemble(measured: Measured, surroundings: Surroundings, ready: ReadyTimes |
         block_load_s={mode: _block_loads(subject, measured.one("loading", mode)) for mode in WEIGHT_MODES},
         body_start_s=_rounded(starts.body_s),
         shadow_start_s=_rounded(starts.shadow_s),
-        overhead_bytes=int(measured.one("memory")["busy_bytes"]),
+        overhead_bytes=int(measured.memory()["busy_bytes"]),
         transfer_fixed_s=fixed_s,
         transfer_seconds_per_byte=per_byte_s,
         network=Network(*_hand_over(measured.one("network")), LOOPBACK),
@@ -114,7 +118,7 @@ def _starts(measured: Measured, shared: Loading, ready: ReadyTimes | None) -> _S
 
 
 def _provenance(measured: Measured, surroundings: Surroundings) -> dict[str, str]:
-    subject, memory = measured.subject, measured.one("memory")
+    subject, memory = measured.subject, measured.memory()
     repeats = [int(result["repeats"]) for _, result in measured.latencies()]
     megabytes = {name: f"{memory[name] / 1e6:.1f} MB" for name in ("idle_bytes", "busy_bytes", "proportional_bytes")}
     return {

@@ -1,7 +1,7 @@
 """What there is to measure, as cells: each is finished or not, and can be measured again by itself.
 
-A latency cell is one batch size on one number of cores; the others are the model's loading in one weight mode, its memory, its
-starts, and the machine's hand-over of tensors, through memory and over TCP.
+A latency cell is one batch size on one number of cores; the others are the model's loading in one weight mode, its memory after
+the largest batch, its starts, and the machine's hand-over of tensors, through memory and over TCP.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class Cell:
 
     @property
     def key(self) -> str:
-        """Its name in a journal: "latency/2/4", "loading/shared", "memory"."""
+        """Its name in a journal: "latency/2/4", "loading/shared", "memory/8"."""
         parts = (str(part) for part in (self.what, self.cores or "", self.batch or "", self.mode))
         return "/".join(part for part in parts if part)
 
@@ -89,8 +89,14 @@ class Plan:
                 yield Cell("latency", cores, batch)
         for mode in WEIGHT_MODES:
             yield Cell("loading", mode=mode)
-        for what in ("memory", "starts", "transfer", "network"):
+        yield self.memory_cell
+        for what in ("starts", "transfer", "network"):
             yield Cell(what)
+
+    @property
+    def memory_cell(self) -> Cell:
+        """The memory after the largest batch: with larger ones it is another cell."""
+        return Cell("memory", batch=max(self.batches))
 
     def cpus_for(self, cores: int) -> list[int]:
         """The CPUs that so many cores are: the last ones, since the kernel's own work tends to sit on the first."""
@@ -114,7 +120,7 @@ def order_for(cells: Sequence[Cell], subject: Subject, plan: Plan) -> dict[str, 
     if first.what == "loading":
         return order | {"mode": first.mode, "sets": loading_sets(subject.layers), "repeats": _LOADING_REPEATS}
     if first.what == "memory":
-        return order | {"batch": max(plan.batches)}
+        return order | {"batch": first.batch}
     if first.what == "starts":
         return order | {"cpus": plan.cpus_for(1), "repeats": _START_REPEATS}
     return order | {"sizes_bytes": list(TRANSFER_BYTES), "repeats": _TRANSFER_REPEATS, "cpus": list(plan.cpus)}

@@ -46,7 +46,8 @@ def subject(tmp_path: Path) -> Subject:
 class Bench:
     """Measures what a model of a machine says: batches take 10 ms a sample on a core, blocks 5, 1 and 4 of them.
 
-    `spreads` are the spreads of a cell's tries, `dies_after` says after how many cells it is killed.
+    A batch holds 10 MB a sample beside 30. `spreads` are the spreads of a cell's tries, `dies_after` says after how many cells it
+    is killed.
     """
 
     def __init__(self, spreads: Mapping[str, list[float]] | None = None, dies_after: int | None = None) -> None:
@@ -62,7 +63,11 @@ class Bench:
         self._count(order["measure"])
         yield {
             "loading": {"seconds": [0.002 + 1e-9 * LAYERS.parameter_bytes(numbers) for numbers in order.get("sets", ())]},
-            "memory": {"idle_bytes": 20 * MB, "busy_bytes": 50 * MB, "proportional_bytes": 90 * MB},
+            "memory": {
+                "idle_bytes": 20 * MB,
+                "busy_bytes": (30 + 10 * order.get("batch", 0)) * MB,
+                "proportional_bytes": 90 * MB,
+            },
             "starts": {"body_s": 0.06, "shadow_s": 0.01},
             "transfer": {
                 "sizes_bytes": order.get("sizes_bytes"),
@@ -168,8 +173,17 @@ def test_more_batches_go_on_from_fewer(tmp_path: Path) -> None:
     run(tmp_path, Bench())
     bench = Bench()
     results = run(tmp_path, bench, replace(PLAN, batches=(1, 2, 4)))
-    assert bench.measured == ["latency/1/4", "latency/2/4"]
+    assert bench.measured == ["latency/1/4", "latency/2/4", "memory"]
     assert results[Cell("latency", 2, 4)]["repeats"] == 10
+
+
+def test_memory_is_that_of_the_largest_batch_also_where_a_run_went_on_with_larger_ones(tmp_path: Path) -> None:
+    run(tmp_path, Bench())
+    plan = replace(PLAN, batches=(1, 2, 4))
+    measured = Measured(subject(tmp_path), plan, run(tmp_path, Bench(), plan))
+    profile = assemble(measured, Surroundings(MACHINE, {}, datetime(2026, 5, 1, tzinfo=UTC)))
+    assert profile.overhead_bytes == 70 * MB
+    assert "70.0 MB after a batch of 4" in profile.provenance["overhead"]
 
 
 def test_noisy_cells_are_measured_again_up_to_three_times_and_the_quickest_counts(tmp_path: Path) -> None:
