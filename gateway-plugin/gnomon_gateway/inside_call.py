@@ -1,16 +1,25 @@
-"""A call of a function from inside the gateway, for asynchronous invocation: the same queue, policy and answer as over HTTP."""
+"""A call of a function from inside the gateway, for asynchronous invocation: the same queue, policy and answer as over HTTP.
+
+What `/function/{name}` would take for tensors of a model is taken for that here as well.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import Mapping
 
 from gnomon_core.errors import GnomonError
+from gnomon_core.signature import ModelSignature
 from gnomon_core.wire import Frame, Kind, Member
-from gnomon_gateway.asynchronous.invocation import FunctionAnswer, Invocation, answer_of
+from gnomon_gateway.asynchronous.invocation import FunctionAnswer, Headers, Invocation, answer_of
 from gnomon_gateway.headers import UnfitHeadersError, response_lines
 from gnomon_gateway.queueing.request import Request
 from gnomon_gateway.serving.directory import FunctionDirectory
+from gnomon_gateway.serving.function_runtime import FunctionRuntime
+from gnomon_gateway.v2 import answers
+from gnomon_gateway.v2.infer import Infer
+from gnomon_gateway.v2.reading import Reading, carries_tensors
 
 
 class Invoker:
@@ -23,20 +32,20 @@ class Invoker:
         runtime = self._directory.lookup(str(invocation.function))
         if runtime is None:
             return answer_of(self._directory.refusal(str(invocation.function)))
-        now_s = time.monotonic()
-        budget_s = runtime.settings.deadline_s
-        if invocation.deadline_s is not None:
-            budget_s = min(budget_s, invocation.deadline_s)
-        waiting = _Waiting()
+        signature, headers = runtime.signature, _by_name(invocation.headers)
+        if signature is not None and carries_tensors(invocation.method.encode(), headers):
+            return await _infer(runtime, signature, headers, invocation)
+        waiting, now_s = _Waiting(), time.monotonic()
         request = Request(
-            runtime.event_lane, now_s, now_s + budget_s, meta=_meta(invocation), body=invocation.body, responder=waiting
+            runtime.event_lane,
+            now_s,
+            now_s + _budget_s(runtime, invocation),
+            meta=_meta(invocation),
+            body=invocation.body,
+            responder=waiting,
+            replay_safe=signature is not None,
         )
-        runtime.submit(request)
-        try:
-            return await waiting.answered
-        except asyncio.CancelledError:
-            runtime.left(request)
-            raise
+        return await _answered(runtime, request, waiting)
 
 
 class _Waiting:
@@ -48,12 +57,11 @@ class _Waiting:
     def answer(self, member: Member, head: bytes) -> None:
         del head
         try:
-            lines = response_lines(member.meta).decode("latin-1").split("\r\n")
+            lines = response_lines(member.meta)
         except UnfitHeadersError as error:
             self.refuse(GnomonError(502, "invalid_headers", f"The function answered with a header that cannot be kept: {error}."))
             return
-        headers = tuple((name, value.strip()) for name, _, value in (line.partition(":") for line in lines if line))
-        self._set(FunctionAnswer(member.code, headers, bytes(member.body)))
+        self._set(_with_lines(member.code, lines, member.body))
 
     def refuse(self, error: GnomonError) -> None:
         self._set(answer_of(error))
@@ -69,6 +77,68 @@ class _Waiting:
     def _set(self, answer: FunctionAnswer) -> None:
         if not self.answered.done():
             self.answered.set_result(answer)
+
+
+class _WaitingForTensors(_Waiting):
+    """The same of an infer request: the answer is written as V2 does."""
+
+    def __init__(self, infer: Infer, signature: ModelSignature, name: str) -> None:
+        super().__init__()
+        self._infer, self._signature, self._name = infer, signature, name
+
+    def answer(self, member: Member, head: bytes) -> None:
+        del head
+        self._set(_with_lines(*answers.answer(self._infer, self._signature, self._name, member)))
+
+    def refuse(self, error: GnomonError) -> None:
+        self._set(_with_lines(*answers.refusal(error)))
+
+
+async def _infer(
+    runtime: FunctionRuntime, signature: ModelSignature, headers: Mapping[bytes, bytes], invocation: Invocation
+) -> FunctionAnswer:
+    began_s = time.monotonic()
+    try:
+        infer = await Reading(signature, headers, runtime.settings.max_batch).whole(invocation.body)
+    except GnomonError as error:
+        runtime.metrics.started += 1
+        runtime.metrics.refused(error, time.monotonic() - began_s)
+        return _with_lines(*answers.refusal(error))
+    waiting = _WaitingForTensors(infer, signature, runtime.key.name)
+    request = Request(
+        runtime.tensor_lane,
+        time.monotonic(),
+        began_s + _budget_s(runtime, invocation),
+        size=infer.samples,
+        body=infer.body,
+        responder=waiting,
+        replay_safe=True,
+    )
+    return await _answered(runtime, request, waiting)
+
+
+async def _answered(runtime: FunctionRuntime, request: Request, waiting: _Waiting) -> FunctionAnswer:
+    runtime.submit(request)
+    try:
+        return await waiting.answered
+    except asyncio.CancelledError:
+        runtime.left(request)
+        raise
+
+
+def _budget_s(runtime: FunctionRuntime, invocation: Invocation) -> float:
+    own_s = runtime.settings.deadline_s
+    return own_s if invocation.deadline_s is None else min(own_s, invocation.deadline_s)
+
+
+def _with_lines(status: int, lines: bytes, body: bytes | memoryview) -> FunctionAnswer:
+    """An answer with these header lines, each ending in CRLF."""
+    named = (line.partition(":") for line in lines.decode("latin-1").split("\r\n") if line)
+    return FunctionAnswer(status, tuple((name, value.strip()) for name, _, value in named), bytes(body))
+
+
+def _by_name(headers: Headers) -> dict[bytes, bytes]:
+    return {name.lower().encode("latin-1", "replace"): value.encode("latin-1", "replace") for name, value in headers}
 
 
 def _meta(invocation: Invocation) -> bytes:

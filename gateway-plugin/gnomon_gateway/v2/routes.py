@@ -18,10 +18,11 @@ from typing import Any
 from gnomon_core.errors import GnomonError, not_found
 from gnomon_core.signature import ModelSignature, TensorSpec
 from gnomon_gateway.server.exchange import Exchange
-from gnomon_gateway.server.refusals import error_lines
 from gnomon_gateway.serving.directory import FunctionDirectory
 from gnomon_gateway.serving.function_runtime import FunctionRuntime
-from gnomon_gateway.v2.inference import Inference, error_body
+from gnomon_gateway.v2 import answers
+from gnomon_gateway.v2.inference import Inference
+from gnomon_gateway.v2.reading import carries_tensors
 from gnomon_gateway.version import this_version
 
 PREFIX = b"/v2"
@@ -50,11 +51,7 @@ class InferenceRoutes:
     def take_tensors(self, exchange: Exchange, runtime: FunctionRuntime) -> bool:
         """At `/function/{name}`: whether a model's function was sent tensors, which are then taken."""
         signature = runtime.signature
-        if signature is None or exchange.method != b"POST":
-            return False
-        headers = dict(exchange.headers)
-        kind = headers.get(b"content-type", b"").partition(b";")[0].strip().lower()
-        if kind != b"application/json" and b"inference-header-content-length" not in headers:
+        if signature is None or not carries_tensors(exchange.method, dict(exchange.headers)):
             return False
         Inference(exchange, runtime, signature, self._max_body_bytes).begin()
         return True
@@ -95,7 +92,7 @@ class InferenceRoutes:
 
 def refuse(exchange: Exchange, error: GnomonError) -> None:
     """One of our errors as V2 writes them."""
-    exchange.respond(error.status, error_lines(error), error_body(str(error)))
+    exchange.respond(*answers.refusal(error))
 
 
 def _read(exchange: Exchange, document: Mapping[str, Any], status: int = 200) -> None:

@@ -12,8 +12,8 @@ import pytest
 
 from gnomon_core.errors import GnomonError
 from gnomon_core.signature import ModelSignature, TensorSpec
+from gnomon_gateway.v2.answers import error_body
 from gnomon_gateway.v2.infer import Infer, read_request, write_answer
-from gnomon_gateway.v2.inference import error_body
 
 SIGNATURE = ModelSignature(
     "m",
