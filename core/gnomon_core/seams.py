@@ -169,7 +169,16 @@ class Platform(Protocol):
         """Stop an instance that has nothing in flight. Unknown ids are ignored."""
         ...
 
-    async def resize(self, instance_id: str, cores: int) -> None: ...
+    async def resize(self, instance_id: str, cores: int) -> None:
+        """Give an instance other cores. Unknown ids are ignored.
+
+        `instances` says from when on it has them; where that is later than this returns, `instance_ready` tells of it once more.
+
+        Raises:
+            GnomonError: 503 `no_capacity`; it keeps what it has.
+
+        """
+        ...
 
     async def create_shadow(self, body_id: str, pair: Pair) -> Instance:
         """Begin a Shadow for a ready Body and return it STARTING; `pair_changed` follows when both know of each other.

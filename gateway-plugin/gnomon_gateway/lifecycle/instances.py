@@ -142,7 +142,7 @@ class Instances:
                 self._begin(self.shadows.end(deployed, shadow_id))
             case Resize(instance_id, cores):
                 await self._platform.resize(instance_id, cores)
-                deployed.runtime.instance_resized(instance_id, cores)
+                self._resized(deployed, instance_id)
             case SetBufferPlan(max_batch, max_wait_s):
                 settings = replace(deployed.spec.settings, max_batch=max_batch, max_wait_s=max_wait_s)
                 deployed.runtime.plan_buffer(self._policy(settings), max_batch)
@@ -167,6 +167,12 @@ class Instances:
         if shadow is not None:
             self._own(deployed, shadow)
         self._tell_starting(deployed)
+
+    def _resized(self, deployed: Deployed, instance_id: str) -> None:
+        """It counts with the cores that it has by now: a platform that gives them later tells of it then."""
+        cores = {one.id: one.cores for one in self._platform.instances(deployed.name)}
+        if instance_id in cores:
+            deployed.runtime.instance_resized(instance_id, cores[instance_id])
 
     def _is_there(self, deployed: Deployed) -> bool:
         return self._deployed.get(deployed.name) is deployed

@@ -134,14 +134,18 @@ class Workload:
             self._resized(life, round(pod.cores))
 
     def _resized(self, life: Life, cores: int) -> None:
-        """Its pod has these cores now: its process is told to use them."""
+        """Its pod has these cores now: its process is told to use them, and then whoever sends it batches that it does."""
         if life.instance.cores == cores or life.channel is None:
             return
         life.resized(cores)
         if self._around.leads():
-            self._begin(life.channel.resize(cores))
+            self._begin(self._use(life, life.channel, cores))
         else:
             life.tell()
+
+    async def _use(self, life: Life, channel: HttpChannel, cores: int) -> None:
+        await channel.resize(cores)
+        life.tell()
 
     def _begin(self, work: Coroutine[Any, Any, object]) -> None:
         task = asyncio.get_running_loop().create_task(work)

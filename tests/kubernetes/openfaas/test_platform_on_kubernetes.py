@@ -107,6 +107,7 @@ class TestOpenFaasPlatform(PlatformContract):
                 break
             await asyncio.sleep(0.05)
         assert platform.instances("echo.openfaas-fn")[0].cores == 2
+        await told.until(lambda: told.ready[instance.id].cores == 2)
         [pod] = (await asyncio.to_thread(core.list_namespaced_pod, NAMESPACE, label_selector="faas_function=echo")).items
         assert pod.spec.containers[0].resources.limits["cpu"] == "2"
         assert pod.status.container_statuses[0].restart_count == 0
