@@ -20,7 +20,9 @@ class Room:
     """Free cores, reserve and free memory by node. What is taken stays taken."""
 
     def __init__(self, nodes: Iterable[Node]) -> None:
-        self._free = {node.name: (node.free_cores, node.reserve_cores, node.free_memory_bytes) for node in nodes}
+        seen = tuple(nodes)
+        self._free = {node.name: (node.free_cores, node.reserve_cores, node.free_memory_bytes) for node in seen}
+        self._pairs = {node.name for node in seen if node.pairs}
 
     def roomiest(self, cores: int, memory_bytes: int = 0, *, reserve: bool = False) -> str | None:
         """The node with most free cores that has room for a Body; None where none has. With `reserve` that counts as free."""
@@ -43,9 +45,9 @@ class Room:
         return _whole(self._free.get(node, _NOTHING)[0])
 
     def shadow_cores(self, node: str) -> int:
-        """Whole cores of a node that Shadows may have; 0 for one that is not known."""
+        """Whole cores of a node that Shadows may have; 0 for one that is not known, or where none can be made now."""
         spare, held, _ = self._free.get(node, _NOTHING)
-        return _whole(spare + held)
+        return _whole(spare + held) if node in self._pairs else 0
 
     def others(self, node: str) -> list[str]:
         """The other nodes, those with most cores for Shadows first."""

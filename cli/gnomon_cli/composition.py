@@ -114,6 +114,7 @@ class Gnomon:
                 now=_now,
                 elsewhere=elsewhere,
                 epoch=(lambda: 1) if self._cluster is None else self._cluster.epoch,
+                makes_shadows=scaling.makes_shadows,
             )
         )
         self.autoscaler = Autoscaler(self.manager.instances, clock, policies=policies)

@@ -16,8 +16,8 @@ from gnomon_gateway.service import DecisionRecord
 class ScalingAdapter:
     """A `ScalingControl` that an `Autoscaler` answers. `bind` closes the circle: it observes the functions that ask it.
 
-    `capabilities` is asked each time: a cluster can pair once a node's coordinator is connected. While another process leads
-    (`leads`), nothing is decided here: `wanted` is told of functions that are to be looked at.
+    `capabilities` are asked for when a function names a policy. While another process leads (`leads`), nothing is decided here:
+    `wanted` is told of functions that are to be looked at.
     """
 
     def __init__(
@@ -49,6 +49,11 @@ class ScalingAdapter:
 
     def check_profile(self, settings: Settings, profile: ModelProfile | None) -> None:
         require_profile(scaling_policy(settings.autoscaler, settings, self._policies), settings, profile)
+
+    def makes_shadows(self, settings: Settings) -> bool:
+        """Whether the function's scaling policy does so where it can."""
+        needs: frozenset[str] = getattr(scaling_policy(settings.autoscaler, settings, self._policies), "needs", frozenset())
+        return "pair" in needs
 
     def poke(self, function: str) -> None:
         if self._autoscaler is not None:

@@ -30,6 +30,7 @@ class Node:
     """One machine or VM. Free amounts are what no instance has been given.
 
     `reserve_cores` are free as well, beside `free_cores`, and held for Shadows: a Body gets them where no node has other room.
+    `pairs` is whether a Shadow can be made there now.
     """
 
     name: str
@@ -38,6 +39,7 @@ class Node:
     free_cores: float
     free_memory_bytes: int
     reserve_cores: float = 0.0
+    pairs: bool = True
 
 
 @dataclass(frozen=True, slots=True)

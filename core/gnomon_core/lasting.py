@@ -32,3 +32,12 @@ class Lasting(Protocol):
     def hindrance(self, function: str) -> GnomonError | None:
         """Why the function's instances are not ours to create, resize or destroy now; None where they are."""
         ...
+
+
+@runtime_checkable
+class Warns(Protocol):
+    """What a platform offers beside all that whose users look at functions with tools of its own."""
+
+    def warn(self, function: str, reason: str, text: str) -> None:
+        """Say this of a function there; `reason` is one word. It is said once, however often that is asked for."""
+        ...

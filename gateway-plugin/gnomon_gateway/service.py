@@ -44,7 +44,7 @@ class FunctionDetail:
 
     `instances` are all that are not gone, oldest first; `largest` says of each Body how many samples it takes at once.
     `scheduler` is the scheduling policy in force. `profile` is what is known of its model, corrected by what was served; None for
-    a function without one.
+    a function without one. `notice` says what it does without for now, such as Shadows.
     """
 
     status: FunctionStatus
@@ -53,6 +53,7 @@ class FunctionDetail:
     largest: Mapping[str, int]
     pairs: PairMetrics
     profile: ModelProfile | None = None
+    notice: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -34,8 +34,10 @@ def instances_of(gateway: Gateway, address: str) -> Mapping[str, Any]:
 
 
 def print_instances(found: Mapping[str, Any]) -> None:
-    """Two tables, and one line on what pairs did; nothing where there is nothing."""
+    """Two tables, and a line each on what it does without and what pairs did; nothing where there is nothing."""
     bodies, shadows, pairs = found.get("bodies") or [], found.get("shadows") or [], found.get("pairs") or {}
+    if found.get("notice"):
+        click.echo(f"Notice: {found['notice']}")
     if bodies:
         click.echo("Bodies:")
         columns = ("  ID", "STATE", "CORES", "MEMORY", "LARGEST BATCH", "IN FLIGHT", "SHADOW")

@@ -12,9 +12,10 @@ import asyncio
 from collections.abc import Sequence
 
 from gnomon_core.errors import GnomonError, conflict
-from gnomon_core.functions import DEFAULT_NAMESPACE, FunctionKey, FunctionSpec
+from gnomon_core.functions import FunctionKey, FunctionSpec
 from gnomon_core.profiles import ModelProfile
 from gnomon_core.seam_values import StoredFunction
+from gnomon_gateway.lifecycle.alone import notice, say_if_alone
 from gnomon_gateway.lifecycle.checks import Checks
 from gnomon_gateway.lifecycle.deployed import Deployed
 from gnomon_gateway.lifecycle.instances import Instances
@@ -24,7 +25,7 @@ from gnomon_gateway.lifecycle.unserved import Unserved
 from gnomon_gateway.openfaas.control import unknown_function
 from gnomon_gateway.scheduling.registry import scheduling_policies
 from gnomon_gateway.service import DecisionRecord, FunctionDetail, FunctionStatus, KnownPolicies
-from gnomon_gateway.serving.directory import no_such_function
+from gnomon_gateway.serving.directory import names_of, no_such_function
 from gnomon_gateway.serving.function_runtime import FunctionRuntime
 
 
@@ -56,6 +57,7 @@ class Manager:
             await self.follow(key)
         for deployed in list(self._functions.values()):
             await self._measured(deployed)
+            say_if_alone(self._around, deployed.spec)
             await self.instances.take_over(deployed)
             self._around.scaling.redeployed(deployed.name)
 
@@ -176,6 +178,7 @@ class Manager:
             largest=runtime.largest_batches(),
             pairs=runtime.metrics.pairs,
             profile=runtime.profile(),
+            notice=notice(self._around, deployed.spec),
         )
 
     def list(self, namespace: str) -> Sequence[FunctionStatus]:
@@ -226,9 +229,8 @@ class Manager:
         deployed = self._functions.pop(key, None)
         if deployed is None:
             return
-        self._names.pop(str(key), None)
-        if key.namespace == DEFAULT_NAMESPACE:
-            self._names.pop(key.name, None)
+        for name in names_of(key):
+            self._names.pop(name, None)
         self.instances.release(deployed)
         self._around.scaling.removed(deployed.name)
         self._around.elsewhere.forget(deployed.name)
@@ -238,7 +240,8 @@ class Manager:
         platform = self._around.platform
         deployed.spec, deployed.revision, deployed.secrets, deployed.profile = spec, platform.revision(spec), secrets, profile
         deployed.runtime.update(spec.settings, self._checks.policy(spec.settings), platform.signature(spec), profile)
-        self._around.foretell(deployed.runtime.variants, deployed.profile)
+        self._around.foretell(deployed.runtime.variants, profile)
+        say_if_alone(self._around, spec)
 
     async def _measured(self, deployed: Deployed) -> None:
         """Go by what has been measured of the function's model by now, as a process does that starts now."""
@@ -281,10 +284,9 @@ class Manager:
         await around.platform.prepare(spec)
         self._unserved.forget(spec.key)
         self._functions[spec.key] = deployed
-        self._names[name] = runtime
-        if spec.key.namespace == DEFAULT_NAMESPACE:
-            self._names[spec.key.name] = runtime
+        self._names |= dict.fromkeys(names_of(spec.key), runtime)
         self.instances.adopt(deployed)
+        say_if_alone(around, spec)
         around.scaling.redeployed(name)
 
     async def _replace_instances(self, deployed: Deployed, version: int) -> None:

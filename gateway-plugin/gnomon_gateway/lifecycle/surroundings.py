@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 from gnomon_core.profiles import ModelProfile
 from gnomon_core.seams import FunctionStore, Platform
+from gnomon_core.settings import Settings
 from gnomon_gateway.dispatch.latency import LiveLatency
 from gnomon_gateway.dispatch.profiled import ProfiledLatency
 from gnomon_gateway.lifecycle.control import ScalingControl
@@ -23,7 +24,7 @@ class Surroundings:
     at the other. `corrections` remember what was learned before a restart. `fetch_model` brings a model into the repository if it
     can be had; `now` gives seconds since 1970; `plugins` are the scheduling policies of third parties that the operator named.
     `elsewhere` is what other replicas have of the functions, and whether one of them leads. `epoch` is that of our batches, while
-    nobody shares the functions with us.
+    nobody shares the functions with us. `makes_shadows` is whether the scaling policy of a function does so where it can.
     """
 
     store: FunctionStore
@@ -38,6 +39,7 @@ class Surroundings:
     plugins: Collection[str] = ()
     elsewhere: Elsewhere = field(default_factory=Elsewhere)
     epoch: Callable[[], int] = lambda: 1
+    makes_shadows: Callable[[Settings], bool] = lambda _: False
 
     def foretell(self, variants: Iterable[str], profile: ModelProfile | None) -> None:
         """What these variants take follows from this profile from now on, and from what was learned of it before a restart."""

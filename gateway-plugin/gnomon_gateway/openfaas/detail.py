@@ -43,6 +43,7 @@ def _document(found: FunctionDetail) -> dict[str, Any]:
         "slo_ms": round(1000 * spec.settings.slo_s, 3),
         "replicas": found.status.replicas,
         "available_replicas": found.status.available_replicas,
+        "notice": found.notice,
         "bodies": [_body(one, found) for one in found.instances if one.kind is InstanceKind.BODY],
         "shadows": [_shadow(one, profile) for one in found.instances if one.kind is InstanceKind.SHADOW],
         "pairs": {

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Protocol
 
 from gnomon_core.errors import GnomonError, not_found
+from gnomon_core.functions import DEFAULT_NAMESPACE, FunctionKey
 from gnomon_gateway.serving.function_runtime import FunctionRuntime
 
 
@@ -21,6 +22,11 @@ class FunctionDirectory(Protocol):
     def refusal(self, name: str) -> GnomonError:
         """What a call of a function is answered that `lookup` does not find: `no_such_function`, or why it is away."""
         ...
+
+
+def names_of(key: FunctionKey) -> tuple[str, ...]:
+    """What a function may be called by in a URL."""
+    return (str(key), key.name) if key.namespace == DEFAULT_NAMESPACE else (str(key),)
 
 
 def no_such_function(name: str) -> GnomonError:

@@ -36,6 +36,8 @@ class Ledger:
         self._held: Counter[str] = Counter()
         """The instances that pods of ours bear, by the informer that tells what becomes of them."""
         self._rooms: dict[str, Room] = {}
+        self._pools: set[str] = set()
+        """The nodes whose pool can make Shadows."""
         self._marked: set[str] = set()
         self._all: tuple[Node, ...] = ()
 
@@ -57,6 +59,12 @@ class Ledger:
             self._here[given.node].discard(instance_id)
             self._mark(given.node)
             self._mark(*self._places.get(instance_id, ()))
+
+    def pool_ready(self, node: str, *, ready: bool) -> None:
+        """A node's pool can make Shadows from now on, or cannot."""
+        if ready != (node in self._pools):
+            (self._pools.add if ready else self._pools.discard)(node)
+            self._mark(node)
 
     def load_changed(self, change: Change[Load]) -> None:
         """A pod, anybody's, that has a node has come, changed or gone."""
@@ -143,7 +151,9 @@ class Ledger:
             for kind, amount in one.others:
                 others[kind] = others.get(kind, 0) - amount
         free, free_bytes = max(0.0, round(facts.cores - cores, 6)), max(0, facts.memory_bytes - memory_bytes)
-        self._rooms[name] = Room(Node(name, int(facts.cores), facts.memory_bytes, free, free_bytes), pods, others)
+        pairs = name in self._pools
+        node = Node(name, int(facts.cores), facts.memory_bytes, free, free_bytes, pairs=pairs)
+        self._rooms[name] = Room(node, pods, others)
 
     def _counts(self, load: Load) -> bool:
         """Whether a pod is counted by what it asks for.

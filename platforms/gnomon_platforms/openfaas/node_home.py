@@ -66,11 +66,13 @@ class PodBodies:
 
 
 class Claims(Protocol):
-    """Who has which room on the nodes."""
+    """Who has which room on the nodes, and where Shadows can be made."""
 
     def give(self, instance_id: str, given: Given) -> None: ...
 
     def take_back(self, instance_id: str) -> None: ...
+
+    def pool_ready(self, node: str, *, ready: bool) -> None: ...
 
 
 @dataclass(frozen=True, slots=True)

@@ -47,17 +47,12 @@ class NodePairs:
     ) -> None:
         self._home = home
         self._claimed = claimed
-        self.nodes = ReachedNodes(session, token, home.epoch, self._seen)
+        self.nodes = ReachedNodes(session, token, home.epoch, self._seen, self._lost)
         self._shadows: dict[str, NodeShadow] = {}
         self._over: dict[str, str] = {}
         """Shadows whose end we have told of, and where they are, as long as their node has them."""
         self._again: asyncio.TimerHandle | None = None
         self._behind = Behind()
-
-    @property
-    def connected(self) -> bool:
-        """Whether some node can make Shadows."""
-        return any(state["pool"]["ready"] for state in self.nodes.states.values())
 
     def instances(self, function: str) -> list[Instance]:
         return [one.instance for one in self._shadows.values() if one.instance.function == function]
@@ -156,8 +151,13 @@ class NodePairs:
     # What the nodes say
 
     def _seen(self, node: str) -> None:
-        self._claimed(node, int(self.nodes.states[node]["pool"]["claimed_cores"]))
+        pool = self.nodes.states[node]["pool"]
+        self._home.claims.pool_ready(node, ready=bool(pool["ready"]))
+        self._claimed(node, int(pool["claimed_cores"]))
         self.look(node)
+
+    def _lost(self, node: str) -> None:
+        self._home.claims.pool_ready(node, ready=False)
 
     def look(self, node: str) -> None:
         """See what the node has said last, by what is known now, such as by a Body that was found since."""

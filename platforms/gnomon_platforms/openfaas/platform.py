@@ -36,11 +36,8 @@ class OpenFaasPlatform(Fleet):
 
     name = "openfaas"
 
-    @property
-    def capabilities(self) -> Capabilities:
-        """Pairs where a coordinator is connected on some node; a Shadow never becomes a Body, which is a pod."""
-        pairs = None if self._on_nodes is None else self._on_nodes.pairs
-        return Capabilities(place=True, size=True, victim=True, resize=True, pair=pairs is not None and pairs.connected)
+    capabilities = Capabilities(place=True, size=True, victim=True, resize=True, pair=True)
+    """Pairs on the nodes that say so (`Node.pairs`), which may be none now; a Shadow never becomes a Body, which is a pod."""
 
     def contents(self) -> set[str]:
         """Nothing: what was built on this machine is in no pod."""
@@ -63,6 +60,10 @@ class OpenFaasPlatform(Fleet):
     def hindrance(self, function: str) -> GnomonError | None:
         """Why its pods are not ours to count: 409 `foreign_autoscaler`."""
         return self._rivals.hindrance(parse_key(function))
+
+    def warn(self, function: str, reason: str, text: str) -> None:
+        """See `gnomon_core.lasting.Warns`: an Event on the Deployment, again when the cluster has forgotten it."""
+        self._behind.begin(self._warn(parse_key(function), reason, text))
 
     def check(self, spec: FunctionSpec) -> None:
         """Raise if Kubernetes would never take this function: its labels, annotations, constraints, resources, process."""

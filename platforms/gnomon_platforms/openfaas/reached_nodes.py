@@ -1,8 +1,7 @@
 """Which nodes' coordinators are reached, and what each of them has said last.
 
-    reach(node, address) ▶ its state, each time that it is news ▶ `seen(node)`
-
-One that does not answer has no state until it does.
+reach(node, address) ▶ its state, each time that it is news ▶ `seen(node)`
+                     ▶ it does not answer ▶ `lost(node)`: it has no state until it does
 """
 
 from __future__ import annotations
@@ -20,10 +19,21 @@ if TYPE_CHECKING:
 
 
 class ReachedNodes:
-    """The nodes with a coordinator. `seen` is called when one has said something new; `epoch` is the leader's, who asks."""
+    """The nodes with a coordinator.
 
-    def __init__(self, session: aiohttp.ClientSession, token: str, epoch: Callable[[], int], seen: Callable[[str], None]) -> None:
-        self._session, self._token, self._epoch, self._seen = session, token, epoch, seen
+    `seen` is called when one has said something new, `lost` when it does not answer any more; `epoch` is the leader's, who asks.
+    """
+
+    def __init__(
+        self,
+        session: aiohttp.ClientSession,
+        token: str,
+        epoch: Callable[[], int],
+        seen: Callable[[str], None],
+        lost: Callable[[str], None],
+    ) -> None:
+        self._session, self._token, self._epoch = session, token, epoch
+        self._seen, self._tell_lost = seen, lost
         self.clients: dict[str, NodeClient] = {}
         self.states: dict[str, State] = {}
         """Of those that answer."""
@@ -75,7 +85,8 @@ class ReachedNodes:
 
     def _lost(self, node: str) -> None:
         """It does not answer. Its pairs work on; what has become of them is known when it answers again."""
-        self.states.pop(node, None)
+        if self.states.pop(node, None) is not None:
+            self._tell_lost(node)
         self._answered(node)
 
     def _answered(self, node: str) -> None:

@@ -13,7 +13,6 @@ import asyncio
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from typing import Any
 
 from gnomon_core.errors import GnomonError, conflict
@@ -23,9 +22,10 @@ from gnomon_platforms.kubernetes.cache import Change
 from gnomon_platforms.kubernetes.errors import Refused, Unreachable
 from gnomon_platforms.kubernetes.informer import Informer
 from gnomon_platforms.kubernetes.objects.functions import DeployedFunction
-from gnomon_platforms.kubernetes.resources import AUTOSCALERS, DEPLOYMENTS, EVENTS, SCALED_OBJECTS, Resource
+from gnomon_platforms.kubernetes.resources import AUTOSCALERS, DEPLOYMENTS, SCALED_OBJECTS, Resource
 from gnomon_platforms.kubernetes.watching import Source
-from gnomon_platforms.kubernetes.writes import Create, Target, Writer
+from gnomon_platforms.kubernetes.writes import Writer
+from gnomon_platforms.openfaas.events import warn
 
 REASON = "ForeignAutoscaler"
 _LOG = logging.getLogger("gnomon.openfaas")
@@ -123,28 +123,4 @@ async def tell(writer: Writer, deployed: DeployedFunction, found: Rival) -> None
         GnomonError: what the API server refuses.
 
     """
-    key = deployed.spec.key
-    name = f"{key.name[:200]}.{found.uid}"
-    stamp = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
-    event: Document = {
-        "apiVersion": EVENTS.api_version,
-        "kind": EVENTS.kind,
-        "metadata": {"name": name, "namespace": key.namespace},
-        "involvedObject": {
-            "apiVersion": DEPLOYMENTS.api_version,
-            "kind": DEPLOYMENTS.kind,
-            "name": key.name,
-            "namespace": key.namespace,
-            "uid": deployed.uid,
-        },
-        "reason": REASON,
-        "message": found.says,
-        "type": "Warning",
-        "source": {"component": "gnomon"},
-        "reportingComponent": "gnomon",
-        "firstTimestamp": stamp,
-        "lastTimestamp": stamp,
-        "count": 1,
-    }
-    target = Target(EVENTS, key.namespace, name)
-    await writer.settle(target, lambda seen: Create(event) if seen is None else None, f"tell of a {found.kind}")
+    await warn(writer, deployed, found.uid, REASON, found.says)

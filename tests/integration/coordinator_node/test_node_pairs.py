@@ -43,6 +43,7 @@ class Platform:
         epoch = node.epoch
         self.bodies: dict[str, BodyPod] = {}
         self.claimed: dict[str, Given] = {}
+        self.pools: set[str] = set()
         self.pairs_told: list[tuple[str, list[str]]] = []
         self.cores = 8.0
         home = Home(
@@ -63,6 +64,9 @@ class Platform:
     def take_back(self, instance_id: str) -> None:
         self.claimed.pop(instance_id, None)
 
+    def pool_ready(self, node: str, *, ready: bool) -> None:
+        (self.pools.add if ready else self.pools.discard)(node)
+
     def of_instance(self, body_id: str) -> BodyPod | None:
         return self.bodies.get(body_id)
 
@@ -74,7 +78,7 @@ class Platform:
 
     async def reach(self) -> None:
         self.pairs.nodes.reach("node-a", f"http://127.0.0.1:{self.node.port}")
-        await until(lambda: self.pairs.connected, "the node is not connected", 120.0)
+        await until(lambda: "node-a" in self.pools, "the node is not connected", 120.0)
 
     async def body(self, name: str) -> Body:
         """A Body in its pod, which the platform knows as an instance of this name."""
@@ -192,7 +196,7 @@ async def test_a_node_that_has_no_coordinator_any_more_has_no_shadows(platform: 
     platform.adopting_s = 60.0
     platform.pairs.abandoned("node-a")
 
-    assert not platform.pairs.connected
+    assert platform.pools == set()
     assert "no coordinator any more" in await platform.told.reason("p-8-s1")
     assert platform.pairs_told[-1] == ("p-8", [])
     assert platform.claimed == {}

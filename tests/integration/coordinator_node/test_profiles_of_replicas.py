@@ -74,19 +74,20 @@ def platform_of(api: Api, models: Path, *, following: bool = False) -> OpenFaasP
 
 
 class Replica:
-    """A gateway that follows until it leads."""
+    """A gateway that follows until it leads, or leads from its start."""
 
-    def __init__(self, api: Api, models: Path, folder: Path) -> None:
-        self.leads = False
-        self.platform = platform_of(api, models, following=True)
+    def __init__(self, api: Api, models: Path, folder: Path, *, leads: bool = False) -> None:
+        self.leads = leads
+        self.logs = LogBook(lambda: 0.0)
+        self.platform = platform_of(api, models, following=not leads)
         self.store = SqliteStore(folder / "functions.db")
         self.store.put_function(StoredFunction(SPEC, 1, 0.0))
         scaling = ScalingAdapter(BUILT_IN, lambda: self.platform.capabilities, lambda: self.leads)
         profiled = ProfiledLatency()
         self.manager = Manager(
             Surroundings(
-                self.store, self.platform, scaling, LearnedLatency(profiled), LogBook(lambda: 0.0), _is_there, lambda: 0.0,
-                profiled, elsewhere=Elsewhere(lambda: self.leads),
+                self.store, self.platform, scaling, LearnedLatency(profiled), self.logs, _is_there, lambda: 0.0,
+                profiled, elsewhere=Elsewhere(lambda: self.leads), makes_shadows=scaling.makes_shadows,
             )
         )  # fmt: skip
 

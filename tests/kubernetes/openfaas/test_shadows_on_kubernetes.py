@@ -125,13 +125,13 @@ async def begun(controlled: Cluster, kubelet: Kubelet, node: Node, daemon: str) 
 async def test_a_pods_body_has_a_shadow_where_its_nodes_coordinator_is_connected(begun: Begun) -> None:
     platform, told, node = begun.platform, begun.told, begun.node
     pair = Pair(2, tuple(node.blocks), (0, 1, 1, 2))
-    assert not platform.capabilities.pair
+    assert not platform.nodes()[0].pairs
     with pytest.raises(GnomonError) as refused:
         await platform.create_shadow("echo-none", pair)
     assert refused.value.code == "no_such_body"
 
     await begun.serve()
-    await until(lambda: platform.capabilities.pair, "no coordinator is connected")
+    await until(lambda: platform.nodes()[0].pairs, "no coordinator is connected")
     body = await begun.body()
     await begun.has_come()
     [before] = platform.nodes()
@@ -163,7 +163,7 @@ async def test_a_pods_body_has_a_shadow_where_its_nodes_coordinator_is_connected
 async def test_a_body_that_is_destroyed_takes_its_shadow_along(begun: Begun) -> None:
     platform, told, node = begun.platform, begun.told, begun.node
     await begun.serve()
-    await until(lambda: platform.capabilities.pair, "no coordinator is connected")
+    await until(lambda: platform.nodes()[0].pairs, "no coordinator is connected")
     body = await begun.body()
     await begun.has_come()
     shadow = await platform.create_shadow(body.id, Pair(1, tuple(node.blocks), (0, 1)))
@@ -182,7 +182,7 @@ async def test_what_the_gateway_may_do_to_the_nodes_pods_is_what_it_does(
     with installed_account(controlled, compiled, tmp_path, access) as kubeconfig:
         async with beginning(kubeconfig, controlled, node, daemon) as begun:
             await begun.serve()
-            await until(lambda: begun.platform.capabilities.pair, "no coordinator is connected")
+            await until(lambda: begun.platform.nodes()[0].pairs, "no coordinator is connected")
             body = await begun.body()
             await begun.has_come()
             shadow = await begun.platform.create_shadow(body.id, Pair(1, tuple(node.blocks), (0, 1)))

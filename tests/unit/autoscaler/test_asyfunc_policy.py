@@ -12,9 +12,10 @@ from gnomon_autoscaler.states import state_from_json, state_to_json
 from gnomon_autoscaler.testing import Timeline
 from gnomon_core.errors import GnomonError
 from gnomon_core.fleet import InstanceKind
+from gnomon_core.pairs import Pair
 from gnomon_core.scaling import CreateBody, CreateShadow, DestroyBody, DestroyShadow, PolicyState, SetBufferPlan
 from gnomon_core.settings import ScaleSettings, Settings, read_settings
-from tests.unit.autoscaler.asyfunc_stage import MB, PROFILE, kinds
+from tests.unit.autoscaler.asyfunc_stage import MB, PROFILE, body, kinds, node, observed
 
 # A Shadow of the first half makes 13.3 rps of a Body's 10, one of both 20.
 SETTINGS = Settings(autoscaler="asyfunc", slo_s=1.0, max_batch=8, max_cores=1, kappa=1.0, scale=ScaleSettings(min=1, max=6))
@@ -48,6 +49,23 @@ def test_a_burst_that_passes_leaves_nothing() -> None:
     line.rps = 6.0
     line.play(27)
     assert kinds(line) == ["CreateBody", "CreateShadow", "DestroyShadow"]
+
+
+def test_where_no_node_can_make_shadows_bodies_serve_alone_until_one_can() -> None:
+    policy, alone = asyfunc(SETTINGS), replace(node(), pairs=False)
+    burst = observed([16.0] * 20, body("b1"), nodes=[alone])
+    seen = replace(burst, profile=PROFILE)
+    decision, state = policy.decide(seen, PolicyState("", 0, {}))
+    assert not [action for action in decision.actions if isinstance(action, CreateShadow)]
+    assert decision.reason.endswith("no room for a Shadow that would help; no node can make Shadows now")
+    decision, _ = policy.decide(replace(seen, now_s=seen.now_s + 0.5, nodes=(alone, replace(node(), pairs=True))), state)
+    assert [action.body for action in decision.actions if isinstance(action, CreateShadow)] == ["b1"]
+    assert "no node" not in decision.reason
+    # Its node's coordinator is exchanged: the Shadow works on meanwhile.
+    pair = Pair(1, (0,), (0, 1, 1, 2, 2, 3, 3, 4))
+    shadow = body("s1", kind=InstanceKind.SHADOW, partner="b1", pair=pair)
+    both = replace(seen, instances=(replace(body("b1"), partner="s1", pair=pair), shadow))
+    assert not [action for action in policy.decide(both, state)[0].actions if isinstance(action, DestroyShadow)]
 
 
 def test_its_reasons_tell_the_numbers() -> None:

@@ -195,6 +195,20 @@ def test_news_of_a_node_counts_at_once() -> None:
     assert seen.free == {"n1": 3.0}
 
 
+def test_a_node_makes_shadows_while_its_pool_can() -> None:
+    seen = Accounts()
+    seen.node()
+    seen.node("n2")
+    assert [node.pairs for node in seen.ledger.nodes()] == [False, False]
+    seen.ledger.pool_ready("n2", ready=True)
+    assert [node.pairs for node in seen.ledger.nodes()] == [False, True]
+    seen.node("n2", unschedulable=True)
+    seen.node("n2")
+    assert [node.pairs for node in seen.ledger.nodes()] == [False, True]
+    seen.ledger.pool_ready("n2", ready=False)
+    assert [node.pairs for node in seen.ledger.nodes()] == [False, False]
+
+
 @pytest.mark.parametrize("seed", range(10))
 def test_what_is_left_is_always_the_sum_of_all_there_is(seed: int) -> None:
     chance, seen = random.Random(seed), Accounts()
@@ -235,7 +249,7 @@ def test_what_is_left_is_always_the_sum_of_all_there_is(seed: int) -> None:
 
 
 def room(name: str, cores: float, memory_bytes: int, pods: int = 10, **others: int) -> Room:
-    return Room(Node(name, 8, 8 * GIB, cores, memory_bytes), pods, others)
+    return Room(Node(name, 8, 8 * GIB, cores, memory_bytes, pairs=False), pods, others)
 
 
 ROOMS = [room("a", 2.0, GIB), room("b", 6.0, GIB), room("c", 7.0, 0), room("d", 8.0, GIB, pods=0), room("e", 1.0, GIB, gpu=2)]

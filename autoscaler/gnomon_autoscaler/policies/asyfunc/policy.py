@@ -70,7 +70,8 @@ class AsyFunc:
         remembered |= {"grown": left} if (left := grown_after(grown, layers.resized, seen.live, ending)) else {}
         plan = self._plan(seen, known, memory, remembered)
         actions = (*_orphans(after, ending), *layers.released, *layers.resized, *layers.created, *layers.changed, *bodies, *plan)
-        reason = f"{wish.reason}; {layers.reason}" if layers.reason else wish.reason
+        alone = "no node can make Shadows now" if "pair" in self.needs and not any(node.pairs for node in seen.nodes) else ""
+        reason = "; ".join(said for said in (wish.reason, layers.reason, alone) if said)
         return Decision(actions, reason, wish.count), PolicyState(self.name, VERSION, remembered)
 
     def _towards(self, count: int, seen: Observation, known: Knowledge, room: Room) -> tuple[Action, ...]:

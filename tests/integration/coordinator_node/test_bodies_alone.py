@@ -1,0 +1,71 @@
+"""A function whose policy makes Shadows, on a cluster where no node can make any: it is served, and its users are told.
+
+The API server is played: it keeps Events, and nothing else happens in it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gnomon_gateway.lifecycle.alone import REASON, TEXT
+from gnomon_gateway.logs import LogQuery
+from gnomon_platforms.kubernetes.api import Api
+from tests.integration.coordinator_node.test_leaders_change import Held
+from tests.integration.coordinator_node.test_profiles_of_replicas import SPEC, Replica, measure, models
+from tests.integration.kubernetes_platform.scripted import Answer, Asked, refusal, serving
+from tests.waiting import until
+
+__all__ = ["models"]
+pytestmark = [pytest.mark.torch, pytest.mark.timeout(120)]
+
+
+class Keeping(Held):
+    """One that keeps Events."""
+
+    def __init__(self) -> None:
+        super().__init__("uid-keeping")
+        self.events: dict[str, Any] = {}
+
+    def next(self, asked: Asked) -> Any:
+        if "/events" not in asked.path:
+            return super().next(asked)
+        if asked.method == "POST":
+            self.events[asked.body["metadata"]["name"]] = asked.body
+            return Answer(asked.body, 201)
+        kept = self.events.get(asked.path.rsplit("/", 1)[-1])
+        return refusal(404, "NotFound") if kept is None else Answer(kept)
+
+
+@pytest.fixture
+def server() -> Keeping:
+    return Keeping()
+
+
+@pytest.fixture
+def api(server: Keeping) -> Iterator[Api]:
+    with serving(server) as made:
+        yield made
+
+
+async def test_it_is_served_by_bodies_alone_and_says_so(api: Api, server: Keeping, models: Path, tmp_path: Path) -> None:
+    measure(models)
+    gateway = Replica(api, models, tmp_path, leads=True)
+    await gateway.start()
+    assert gateway.manager.lookup("line") is not None, "it is served"
+    await until(lambda: bool(server.events), "nothing is said on its Deployment")
+    [event] = server.events.values()
+    assert (event["reason"], event["message"], event["involvedObject"]["uid"]) == (REASON, TEXT, "uid-line")
+    assert [line.text for line in gateway.logs.lines(LogQuery(SPEC.key))] == [f"gnomon: {TEXT}"]
+    detail = gateway.manager.detail(SPEC.key)
+    assert detail is not None
+    assert detail.notice == TEXT
+    # A node's coordinator comes.
+    gateway.platform._ledger.pool_ready("node-a", ready=True)
+    detail = gateway.manager.detail(SPEC.key)
+    assert detail is not None
+    assert detail.notice == ""
+    await gateway.stop()
