@@ -70,9 +70,13 @@ class Target:
             return None
         return select(load_stack(name, os.environ if self.envsubst else None), self.filter, self.regex)
 
+    def url(self, stack: Stack | None = None) -> str:
+        """The gateway's address, whoever one is there."""
+        return gateway_url(self.flag, stack.gateway if stack else self._stack_gateway(), os.environ)
+
     def gateway(self, stack: Stack | None = None) -> Gateway:
         """The client for the gateway, with the login that is kept for it."""
-        url = gateway_url(self.flag, stack.gateway if stack else self._stack_gateway(), os.environ)
+        url = self.url(stack)
         return Gateway(url, find(url, self.token, os.environ), verify_tls=self.verify_tls, timeout_s=self.timeout_s)
 
     def _stack_gateway(self) -> str:

@@ -39,7 +39,7 @@ def login(*, target: Target, username: str, password: str, password_stdin: bool)
     password = password.strip()
     if not username or not password:
         raise CommandFailed("The user name or the password is empty.")
-    url = target.gateway().url
+    url = target.url()
     if url.startswith("http://") and not url.startswith(("http://127.0.0.1", "http://localhost")):
         note("The password travels unencrypted; use https where you can.")
     gateway = Gateway(url, basic(username, password), verify_tls=target.verify_tls, timeout_s=target.timeout_s)
@@ -60,7 +60,7 @@ def login(*, target: Target, username: str, password: str, password_stdin: bool)
 @gateway_options()
 def logout(*, target: Target) -> None:
     """Forget a gateway's login."""
-    url = target.gateway().url
+    url = target.url()
     if not forget(url, os.environ):
         raise CommandFailed(f"There is no login for {url}.")
     click.echo(f"Logged out of {url}.")

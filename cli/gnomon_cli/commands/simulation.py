@@ -163,7 +163,7 @@ def replay(
     from gnomon_simulator import commands  # noqa: PLC0415 - the simulator takes a while to import
     from gnomon_simulator.replay import Target as Load  # noqa: PLC0415
 
-    url = name if "://" in name else f"{target.gateway().url}/function/{name}"
+    url = name if "://" in name else f"{target.url()}/function/{name}"
     load = Load(url, method.upper(), headers_of(header), body_of(data), check_token, allow_remote)
     chosen = commands.ReplayOptions(commands.ArrivalOptions(**arrivals), load, deadline_s=deadline, json=as_json, **options)
     code = commands.replay(chosen, begun=lambda count, length_s: note(f"Sending {count} requests to {url} in {length_s:.1f} s."))

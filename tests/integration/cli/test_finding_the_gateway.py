@@ -7,6 +7,8 @@ import socket
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from tests.integration.cli.conftest import STACK
 
 
@@ -52,6 +54,20 @@ class TestLogin:
         recorder.answer("GET", "/system/functions", 401, b"invalid credentials")
         assert gnomon("login", "-p", "wrong", "-g", recorder.url).returncode == 1
         assert not Path(environment["HOME"], ".openfaas", "config.yml").exists()
+
+    @pytest.mark.parametrize("command", ["login", "logout"])
+    def test_a_kept_login_that_cannot_be_read_is_replaced_or_forgotten(
+        self, recorder: Any, gnomon: Any, environment: dict[str, str], command: str
+    ) -> None:
+        recorder.answer("GET", "/system/functions", 200, [])
+        file = Path(environment["HOME"]) / ".openfaas" / "config.yml"
+        file.parent.mkdir(parents=True)
+        file.write_text(f"auths:\n- {{gateway: '{recorder.url}', auth: basic, token: '***'}}\n")
+        assert "Log in again with `gnomon login`" in gnomon("list", "-g", recorder.url).stderr
+        result = gnomon(command, *(["-p", "s3cret"] if command == "login" else []), "-g", recorder.url)
+        assert (result.returncode, result.stderr) == (0, "")
+        assert "***" not in file.read_text()
+        assert gnomon("list", "-g", recorder.url).returncode == 0
 
     def test_a_gateway_that_asks_for_a_login_says_how(self, recorder: Any, gnomon: Any) -> None:
         recorder.answer("GET", "/system/functions", 401, b"invalid credentials")
