@@ -16,6 +16,7 @@ import pytest
 from gnomon_platforms.knative.ingress.backends import Endpoint, Gateway
 from gnomon_platforms.knative.ingress.certificates import Certificates
 from gnomon_platforms.knative.ingress.probing import probe
+from gnomon_platforms.knative.ingress.proxy import Proxy, ProxyOptions
 from tests.integration.knative_ingress.conftest import Backends, Setup
 from tests.knative_ingresses import made, path, rule, split
 
@@ -111,7 +112,7 @@ async def test_websockets_pass(setup: Setup, backends: Backends) -> None:
 
 async def test_a_backend_that_batches_is_the_gateway(setup: Setup, backends: Backends) -> None:
     setup.serve_at("batching-1", await backends.begin("straight"))
-    setup.gateway = Gateway(Endpoint("127.0.0.1", await backends.begin("gateway")))
+    setup.gateway = Gateway((Endpoint("127.0.0.1", await backends.begin("gateway")),))
     setup.revisions = {("default", "batching-1"): {"gnomon/max-batch": "8"}}
     headers = {"Knative_Serving_Revision": "batching-1", "Knative_Serving_Namespace": "default"}
     one = made("one", rule("a.example.com", path(split("batching-1", **headers))))
@@ -223,11 +224,19 @@ async def test_a_certificate_that_goes_bad_is_shown_as_it_was_and_holds_up_no_ot
     assert setup.proxy.reloads == 1
 
 
-async def test_a_certificate_that_haproxy_does_not_take_is_found_out_alone(setup: Setup, folder: Path) -> None:
-    good, _ = certificate(folder, "a.example.com")
-    weak, _ = certificate(folder, "b.example.com", "rsa:512")
-    assert await setup.proxy.takes(good)
-    assert not await setup.proxy.takes(weak)
+async def test_many_certificates_are_tried_together_and_a_bad_one_is_found_out_among_them(folder: Path, haproxy: str) -> None:
+    wrapper, calls = folder / "counted", folder / "calls"
+    wrapper.write_text(f'#!/bin/sh\necho >> {calls}\nexec {haproxy} "$@"\n')
+    wrapper.chmod(0o755)
+    proxy = Proxy(ProxyOptions(folder / "proxy", str(wrapper)))
+    good = [certificate(folder, f"g{number}.example.com")[0] for number in range(8)]
+    for _ in range(2):
+        assert await proxy.takes(good) == set(good)
+        assert len(calls.read_text()) == 1, "each is tried once"
+    more = [certificate(folder, f"m{number}.example.com")[0] for number in range(7)]
+    weak, _ = certificate(folder, "weak.example.com", "rsa:512")
+    assert await proxy.takes([*more, weak, *good]) == {*more, *good}
+    assert len(calls.read_text()) == 1 + 7, "the eight that are new, and two halves three times"
 
 
 async def test_http2_without_tls_reaches_h2c_and_http1_backends(setup: Setup, backends: Backends) -> None:

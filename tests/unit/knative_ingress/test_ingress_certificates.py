@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import subprocess
+from collections.abc import Collection
 from dataclasses import replace
 from pathlib import Path
 
@@ -24,9 +25,9 @@ TLS = [{"hosts": ["a.b"], "secretName": "tls"}]
 NO_CERTIFICATE, NO_SECRET = "no certificate with its key is in the Secret default/tls", "there is no Secret default/tls"
 
 
-async def takes(pem: str) -> bool:
+async def takes(pems: Collection[str]) -> set[str]:
     """HAProxy, which refuses keys that are too short."""
-    return pem != "weak"
+    return {pem for pem in pems if pem != "weak"}
 
 
 async def test_the_last_good_certificate_stays_until_there_is_a_better_one_or_its_secret_is_deleted() -> None:

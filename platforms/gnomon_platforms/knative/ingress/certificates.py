@@ -7,14 +7,18 @@ import binascii
 import os
 import re
 import ssl
-from collections.abc import Awaitable, Callable, Iterator, Mapping
-from typing import Any
+from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping
+from typing import Any, TypeAlias
 
 from gnomon_platforms.knative.ingress.model import Key
 
 CERTIFICATE_FIELD, KEY_FIELD = "tls.crt", "tls.key"
 COLUMNS = 64
 _BLOCK = re.compile(r"-----BEGIN (CERTIFICATE|(?:EC |RSA )?PRIVATE KEY)-----([A-Za-z0-9+/=\s]+)-----END \1-----")
+
+
+Takes: TypeAlias = Callable[[Collection[str]], Awaitable[Collection[str]]]
+"""Which of these certificates HAProxy takes."""
 
 
 class Certificates:
@@ -28,12 +32,13 @@ class Certificates:
         self._good: dict[Key, str] = {}
         self._faults: dict[Key, str] = {}
 
-    async def renew(self, found: Mapping[Key, str | None], takes: Callable[[str], Awaitable[bool]]) -> None:
+    async def renew(self, found: Mapping[Key, str | None], takes: Takes) -> None:
         """Look at all Secrets that are named: `found` is what `secret_pem` makes of each, None where there is none."""
+        taken = await takes({pem for pem in found.values() if pem})
         good: dict[Key, str] = {}
         faults: dict[Key, str] = {}
         for key, pem in found.items():
-            if pem and await takes(pem):
+            if pem and pem in taken:
                 good[key] = pem
                 continue
             what = "there is no" if pem is None else "no certificate with its key is in the"

@@ -6,6 +6,7 @@ import asyncio
 import hashlib
 import os
 import shutil
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -33,18 +34,29 @@ async def install(program: str, shape: Shape, state: State, generation: str) -> 
     await asyncio.to_thread(shutil.rmtree, tried.folder, ignore_errors=True)
 
 
-async def takes(program: str, folder: Path, pem: str) -> bool:
-    """Whether HAProxy takes a certificate: with the others it would be found out only when none can be changed any more.
+async def refused(program: str, folder: Path, pems: Sequence[str]) -> list[str]:
+    """Those of these certificates that HAProxy does not take: among all others they would keep every later change from it.
+
+    All are tried together, which thousands of them take seconds for, and halves of those only among which there is a bad one.
 
     Raises:
         GnomonError: 501 `ingress_haproxy`.
 
     """
-    alone = folder / "certificate"
-    alone.mkdir(mode=0o700, parents=True, exist_ok=True)
-    _put(alone / "certificate.pem", pem)
-    bind = f"  bind unix@{alone}/socket ssl crt {alone}/certificate.pem"
-    _put(alone / CONFIGURATION, f"frontend certificate\n  mode http\n  timeout client 1s\n{bind}\n")
+    if not pems or await _takes(program, folder, pems):
+        return []
+    middle = len(pems) // 2
+    return [*await refused(program, folder, pems[:middle]), *await refused(program, folder, pems[middle:])] if middle else [*pems]
+
+
+async def _takes(program: str, folder: Path, pems: Sequence[str]) -> bool:
+    alone = folder / "certificates"
+    tried = alone / TRIED
+    tried.mkdir(mode=0o700, parents=True, exist_ok=True)
+    for number, pem in enumerate(pems):
+        _put(tried / f"{number}.pem", pem)
+    bind = f"  bind unix@{alone}/socket ssl crt {tried}"
+    _put(alone / CONFIGURATION, f"frontend certificates\n  mode http\n  timeout client 1s\n{bind}\n")
     try:
         await check(program, alone / CONFIGURATION)
     except GnomonError as error:

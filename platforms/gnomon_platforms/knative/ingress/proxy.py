@@ -19,13 +19,14 @@ import logging
 import os
 import signal
 from collections import deque
+from collections.abc import Collection
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from gnomon_core.clock import Clock, WallClock
 from gnomon_core.errors import GnomonError
 from gnomon_platforms.knative.ingress.config import Binds, Limits, Shape
-from gnomon_platforms.knative.ingress.files import CONFIGURATION, generation_of, install, takes
+from gnomon_platforms.knative.ingress.files import CONFIGURATION, generation_of, install, refused
 from gnomon_platforms.knative.ingress.maps import Names, names
 from gnomon_platforms.knative.ingress.names import TAG_HEADER
 from gnomon_platforms.knative.ingress.programming import (
@@ -91,17 +92,18 @@ class Proxy:
             return _lives(self._adopted)
         return self._process is not None and self._process.returncode is None
 
-    async def takes(self, pem: str) -> bool:
-        """Whether it takes this certificate. Each is tried once.
+    async def takes(self, pems: Collection[str]) -> set[str]:
+        """Those of these certificates that it takes. Each is tried once.
 
         Raises:
             GnomonError: 501 `ingress_haproxy`.
 
         """
-        digest = hashlib.sha256(pem.encode()).hexdigest()
-        if digest not in self._taken:
-            self._taken[digest] = await takes(self._options.program, self._options.folder, pem)
-        return self._taken[digest]
+        digests = {pem: hashlib.sha256(pem.encode()).hexdigest() for pem in pems}
+        new = [pem for pem, digest in digests.items() if digest not in self._taken]
+        bad = set(await refused(self._options.program, self._options.folder, new))
+        self._taken |= {digests[pem]: pem not in bad for pem in new}
+        return {pem for pem, digest in digests.items() if self._taken[digest]}
 
     async def apply(self, routing: Routing) -> None:
         """Serve this, and return when it is served.

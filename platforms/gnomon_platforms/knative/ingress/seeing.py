@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from gnomon_platforms.knative.ingress.backends import Gateway, ServiceFacts, SliceFacts, service_facts, slice_facts
-from gnomon_platforms.knative.ingress.certificates import Certificates, secret_pem
+from gnomon_platforms.knative.ingress.certificates import Certificates, Takes, secret_pem
 from gnomon_platforms.knative.ingress.model import Key, SeenIngress, seen_ingress
 from gnomon_platforms.knative.ingress.names import (
     BATCH_ANNOTATIONS,
@@ -92,7 +92,7 @@ class Seeing:
     def certificate_fault(self, key: Key) -> str:
         return self._certificates.fault(key)
 
-    async def try_certificates(self, named: Iterable[Key], takes: Callable[[str], Awaitable[bool]]) -> None:
+    async def try_certificates(self, named: Iterable[Key], takes: Takes) -> None:
         """Look at the certificates of these Secrets: from now on those are known, and no others."""
         found = {key: known[1] if (known := self._secrets.get(*key)) is not None else None for key in named}
         await self._certificates.renew(found, takes)
