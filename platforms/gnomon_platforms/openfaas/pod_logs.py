@@ -26,7 +26,9 @@ from gnomon_platforms.kubernetes.resources import PODS
 
 MAX_STREAMS = 64
 MAX_BYTES = 4 * 2**20
-"""Of one pod's newest lines so much is told at least, whatever it has written; and twice as much at most."""
+"""Of one pod's newest lines so much is told at least, where there are few; and twice as much at most."""
+ALL_BYTES = 32 * 2**20
+"""Of all pods' together, shared evenly; and twice as much at most."""
 SILENCE_S = 300.0
 AGAIN_S = 1.0
 WAITING_LINES = 500
@@ -48,7 +50,8 @@ class PodLogs:
 
         """
         pods = [pod for pod in self._pods_of(wish.key) if _wanted(pod, wish)]
-        read = await asyncio.gather(*(asyncio.to_thread(self._read, pod, wish) for pod in pods))
+        most_bytes = min(MAX_BYTES, ALL_BYTES // max(1, len(pods)))
+        read = await asyncio.gather(*(asyncio.to_thread(self._read, pod, wish, most_bytes) for pod in pods))
         return sorted((line for lines in read for line in lines), key=lambda line: line.at)
 
     def follow(self, wish: Wish) -> PodFollower:
@@ -72,14 +75,14 @@ class PodLogs:
         for follower in tuple(self._followers):
             follower.close()
 
-    def _read(self, pod: PodFacts, wish: Wish) -> list[Line]:
+    def _read(self, pod: PodFacts, wish: Wish, most_bytes: int) -> list[Line]:
         data, cut = bytearray(), False
         try:
             with self._api.stream(_path(pod), _query(wish, pod.function), silence_s=SILENCE_S) as stream:
                 while more := stream.read():
                     data += more
-                    if len(data) > 2 * MAX_BYTES:
-                        del data[:-MAX_BYTES]
+                    if len(data) > 2 * most_bytes:
+                        del data[:-most_bytes]
                         cut = True
         except Refused as refusal:
             if refusal.missing or _not_begun(refusal):

@@ -75,6 +75,19 @@ async def test_of_a_long_log_the_newest_lines_are_told() -> None:
     assert MAX_BYTES < sum(len(one.text) for one in found) < 2 * MAX_BYTES
 
 
+async def test_many_pods_share_what_is_told_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each of a function's pods may have megabytes of log, and a gateway's memory has room for some of them."""
+    monkeypatch.setattr("gnomon_platforms.openfaas.pod_logs.ALL_BYTES", 200_000)
+    long = b"".join(line(number % 60, f"{number} " + "x" * 1000) for number in range(300))
+    with serving(Script([Answer(long)])) as api:
+        pods = [replace(POD, name=f"fn-{number}", uid=f"u{number}") for number in range(4)]
+        found = await logs(api, Pods(*pods)).lines(Wish(KEY))
+    for pod in pods:
+        numbers = sorted(int(one.text.split()[0]) for one in found if one.instance == pod.name)
+        assert numbers == list(range(numbers[0], 300)), "each pod's newest lines"
+        assert len(numbers) <= 100
+
+
 async def test_only_the_named_pod_is_read_and_one_that_waits_has_no_lines() -> None:
     waiting = replace(POD, name="fn-2", uid="u2", phase="Pending")
     script = Script([Answer(line(1, "one"))])
