@@ -46,6 +46,7 @@ class Exchange:
     """
 
     __slots__ = (
+        "_bodiless",
         "_body",
         "_held_bytes",
         "_owner",
@@ -95,6 +96,7 @@ class Exchange:
         self.disconnected = False
         self.response_complete = False
         self.streaming = False
+        self._bodiless = False
         self.moved: Moved | None = None
         self._owner: Owner | None = None
         self._body: bytes | bytearray | memoryview = b""
@@ -248,16 +250,17 @@ class Exchange:
         if self.response_complete or self.disconnected:
             return
         self.streaming = True
+        self._bodiless = status in _BODILESS or self.method == b"HEAD"
         chunked = self.http_version == "1.1"
         if not chunked:
             self.keep_alive = False
-        framing = b"transfer-encoding: chunked\r\n" if chunked else b""
+        framing = b"transfer-encoding: chunked\r\n" if chunked and not self._bodiless else b""
         close = b"" if self.keep_alive else b"connection: close\r\n"
         self._protocol.transport.write(b"".join((STATUS_LINES[status], self._protocol.date_line, lines, framing, close, b"\r\n")))
 
     def write(self, data: bytes | memoryview) -> None:
         """The next part of the answer."""
-        if self.response_complete or self.disconnected or not data or self.method == b"HEAD":
+        if self.response_complete or self.disconnected or not data or self._bodiless:
             return
         transport = self._protocol.transport
         if self.http_version == "1.1":
@@ -271,7 +274,7 @@ class Exchange:
         """The answer is whole."""
         if self.response_complete or self.disconnected:
             return
-        if self.http_version == "1.1" and self.method != b"HEAD":
+        if self.http_version == "1.1" and not self._bodiless:
             self._protocol.transport.write(b"0\r\n\r\n")
         self._finish()
 

@@ -20,13 +20,15 @@ from gnomon_runtime import instance
 DIARY = Path(sys.argv[2])
 RELEASED = DIARY.with_name("released")
 TEXT = b"Content-Type: text/plain"
+SHORT = (b"/stream", b"/stream/held", b"/stream/nothing", b"/stream/unchanged")
 
 
 def pieces(batch: Frame, path: bytes) -> Iterator[Frame]:
+    code = 304 if path == b"/stream/unchanged" else 204 if path == b"/stream/nothing" else 200
     yield Frame(
-        Kind.STREAM_START, batch.batch_id, batch.epoch, members=(Member(200, 1, b"Content-Type: text/event-stream", b""),)
+        Kind.STREAM_START, batch.batch_id, batch.epoch, members=(Member(code, 1, b"Content-Type: text/event-stream", b""),)
     )
-    for number in range(3 if path in (b"/stream", b"/stream/held") else 10_000):
+    for number in range(3 if path in SHORT else 10_000):
         yield Frame(Kind.STREAM_DATA, batch.batch_id, batch.epoch, members=(Member(0, 0, b"", b"data: %d\n\n" % number),))
         time.sleep(0.005)
         while path == b"/stream/held" and not RELEASED.exists():

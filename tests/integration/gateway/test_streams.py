@@ -34,6 +34,21 @@ async def test_parts_arrive_as_they_are_made(gateway: Any) -> None:
     assert (await connection.call("/function/f", b"next")).body == b"next"
 
 
+@pytest.mark.parametrize(
+    ("method", "path", "status"),
+    [(b"GET", b"stream/nothing", 204), (b"GET", b"stream/unchanged", 304), (b"HEAD", b"stream", 200)],
+)
+async def test_an_answer_that_has_no_body_has_none_as_a_stream(gateway: Any, method: bytes, path: bytes, status: int) -> None:
+    await gateway.deploy()
+    connection = await gateway.connect()
+    await connection.send(SSE.replace(b"GET", method) % path)
+    head = await connection.head()
+    assert (head.status, head.headers["content-type"]) == (status, "text/event-stream")
+    assert "transfer-encoding" not in head.headers
+    # The connection is in step for the next request.
+    assert (await connection.call("/function/f", b"next")).body == b"next"
+
+
 async def test_a_client_that_does_not_accept_streams_gets_the_whole_answer(gateway: Any) -> None:
     await gateway.deploy()
     response = await gateway.call("/function/f/stream")
