@@ -63,11 +63,12 @@ def resize(cluster: Cluster) -> tuple[Level, str, str]:
 
     """
     known = {one["name"] for one in (cluster.get("/api/v1") or {}).get("resources", ())}
-    hint = "Policies that change an instance's cores make new pods instead; use Kubernetes 1.33 or newer."
     if "pods/resize" not in known:
+        hint = "Policies that choose an instance's cores are refused; use Kubernetes 1.33 or newer."
         return Level.WARN, "The API server does not offer it.", hint
     old = sorted(node["metadata"]["name"] for node in cluster.items(NODES.path()) if kubelet(node) < RESIZING_SINCE)
     if old:
+        hint = "Instances there never get cores other than their deployment's; keep functions that need it away, or update them."
         return Level.WARN, f"These nodes are too old for it: {', '.join(old)}.", hint
     return Level.OK, "Pods can be given other cores while they run.", ""
 

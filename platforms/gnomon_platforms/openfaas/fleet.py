@@ -42,6 +42,7 @@ from gnomon_platforms.openfaas.node_home import Home, PodBodies
 from gnomon_platforms.openfaas.on_nodes import OnNodes, load_besides_shadows
 from gnomon_platforms.openfaas.options import OpenFaasOptions
 from gnomon_platforms.openfaas.pod_logs import PodLogs
+from gnomon_platforms.openfaas.resizing import resizes_pods
 from gnomon_platforms.openfaas.rivals import Rivals, tell
 from gnomon_platforms.openfaas.steps import Steps
 from gnomon_platforms.openfaas.surroundings import Surroundings
@@ -84,6 +85,7 @@ class Fleet:
         self._nodes: Informer[NodeFacts] = Informer(api, Source(NODES), node_facts)
         self._rivals = Rivals(api, self._options.namespace, self._rivals_changed)
         self._on_nodes = None if nodes is None else OnNodes(api, self._writer, nodes)
+        self._api, self._resizes = api, True
         self._ledger = Ledger()
         self._workloads: dict[str, Workload] = {}
         """By `name.namespace`, which costs nothing to look up: each function is asked for its instances twice a second."""
@@ -108,6 +110,7 @@ class Fleet:
 
         """
         await asyncio.gather(*(informer.start() for informer in self._informers()), self._rivals.start())
+        self._resizes = await asyncio.to_thread(resizes_pods, self._api)
         self._listener = listener
         session = open_session()
         self._adopting_until_s = self._clock.now_s() + self._options.adopting_s

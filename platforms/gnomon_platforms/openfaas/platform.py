@@ -36,8 +36,13 @@ class OpenFaasPlatform(Fleet):
 
     name = "openfaas"
 
-    capabilities = Capabilities(place=True, size=True, victim=True, resize=True, pair=True)
-    """Pairs on the nodes that say so (`Node.pairs`), which may be none now; a Shadow never becomes a Body, which is a pod."""
+    @property
+    def capabilities(self) -> Capabilities:
+        """Sizes where the cluster resizes pods; pairs on the nodes that say so (`Node.pairs`), which may be none now.
+
+        A Shadow never becomes a Body, which is a pod.
+        """
+        return Capabilities(place=True, size=self._resizes, victim=True, resize=self._resizes, pair=True)
 
     def contents(self) -> set[str]:
         """Nothing: what was built on this machine is in no pod."""
