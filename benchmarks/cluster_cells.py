@@ -32,7 +32,7 @@ from gnomon_simulator.function_plan import FunctionPlan
 from gnomon_simulator.opt import with_opt, without_loading
 from gnomon_simulator.profiles import Profile, modelled
 from gnomon_simulator.results import FunctionResult
-from gnomon_simulator.simulated_platform import NodePlan
+from gnomon_simulator.simulated_node import NodePlan
 from gnomon_simulator.simulation import simulate
 from gnomon_simulator.streams import stream
 from gnomon_simulator.traces import read_trace

@@ -33,6 +33,7 @@ SOURCES = (
     "simulator/gnomon_simulator/buffer.py",
     "simulator/gnomon_simulator/on_demand.py",
     "simulator/gnomon_simulator/simulated_function.py",
+    "simulator/gnomon_simulator/simulated_node.py",
     "simulator/gnomon_simulator/simulated_platform.py",
     "benchmarks/batch_baselines/baselines.py",
     "benchmarks/batch_baselines/cases.py",

@@ -42,7 +42,7 @@ from gnomon_simulator.function_plan import FunctionPlan
 from gnomon_simulator.on_demand import INSTANCE
 from gnomon_simulator.profiles import Profile
 from gnomon_simulator.results import OK, FunctionResult
-from gnomon_simulator.simulated_platform import NodePlan
+from gnomon_simulator.simulated_node import NodePlan
 from gnomon_simulator.simulation import simulate
 
 TIMEOUTS = 49

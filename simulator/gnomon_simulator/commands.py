@@ -24,7 +24,7 @@ from gnomon_simulator.profiles import Noise, Profile, constant, read_profile
 from gnomon_simulator.replay import Plan, Target, replay_apart
 from gnomon_simulator.results import table
 from gnomon_simulator.samples import Outcome, Token
-from gnomon_simulator.simulated_platform import NodePlan
+from gnomon_simulator.simulated_node import NodePlan
 from gnomon_simulator.simulation import simulate as run_simulation
 from gnomon_simulator.streams import stream
 from gnomon_simulator.traces import Trace
@@ -97,7 +97,8 @@ class SimulateOptions:
 
     `labels` and `annotations` are those of a deployment (`gnomon/autoscaler`, `com.openfaas.scale.max` …). The instances' latency
     comes from a `profile` or, without one, is `service_s` a request. `network_gbps` and `network_rtt_ms` declare what lies
-    between the nodes; without them it is what the profile says. `schedulers` runs the same arrivals once for each.
+    between the nodes; without them it is what the profile says. `pool` and `reserved_cores` are each node's, as `gnomon serve`
+    has them. `schedulers` runs the same arrivals once for each.
     """
 
     arrivals: ArrivalOptions
@@ -110,6 +111,8 @@ class SimulateOptions:
     knowledge: str = "profiled"
     nodes: int = 1
     node_cores: int = 16
+    pool: int = 1
+    reserved_cores: float = 0.0
     network_gbps: float | None = None
     network_rtt_ms: float = 0.0
     warm: int = 0
@@ -136,7 +139,8 @@ def simulate(options: SimulateOptions, out: TextIO | None = None) -> int:
     settings = read_settings(options.labels, options.annotations)
     profile = _networked(_profile(options, settings), options)
     times_s = options.arrivals.times_s()
-    nodes = [NodePlan(f"node-{number}", options.node_cores) for number in range(1, options.nodes + 1)]
+    node = NodePlan("node", options.node_cores, reserved_cores=options.reserved_cores, pool=options.pool)
+    nodes = [replace(node, name=f"node-{number}") for number in range(1, options.nodes + 1)]
     results = []
     for scheduler in options.schedulers or (settings.scheduler,):
         chosen = replace(settings, scheduler=scheduler)

@@ -2,15 +2,15 @@
 
 It does what every platform does and decides nothing: an instance is created where there is room, is ready when its model has
 loaded, takes as long for a batch as its profile says, and ends when it is told to, or crashes. A Shadow is created on its Body's
-node or where its pair says, is of use when it has loaded its blocks, and ends with its Body. How long each instance existed is
-kept, because that is what a user pays for.
+node or where its pair says, is of use when it has loaded its blocks, sooner where the node's pool has a container for it, and
+ends with its Body. How long each instance existed is kept, because that is what a user pays for.
 """
 
 from __future__ import annotations
 
 import random
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 from gnomon_core.errors import GnomonError
@@ -20,18 +20,10 @@ from gnomon_core.seam_values import Capabilities
 from gnomon_simulator.events import Events
 from gnomon_simulator.lifetimes import MEGABYTE, Lifetime
 from gnomon_simulator.profiles import Profile
+from gnomon_simulator.simulated_node import NodePlan, SimulatedNode
 
 _STARTING = InstanceState.STARTING
 CAPABILITIES = Capabilities(place=True, size=True, victim=True, resize=True, pair=True, promote=True)
-
-
-@dataclass(frozen=True, slots=True)
-class NodePlan:
-    """A machine of the simulated cluster."""
-
-    name: str
-    cores: int
-    memory_bytes: int = 2**37
 
 
 class SimulatedPlatform:
@@ -41,16 +33,15 @@ class SimulatedPlatform:
     capabilities = CAPABILITIES
 
     def __init__(self, nodes: Iterable[NodePlan], events: Events, chance: random.Random) -> None:
-        self._nodes = {node.name: node for node in nodes}
+        self._nodes = {plan.name: SimulatedNode(plan) for plan in nodes}
         self._events = events
         self._chance = chance
         self._live: dict[str, Lifetime] = {}
-        self._free = {node.name: (float(node.cores), node.memory_bytes) for node in self._nodes.values()}
         self.lifetimes: list[Lifetime] = []
 
     def nodes(self) -> tuple[Node, ...]:
         """The nodes and what is free on them."""
-        return tuple(Node(node.name, node.cores, node.memory_bytes, *self._free[node.name]) for node in self._nodes.values())
+        return tuple(node.value(self._events.now_s) for node in self._nodes.values())
 
     def instances(self, function: str) -> tuple[Instance, ...]:
         """The function's instances that are not gone, oldest first."""
@@ -103,14 +94,16 @@ class SimulatedPlatform:
         if pair.node is not None and pair.node not in self._nodes:
             raise GnomonError(404, "no_such_node", f"There is no node {pair.node}.", "Decide again.")
         memory_bytes = profile.shadow_memory_bytes(pair)
-        place = self._place(pair.shadow_cores, memory_bytes, pair.node or body.node)
+        place = self._place(pair.shadow_cores, memory_bytes, pair.node or body.node, shadow=True)
         name = self._name(body.function)
         shadow = Instance(
             name, body.function, 1, place, pair.shadow_cores, memory_bytes, _STARTING, 0.0,
             kind=InstanceKind.SHADOW, partner=body_id, pair=pair,
         )  # fmt: skip
         self._begin(shadow, profile)
-        self._events.at(self._events.now_s + profile.shadow_load_s(pair), self._registered, name, changed)
+        home = self._nodes[place]
+        fork_s = 0.0 if home.take_container(self._events.now_s) else home.plan.fork_s
+        self._events.at(self._events.now_s + fork_s + profile.shadow_load_s(pair), self._registered, name, changed)
         return shadow
 
     def change_shadow(self, shadow_id: str, pair: Pair, changed: Callable[[Instance], None]) -> None:
@@ -137,12 +130,13 @@ class SimulatedPlatform:
         if life is None or shadow is None or not serves or shadow.partner not in self._live or shadow.pair is None:
             raise GnomonError(409, "no_such_shadow", f"{shadow_id} works for nobody.", "Decide again.")
         more_bytes = life.profile.memory_bytes - shadow.memory_bytes
-        if more_bytes > self._free[shadow.node][1]:
+        home, now_s = self._nodes[shadow.node], self._events.now_s
+        if more_bytes > home.unclaimed_bytes:
             raise _no_capacity(0, more_bytes)
-        now_s = self._events.now_s
         life.account(now_s)
         life.gone_s = now_s
-        self._take(shadow.node, 0, more_bytes)
+        home.take(-shadow.cores, -shadow.memory_bytes, now_s, shadow=True)
+        home.take(shadow.cores, life.profile.memory_bytes, now_s)
         body = replace(
             shadow, kind=InstanceKind.BODY, state=_STARTING, memory_bytes=life.profile.memory_bytes, started_s=now_s,
             partner=None, pair=None,
@@ -165,7 +159,7 @@ class SimulatedPlatform:
         instance = life.instance
         life.account(self._events.now_s)
         life.gone_s = self._events.now_s
-        self._take(instance.node, -instance.cores, -instance.memory_bytes)
+        self._take(instance, -instance.cores, -instance.memory_bytes)
         if life.was_of is not None:
             return self._work_with(life.was_of, instance_id, None) if life.was_of in self._live else None
         if instance.kind is InstanceKind.SHADOW:
@@ -185,10 +179,10 @@ class SimulatedPlatform:
         if life is None:
             return
         more = cores - life.instance.cores
-        if more > self._free[life.instance.node][0]:
+        if more > self._nodes[life.instance.node].unclaimed_cores:
             raise _no_capacity(more, 0)
         life.account(self._events.now_s)
-        self._take(life.instance.node, more, 0)
+        self._take(life.instance, more, 0)
         self._change(instance_id, cores=cores)
 
     def execution_s(self, instance_id: str, samples: int) -> float:
@@ -250,7 +244,7 @@ class SimulatedPlatform:
         life = Lifetime(instance, profile, profile.noise.factor(), now_s)
         self.lifetimes.append(life)
         self._live[instance.id] = life
-        self._take(instance.node, instance.cores, instance.memory_bytes)
+        self._take(instance, instance.cores, instance.memory_bytes)
         return instance
 
     def _change(self, instance_id: str, **changes: Any) -> Instance:
@@ -258,17 +252,21 @@ class SimulatedPlatform:
         life.instance = replace(life.instance, **changes)
         return life.instance
 
-    def _place(self, cores: int, memory_bytes: int, node: str | None) -> str:
-        names = [node] if node in self._nodes else sorted(self._nodes, key=lambda name: (-self._free[name][0], name))
-        for name in names:
-            free_cores, free_bytes = self._free[name]
-            if free_cores >= cores and free_bytes >= memory_bytes:
-                return name
+    def _place(self, cores: int, memory_bytes: int, node: str | None, *, shadow: bool = False) -> str:
+        """The node with most free cores that has room, or the one that is named; a Body comes to a reserve last."""
+        named = [self._nodes[node]] if node in self._nodes else []
+        nodes = named or sorted(
+            self._nodes.values(), key=lambda each: (each.reserve_cores - each.unclaimed_cores, each.plan.name)
+        )
+        for reserve in (True,) if shadow else (False, True):
+            for each in nodes:
+                if each.has_room(cores, memory_bytes, reserve=reserve):
+                    return each.plan.name
         raise _no_capacity(cores, memory_bytes)
 
-    def _take(self, node: str, cores: int, memory_bytes: int) -> None:
-        free_cores, free_bytes = self._free[node]
-        self._free[node] = (free_cores - cores, free_bytes - memory_bytes)
+    def _take(self, instance: Instance, cores: int, memory_bytes: int) -> None:
+        shadow = instance.kind is InstanceKind.SHADOW
+        self._nodes[instance.node].take(cores, memory_bytes, self._events.now_s, shadow=shadow)
 
 
 def _no_capacity(cores: int, memory_bytes: int) -> GnomonError:

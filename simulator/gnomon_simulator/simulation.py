@@ -15,7 +15,8 @@ from gnomon_simulator.events import Events
 from gnomon_simulator.function_plan import FunctionPlan
 from gnomon_simulator.results import FunctionResult
 from gnomon_simulator.simulated_function import SimulatedFunction
-from gnomon_simulator.simulated_platform import NodePlan, SimulatedPlatform
+from gnomon_simulator.simulated_node import NodePlan
+from gnomon_simulator.simulated_platform import SimulatedPlatform
 from gnomon_simulator.streams import stream
 
 

@@ -12,7 +12,7 @@ from gnomon_core.settings import ScaleSettings, Settings
 from gnomon_simulator.arrivals import poisson
 from gnomon_simulator.function_plan import FunctionPlan
 from gnomon_simulator.profiles import Noise, constant
-from gnomon_simulator.simulated_platform import NodePlan
+from gnomon_simulator.simulated_node import NodePlan
 from gnomon_simulator.simulation import simulate
 from gnomon_simulator.streams import stream
 

@@ -78,6 +78,10 @@ def arrival_options(function: Callable[..., Any]) -> Any:
 )
 @click.option("--nodes", type=click.IntRange(min=1), default=1, help="Default 1.")
 @click.option("--node-cores", type=click.IntRange(min=1), default=16, help="Cores of each node; default 16.")
+@click.option("--pool", type=click.IntRange(min=0), default=1, help="Empty containers of each node, as `gnomon serve` has it.")
+@click.option(
+    "--reserved-cores", type=click.FloatRange(min=0), default=0.0, help="Cores of each node that are held for Shadows; default 0."
+)
 @click.option("--network-gbps", type=float, default=None, help="Bandwidth between nodes; default what the profile says.")
 @click.option("--network-rtt-ms", type=float, default=0.0, help="There and back between nodes, with --network-gbps; default 0.")
 @click.option("--warm", type=click.IntRange(min=0), default=0, help="Instances that are ready at second 0; default 0.")

@@ -7,7 +7,7 @@ from gnomon_core.settings import ScaleSettings, Settings
 from gnomon_simulator.arrivals import constant
 from gnomon_simulator.function_plan import FunctionPlan
 from gnomon_simulator.profiles import Profile
-from gnomon_simulator.simulated_platform import NodePlan
+from gnomon_simulator.simulated_node import NodePlan
 from gnomon_simulator.simulation import simulate
 
 

@@ -112,3 +112,21 @@ def test_a_declared_network_lets_shadows_be_on_other_nodes(tmp_path: Path) -> No
             shadows(gbps, rtt_ms)
     with pytest.raises(GnomonError, match="network"):
         simulate(SimulateOptions(ArrivalOptions(rate_rps=1.0, duration_s=1.0), service_s=0.1, network_gbps=1.0))
+
+
+def test_a_node_holds_cores_for_shadows_and_has_a_pool(tmp_path: Path) -> None:
+    profile = tmp_path / "model.json"
+    blocks = (BlockPlan(0.5, 20_000_000), BlockPlan(0.5, 80_000_000))
+    profile.write_text(json.dumps(made_up_profile(blocks, (0.5, 1.0, 1.5, 2.0), gmacs=4.0, load_s=0.1).to_json()))
+
+    def simulated(**nodes: Any) -> Any:
+        options = SimulateOptions(
+            ArrivalOptions(rate_rps=3.0, duration_s=30.0), labels={"com.openfaas.scale.max": "3"}, profile=profile,
+            annotations={"gnomon/autoscaler": "asyfunc", "gnomon/slo-ms": "4000", "gnomon/max-cores": "1", "gnomon/kappa": "1"},
+            warm=1, json=True, **nodes,
+        )  # fmt: skip
+        return figures(options)[0]
+
+    assert simulated(node_cores=1)["shadows"] == 0
+    assert simulated(node_cores=2, reserved_cores=1.0)["shadows"] > 0
+    assert simulated(node_cores=2, pool=0)["shadows"] > 0, "made by forks"

@@ -11,7 +11,7 @@ from gnomon_simulator.function_plan import FunctionPlan
 from gnomon_simulator.on_demand import INSTANCE, OnDemand, on_demand
 from gnomon_simulator.profiles import Profile
 from gnomon_simulator.results import OK, FunctionResult
-from gnomon_simulator.simulated_platform import NodePlan
+from gnomon_simulator.simulated_node import NodePlan
 from gnomon_simulator.simulation import simulate
 
 MODEL = Profile("v", LatencyTable({1: {1: 0.1, 2: 0.2, 4: 0.4}}), load_s=30.0)

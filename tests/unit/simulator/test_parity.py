@@ -18,7 +18,7 @@ from gnomon_simulator.profiles import constant as constant_profile
 from gnomon_simulator.replay_report import Report
 from gnomon_simulator.results import FunctionResult
 from gnomon_simulator.samples import Outcome, Samples
-from gnomon_simulator.simulated_platform import NodePlan
+from gnomon_simulator.simulated_node import NodePlan
 from gnomon_simulator.simulation import simulate
 
 BEGUN = 1_700_000_000.0

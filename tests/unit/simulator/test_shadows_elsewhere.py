@@ -16,7 +16,7 @@ from gnomon_simulator.arrivals import constant
 from gnomon_simulator.function_plan import FunctionPlan
 from gnomon_simulator.profiles import modelled
 from gnomon_simulator.results import FunctionResult
-from gnomon_simulator.simulated_platform import NodePlan
+from gnomon_simulator.simulated_node import NodePlan
 from gnomon_simulator.simulation import simulate
 from tests.unit.simulator.scripted import Script
 

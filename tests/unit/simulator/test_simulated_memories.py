@@ -13,7 +13,7 @@ from gnomon_core.settings import ScaleSettings, Settings
 from gnomon_simulator.function_plan import FunctionPlan
 from gnomon_simulator.profiles import on_lambda
 from gnomon_simulator.results import FunctionResult
-from gnomon_simulator.simulated_platform import NodePlan
+from gnomon_simulator.simulated_node import NodePlan
 from gnomon_simulator.simulation import simulate
 
 MEMORIES_MB = (885, 1769, 3538)

@@ -12,7 +12,7 @@ from gnomon_simulator.arrivals import from_trace
 from gnomon_simulator.function_plan import FunctionPlan
 from gnomon_simulator.profiles import Profile
 from gnomon_simulator.results import FunctionResult
-from gnomon_simulator.simulated_platform import NodePlan
+from gnomon_simulator.simulated_node import NodePlan
 from gnomon_simulator.simulation import simulate
 from gnomon_simulator.streams import stream
 from gnomon_simulator.traces import read_trace

@@ -30,7 +30,7 @@ from gnomon_simulator.opt import with_opt, without_loading
 from gnomon_simulator.profiles import Profile, modelled, read_profile
 from gnomon_simulator.profiles import constant as constant_profile
 from gnomon_simulator.results import FunctionResult
-from gnomon_simulator.simulated_platform import NodePlan
+from gnomon_simulator.simulated_node import NodePlan
 from gnomon_simulator.simulation import simulate
 from tests.unit.simulator.scripted import Script
 

@@ -8,7 +8,7 @@ from gnomon_core.settings import ScaleSettings, Settings
 from gnomon_simulator.function_plan import FunctionPlan
 from gnomon_simulator.profiles import Profile, constant
 from gnomon_simulator.results import FunctionResult, table
-from gnomon_simulator.simulated_platform import NodePlan
+from gnomon_simulator.simulated_node import NodePlan
 from gnomon_simulator.simulation import simulate
 
 NODES = [NodePlan("node-1", 8)]
