@@ -245,7 +245,9 @@ class Gnomon:
             metrics=metrics_page(
                 [
                     GatewayCollector(
-                        lambda: readings(self._functions, self.manager, self.autoscaler), counters, self._loop_lag.histogram
+                        lambda: readings(self._functions, self.manager, self.autoscaler.decided),
+                        counters,
+                        self._loop_lag.histogram,
                     ),
                     AsyncCollector(self._async_queue, self._callbacks),
                     OwnershipCollector(lambda: None if self._replicas is None else self._replicas.life),

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
-from gnomon_autoscaler.loop import Autoscaler
 from gnomon_cli.platforms import require_kubernetes
 from gnomon_cli.serve_options import ServeOptions
 from gnomon_core.clock import Clock
@@ -48,8 +47,8 @@ async def in_images(reference: str) -> None:
     del reference
 
 
-def readings(functions: FunctionService, manager: Manager, autoscaler: Autoscaler) -> Iterator[FunctionReading]:
-    """What the metrics tell of each function."""
+def readings(functions: FunctionService, manager: Manager, decided: Callable[[str], int]) -> Iterator[FunctionReading]:
+    """What the metrics tell of each function; `decided` is how often its scaling was."""
     for runtime in manager.runtimes():
         status = functions.status(runtime.key)
         if status is not None:
@@ -59,7 +58,7 @@ def readings(functions: FunctionService, manager: Manager, autoscaler: Autoscale
                 metrics=runtime.metrics,
                 replicas=status.replicas,
                 ready=status.available_replicas,
-                decisions=autoscaler.decided(runtime.name),
+                decisions=decided(runtime.name),
                 late=runtime.dispatcher.late_answers,
                 instances=manager.instances.seen(runtime.name),
             )

@@ -61,8 +61,12 @@ class Functions:
             return
         if runtime.signature is not None and self._tensors(exchange, runtime):
             return
+        self.take(exchange, runtime, slash + rest or b"/")
+
+    def take(self, exchange: Exchange, runtime: FunctionRuntime, path: bytes) -> None:
+        """Let a request to this function in: the function is asked for this path."""
         try:
-            invocation = Invocation(exchange, runtime, slash + rest or b"/", behind=self._behind)
+            invocation = Invocation(exchange, runtime, path, behind=self._behind)
         except GnomonError as error:
             exchange.fail(error)
             return

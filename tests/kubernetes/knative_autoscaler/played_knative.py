@@ -11,8 +11,9 @@ import threading
 import time
 from collections.abc import Callable
 from datetime import UTC, datetime
+from functools import partial
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from typing import Any
+from typing import Any, Protocol
 
 from kubernetes import client
 
@@ -23,7 +24,19 @@ SKS = ("networking.internal.knative.dev", "v1alpha1")
 PA = ("autoscaling.internal.knative.dev", "v1alpha1")
 SERVING = ("serving.knative.dev", "v1")
 REVISION = "serving.knative.dev/revision"
+
+
+class Application(Protocol):
+    """What runs in a pod: it tells of its last second, and ends."""
+
+    def stat(self) -> tuple[float, float]: ...
+
+    def end(self) -> None: ...
+
+
 METRICS_PORT = 9090
+QUIET_S = 0.5
+"""For so long a pod that ends still takes requests; queue-proxy does for 30 s."""
 
 
 def now() -> str:
@@ -62,6 +75,10 @@ class PlayedKnative:
         self.load: dict[str, float] = {}
         self.queued: dict[str, int] = {}
         self.starts_s = 0.2
+        self.begins: Callable[[str, str], Application] | None = None
+        """Begins what runs in a pod, of this Revision at this address; without it, pods tell of `load`."""
+        self._applications: dict[str, Application] = {}
+        self._replaced: set[str] = set()
         self._cluster = cluster
         self._octet, self._numbers = octet, 0
         self._servers: dict[str, ThreadingHTTPServer] = {}
@@ -83,18 +100,26 @@ class PlayedKnative:
     def stop(self) -> None:
         self._ended.set()
         self._thread.join()
+        for application in self._applications.values():
+            application.end()
         for server in self._servers.values():
             server.shutdown()
             server.server_close()
         for name in (self.namespace, self.system):
             self._cluster.core.delete_namespace(name)
 
-    def revision(self, name: str, annotations: dict[str, str], *, replicas: int = 1, concurrency: int = 0) -> None:
+    def revision(
+        self, name: str, annotations: dict[str, str], *, replicas: int = 1, concurrency: int = 0, **container: Any
+    ) -> None:
         """What the revision reconciler makes of a Revision."""
         annotations = {"autoscaling.knative.dev/class": "gnomon", **annotations}
         labels = {REVISION: name, "serving.knative.dev/revisionUID": f"uid-{name}"}
-        container = {"name": "user-container", "image": "dev.local/answer:v1"}
-        own = {"apiVersion": "/".join(SERVING), "kind": "Revision", "spec": {"containers": [container]}}
+        container = {"name": "user-container", "image": "dev.local/answer:v1", **container}
+        own = {
+            "apiVersion": "/".join(SERVING),
+            "kind": "Revision",
+            "spec": {"containers": [container], "containerConcurrency": concurrency},
+        }
         metadata = {"name": name, "annotations": {**annotations, "user": "kept"}, "labels": {"of": "users"}}
         self._cluster.custom.create_namespaced_custom_object(*SERVING, self.namespace, "revisions", {**own, "metadata": metadata})
         template = {"metadata": {"labels": labels}, "spec": {"containers": [container]}}
@@ -131,6 +156,17 @@ class PlayedKnative:
     def replicas(self, name: str) -> int:
         return int(self._cluster.apps.read_namespaced_deployment(f"{name}-deployment", self.namespace).spec.replicas)
 
+    def pod(self, name: str, labels: dict[str, str]) -> str:
+        """A ready pod of the system's, which the caller runs: its address."""
+        address = self._address()
+        self._pod(self.system, name, labels)
+        self._run_pod(self.system, name, address)
+        return address
+
+    def replace_pods(self, revision: str) -> None:
+        """Each of a Revision's pods ends soon, and the Deployment makes another."""
+        self._replaced.add(revision)
+
     # The controllers
 
     def _run(self) -> None:
@@ -149,6 +185,9 @@ class PlayedKnative:
     def _pods_of(self, deployment: Any) -> None:
         revision, wanted = deployment.metadata.labels[REVISION], int(deployment.spec.replicas)
         pods = self._cluster.core.list_namespaced_pod(self.namespace, label_selector=f"{REVISION}={revision}").items
+        if revision in self._replaced:
+            self._replaced.discard(revision)
+            wanted = 0
         for pod in pods[wanted:]:
             self._end(pod.metadata.name)
         for number in range(wanted - len(pods)):
@@ -159,11 +198,16 @@ class PlayedKnative:
         for name in listed:
             if name not in self._servers and time.monotonic() - self._born.get(name, 0.0) > self.starts_s:
                 address = self._address()
-                self._servers[name] = serve(address, lambda: self._stat(revision))
+                if self.begins is not None:
+                    self._applications[name] = self.begins(revision, address)
+                self._servers[name] = serve(address, partial(self._stat, revision, name))
                 self._run_pod(self.namespace, name, address)
         self._ready[revision] = {name for name in listed if name in self._servers}
 
-    def _stat(self, revision: str) -> bytes:
+    def _stat(self, revision: str, name: str) -> bytes:
+        application = self._applications.get(name)
+        if application is not None:
+            return stat(*application.stat())
         share = self.load.get(revision, 0.0) / max(1, len(self._ready.get(revision, ())))
         return stat(share, share * 10.0)
 
@@ -215,6 +259,13 @@ class PlayedKnative:
         self._cluster.core.patch_namespaced_pod_status(name, namespace, {"status": status})
 
     def _end(self, name: str) -> None:
+        """Kubernetes says first that it ends; then it answers what it has."""
+        application = self._applications.pop(name, None)
+        if application is not None:
+            not_ready = {"conditions": [{"type": "Ready", "status": "False"}]}
+            self._cluster.core.patch_namespaced_pod_status(name, self.namespace, {"status": not_ready})
+            time.sleep(QUIET_S)
+            application.end()
         server = self._servers.pop(name, None)
         if server is not None:
             server.shutdown()

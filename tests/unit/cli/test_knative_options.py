@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from gnomon_cli.commands.serve import knative_options
+from gnomon_cli.commands.knative_options import knative_gateway_options, knative_options
 from gnomon_core.errors import GnomonError
 
 GIVEN = {"kubeconfig": Path("admin.conf"), "policies": (), "host": "127.0.0.1", "port": 0}
@@ -26,3 +26,11 @@ def test_one_namespace_has_a_leader_of_its_own() -> None:
 def test_several_namespaces_are_refused() -> None:
     with pytest.raises(GnomonError, match="all namespaces are looked after, or one"):
         knative_options({**GIVEN, "namespaces": ("team-a", "team-b")})
+
+
+def test_the_gateway_serves_all_namespaces_or_one() -> None:
+    given = {**GIVEN, "page_port": 9090}
+    assert knative_gateway_options({**given, "namespaces": ()}).namespace is None
+    assert knative_gateway_options({**given, "namespaces": ("team-a",)}).namespace == "team-a"
+    with pytest.raises(GnomonError, match="all namespaces are looked after, or one"):
+        knative_gateway_options({**given, "namespaces": ("team-a", "team-b")})

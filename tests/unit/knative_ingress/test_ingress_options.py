@@ -9,7 +9,7 @@ import yaml
 
 from gnomon_core.errors import GnomonError
 from gnomon_platforms.knative.ingress.__main__ import options, parser
-from gnomon_platforms.knative.ingress.backends import Endpoint
+from gnomon_platforms.knative.ingress.backends import Endpoint, GatewayPlace
 from gnomon_platforms.knative.ingress.config import Binds, Shape
 from gnomon_platforms.knative.ingress.maps import Names
 
@@ -20,10 +20,24 @@ def test_the_services_names_are_those_of_the_cluster() -> None:
     asked = options(parser().parse_args(["--namespace=system", "--domain=here.local", "--gateway=[fd00::1]:8080", "--peers=all"]))
     assert asked.controller.addresses.public == "gnomon-ingress.system.svc.here.local"
     assert asked.controller.addresses.private == "gnomon-ingress-local.system.svc.here.local"
-    assert asked.controller.seeing.gateway.endpoint == Endpoint("fd00::1", 8080)
+    assert asked.controller.seeing.gateway == GatewayPlace(Endpoint("fd00::1", 8080))
     assert asked.controller.peers == ("system", "all")
     assert asked.lease_namespace == "system"
     assert options(parser().parse_args(["--alone"])).lease_namespace is None
+
+
+def test_the_gateway_is_named_by_its_service_or_its_address() -> None:
+    def place(text: str) -> GatewayPlace | None:
+        return options(parser().parse_args(["--namespace=system", f"--gateway={text}"])).controller.seeing.gateway
+
+    assert place("gateway:80") == GatewayPlace(service=("system", "gateway"), port=80)
+    assert place("gateway.elsewhere:80") == GatewayPlace(service=("elsewhere", "gateway"), port=80)
+    assert place("gateway.elsewhere.svc.cluster.local:80") == GatewayPlace(service=("elsewhere", "gateway"), port=80)
+    assert place("10.0.0.1:80") == GatewayPlace(Endpoint("10.0.0.1", 80))
+    assert place("") is None
+    for refused in ("gateway", "gateway:http", ":80"):
+        with pytest.raises(GnomonError, match="has no port"):
+            place(refused)
 
 
 @pytest.mark.parametrize("bind", ["*:80\n  bind *:81", "*:80 ssl", "unix@/a b", "80", ""])

@@ -7,11 +7,13 @@ from dataclasses import replace
 from gnomon_platforms.knative.ingress.backends import (
     Endpoint,
     Gateway,
+    GatewayPlace,
     ServiceFacts,
     ServicePort,
     SliceFacts,
     StillView,
     backend,
+    gateway_of,
     service_facts,
     slice_facts,
 )
@@ -94,19 +96,39 @@ def test_another_name_of_a_service_leads_to_its_address_and_never_to_the_node() 
 
 
 def test_a_revision_that_batches_is_led_to_the_gateway_only_where_there_is_one() -> None:
-    headers = {"Knative_Serving_Revision": "s-1", "Knative_Serving_Namespace": "default"}
-    gateway = Gateway(Endpoint("10.96.0.5", 8080))
-    view = replace(VIEW, revisions={("default", "s-1"): {"gnomon/scheduler": "adaptive"}})
+    headers = {"Knative_Serving_Revision": "s", "Knative_Serving_Namespace": "default"}
+    gateway = Gateway((Endpoint("10.96.0.5", 8080),))
+    view = replace(VIEW, revisions={("default", "s"): {"gnomon/scheduler": "adaptive"}})
     ends = {
         name: next(iter(routing([one(**given)], seen).backends.values())).endpoints
         for name, given, seen in (
             ("gateway", headers, replace(view, gateway=gateway)),
             ("no gateway", headers, view),
-            ("another revision", {**headers, "Knative_Serving_Revision": "s-2"}, replace(view, gateway=gateway)),
+            ("nobody is named", {}, replace(view, gateway=gateway)),
+            ("another is named", {**headers, "Knative_Serving_Revision": "s-2"}, replace(view, gateway=gateway)),
+            ("it does not batch", headers, replace(view, gateway=gateway, revisions={("default", "s"): {}})),
         )
     }
     straight = (Endpoint("10.0.0.1", 8012), Endpoint("10.0.0.2", 8012))
-    assert ends == {"gateway": (Endpoint("10.96.0.5", 8080),), "no gateway": straight, "another revision": straight}
+    assert ends.pop("gateway") == (Endpoint("10.96.0.5", 8080),)
+    assert set(ends.values()) == {straight}
+    assert len(ends) == 4
+
+
+def test_the_gateway_is_whoever_is_ready_behind_its_service_and_none_leaves_requests_on_their_ordinary_way() -> None:
+    service = ServiceFacts(("system", "gateway"), (ServicePort("http", 80, h2c=False), ServicePort("page", 9090, h2c=False)))
+    ports = (("http", 8080), ("page", 9090))
+    place = GatewayPlace(service=service.key, port=80)
+    for slices, ready in (
+        ((), ()),
+        ((SliceFacts(service.key, ports, ("10.0.9.1", "10.0.9.2")),), ("10.0.9.1", "10.0.9.2")),
+        ((SliceFacts(service.key, ports, (), ending=("10.0.9.1",)),), ()),
+    ):
+        view = StillView({service.key: service}, slices)
+        assert gateway_of(place, view) == Gateway(tuple(Endpoint(ip, 8080) for ip in ready))
+    assert gateway_of(place, StillView()) == Gateway()
+    assert gateway_of(GatewayPlace(service=service.key, port=81), view) == Gateway()
+    assert gateway_of(GatewayPlace(Endpoint("10.96.0.5", 80)), StillView()) == Gateway((Endpoint("10.96.0.5", 80),))
 
 
 def test_the_older_of_two_has_the_host() -> None:

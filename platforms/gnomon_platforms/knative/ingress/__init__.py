@@ -10,5 +10,5 @@
     programming from what it has to what it is to have, in an order in which no request falls in between
     controller  informers in, status out
 
-Requests to Revisions that batch are led to the gateway, all others straight to those who serve.
+Requests to Revisions that batch are led to the gateway while anybody is ready there, all others straight to those who serve.
 """

@@ -10,8 +10,8 @@ import signal
 import sys
 from pathlib import Path
 
-from gnomon_core.errors import GnomonError
-from gnomon_platforms.knative.ingress.backends import Endpoint, Gateway
+from gnomon_core.errors import GnomonError, bad_request
+from gnomon_platforms.knative.ingress.backends import Endpoint, GatewayPlace
 from gnomon_platforms.knative.ingress.config import Binds, Limits
 from gnomon_platforms.knative.ingress.controller import ControllerOptions
 from gnomon_platforms.knative.ingress.names import CERTIFICATE_LABEL, CLASS
@@ -35,7 +35,7 @@ def parser() -> argparse.ArgumentParser:
     made.add_argument("--public-service", default="gnomon-ingress", help="the Service that leads to --http and --https")
     made.add_argument("--private-service", default="gnomon-ingress-local", help="the Service that leads to --local")
     made.add_argument("--peers", default="", help="the Service that leads to the probe ports of every replica")
-    made.add_argument("--gateway", default="", help="ADDRESS:PORT of the gateway, for Revisions that batch")
+    made.add_argument("--gateway", default="", help="SERVICE:PORT or ADDRESS:PORT of the gateway of Revisions that batch")
     made.add_argument("--secret-labels", default=CERTIFICATE_LABEL, help="only these Secrets are looked at; empty for all")
     made.add_argument("--folder", type=Path, default=Path("/run/gnomon-ingress"), help="HAProxy's files and sockets")
     made.add_argument("--haproxy", default="haproxy", help="the program")
@@ -53,10 +53,7 @@ def options(asked: argparse.Namespace) -> ServingOptions:
     """What was asked for."""
     services = asked.public_service, asked.private_service
     addresses = Addresses(*(f"{name}.{asked.namespace}.svc.{asked.domain}" for name in services))
-    gateway = Gateway()
-    if asked.gateway:
-        address, _, port = asked.gateway.rpartition(":")
-        gateway = Gateway(Endpoint(address.strip("[]"), int(port)))
+    gateway = gateway_place(asked.gateway, asked.namespace) if asked.gateway else None
     controller = ControllerOptions(
         addresses,
         (asked.probe_http, asked.probe_local),
@@ -66,6 +63,23 @@ def options(asked: argparse.Namespace) -> ServingOptions:
     binds = Binds(asked.http, asked.https, asked.local, asked.probe_http, asked.probe_local)
     proxy = ProxyOptions(asked.folder, asked.haproxy, binds, Limits(descriptors=asked.descriptors))
     return ServingOptions(controller, proxy, None if asked.alone else asked.namespace, asked.leave_proxy, asked.drain)
+
+
+def gateway_place(text: str, namespace: str) -> GatewayPlace:
+    """Where the gateway is: `10.0.0.1:80`, `[fd00::1]:80`, `gnomon-gateway:80` beside us, or `gnomon-gateway.elsewhere:80`.
+
+    Raises:
+        GnomonError: 400 `ingress_gateway`.
+
+    """
+    name, _, number = text.rpartition(":")
+    if not name or not number.isdecimal():
+        raise bad_request("ingress_gateway", f"--gateway {text[:100]!r} has no port.", "Write SERVICE:PORT or ADDRESS:PORT.")
+    try:
+        return GatewayPlace(Endpoint(name.strip("[]"), int(number)))
+    except ValueError:
+        service, _, elsewhere = name.partition(".")
+        return GatewayPlace(service=(elsewhere.partition(".")[0] or namespace, service), port=int(number))
 
 
 async def run(asked: argparse.Namespace) -> None:

@@ -3,7 +3,7 @@
     a Service with slices     its ready endpoints at the port that is asked for, so that each request is balanced by itself;
                               where none is ready, those that are ending and still serve, as kube-proxy does
     an ExternalName           of another Service of the cluster: that one's own address; of an IP address: that one
-    a Revision that batches   the gateway
+    a Revision that batches   the gateway, while anybody is ready there; else it is a Service as any other
 
 The protocol is h2c where the Service's port says so by `appProtocol` or by its name `http2`, as Knative does, else HTTP/1.1.
 """
@@ -17,7 +17,6 @@ from typing import Any, Protocol
 
 from gnomon_platforms.knative.ingress.model import BackendRef, Key, Split
 from gnomon_platforms.knative.ingress.names import (
-    BATCH_ANNOTATIONS,
     H2C,
     H2C_PORT,
     NAMESPACE_HEADER,
@@ -85,10 +84,18 @@ class SliceFacts:
 
 @dataclass(frozen=True, slots=True)
 class Gateway:
-    """Where requests to Revisions that batch go; None leaves them to the Revisions. Their names come with them in headers."""
+    """Where requests to Revisions that batch go; nowhere leaves them to the Revisions. Their names come with them in headers."""
+
+    endpoints: tuple[Endpoint, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class GatewayPlace:
+    """Where the gateway is: an address, or a Service with the number of its port."""
 
     endpoint: Endpoint | None = None
-    h2c: bool = False
+    service: Key = ("", "")
+    port: int = 0
 
 
 class View(Protocol):
@@ -105,7 +112,7 @@ class View(Protocol):
     def slices(self, key: Key) -> Iterable[SliceFacts]: ...
 
     def revision(self, key: Key) -> Mapping[str, str] | None:
-        """The annotations of a Revision."""
+        """The annotations by which a Revision batches; none where it does not."""
 
     def certificate(self, key: Key) -> str | None:
         """The last good certificate of a Secret with its key, in PEM; None where there was none."""
@@ -179,12 +186,21 @@ def slice_facts(document: dict[str, Any]) -> SliceFacts:
 
 def batches(split: Split, view: View) -> bool:
     """Whether a split is of a Revision that batches, and there is a gateway to do so."""
-    if view.gateway.endpoint is None:
+    if not view.gateway.endpoints:
         return False
-    headers = dict(split.headers)
-    namespace = headers.get(NAMESPACE_HEADER, split.backend.namespace)
-    annotations = view.revision((namespace, headers.get(REVISION_HEADER, split.backend.name)))
-    return annotations is not None and any(name in annotations for name in BATCH_ANNOTATIONS)
+    headers = {name.lower(): value for name, value in split.headers}
+    named = headers.get(NAMESPACE_HEADER.lower()), headers.get(REVISION_HEADER.lower())
+    # The gateway goes by these headers: without them a client could name a Revision, and with others a route that of another.
+    return named == (split.backend.namespace, split.backend.name) and bool(view.revision(named))
+
+
+def gateway_of(place: GatewayPlace, view: View) -> Gateway:
+    """Who is ready there now."""
+    if place.endpoint is not None:
+        return Gateway((place.endpoint,))
+    service = view.service(place.service)
+    port = next((one for one in service.ports if one.port == place.port), None) if service is not None else None
+    return Gateway() if port is None else Gateway(_endpoints(view.slices(place.service), port))
 
 
 def key_of(split: Split, view: View) -> str:
@@ -195,8 +211,7 @@ def key_of(split: Split, view: View) -> str:
 def backend(split: Split, view: View) -> Backend | str:
     """Who serves a split; or what is missing, as a sentence."""
     if batches(split, view):
-        assert view.gateway.endpoint is not None
-        return Backend(GATEWAY, view.gateway.h2c, (view.gateway.endpoint,))
+        return Backend(GATEWAY, h2c=False, endpoints=view.gateway.endpoints)
     ref = split.backend
     service = view.service((ref.namespace, ref.name))
     if service is None:

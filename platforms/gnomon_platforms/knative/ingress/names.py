@@ -23,8 +23,5 @@ TAG_HEADER = "Knative-Serving-Tag"
 REVISION_HEADER = "Knative-Serving-Revision"
 NAMESPACE_HEADER = "Knative-Serving-Namespace"
 
-BATCH_ANNOTATIONS = ("gnomon/max-batch", "gnomon/scheduler")
-"""A Revision that has one of these batches."""
-
 H2C = "kubernetes.io/h2c"
 H2C_PORT = "http2"

@@ -4,14 +4,22 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
-from gnomon_platforms.knative.ingress.backends import Gateway, ServiceFacts, SliceFacts, service_facts, slice_facts
+from gnomon_platforms.knative.batching.revisions import BATCH_ANNOTATIONS, buffered
+from gnomon_platforms.knative.ingress.backends import (
+    Gateway,
+    GatewayPlace,
+    ServiceFacts,
+    SliceFacts,
+    gateway_of,
+    service_facts,
+    slice_facts,
+)
 from gnomon_platforms.knative.ingress.certificates import Certificates, Takes, secret_pem
 from gnomon_platforms.knative.ingress.model import Key, SeenIngress, seen_ingress
 from gnomon_platforms.knative.ingress.names import (
-    BATCH_ANNOTATIONS,
     CERTIFICATE_LABEL,
     CLASS,
     ENDPOINT_SLICES,
@@ -30,7 +38,7 @@ class SeeingOptions:
     """What is looked at. Only Secrets with this label are, which Knative's certificates have; empty for all Secrets."""
 
     ingress_class: str = CLASS
-    gateway: Gateway = field(default_factory=Gateway)
+    gateway: GatewayPlace | None = None
     domain: str = "cluster.local"
     secret_labels: str = CERTIFICATE_LABEL
 
@@ -47,7 +55,7 @@ class Seeing:
         self._secrets: Informer[tuple[Key, str]] = Informer(api, secrets, secret_pem)
         self._certificates = Certificates()
         self._revisions: Informer[Mapping[str, str]] | None = None
-        if options.gateway.endpoint is not None:
+        if options.gateway is not None:
             self._revisions = Informer(api, Source(REVISIONS), batch_annotations)
 
     async def start(self) -> None:
@@ -71,7 +79,8 @@ class Seeing:
 
     @property
     def gateway(self) -> Gateway:
-        return self._options.gateway
+        place = self._options.gateway
+        return Gateway() if place is None else gateway_of(place, self)
 
     def ingresses(self) -> dict[Key, SeenIngress]:
         """Those of our class."""
@@ -103,6 +112,6 @@ class Seeing:
 
 
 def batch_annotations(document: dict[str, Any]) -> Mapping[str, str]:
-    """The annotations of a Revision that say whether it batches."""
-    annotations = document["metadata"].get("annotations") or {}
+    """The annotations of a Revision by which it batches; none of one that does not."""
+    annotations = (document["metadata"].get("annotations") or {}) if buffered(document) else {}
     return {name: str(annotations[name]) for name in BATCH_ANNOTATIONS if name in annotations}

@@ -31,6 +31,7 @@ from gnomon_platforms.knative.scaling.resources import (
     ACTIVATOR_LABELS,
     CLASS,
     CONFIG_MAPS,
+    GATEWAY_LABELS,
     POD_AUTOSCALERS,
     REVISION_LABEL,
     REVISIONS,
@@ -99,6 +100,7 @@ class KnativeAutoscaler:
         self._revisions: Informer[Mapping[str, str]] = Informer(api, Source(REVISIONS, everywhere), own_annotations)
         self._configs: Informer[Mapping[str, str]] = Informer(api, Source(CONFIG_MAPS, system), config_data)
         self._activators: Informer[RevisionPod] = Informer(api, Source(PODS, system, labels=ACTIVATOR_LABELS), revision_pod)
+        self._gateways: Informer[RevisionPod] = Informer(api, Source(PODS, system, labels=GATEWAY_LABELS), revision_pod)
         self._cluster = ClusterSettings()
         self._scaled: dict[FunctionKey, ScaledRevision] = {}
         self._of_target: dict[tuple[str, str], FunctionKey] = {}
@@ -123,6 +125,7 @@ class KnativeAutoscaler:
             self._clock,
             pods=self._pods_to_ask,
             activators=self._activators.values,
+            gateways=self._gateways.values,
             asleep=lambda: any(one.wanted == 0 for one in self._scaled.values()),
             took_stats=self._take_stats,
             took_waiting=self._take_waiting,
@@ -196,7 +199,16 @@ class KnativeAutoscaler:
     # What informers and pods tell
 
     def _informers(self) -> tuple[Informer[Any], ...]:
-        return (self._pas, self._services, self._targets, self._pods, self._revisions, self._configs, self._activators)
+        return (
+            self._pas,
+            self._services,
+            self._targets,
+            self._pods,
+            self._revisions,
+            self._configs,
+            self._activators,
+            self._gateways,
+        )
 
     def _pods_of(self, key: FunctionKey) -> Iterable[RevisionPod]:
         return (pod for pod in self._pods.labelled(REVISION_LABEL, key.name) if pod.namespace == key.namespace)

@@ -19,7 +19,10 @@ METRIC_ANNOTATION = AUTOSCALING + "metric"
 PROGRESS_DEADLINE_ANNOTATION = "serving.knative.dev/progress-deadline"
 REVISION_LABEL = "serving.knative.dev/revision"
 ACTIVATOR_LABELS = "app=activator"
+GATEWAY_LABELS = "app.kubernetes.io/name=gnomon,app.kubernetes.io/component=knative-gateway"
+"""Of the pods of our gateway, which tells what waits in it as activators do."""
 
 AUTOSCALING_PORT = 9090
 """Where queue-proxy tells what it has seen in the last second."""
 ACTIVATOR_METRICS_PORT = 9090
+"""Also the port of our gateway's pods."""

@@ -46,7 +46,7 @@ _LOG = logging.getLogger("gnomon.knative")
 class Scraper:
     """The two loops. `took_stats` is told every second what a Revision's pods say, `took_waiting` what waits at all activators.
 
-    `asleep` is whether some Revision has no pods.
+    `asleep` is whether some Revision has no pods. `gateways` are asked as activators are, and need not be there.
     """
 
     def __init__(
@@ -56,12 +56,13 @@ class Scraper:
         *,
         pods: Callable[[], Mapping[FunctionKey, Iterable[RevisionPod]]],
         activators: Callable[[], Iterable[RevisionPod]],
+        gateways: Callable[[], Iterable[RevisionPod]] = tuple,
         asleep: Callable[[], bool],
         took_stats: Callable[[FunctionKey, list[PodStat]], None],
         took_waiting: Callable[[Mapping[FunctionKey, float]], None],
     ) -> None:
         self._session, self._clock = session, clock
-        self._pods, self._activators, self._asleep = pods, activators, asleep
+        self._pods, self._activators, self._gateways, self._asleep = pods, activators, gateways, asleep
         self._took_stats, self._took_waiting = took_stats, took_waiting
         self._places = asyncio.Semaphore(AT_ONCE)
         self._last: dict[str, tuple[float, PodStat]] = {}
@@ -88,9 +89,14 @@ class Scraper:
 
     @property
     def seeing(self) -> bool:
-        """Whether every activator that gets requests has told lately what waits at it, and there is one."""
-        ready = [one.name for one in self._activators() if one.ready and not one.ending]
-        return bool(ready) and all(self._heard(name, BLIND_AFTER_S) for name in ready)
+        """Whether every activator and gateway that gets requests has told lately what waits in it, and there is an activator."""
+        ready, gateways = ([one.name for one in listed() if one.ready and not one.ending] for listed in self._holders)
+        return bool(ready) and all(self._heard(name, BLIND_AFTER_S) for name in (*ready, *gateways))
+
+    @property
+    def _holders(self) -> tuple[Callable[[], Iterable[RevisionPod]], Callable[[], Iterable[RevisionPod]]]:
+        """Who holds requests that wait."""
+        return self._activators, self._gateways
 
     def _heard(self, activator: str, within_s: float) -> bool:
         told = self._told.get(activator)
@@ -137,7 +143,7 @@ class Scraper:
 
     async def _look_at_activators(self) -> None:
         """Ask each that is not being asked still. One that is ending holds requests until it has ended, and is asked, too."""
-        activators = {one.name: one for one in self._activators() if one.running and one.ip}
+        activators = {one.name: one for listed in self._holders for one in listed() if one.running and one.ip}
         gone = self._told.keys() - activators.keys()
         for name in gone:
             del self._told[name]

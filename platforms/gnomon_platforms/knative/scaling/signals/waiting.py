@@ -1,7 +1,10 @@
-"""How many requests wait at an activator, by its Prometheus page: `kn_revision_request_queued`, for each Revision.
+"""How many requests wait at an activator, or in our gateway, by a Prometheus page: `kn_revision_request_queued` of each Revision.
 
 The page is there while `metrics-protocol` is `prometheus` in `config-observability`. The number goes up when a request comes and
 down when a pod takes it, so whoever looks while one waits sees it.
+
+The gateway tells by the same figure, and the same page, of all requests that it has and no pod tells of: queue-proxy counts a
+batch as one request, so of a batch of eight that runs the gateway tells seven.
 
 Only this figure is asked for. The whole page has several histograms for each Revision: 0.5 MB with ten Revisions, which
 costs the activator 6 ms and us 2 ms each time; of the one figure it is 2 and 0.3 ms. Who does not know the word sends all.
@@ -10,6 +13,7 @@ costs the activator 6 ms and us 2 ms each time; of the one figure it is 2 and 0.
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 
 from gnomon_core.functions import FunctionKey
 
@@ -20,6 +24,14 @@ MOST_BYTES = 8 << 20
 
 _LINE = re.compile(rf"^{FIGURE}\{{([^}}]*)\}} ([0-9.eE+-]+)", re.MULTILINE)
 _LABEL = re.compile(r'(\w+)="((?:[^"\\]|\\.)*)"')
+
+
+def told(counts: Mapping[FunctionKey, int]) -> str:
+    """The page of one who tells, as activators write it."""
+    lines = [
+        f'{FIGURE}{{k8s_namespace_name="{key.namespace}",kn_revision_name="{key.name}"}} {count}' for key, count in counts.items()
+    ]
+    return "\n".join([f"# TYPE {FIGURE} gauge", *lines, ""])
 
 
 def waiting(page: str) -> dict[FunctionKey, float]:

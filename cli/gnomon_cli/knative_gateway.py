@@ -1,0 +1,251 @@
+"""`gnomon serve --platform knative --gateway`: the buffer of Revisions that batch, which the ingress class leads to.
+
+    ingress ▶ Knative-Serving-Revision ▶ queue ▶ schedule ──one batch──▶ queue-proxy ▶ pod
+                                            └─▶ what waits, at port 9090 ▶ autoscaler class ▶ how many pods
+
+The parts are those of every gateway; only the platform differs, and that nobody here scales: the autoscaler class does, which
+asks each replica what waits in it. Replicas share nothing: each has a queue of its own for what the ingress sent to it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from random import Random, SystemRandom
+
+import uvloop
+from aiohttp import web
+
+from gnomon_autoscaler.registry import Policies, scaling_policy, with_entry_points
+from gnomon_cli.following import Following
+from gnomon_cli.process import begin_log, calm_collector, started, stopped_by_signal
+from gnomon_cli.where import in_images, readings
+from gnomon_core.clock import WallClock
+from gnomon_core.functions import FunctionKey
+from gnomon_core.profiles import ModelProfile
+from gnomon_core.settings import Settings
+from gnomon_gateway.dispatch.latency import LearnedLatency
+from gnomon_gateway.lifecycle.elsewhere import Elsewhere, Lost
+from gnomon_gateway.lifecycle.manager import Manager
+from gnomon_gateway.lifecycle.surroundings import Surroundings
+from gnomon_gateway.logs import LogBook
+from gnomon_gateway.loop_lag import LoopLag
+from gnomon_gateway.metrics import GatewayCollector, metrics_page
+from gnomon_gateway.openfaas.measured import ControlCounters
+from gnomon_gateway.revisions import RevisionApp
+from gnomon_gateway.scheduling.registry import scheduling_policy
+from gnomon_gateway.server.gateway_server import GatewayServer
+from gnomon_gateway.service import DecisionRecord
+from gnomon_gateway.serving.function_runtime import FunctionRuntime
+from gnomon_platforms.knative.batching.platform import RevisionPlatform
+from gnomon_platforms.knative.batching.store import RevisionStore
+from gnomon_platforms.knative.scaling.resources import ACTIVATOR_METRICS_PORT
+from gnomon_platforms.knative.scaling.signals.waiting import FIGURE, told
+from gnomon_platforms.kubernetes.api import Api, connect
+
+SILENT_S = 90.0
+"""A watch that is well is heard twice a minute."""
+GRACE_S = 45.0
+"""How long what was let in may take to be answered when the gateway is told to end."""
+
+_LOG = logging.getLogger("gnomon.knative")
+
+
+@dataclass(frozen=True, slots=True)
+class KnativeGatewayOptions:
+    """What is told to it. `namespace` None serves the Revisions of all; `page_port` is where the autoscaler class asks."""
+
+    kubeconfig: Path | None = None
+    context: str | None = None
+    namespace: str | None = None
+    policies: tuple[str, ...] = ()
+    host: str = "127.0.0.1"
+    port: int = 0
+    page_port: int = ACTIVATOR_METRICS_PORT
+
+
+class ScaledByClass:
+    """A `ScalingControl` for functions that another process scales, and that learns by itself what waits here."""
+
+    def __init__(self, policies: Policies) -> None:
+        self._policies = policies
+
+    def check(self, settings: Settings) -> str:
+        return scaling_policy(settings.autoscaler, settings, self._policies).default_scheduler
+
+    def check_profile(self, settings: Settings, profile: ModelProfile | None) -> None:
+        """The class replaces a policy that lacks something."""
+
+    def poke(self, function: str) -> None:
+        """It is asked what waits twenty times a second."""
+
+    def request(self, function: str, instances: int) -> None:
+        """Nobody asks here for instances."""
+
+    def redeployed(self, function: str) -> None:
+        """Failed starts are the class's to count."""
+
+    def served(self, function: str) -> None:
+        """As above."""
+
+    def removed(self, function: str) -> None:
+        """Nothing was learned."""
+
+    def desired(self, function: str) -> int | None:
+        """None: it is not told here."""
+
+    def decisions(self, function: str, limit: int) -> Sequence[DecisionRecord]:
+        del function, limit
+        return ()
+
+    def policies(self) -> Mapping[str, str]:
+        return {name: offer.about for name, offer in self._policies.items()}
+
+
+class _Untold(dict[str, Lost]):
+    """Instances that were lost here: nobody asks for them, so none is kept."""
+
+    def __setitem__(self, key: str, value: Lost) -> None:
+        return
+
+
+class KnativeGateway:
+    """The whole of it. `start` returns when requests are accepted, `stop` when all of them are answered."""
+
+    def __init__(self, options: KnativeGatewayOptions, chance: Random, api: Api | None = None) -> None:
+        self._options = options
+        self._api = api or connect(options.kubeconfig, options.context)
+        clock = WallClock()
+        self._scaling = ScaledByClass(with_entry_points(options.policies))
+        self.store = RevisionStore(self._api, options.namespace, self._check)
+        self.platform = RevisionPlatform(self._api, self.store, options.namespace, clock=clock, chance=chance)
+        elsewhere = Elsewhere(lambda: False)
+        elsewhere.lost = _Untold()
+        self._logs = LogBook(_now)
+        self.manager = Manager(
+            Surroundings(
+                store=self.store,
+                platform=self.platform,
+                scaling=self._scaling,
+                latency=LearnedLatency(),
+                logs=self._logs,
+                fetch_model=in_images,
+                now=_now,
+                elsewhere=elsewhere,
+            )
+        )
+        self._loop_lag = LoopLag(clock)
+        self._following = Following()
+        self.server = GatewayServer(RevisionApp(self.manager), options.host, options.port, grace_s=GRACE_S)
+        collector = GatewayCollector(
+            lambda: readings(self.manager, self.manager, lambda _: 0), ControlCounters(), self._loop_lag.histogram
+        )
+        self._metrics = metrics_page([collector])
+        self._page: web.AppRunner | None = None
+        self._stopping = False
+
+    @property
+    def trouble(self) -> str:
+        """What keeps it from being led to; empty while nothing does."""
+        if self._stopping:
+            return "it is stopping"
+        silent_s = max(self.store.silent_s, self.platform.silent_s)
+        return f"nothing was heard of the API server for {silent_s:.0f} s" if silent_s > SILENT_S else ""
+
+    def waiting(self) -> dict[FunctionKey, int]:
+        """The requests that are here and that no pod tells of, by Revision."""
+        counts = {runtime.key: _untold(runtime) for runtime in self.manager.runtimes()}
+        return {key: count for key, count in counts.items() if count > 0}
+
+    async def start(self) -> None:
+        """See every Revision that batches, and its pods; then let requests in.
+
+        Raises:
+            GnomonError: 503 `kubernetes_…`, `port_in_use`.
+
+        """
+        await self.store.start()
+        await self.platform.start(self.manager.instances)
+        await self.manager.start()
+        self._following.begin(self.store, self.manager.follow, _nothing)
+        self._loop_lag.start()
+        await self.server.start()
+        self._page = web.AppRunner(self._pages(), access_log=None)
+        await self._page.setup()
+        await web.TCPSite(self._page, self._options.host, self._options.page_port).start()
+
+    async def stop(self) -> None:
+        """Answer what was let in; the pods serve on. What still comes meanwhile, by connections that are open, is served."""
+        self._stopping = True
+        self._logs.close()
+        await self.server.stop()
+        await self.manager.stop()
+        await self.platform.stop()
+        await self.store.stop()
+        await self._loop_lag.stop()
+        if self._page is not None:
+            await self._page.cleanup()
+        self._api.close()
+
+    def _check(self, settings: Settings) -> None:
+        scheduling_policy(settings.scheduler or self._scaling.check(settings), settings)
+
+    def _pages(self) -> web.Application:
+        async def healthz(_: web.Request) -> web.Response:
+            return web.Response(text=self.trouble or "OK", status=503 if self.trouble else 200)
+
+        async def metrics(request: web.Request) -> web.Response:
+            if request.query.getall("name[]", []) == [FIGURE]:
+                return web.Response(text=told(self.waiting()))
+            page = self._metrics() + told(self.waiting()).encode()
+            return web.Response(body=page, headers={"Content-Type": "text/plain; version=0.0.4"})
+
+        application = web.Application()
+        application.router.add_get("/healthz", healthz)
+        application.router.add_get("/metrics", metrics)
+        return application
+
+
+def serve_knative_gateway(options: KnativeGatewayOptions, *, verbose: bool = False) -> None:
+    """Serve until SIGINT or SIGTERM.
+
+    Raises:
+        GnomonError: 501 without the Kubernetes client, 503 where there is no way to a cluster.
+
+    """
+    begin_log(verbose=verbose)
+    uvloop.run(_serve(options))
+
+
+async def _serve(options: KnativeGatewayOptions) -> None:
+    stop = stopped_by_signal()
+    gateway = KnativeGateway(options, SystemRandom())
+    ended = asyncio.create_task(stop.wait())
+    try:
+        if not await started(gateway.start(), ended):
+            return
+        calm_collector()
+        print(f"Gnomon buffers Revisions that batch, on port {gateway.server.port}. Ctrl-C stops it.", flush=True)
+        await ended
+    finally:
+        ended.cancel()
+        await gateway.stop()
+
+
+def _untold(runtime: FunctionRuntime) -> int:
+    """Requests that wait here, and those that are under way beyond one for each batch, which queue-proxy tells of."""
+    load = runtime.load()
+    return load.queued + max(0, load.executing - len(runtime.all_in_flight()))
+
+
+async def _nothing() -> None:
+    """Namespaces are nothing here."""
+
+
+def _now() -> float:
+    """Seconds since 1970, for date stamps only."""
+    return datetime.now(UTC).timestamp()

@@ -1,0 +1,102 @@
+"""What a gateway serves on Knative: every path, for the Revision that two headers name.
+
+    Knative-Serving-Revision, Knative-Serving-Namespace ▶ function NAME.NAMESPACE ▶ the queue, with the path as it is
+
+The ingress sets both, as Knative's activators want them, and leads here only what is to be buffered. It may know of a Revision a
+moment before this gateway does: what comes for one that is not known is held for a few seconds, and then refused.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from typing import Any
+
+from gnomon_core.errors import GnomonError, bad_request
+from gnomon_gateway.app import MAX_BODY_BYTES
+from gnomon_gateway.invoke import Functions
+from gnomon_gateway.routes import ANY
+from gnomon_gateway.server.exchange import Exchange
+from gnomon_gateway.serving.directory import FunctionDirectory
+
+REVISION_HEADER, NAMESPACE_HEADER = b"knative-serving-revision", b"knative-serving-namespace"
+HELD_S, LOOK_S = 5.0, 0.02
+_METHODS = frozenset(method.encode() for method in ANY)
+
+
+class RevisionApp:
+    """What a `GatewayServer` serves on Knative. Where requests come from, the ingress has said."""
+
+    prefixes = (b"/",)
+
+    def __init__(self, directory: FunctionDirectory, *, max_body_bytes: int = MAX_BODY_BYTES, held_s: float = HELD_S) -> None:
+        self._directory = directory
+        self._max_body_bytes, self._held_s = max_body_bytes, held_s
+        self._functions = Functions(directory, max_body_bytes, lambda _exchange, _runtime: False, behind=True)
+
+    def begin(self, exchange: Exchange) -> None:
+        """A request's headers are here."""
+        name = named(exchange.headers)
+        if name is None:
+            exchange.fail(bad_request("no_revision", "The request names no Revision.", "Send it by the ingress."))
+        elif exchange.method not in _METHODS:
+            exchange.fail(GnomonError(405, "method_not_allowed", "There is no such method.", f"Use {', '.join(ANY)}."))
+        else:
+            runtime = self._directory.lookup(name)
+            if runtime is not None:
+                self._functions.take(exchange, runtime, exchange.path)
+            else:
+                exchange.accept(_Held(exchange, self, name), self._max_body_bytes)
+
+    async def known(self, name: str) -> bool:
+        """Return when a function of this name is served, or it has been waited for long enough; whether it is."""
+        loop = asyncio.get_running_loop()
+        end_s = loop.time() + self._held_s
+        while self._directory.lookup(name) is None:
+            if loop.time() >= end_s:
+                return False
+            await asyncio.sleep(LOOK_S)
+        return True
+
+    def refusal(self, name: str) -> GnomonError:
+        """What a request for a Revision is answered that nobody knows here."""
+        refusal = self._directory.refusal(name)
+        if refusal.status != 404:  # noqa: PLR2004 - it is known, and cannot be served now
+            return refusal
+        text = f"The gateway knows no Revision {name[:300]!r} that batches."
+        return GnomonError(503, "no_such_revision", text, "Try again.", retry_after_s=1.0)
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        """What is no path, such as `OPTIONS *`."""
+        del receive
+        if scope["type"] == "http":
+            await send({"type": "http.response.start", "status": 400, "headers": []})
+            await send({"type": "http.response.body", "body": b""})
+
+
+class _Held:
+    """Owner of a request whose Revision is not known yet."""
+
+    def __init__(self, exchange: Exchange, app: RevisionApp, name: str) -> None:
+        self._exchange, self._app, self._name = exchange, app, name
+        self._task: asyncio.Task[None] | None = None
+
+    def received(self, body: bytes | memoryview) -> None:
+        self._task = asyncio.get_running_loop().create_task(self._wait(body))
+
+    def left(self) -> None:
+        if self._task is not None:
+            self._task.cancel()
+
+    async def _wait(self, body: bytes | memoryview) -> None:
+        if await self._app.known(self._name):
+            self._exchange.again(self._app, body)
+        else:
+            self._exchange.fail(self._app.refusal(self._name))
+
+
+def named(headers: Sequence[tuple[bytes, bytes]]) -> str | None:
+    """The function of the Revision that a request names."""
+    found = {name: value for name, value in headers if name in (REVISION_HEADER, NAMESPACE_HEADER)}
+    revision, namespace = found.get(REVISION_HEADER), found.get(NAMESPACE_HEADER)
+    return f"{revision.decode('latin-1')}.{namespace.decode('latin-1')}" if revision and namespace else None

@@ -1,0 +1,281 @@
+"""Revisions' pods behind the seam `Platform`: an instance is a place in a ready pod, the right to have one batch under way there.
+
+    pod ready ▶ its places, each with a channel through its queue-proxy ▶ unready, or ending ▶ answers what it has ▶ gone
+
+Nothing is created or destroyed here: how many pods there are is the autoscaler class's to say, to which the gateway tells what
+waits (`gnomon_platforms.knative.scaling.signals`). So this is a platform whose instances outlive us (`gnomon_core.lasting`) and
+that another process leads. A place that is lost while its pod is ready, because a connection failed or a batch took too long, is
+opened again after a second.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import random
+from collections.abc import Coroutine
+from typing import TYPE_CHECKING, Any
+
+from gnomon_core.clock import Clock, WallClock
+from gnomon_core.errors import GnomonError
+from gnomon_core.fleet import Instance, InstanceState, Node
+from gnomon_core.functions import FunctionKey, FunctionSpec
+from gnomon_core.pairs import Pair
+from gnomon_core.profiles import ModelProfile
+from gnomon_core.seam_values import Capabilities, InstanceRequest, Usage
+from gnomon_core.seams import PlatformListener
+from gnomon_core.signature import ModelSignature
+from gnomon_platforms.knative.batching.channel import PodChannel
+from gnomon_platforms.knative.batching.revisions import RevisionFacts
+from gnomon_platforms.knative.batching.store import RevisionStore
+from gnomon_platforms.knative.batching.tokens import Tokens
+from gnomon_platforms.knative.scaling.objects import RevisionPod, revision_pod
+from gnomon_platforms.knative.scaling.resources import REVISION_LABEL
+from gnomon_platforms.kubernetes.api import Api
+from gnomon_platforms.kubernetes.cache import Change
+from gnomon_platforms.kubernetes.informer import Informer
+from gnomon_platforms.kubernetes.resources import PODS
+from gnomon_platforms.kubernetes.watching import Source
+from gnomon_platforms.provider.channel import Around
+from gnomon_platforms.provider.exchange import Route
+from gnomon_platforms.remote_lives import RemoteLife
+
+if TYPE_CHECKING:
+    import aiohttp
+
+QUEUE_PORT = 8012
+"""Where queue-proxy takes requests by HTTP/1.1."""
+CONNECT_TIMEOUT_S = 3.0
+KEEP_ALIVE_S = 5.0
+AGAIN_S = 1.0
+PodName = tuple[str, str]
+
+
+class Place(RemoteLife[PodChannel]):
+    """An instance: a place in this pod."""
+
+    def __init__(self, instance: Instance, facts: RevisionFacts, pod: RevisionPod, platform: RevisionPlatform) -> None:
+        assert platform.listener is not None
+        super().__init__(instance, platform.listener, platform.ended)
+        self.facts, self.pod = facts, pod
+
+    def retire(self, reason: str) -> None:
+        """Take nothing more, and end when what is under way has been answered."""
+        if self.channel is None:
+            self.end(reason)
+        else:
+            self.channel.retire(reason)
+
+
+class RevisionPlatform:
+    """See `gnomon_core.seams.Platform` and `gnomon_core.lasting.Lasting`. `chance` draws the pauses between attempts."""
+
+    name = "knative"
+    capabilities = Capabilities(place=False, size=False, victim=False, resize=False, pair=False)
+
+    def __init__(
+        self,
+        api: Api,
+        store: RevisionStore,
+        namespace: str | None,
+        *,
+        clock: Clock | None = None,
+        chance: random.Random | None = None,
+    ) -> None:
+        self.listener: PlatformListener | None = None
+        self._store = store
+        self._clock = clock or WallClock()
+        self._chance = chance or random.SystemRandom()
+        self._tokens = Tokens(api, self._clock)
+        source = Source(PODS, namespace, labels=REVISION_LABEL)
+        self._pods: Informer[RevisionPod] = Informer(api, source, revision_pod, index=(REVISION_LABEL,))
+        self._places: dict[str, Place] = {}
+        self._of_pod: dict[PodName, list[Place]] = {}
+        self._of_function: dict[str, dict[str, Place]] = {}
+        self._adopted: set[FunctionKey] = set()
+        self._numbers = itertools.count(1)
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._session: aiohttp.ClientSession | None = None
+
+    async def start(self, listener: PlatformListener) -> None:
+        """See which pods there are.
+
+        Raises:
+            GnomonError: 503 `kubernetes_…`.
+
+        """
+        import aiohttp  # noqa: PLC0415 - only who has instances elsewhere needs it
+
+        self.listener = listener
+        timeout = aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_TIMEOUT_S)  # each batch has a bound of its own
+        connector = aiohttp.TCPConnector(limit=0, keepalive_timeout=KEEP_ALIVE_S)
+        self._session = aiohttp.ClientSession(connector=connector, timeout=timeout, auto_decompress=False, trust_env=False)
+        await self._pods.start()
+        self._pods.listen(self._pod_changed)
+
+    async def stop(self) -> None:
+        """End every place. The pods serve on."""
+        self._adopted.clear()
+        await self._pods.stop()
+        for place in list(self._places.values()):
+            place.end("stopped")
+        for task in list(self._tasks):
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        if self._session is not None:
+            await self._session.close()
+
+    @property
+    def silent_s(self) -> float:
+        """How long nothing was heard of the API server."""
+        return self._pods.silent_s
+
+    def adopt(self, spec: FunctionSpec, version: int) -> tuple[Instance, ...]:
+        """Look after this Revision's pods, those that are there and those that come."""
+        del version
+        self._adopted.add(spec.key)
+        for pod in self._pods.labelled(REVISION_LABEL, spec.key.name):
+            if pod.namespace == spec.key.namespace:
+                self._match(pod)
+        return self.instances(str(spec.key))
+
+    def hindrance(self, function: str) -> GnomonError | None:
+        """None: nobody here counts pods."""
+
+    def check(self, spec: FunctionSpec) -> None:
+        """Knative has taken it, so it can be run."""
+
+    def revision(self, spec: FunctionSpec) -> str:
+        return spec.image
+
+    async def prepare(self, spec: FunctionSpec) -> None:
+        """Nothing is to be made ready."""
+
+    def signature(self, spec: FunctionSpec) -> ModelSignature | None:
+        """None: a Revision takes HTTP requests as they are."""
+
+    def profile(self, spec: FunctionSpec) -> ModelProfile | None:
+        """None: on what its pods run, nothing was measured."""
+
+    def nodes(self) -> tuple[Node, ...]:
+        """None that we could place anything on."""
+        return ()
+
+    def instances(self, function: str) -> tuple[Instance, ...]:
+        return tuple(place.instance for place in self._of_function.get(function, {}).values())
+
+    async def create(self, request: InstanceRequest) -> Instance:
+        """Refused: the autoscaler class says how many pods there are."""
+        raise GnomonError(503, "no_capacity", f"How many pods {request.spec.key} has is its class's to say.", "Wait for it.")
+
+    async def destroy(self, instance_id: str) -> None:
+        """Let a place go. Its pod stays, and gets another if it is ready."""
+        place = self._places.get(instance_id)
+        if place is not None:
+            # As everywhere else it is told from the loop, after this has returned.
+            asyncio.get_running_loop().call_soon(place.end, "let go")
+
+    async def resize(self, instance_id: str, cores: int) -> None:
+        """A pod is as large as its Revision says."""
+
+    async def create_shadow(self, body_id: str, pair: Pair) -> Instance:
+        """Refused: Revisions' pods have no Shadows."""
+        del pair
+        raise GnomonError(409, "no_such_body", f"{body_id} is a Revision's pod.", "Choose a policy that needs no Shadows.")
+
+    async def promote_shadow(self, shadow_id: str) -> Instance:
+        """Refused: there are none."""
+        raise GnomonError(409, "no_such_shadow", f"Revisions have no Shadows, nor {shadow_id}.", "Decide again.")
+
+    async def change_shadow(self, shadow_id: str, pair: Pair) -> None:
+        """There are none."""
+
+    def usage(self, function: str) -> Usage:
+        """Nothing: what pods use, the cluster measures."""
+        del function
+        return Usage(0.0, 0)
+
+    def _pod_changed(self, change: Change[RevisionPod]) -> None:
+        if change.new is not None:
+            self._match(change.new)
+        else:
+            for place in list(self._of_pod.get(change.name, ())):
+                place.retire("its pod has gone")
+
+    def _match(self, pod: RevisionPod) -> None:
+        """Let a pod have the places that are its due: none unless it is ready, and of a Revision that is served here."""
+        key = FunctionKey(pod.revision, pod.namespace)
+        facts = self._store.of(key) if key in self._adopted else None
+        due = facts.places if facts is not None and pod.ready and not pod.ending and pod.ip else 0
+        there = self._of_pod.get((pod.namespace, pod.name), [])
+        for place in there[due:]:
+            place.retire("its pod is not ready" if not due else "its pod has fewer places")
+        for _ in range(due - len(there)):
+            assert facts is not None
+            self._open(facts, pod)
+
+    def _open(self, facts: RevisionFacts, pod: RevisionPod) -> None:
+        settings, function = facts.spec.settings, str(facts.key)
+        instance = Instance(
+            id=f"{pod.name}-{next(self._numbers)}",
+            function=function,
+            version=1,
+            node="",
+            cores=settings.cores,
+            memory_bytes=0,
+            state=InstanceState.STARTING,
+            started_s=self._clock.now_s(),
+        )
+        place = Place(instance, facts, pod, self)
+        self._places[instance.id] = place
+        self._of_pod.setdefault((pod.namespace, pod.name), []).append(place)
+        self._of_function.setdefault(function, {})[instance.id] = place
+        self._begin(self._reach(place))
+
+    async def _reach(self, place: Place) -> None:
+        """Give a place its channel."""
+        assert self._session is not None
+        pod, facts = place.pod, place.facts
+        token = await self._tokens.of(pod.namespace) if facts.takes_batches else ""
+        host = f"[{pod.ip}]" if ":" in pod.ip else pod.ip
+        route = Route(self._session, f"http://{host}:{QUEUE_PORT}", _there, self._chance)
+        around = Around(lambda: self._serves(pod), _untold, facts.spec.settings.deadline_s, who="pod")
+        place.ready(PodChannel(route, around, token, place.end))
+
+    def _serves(self, pod: RevisionPod) -> bool:
+        """Whether the cluster says that a pod is ready: its kubelet asks it, and we need not."""
+        now = self._pods.get(pod.namespace, pod.name)
+        return now is not None and now.ready and not now.ending
+
+    def ended(self, place: Place) -> None:
+        """A place has ended; its pod gets another where it is due one."""
+        name = (place.pod.namespace, place.pod.name)
+        self._places.pop(place.instance.id)
+        self._of_function[place.instance.function].pop(place.instance.id)
+        there = self._of_pod[name]
+        there.remove(place)
+        if not there:
+            del self._of_pod[name]
+        if self._store.of(place.facts.key) is None:
+            self._adopted.discard(place.facts.key)
+        elif self._adopted:
+            asyncio.get_running_loop().call_later(AGAIN_S, self._look_again, name)
+
+    def _look_again(self, name: PodName) -> None:
+        pod = self._pods.get(*name)
+        if pod is not None and self._adopted:
+            self._match(pod)
+
+    def _begin(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+
+async def _there() -> None:
+    """A pod that is ready need not be woken."""
+
+
+def _untold(why: str) -> None:
+    """Nobody else depends on this pod: that it was lost is told of its place."""
+    del why

@@ -1,0 +1,137 @@
+"""A Revision as Knative writes it, read as a function: whether the gateway buffers it, by which settings, and what its pods take.
+
+    buffered       it asks for it (`gnomon/max-batch` or `gnomon/scheduler`), its class is ours, and it speaks HTTP/1.1
+    takes batches  it was given the secret `gnomon-batch-token`, by which a Body knows who may send it batches
+    places         how many batches a pod gets at once: one; where it takes none, requests: `gnomon/max-inflight`,
+                   `containerConcurrency`, else four
+
+The class must be ours, because requests that wait in the gateway are seen by our autoscaler and by no other: a Revision of the
+stock class would sleep on while they wait. It must say so itself: the cluster's default is not written on Revisions.
+
+Example: `gnomon/max-batch: "8"` with the secret: one batch of up to 8 requests at a time for each pod. Without the secret, with
+`containerConcurrency: 2`: two requests at a time for each pod, each by itself, as it came.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from gnomon_core.errors import GnomonError
+from gnomon_core.functions import FunctionKey, FunctionSpec, read_deployment
+from gnomon_core.settings import PREFIX, Settings
+from gnomon_platforms.knative.scaling.resources import CLASS, CLASS_ANNOTATION
+from gnomon_platforms.knative.scaling.rules import DEFAULT_POLICY
+from gnomon_platforms.kubernetes.objects.names import TOKEN_KEY
+from gnomon_platforms.kubernetes.objects.pods import seconds_of
+from gnomon_platforms.provider.options import DEFAULT_IN_FLIGHT
+
+BATCH_ANNOTATIONS = (f"{PREFIX}max-batch", f"{PREFIX}scheduler")
+"""A Revision that has one of these asks to be buffered."""
+BATCH_SECRET = TOKEN_KEY
+"""The Secret of a namespace, and the key in it, that Bodies take batches by."""
+AUTOSCALER, DEADLINE = f"{PREFIX}autoscaler", f"{PREFIX}deadline-ms"
+TIMEOUT_S = 300.0
+"""Knative's own for an answer, where a Revision says none."""
+
+_LOG = logging.getLogger("gnomon.knative")
+
+
+@dataclass(frozen=True, slots=True)
+class RevisionFacts:
+    """What is kept of a Revision. `created_at` is in seconds since 1970."""
+
+    spec: FunctionSpec
+    created_at: float
+    buffered: bool
+    takes_batches: bool
+    places: int
+
+    @property
+    def key(self) -> FunctionKey:
+        return self.spec.key
+
+
+def buffered(document: Mapping[str, Any]) -> bool:
+    """Whether requests to this Revision go through the gateway. The ingress and the gateway must agree, so both ask here."""
+    annotations = document["metadata"].get("annotations") or {}
+    asks = any(name in annotations for name in BATCH_ANNOTATIONS)
+    return asks and annotations.get(CLASS_ANNOTATION) == CLASS and not _speaks_h2c(document)
+
+
+class RevisionReader:
+    """Reads Revisions. `check` raises a GnomonError for settings by which nobody can be served here.
+
+    Such settings are left out, and told once: Knative has taken the Revision, and it is served on.
+    """
+
+    def __init__(self, check: Callable[[Settings], object]) -> None:
+        self._check = check
+        self._told: dict[FunctionKey, str] = {}
+
+    def __call__(self, document: dict[str, Any]) -> RevisionFacts:
+        """What is kept of a Revision."""
+        spec = document.get("spec") or {}
+        takes_batches = _has_secret(spec)
+        function = self._function(document)
+        settings = function.settings
+        if DEADLINE not in function.annotations:
+            settings = replace(settings, deadline_s=float(spec.get("timeoutSeconds") or TIMEOUT_S))
+        if not takes_batches:
+            settings = replace(settings, max_batch=1)
+        return RevisionFacts(
+            replace(function, settings=settings),
+            seconds_of(document["metadata"].get("creationTimestamp")),
+            buffered(document),
+            takes_batches,
+            _places(settings, int(spec.get("containerConcurrency") or 0), takes_batches=takes_batches),
+        )
+
+    def _function(self, document: dict[str, Any]) -> FunctionSpec:
+        metadata, spec = document["metadata"], document.get("spec") or {}
+        key = FunctionKey(metadata["name"], metadata["namespace"])
+        annotations = metadata.get("annotations") or {}
+        own = {name: str(text) for name, text in annotations.items() if name.startswith(PREFIX)}
+        own.setdefault(AUTOSCALER, DEFAULT_POLICY)
+        image = next((one["image"] for one in spec.get("containers") or () if one.get("image")), "none")
+        deployment = {"service": key.name, "namespace": key.namespace, "image": image, "annotations": own}
+        try:
+            function = read_deployment(deployment)
+            self._check(function.settings)
+        except GnomonError as error:
+            self._tell(key, str(error))
+            plain = read_deployment({**deployment, "annotations": {AUTOSCALER: DEFAULT_POLICY}})
+            return replace(plain, raw=deployment)
+        self._told.pop(key, None)
+        return function
+
+    def _tell(self, key: FunctionKey, problem: str) -> None:
+        if self._told.get(key) != problem:
+            self._told[key] = problem
+            _LOG.warning("%s: its settings are left out, and its requests go one by one: %s", key, problem)
+
+
+def _places(settings: Settings, concurrency: int, *, takes_batches: bool) -> int:
+    usual = 1 if takes_batches else concurrency or DEFAULT_IN_FLIGHT
+    places = settings.max_inflight or usual
+    return min(places, concurrency) if concurrency else places
+
+
+def _speaks_h2c(document: Mapping[str, Any]) -> bool:
+    """Whether the port is named for HTTP/2 without TLS, which the gateway does not speak."""
+    containers = (document.get("spec") or {}).get("containers") or ()
+    return any(port.get("name") == "h2c" for one in containers for port in one.get("ports") or ())
+
+
+def _has_secret(spec: Mapping[str, Any]) -> bool:
+    """Whether its pods have the secret: as a volume, alone or among others, or in a variable."""
+    named: list[Any] = []
+    for volume in spec.get("volumes") or ():
+        named.append((volume.get("secret") or {}).get("secretName"))
+        named += [(one.get("secret") or {}).get("name") for one in (volume.get("projected") or {}).get("sources") or ()]
+    for container in spec.get("containers") or ():
+        sources = [(one.get("valueFrom") or {}).get("secretKeyRef") or {} for one in container.get("env") or ()]
+        named += [one.get("name") for one in sources]
+    return BATCH_SECRET in named

@@ -1,0 +1,107 @@
+"""Requests to Revisions, as the ingress sends them: the function is the Revision that two headers name, whatever the path."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+
+import aiohttp
+import pytest
+
+from gnomon_core.errors import GnomonError
+from gnomon_core.fleet import Instance, InstanceState
+from gnomon_core.functions import FunctionKey
+from gnomon_core.settings import Settings
+from gnomon_core.wire import Frame, Kind, Member
+from gnomon_gateway.dispatch.latency import LearnedLatency
+from gnomon_gateway.revisions import RevisionApp
+from gnomon_gateway.scheduling.immediate import Immediate
+from gnomon_gateway.server.gateway_server import GatewayServer
+from gnomon_gateway.serving.directory import no_such_function
+from gnomon_gateway.serving.function_runtime import FunctionRuntime
+
+KEY = FunctionKey("f-00001", "users")
+NAMES = {"Knative-Serving-Revision": KEY.name, "Knative-Serving-Namespace": KEY.namespace}
+
+
+class Telling:
+    """A pod that answers with what it was asked."""
+
+    unread = False
+
+    def run(self, frame: Frame, done: Callable[[Frame | None], None], stream: Callable[[Frame], None] | None = None) -> None:
+        del stream
+        members = [
+            Member(200, 1, b"", b"\n".join(bytes(member.meta).split(b"\n")[:3]) + b"\n" + bytes(member.body))
+            for member in frame.members
+        ]
+        done(Frame(Kind.RESULT, frame.batch_id, members=members))
+
+    def cancel(self, batch_id: int) -> None: ...
+
+    async def probe(self, timeout_s: float) -> bool:
+        del timeout_s
+        return True
+
+
+class Directory:
+    """The Revisions that are known."""
+
+    def __init__(self) -> None:
+        self.known: dict[str, FunctionRuntime] = {}
+
+    def lookup(self, name: str) -> FunctionRuntime | None:
+        return self.known.get(name)
+
+    def refusal(self, name: str) -> GnomonError:
+        return no_such_function(name)
+
+    def add(self) -> None:
+        runtime = FunctionRuntime(KEY, Settings(), Immediate(), LearnedLatency())
+        self.known[str(KEY)] = runtime
+        runtime.instance_ready(Instance("pod-1", str(KEY), 1, "", 1, 0, InstanceState.READY, 0.0), Telling())
+
+
+@pytest.fixture
+async def directory() -> AsyncIterator[Directory]:
+    made = Directory()
+    yield made
+    for runtime in made.known.values():
+        runtime.close()
+
+
+@pytest.fixture
+async def user(directory: Directory) -> AsyncIterator[aiohttp.ClientSession]:
+    server = GatewayServer(RevisionApp(directory, held_s=0.5), port=0)
+    await server.start()
+    async with aiohttp.ClientSession(f"http://127.0.0.1:{server.port}", headers=NAMES) as session:
+        yield session
+    await server.stop()
+
+
+@pytest.mark.parametrize("path", ["/", "/v2/models/x/infer", "/function/f", "/healthz", "/system/functions?namespace=a%20b"])
+async def test_every_path_is_the_revisions(directory: Directory, user: aiohttp.ClientSession, path: str) -> None:
+    directory.add()
+    async with user.put(path, data=b"body") as answer:
+        plain, _, query = path.partition("?")
+        assert (answer.status, await answer.text()) == (200, f"PUT\n{plain}\n{query}\nbody")
+
+
+async def test_what_comes_before_the_revision_is_known_waits_for_it(directory: Directory, user: aiohttp.ClientSession) -> None:
+    waiting = asyncio.create_task(user.post("/early", data=b"kept"))
+    await asyncio.sleep(0.1)
+    directory.add()
+    async with await waiting as answer:
+        assert (answer.status, await answer.text()) == (200, "POST\n/early\n\nkept")
+
+
+async def test_what_comes_for_a_revision_that_stays_unknown_may_be_tried_again(user: aiohttp.ClientSession) -> None:
+    async with user.post("/", data=b"x") as answer:
+        assert (answer.status, answer.headers["Retry-After"]) == (503, "1")
+        assert (await answer.json())["error"]["code"] == "no_such_revision"
+
+
+async def test_what_names_no_revision_is_refused(directory: Directory, user: aiohttp.ClientSession) -> None:
+    directory.add()
+    async with user.get("/", headers={"Knative-Serving-Revision": ""}) as answer:
+        assert (answer.status, (await answer.json())["error"]["code"]) == (400, "no_revision")

@@ -1,0 +1,144 @@
+"""Revisions that batch, on a real API server with what images run as pods: gateway and autoscaler class together."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator
+from random import Random
+from typing import Any
+
+import aiohttp
+
+from deploy.test_cluster.clusters import Cluster
+from gnomon_cli.knative_gateway import KnativeGateway, KnativeGatewayOptions
+from tests.kubernetes.knative_autoscaler.played_knative import SERVING, PlayedKnative
+from tests.kubernetes.knative_autoscaler.test_reconciler import QUICK, grace, running, until
+from tests.kubernetes.knative_batching.conftest import ENV, Pods
+
+GATEWAY = "gateway"
+LABELS = {"app.kubernetes.io/name": "gnomon", "app.kubernetes.io/component": "knative-gateway"}
+BATCHES = {**QUICK, "gnomon/max-batch": "8", "gnomon/scheduler": "fixed", "gnomon/max-wait-ms": "200"}
+
+
+@contextlib.asynccontextmanager
+async def serving(cluster: Cluster, knative: PlayedKnative) -> AsyncIterator[KnativeGateway]:
+    """A gateway that is a pod of the system's namespace, as the autoscaler sees it."""
+    address = await asyncio.to_thread(knative.pod, GATEWAY, LABELS)
+    options = KnativeGatewayOptions(kubeconfig=cluster.kubeconfig, namespace=knative.namespace, host=address)
+    gateway = KnativeGateway(options, Random(3))
+    await gateway.start()
+    try:
+        yield gateway
+    finally:
+        await gateway.stop()
+
+
+@contextlib.asynccontextmanager
+async def ingress(gateway: KnativeGateway, knative: PlayedKnative, revision: str) -> AsyncIterator[aiohttp.ClientSession]:
+    """Sends requests to a Revision as the ingress does."""
+    headers = {"Knative-Serving-Revision": revision, "Knative-Serving-Namespace": knative.namespace}
+    url = f"http://{gateway.server.host}:{gateway.server.port}"
+    async with aiohttp.ClientSession(url, headers=headers, timeout=aiohttp.ClientTimeout(total=60)) as session:
+        yield session
+
+
+async def call(user: aiohttp.ClientSession, body: bytes) -> tuple[int, bytes]:
+    async with user.post("/some/path", data=body, headers={"Host": "f.users.example.com"}) as answer:
+        return answer.status, await answer.read()
+
+
+async def all_of(user: aiohttp.ClientSession, bodies: list[bytes]) -> list[tuple[int, bytes]]:
+    return list(await asyncio.gather(*(call(user, body) for body in bodies)))
+
+
+async def test_requests_become_batches_and_none_is_lost_from_zero_to_many_to_zero(
+    knative_kinds: Cluster, knative: PlayedKnative, pods: Pods
+) -> None:
+    grace(knative_kinds, knative)
+    async with running(knative_kinds, knative), serving(knative_kinds, knative) as gateway:
+        knative.revision("f-00001", BATCHES, env=ENV)
+        async with ingress(gateway, knative, "f-00001") as user:
+            # Eight at once: the pod is given them together, and each has its own answer.
+            bodies = [b"%d" % number for number in range(8)]
+            assert await all_of(user, bodies) == [(200, body) for body in bodies]
+            assert pods.seen == [("/gnomon/batch", 8)]
+
+            # What comes at zero waits here, wakes it, and is answered.
+            for _ in range(2):
+                await until(lambda: knative.replicas("f-00001") == 0, "no pods")
+                assert await all_of(user, bodies) == [(200, body) for body in bodies]
+
+            # 64 at once, of 10 a pod at 70 %: what waits here counts, so there are more pods than one.
+            most = 0
+
+            async def look() -> None:
+                nonlocal most
+                while True:
+                    most = max(most, await asyncio.to_thread(knative.replicas, "f-00001"))
+                    await asyncio.sleep(0.1)
+
+            looking = asyncio.create_task(look())
+            for _ in range(4):
+                slow = [b"slow"] * 64
+                assert await all_of(user, slow) == [(200, body) for body in slow]
+            looking.cancel()
+            assert most >= 2
+            assert max(pods.batches) == 8
+            assert all(path == "/gnomon/batch" for path, _ in pods.seen)
+
+
+async def test_pods_that_take_no_batches_get_each_request_as_it_came(
+    knative_kinds: Cluster, knative: PlayedKnative, pods: Pods
+) -> None:
+    async with running(knative_kinds, knative), serving(knative_kinds, knative) as gateway:
+        knative.revision("plain-00001", BATCHES, concurrency=2)
+        async with ingress(gateway, knative, "plain-00001") as user:
+            bodies = [b"%d" % number for number in range(6)]
+            assert await all_of(user, bodies) == [(200, body) for body in bodies]
+        assert pods.seen == [("/some/path", 1)] * 6
+
+
+async def test_a_revision_may_ask_for_batches_while_it_serves_and_for_none_again(
+    knative_kinds: Cluster, knative: PlayedKnative, pods: Pods
+) -> None:
+    async with running(knative_kinds, knative), serving(knative_kinds, knative) as gateway:
+        knative.revision("f-00001", QUICK, env=ENV)
+        async with ingress(gateway, knative, "f-00001") as user:
+            asked = {name: text for name, text in BATCHES.items() if name.startswith("gnomon/")}
+            early = asyncio.create_task(call(user, b"early"))
+            await asyncio.to_thread(annotate, knative_kinds, knative, asked)
+            assert await early == (200, b"early")
+            assert pods.seen == [("/gnomon/batch", 1)]
+            await asyncio.to_thread(annotate, knative_kinds, knative, dict.fromkeys(asked))
+            await until(lambda: not largest(gateway, knative) or largest(gateway, knative) == {1}, "batches of one")
+            pods.seen.clear()
+            assert await all_of(user, [b"late"] * 4) == [(200, b"late")] * 4
+            assert pods.batches == [1] * 4
+
+
+async def test_a_pod_that_ends_answers_what_it_has_and_gets_nothing_more(
+    knative_kinds: Cluster, knative: PlayedKnative, pods: Pods
+) -> None:
+    async with running(knative_kinds, knative), serving(knative_kinds, knative) as gateway:
+        knative.revision("f-00001", {**BATCHES, "autoscaling.knative.dev/min-scale": "1"}, env=ENV)
+        async with ingress(gateway, knative, "f-00001") as user:
+            assert await call(user, b"x") == (200, b"x")
+            answers: list[Any] = []
+            for _ in range(4):
+                under_way = [asyncio.create_task(call(user, b"slow")) for _ in range(12)]
+                await asyncio.sleep(0.1)
+                knative.replace_pods("f-00001")
+                answers += await asyncio.gather(*under_way)
+            assert answers == [(200, b"slow")] * 48
+
+
+def largest(gateway: KnativeGateway, knative: PlayedKnative) -> set[int]:
+    runtime = gateway.manager.lookup(f"f-00001.{knative.namespace}")
+    return set() if runtime is None else set(runtime.largest_batches().values())
+
+
+def annotate(cluster: Cluster, knative: PlayedKnative, annotations: dict[str, Any]) -> None:
+    """As `kubectl annotate revision` does."""
+    patch = {"metadata": {"annotations": annotations}}
+    cluster.custom.patch_namespaced_custom_object(*SERVING, knative.namespace, "revisions", "f-00001", patch)
