@@ -102,8 +102,8 @@ class ProviderPlatform:
             raise bad_request("process_missing", f"{spec.key} sets fprocess, but names none.", "Name it, or leave it out.")
 
     def revision(self, spec: FunctionSpec) -> str:
-        """The image's name: what it means is the provider's to know."""
-        return spec.image
+        """The image's name, which is the provider's to read, and how batches travel, which a slot has from its beginning."""
+        return f"{spec.image} by batches" if self._batches(spec) else spec.image
 
     async def prepare(self, spec: FunctionSpec) -> None:
         """There is nothing to be made ready; what will not be as it was asked for is told."""

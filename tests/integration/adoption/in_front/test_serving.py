@@ -186,3 +186,15 @@ async def test_a_body_there_gets_whole_batches(tmp_path: Path, provider: PlayedP
         assert paths == ["/gnomon/batch"] + ["/"] * 8
     finally:
         await asyncio.to_thread(instance.end)
+
+
+async def test_a_function_that_is_allowed_batches_while_it_serves_gets_them(
+    provider: PlayedProvider, user: aiohttp.ClientSession
+) -> None:
+    provider.add("grown", secrets=["gnomon-batch-token"])
+    await answered(user, "grown", b"alone", 200)
+    assert [request.path for request in provider.seen] == ["/function/grown.openfaas-fn/"]
+    provider.functions["grown"].document["annotations"] = {"gnomon/max-batch": "8"}
+    async with asyncio.timeout(60):
+        while not any(request.path.endswith("/gnomon/batch") for request in provider.seen):
+            assert await call(user, "grown", b"x") == (200, b"x")
