@@ -1,5 +1,6 @@
 """Bodies that grow for a burst and are given back; each number is one of docs/decisions/0015-promotion-and-resizing.md."""
 
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -7,16 +8,26 @@ import pytest
 
 from gnomon_autoscaler.made_up_models import made_up_profile
 from gnomon_autoscaler.policies.asyfunc import AsyFunc, Options, asyfunc
-from gnomon_autoscaler.policies.asyfunc.growth import best_growth, grown_after, grown_in, pair_efficiency, whole_efficiency
+from gnomon_autoscaler.policies.asyfunc.growth import (
+    ARRIVES_WITHIN_S,
+    Growth,
+    best_growth,
+    cores_before,
+    grown_after,
+    growths_in,
+    overdue,
+    pair_efficiency,
+    whole_efficiency,
+)
 from gnomon_autoscaler.policies.asyfunc.knowledge import Knowledge
 from gnomon_autoscaler.policies.asyfunc.layer_level import LayerLevel
 from gnomon_autoscaler.room import Room
-from gnomon_autoscaler.testing import Timeline
+from gnomon_autoscaler.testing import FUNCTION, Timeline
 from gnomon_core.errors import GnomonError
 from gnomon_core.fleet import Instance, InstanceKind, InstanceState
 from gnomon_core.pairs import Pair
 from gnomon_core.profiles import ModelProfile
-from gnomon_core.scaling import CreateShadow, DestroyShadow, Observation, Resize
+from gnomon_core.scaling import Action, CreateShadow, DestroyShadow, Observation, Resize, StateValue
 from gnomon_core.settings import ScaleSettings, Settings, read_settings
 from tests.unit.autoscaler.asyfunc_stage import LATENCY_S, MB, MODEL, body, look, node
 from tests.unit.autoscaler.asyfunc_stage import observed as observed_with
@@ -125,15 +136,29 @@ def test_the_weakest_help_ends_first() -> None:
     assert "without 1 Shadow and 1 larger Body" in both.reason
 
 
-def test_what_is_remembered_is_what_is_there() -> None:
-    seen = observed([1.0], body("a", 2), body("b", 1), body("c", 4))
-    memory = {"grown": (("a", 1), ("b", 1), ("c", 2), ("gone", 1))}
-    grown = grown_in(memory, seen)
-    assert grown == {"a": 1, "c": 2}  # b's cores were refused, or taken by somebody else
-    assert grown_in({}, seen) == {}
-    actions = (Resize("a", 1), Resize("b", 3), Resize("c", 6))
-    assert grown_after(grown, actions, seen.live, set()) == (("b", 1), ("c", 2))
-    assert grown_after(grown, actions, seen.live, {"c"}) == (("b", 1),)
+def remembered(**growths: tuple[int, float | None]) -> dict[str, StateValue]:
+    """What a decision left in its memory."""
+    return {name: {"before": before, "asked_at_s": asked_at_s} for name, (before, asked_at_s) in growths.items()}
+
+
+def test_what_is_remembered_is_what_is_there_or_on_its_way() -> None:
+    seen = observed([1.0], body("a", 2), body("b", 1), body("c", 4), body("d", 1))
+    memory = {"grown": remembered(a=(1, 3.0), b=(1, 9.0), c=(2, None), d=(1, None), gone=(1, 9.0))}
+    growths = growths_in(memory, seen)  # d has given its cores back
+    assert growths == {"a": Growth(1, 3.0), "b": Growth(1, 9.0), "c": Growth(2, None)}
+    assert cores_before(growths) == {"a": 1, "b": 1, "c": 2}
+    assert growths_in({}, seen) == growths_in({"grown": (("a", 1), 5)}, seen) == {}
+    actions = (Resize("a", 1), Resize("b", 3), Resize("c", 6), Resize("d", 2))
+    after = grown_after(growths, actions, seen, {"c"})
+    assert after == remembered(a=(1, None), b=(1, 9.0), d=(1, seen.now_s))
+    assert growths_in({"grown": after}, seen).keys() == {"a", "b", "d"}, "a has its cores until they are gone"
+
+
+def test_cores_are_waited_for_so_long_and_no_longer() -> None:
+    seen = observed([1.0], body("a", 2), body("b", 1), body("c", 1), body("d", 1))
+    long_ago_s = seen.now_s - ARRIVES_WITHIN_S
+    growths = {"a": Growth(1, long_ago_s), "b": Growth(1, long_ago_s), "c": Growth(1, long_ago_s + 1), "d": Growth(1, None)}
+    assert overdue(growths, seen) == (Resize("b", 1),)
 
 
 # Timelines. κ = 100 makes one core the best size; two sustain 18.2 rps.
@@ -216,6 +241,75 @@ def test_cores_that_the_platform_refuses_are_not_counted_on() -> None:
     line.rps = 16.0
     line.play(3)
     assert refused[0] > 1
+    assert cores_of(line) == [1]
+
+
+# Cores that come later than they are asked for: a pod has them once its kubelet has come to it.
+
+
+class Kubelet:
+    """Gives a timeline's Bodies the cores that were asked for last, so many seconds later."""
+
+    def __init__(self, line: Timeline, delay_s: float) -> None:
+        self.delay_s = delay_s
+        self._line, self._at_once = line, line.fleet.carry_out
+        self._asked: dict[str, tuple[float, Resize]] = {}
+        line.fleet.carry_out = self._carry_out  # type: ignore[method-assign]
+
+    def _carry_out(self, function: str, actions: Sequence[Action]) -> None:
+        for action in actions:
+            if isinstance(action, Resize):
+                due_s, last = self._asked.get(action.id, (0.0, None))
+                self._asked[action.id] = due_s if last == action else self._line.now_s + self.delay_s, action
+        self._at_once(function, [action for action in actions if not isinstance(action, Resize)])
+
+    def play(self, duration_s: float) -> None:
+        for _ in range(round(2 * duration_s)):
+            for due_s, action in self._asked.values():
+                if due_s <= self._line.now_s and action.id in self._line.instances:
+                    self._at_once(FUNCTION, [action])
+            self._line.play(0.5)
+
+
+@pytest.mark.parametrize(("delay_s", "burst_s"), [(2.0, 5.0), (2.0, 0.5), (8.0, 1.0), (20.0, 40.0)])
+def test_cores_that_come_later_are_given_back_like_others(delay_s: float, burst_s: float) -> None:
+    line = timeline(replace(SETTINGS, scale=ScaleSettings(min=1, max=1)))
+    kubelet = Kubelet(line, delay_s)
+    line.rps = 16.0
+    kubelet.play(burst_s)
+    line.rps = 6.0
+    kubelet.play(60)
+    assert "Resize" in done(line)
+    assert cores_of(line) == [1]
+    assert line.runner.state.values.get("grown") is None
+
+
+def test_a_burst_that_comes_while_cores_are_given_back_leaves_nothing_either() -> None:
+    line = timeline(replace(SETTINGS, scale=ScaleSettings(min=1, max=1)))
+    kubelet = Kubelet(line, 1.0)
+    line.rps = 16.0
+    kubelet.play(4)
+    kubelet.delay_s = 8.0
+    line.rps = 6.0
+    kubelet.play(4)
+    assert cores_of(line) == [2], "they are on their way back"
+    line.rps = 16.0
+    kubelet.play(4)
+    line.rps = 6.0
+    kubelet.play(60)
+    assert cores_of(line) == [1]
+
+
+def test_cores_that_do_not_come_are_taken_back_so_that_they_do_not_come_unasked() -> None:
+    line = timeline(replace(SETTINGS, scale=ScaleSettings(min=1, max=1)))
+    kubelet = Kubelet(line, 1000.0)
+    line.rps = 16.0
+    kubelet.play(ARRIVES_WITHIN_S)
+    asked = [action.cores for _, decision in line.decisions for action in decision.actions if isinstance(action, Resize)]
+    assert set(asked) == {2}
+    kubelet.play(1)
+    again = [action.cores for _, decision in line.decisions for action in decision.actions if isinstance(action, Resize)]
+    assert 1 in again
     assert cores_of(line) == [1]
 
 

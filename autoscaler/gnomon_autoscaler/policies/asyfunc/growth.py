@@ -7,16 +7,18 @@
 The two are compared as wholes, by line 7 of Algorithm 1: Body and Shadow hold c_B + c_S cores and m + m_Φ, the larger Body has
 c cores and m. Line 15 judges a Shadow by itself; cores without memory would have an infinite η there.
 
-Which Bodies have grown, and from how many cores, is all that is remembered. Model-level scaling sees them as they were, as it
-sees pairs without their Shadows: else a long burst never gets a Body. docs/decisions/0015-promotion-and-resizing.md has examples.
+Which Bodies have grown, and from how many cores, is remembered, and when more were asked for: a pod has them once its kubelet has
+come to it. Model-level scaling sees Bodies as they were, as it sees pairs without their Shadows: else a long burst never gets a
+Body.
+docs/decisions/0015-promotion-and-resizing.md has examples.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
-from gnomon_autoscaler.counting import Memory
+from gnomon_autoscaler.counting import Memory, goes_on, moment
 from gnomon_autoscaler.policies.asyfunc.knowledge import Knowledge
 from gnomon_autoscaler.policies.asyfunc.model_level import Configuration, best_batch
 from gnomon_autoscaler.policies.asyfunc.options import Options
@@ -25,6 +27,18 @@ from gnomon_autoscaler.room import Room
 from gnomon_core.fleet import Instance
 from gnomon_core.pairs import Pair
 from gnomon_core.scaling import Observation, Resize, StateValue
+
+ARRIVES_WITHIN_S = 30.0
+"""A kubelet gives a pod other cores within seconds, if its node has them. What has not come by then is taken back."""
+
+
+@dataclass(frozen=True, slots=True)
+class Growth:
+    """How many cores a Body had before it grew, and when more were asked for; None once it is to have no more than those."""
+
+    before: int
+    asked_at_s: float | None
+
 
 Grown = Mapping[str, int]
 """How many cores each Body had before it grew, by its id."""
@@ -59,28 +73,56 @@ def whole_efficiency(known: Knowledge, body: Instance, pair: Pair | None) -> flo
     return known.efficiency.of_rate(rate_rps, body.cores + sum(pair.cores), known.parameter_bytes, *held)
 
 
-def grown_in(memory: Memory, seen: Observation) -> dict[str, int]:
-    """The Bodies that have grown, as the last decision remembered them: those that live and are larger than they were.
+def growths_in(memory: Memory, seen: Observation) -> dict[str, Growth]:
+    """The Bodies that live and have grown or are about to, as the last decision remembered them.
 
-    What an operator has made smaller since, or a platform refused, is not grown.
+    One that is to have no more than it had, and has no more, is as it was.
     """
-    pairs = memory.get("grown")
-    remembered = (
-        {str(pair[0]): int(str(pair[1])) for pair in pairs if isinstance(pair, tuple)} if isinstance(pairs, tuple) else {}
-    )
+    entries = memory.get("grown")
+    read = {name: _growth(entry) for name, entry in entries.items()} if isinstance(entries, Mapping) else {}
+    there = [(body, growth) for body in seen.live if (growth := read.get(body.id)) is not None]
+    return {body.id: growth for body, growth in there if growth.asked_at_s is not None or body.cores > growth.before}
+
+
+def _growth(entry: StateValue) -> Growth | None:
+    if not isinstance(entry, Mapping):
+        return None
+    before = entry.get("before")
+    return Growth(before, moment(entry, "asked_at_s")) if isinstance(before, int) else None
+
+
+def cores_before(growths: Mapping[str, Growth]) -> Grown:
+    """What each had before it grew."""
+    return {name: growth.before for name, growth in growths.items()}
+
+
+def overdue(growths: Mapping[str, Growth], seen: Observation) -> tuple[Resize, ...]:
+    """What ends the wait for cores that have not come: they might come when nobody needs them."""
     cores = {body.id: body.cores for body in seen.live}
-    return {name: before for name, before in remembered.items() if cores.get(name, 0) > before}
+    return tuple(
+        Resize(name, growth.before)
+        for name, growth in sorted(growths.items())
+        if growth.asked_at_s is not None
+        and cores[name] <= growth.before
+        and not goes_on(growth.asked_at_s, ARRIVES_WITHIN_S, seen.now_s)
+    )
 
 
-def grown_after(grown: Grown, resized: Iterable[Resize], bodies: Iterable[Instance], ending: set[str]) -> StateValue:
-    """What to remember once these actions have been carried out."""
-    cores = {body.id: body.cores for body in bodies}
-    after = dict(grown)
+def grown_after(
+    growths: Mapping[str, Growth], resized: Iterable[Resize], seen: Observation, ending: set[str]
+) -> dict[str, StateValue]:
+    """What to remember once these actions have been carried out, or are on their way."""
+    cores = {body.id: body.cores for body in seen.live}
+    after = dict(growths)
     for action in resized:
-        before = after.setdefault(action.id, cores[action.id])
-        if action.cores <= before:
-            del after[action.id]
-    return tuple((name, before) for name, before in sorted(after.items()) if name not in ending)
+        growth = after.get(action.id, Growth(cores[action.id], None))
+        first_s = seen.now_s if growth.asked_at_s is None else growth.asked_at_s
+        after[action.id] = replace(growth, asked_at_s=first_s if action.cores > growth.before else None)
+    return {
+        name: {"before": growth.before, "asked_at_s": growth.asked_at_s}
+        for name, growth in sorted(after.items())
+        if name not in ending
+    }
 
 
 def as_they_were(seen: Observation, grown: Grown) -> Observation:

@@ -7,10 +7,22 @@ the list of actions: they are what cannot wait, and a Body that is refused must 
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import replace
+
 from gnomon_autoscaler.by_count import towards
 from gnomon_autoscaler.counting import Memory, goes_on, inner, moment
 from gnomon_autoscaler.policies.asyfunc.bodies import Bodies, body_memory_bytes, mean_rps, sustained_rps
-from gnomon_autoscaler.policies.asyfunc.growth import Grown, as_they_were, given_back, grown_after, grown_in
+from gnomon_autoscaler.policies.asyfunc.growth import (
+    ARRIVES_WITHIN_S,
+    Growth,
+    as_they_were,
+    cores_before,
+    given_back,
+    grown_after,
+    growths_in,
+    overdue,
+)
 from gnomon_autoscaler.policies.asyfunc.knowledge import Knowledge, Known
 from gnomon_autoscaler.policies.asyfunc.layer_level import LayerLevel, Tick
 from gnomon_autoscaler.policies.asyfunc.model_level import configurations, least_efficient_first, scale_in, so_many_more
@@ -53,21 +65,24 @@ class AsyFunc:
         """Bodies, Shadows and, without adaptive scheduling, the buffer plan."""
         ours = (state.policy, state.version) == (self.name, VERSION)
         memory: Memory = state.values if ours else {}
-        grown = grown_in(memory, seen)
-        steady = seen if self.options.shadows_count else as_they_were(seen, grown)
+        growths = growths_in(memory, seen)
+        steady = seen if self.options.shadows_count else as_they_were(seen, cores_before(growths))
         wish = self._bodies.wish(steady, inner(memory))
         known = self._known.of(seen)
         remembered: dict[str, StateValue] = {"inner": wish.memory}
         if known is None:
-            ends: tuple[Action, ...] = (*(DestroyShadow(shadow.id) for shadow in seen.shadows), *given_back(grown))
+            ends: tuple[Action, ...] = (
+                *(DestroyShadow(shadow.id) for shadow in seen.shadows),
+                *given_back(cores_before(growths)),
+            )
             decision = Decision(ends + towards(wish.count, seen), wish.reason, wish.count)
             return decision, PolicyState(self.name, VERSION, remembered)
         room = Room(seen.nodes)
         bodies = self._towards(wish.count, steady, known, room)
         ending = {action.id for action in bodies if isinstance(action, DestroyBody)}
         after = as_bodies(seen, [action.id for action in bodies if isinstance(action, PromoteShadow)])
-        layers = self._layers(after, known, ending, room, grown)
-        remembered |= {"grown": left} if (left := grown_after(grown, layers.resized, seen.live, ending)) else {}
+        layers = self._layers(after, known, ending, room, growths)
+        remembered |= {"grown": left} if (left := grown_after(growths, layers.resized, seen, ending)) else {}
         plan = self._plan(seen, known, memory, remembered)
         actions = (*_orphans(after, ending), *layers.released, *layers.resized, *layers.created, *layers.changed, *bodies, *plan)
         alone = "no node can make Shadows now" if "pair" in self.needs and not any(node.pairs for node in seen.nodes) else ""
@@ -92,14 +107,21 @@ class AsyFunc:
         others = [body for body in least_efficient_first(known, seen.live, rate_rps) if body not in victims]
         return tuple(DestroyBody(victim.id) for victim in (*victims, *others)[:surplus])
 
-    def _layers(self, seen: Observation, known: Knowledge, ending: set[str], room: Room, grown: Grown) -> LayerLevel:
-        kept = {name: before for name, before in grown.items() if name not in ending}
+    def _layers(
+        self, seen: Observation, known: Knowledge, ending: set[str], room: Room, growths: Mapping[str, Growth]
+    ) -> LayerLevel:
+        kept = {name: growth for name, growth in growths.items() if name not in ending}
         if not self.options.layers:
             mine = {body.id for body in seen.live} - ending
             shadows = tuple(DestroyShadow(shadow.id) for shadow in seen.shadows if shadow.partner in mine)
-            return LayerLevel(released=shadows, resized=given_back(kept))
+            return LayerLevel(released=shadows, resized=given_back(cores_before(kept)))
         serving = [body for body in seen.live if body.state is InstanceState.READY and body.id not in ending]
-        return Tick(known, self.options, seen, tuple(serving), kept).scale(room)
+        late = overdue(kept, seen)
+        waited = {action.id for action in late}
+        grown = {name: before for name, before in cores_before(kept).items() if name not in waited}
+        level = Tick(known, self.options, seen, tuple(serving), grown).scale(room)
+        said = (level.reason, *(f"{action.id} got no more cores within {ARRIVES_WITHIN_S:g} s" for action in late))
+        return replace(level, resized=(*late, *level.resized), reason="; ".join(one for one in said if one))
 
     def _plan(
         self, seen: Observation, known: Knowledge, memory: Memory, remembered: dict[str, StateValue]
