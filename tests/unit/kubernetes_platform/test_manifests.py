@@ -136,6 +136,35 @@ def test_probes_follow_the_workload_contract_and_its_annotations() -> None:
         pod_of(annotations={"com.openfaas.ready.http.path": "up"})
 
 
+def test_probes_have_the_numbers_that_annotations_say() -> None:
+    said = {"ready.http.initialDelay": "1500ms", "ready.http.periodSeconds": "1s", "ready.http.successThreshold": "2"}
+    said |= {"health.http.initialDelaySeconds": "30", "health.http.timeoutSeconds": "10", "health.http.failureThreshold": "6"}
+    [container] = pod_of(annotations={f"com.openfaas.{name}": value for name, value in said.items()})["containers"]
+    ready, start, live = (container[f"{which}Probe"] for which in ("readiness", "startup", "liveness"))
+    assert (ready["initialDelaySeconds"], ready["periodSeconds"], ready["successThreshold"]) == (2, 1, 2)
+    assert (live["initialDelaySeconds"], live["timeoutSeconds"], live["failureThreshold"]) == (30, 10, 6)
+    # A slow start is waited for as long as before.
+    assert (start["initialDelaySeconds"], start["timeoutSeconds"], start["failureThreshold"]) == (30, 10, 300)
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("ready.http.periodSeconds", "0"),
+        ("ready.http.initialDelay", "soon"),
+        ("ready.http.timeoutSeconds", "-1"),
+        ("ready.http.failureThreshold", "2s"),
+        ("health.http.successThreshold", "2"),
+        ("health.http.scheme", "HTTPS"),
+    ],
+)
+def test_a_probe_that_kubernetes_would_not_take_is_refused_with_what_it_takes(name: str, value: str) -> None:
+    with pytest.raises(GnomonError) as refused:
+        pod_of(annotations={f"com.openfaas.{name}": value})
+    assert (refused.value.status, refused.value.code) == (400, "invalid_annotation")
+    assert name in refused.value.message
+
+
 def test_what_is_in_flight_has_its_time_when_a_pod_ends() -> None:
     assert pod_of()["terminationGracePeriodSeconds"] == 35
     assert pod_of(annotations={"gnomon/deadline-ms": "2500"})["terminationGracePeriodSeconds"] == 8

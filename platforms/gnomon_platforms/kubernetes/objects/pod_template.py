@@ -14,7 +14,6 @@ import math
 from dataclasses import dataclass, replace
 from typing import Any
 
-from gnomon_core.errors import bad_request
 from gnomon_core.functions import FunctionSpec
 from gnomon_core.units import parse_duration_s
 from gnomon_platforms.kubernetes.objects.names import (
@@ -30,13 +29,12 @@ from gnomon_platforms.kubernetes.objects.names import (
     token_secret,
 )
 from gnomon_platforms.kubernetes.objects.placing import read_constraints
+from gnomon_platforms.kubernetes.objects.probes import probes
 from gnomon_platforms.kubernetes.objects.quantities import resources
 
-HEALTH_PATH, READY_PATH = "/_/health", "/_/ready"
 USER = 12_000
 """Nobody in any image; a number, because `runAsNonRoot` cannot check a name."""
 SECRET_MODE = 0o440
-START_TIMEOUT_S = 300
 GRACE_S = 5
 """On top of what is in flight: the way of a SIGTERM and of the last answers."""
 TMP_SIZE = "1Gi"
@@ -68,7 +66,7 @@ def pod_template(spec: FunctionSpec, version: int, options: PodOptions) -> dict[
     """The template of a function's pods: metadata and specification.
 
     Raises:
-        GnomonError: 400 for a constraint or a resource that cannot be read.
+        GnomonError: 400 for a constraint, a resource or a probe's annotation that cannot be read.
 
     """
     labels = {**spec.labels, FUNCTION_LABEL: spec.key.name, MANAGED_LABEL: MANAGED, VERSION_LABEL: str(version)}
@@ -132,10 +130,7 @@ def _container(spec: FunctionSpec, options: PodOptions) -> dict[str, Any]:
             "readOnlyRootFilesystem": spec.raw.get("readOnlyRootFilesystem") is not False,
             "runAsNonRoot": True,
         },
-        # Quick to see a quick start, patient with one that loads a model; the others begin when it has passed.
-        "startupProbe": _probe(spec, "health", HEALTH_PATH, period_s=1, failures=START_TIMEOUT_S),
-        "readinessProbe": _probe(spec, "ready", READY_PATH, period_s=2, failures=3),
-        "livenessProbe": _probe(spec, "health", HEALTH_PATH, period_s=10, failures=3),
+        **probes(spec),
         "volumeMounts": [
             {"name": "tmp", "mountPath": "/tmp"},  # noqa: S108 - the pod's own
             {"name": "secrets", "mountPath": SECRETS_FOLDER, "readOnly": True},
@@ -160,21 +155,6 @@ def environment(spec: FunctionSpec) -> dict[str, str]:
         ours |= {"GNOMON_MODEL": settings.model, "GNOMON_WEIGHTS": settings.weight_mode}
     process = {"fprocess": spec.env_process} if spec.env_process else {}
     return {**ours, **spec.environment, **process}
-
-
-def _probe(spec: FunctionSpec, which: str, default: str, *, period_s: int, failures: int) -> dict[str, Any]:
-    path = spec.annotations.get(f"com.openfaas.{which}.http.path", default)
-    if not path.startswith("/"):
-        raise bad_request(
-            "invalid_annotation", f"com.openfaas.{which}.http.path is {path[:100]!r}.", f"It begins with '/', such as {default}."
-        )
-    return {
-        "httpGet": {"path": path, "port": PORT_NAME, "scheme": "HTTP"},
-        "periodSeconds": period_s,
-        "timeoutSeconds": 1 if which == "ready" else 5,
-        "failureThreshold": failures,
-        "successThreshold": 1,
-    }
 
 
 def _body_volumes(spec: FunctionSpec, options: PodOptions) -> list[dict[str, Any]]:

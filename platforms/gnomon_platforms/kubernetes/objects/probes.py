@@ -1,0 +1,101 @@
+"""Probes of a function's container: those of OpenFaaS's workload contract, and what its annotations say of them.
+
+    com.openfaas.health.http.path              where it says whether it is well: /_/health
+    com.openfaas.ready.http.path               where it says whether it takes requests: /_/ready
+    com.openfaas.(health|ready).http.NAME      initialDelay, periodSeconds, timeoutSeconds: 2, 2s, 1m30s
+                                               successThreshold, failureThreshold: 3
+
+A container has five minutes to be well once, looked at each second; only then the other two begin. What is said of health holds
+for its start too, but for how often that is looked at, and how often in vain.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping
+from typing import Any, Final
+
+from gnomon_core.errors import GnomonError, bad_request
+from gnomon_core.functions import FunctionSpec
+from gnomon_core.units import parse_duration_s
+from gnomon_platforms.kubernetes.objects.names import PORT_NAME
+
+HEALTH_PATH, READY_PATH = "/_/health", "/_/ready"
+START_TIMEOUT_S = 300
+LONGEST_S = 86_400
+
+_SECONDS: Final = {
+    "initialDelay": "initialDelaySeconds",
+    "initialDelaySeconds": "initialDelaySeconds",
+    "periodSeconds": "periodSeconds",
+    "timeoutSeconds": "timeoutSeconds",
+}
+_COUNTS = ("successThreshold", "failureThreshold")
+
+
+def probes(spec: FunctionSpec) -> dict[str, Any]:
+    """The three probes of a container.
+
+    Raises:
+        GnomonError: 400 `invalid_annotation`, with what it may say.
+
+    """
+    health, ready = _said(spec.annotations, "health"), _said(spec.annotations, "ready")
+    if health.get("successThreshold", 1) != 1:
+        raise _invalid("com.openfaas.health.http.successThreshold", "1", "Kubernetes takes no other of a health check.")
+    at_start = {name: value for name, value in health.items() if name in ("initialDelaySeconds", "timeoutSeconds")}
+    # Quick to see a quick start, patient with one that loads a model.
+    start = _probe(spec, "health", HEALTH_PATH, {"periodSeconds": 1, "timeoutSeconds": 5, "failureThreshold": START_TIMEOUT_S})
+    often = {"periodSeconds": 2, "timeoutSeconds": 1, "failureThreshold": 3}
+    usual = {"periodSeconds": 10, "timeoutSeconds": 5, "failureThreshold": 3}
+    return {
+        "startupProbe": start | at_start,
+        "readinessProbe": _probe(spec, "ready", READY_PATH, often | ready),
+        "livenessProbe": _probe(spec, "health", HEALTH_PATH, usual | health),
+    }
+
+
+def _probe(spec: FunctionSpec, which: str, default: str, numbers: Mapping[str, int]) -> dict[str, Any]:
+    name = f"com.openfaas.{which}.http.path"
+    path = spec.annotations.get(name, default)
+    if not path.startswith("/"):
+        raise _invalid(name, path, f"It begins with '/', such as {default}.")
+    return {"httpGet": {"path": path, "port": PORT_NAME, "scheme": "HTTP"}, "successThreshold": 1, **numbers}
+
+
+def _said(annotations: Mapping[str, str], which: str) -> dict[str, int]:
+    """What annotations say of the numbers of one probe, by Kubernetes' names."""
+    prefix = f"com.openfaas.{which}.http."
+    said: dict[str, int] = {}
+    for key in [key for key in annotations if key.startswith(prefix)]:
+        name = key.removeprefix(prefix)
+        if name in _SECONDS:
+            said[_SECONDS[name]] = _seconds(key, annotations[key], least=0 if name.startswith("initial") else 1)
+        elif name in _COUNTS:
+            said[name] = _count(key, annotations[key])
+        elif name != "path":
+            known = ", ".join(("path", *_SECONDS, *_COUNTS))
+            raise bad_request("invalid_annotation", f"{key[:100]} is no part of a probe.", f"{prefix} goes on with {known}.")
+    return said
+
+
+def _seconds(key: str, text: str, *, least: int) -> int:
+    """Whole seconds; a part of one counts as one."""
+    try:
+        seconds = math.ceil(parse_duration_s(text))
+    except ValueError:
+        seconds = -1
+    if not least <= seconds <= LONGEST_S:
+        raise _invalid(key, text, f"Write seconds from {least} to {LONGEST_S}, such as 2, 2s or 1m30s.")
+    return seconds
+
+
+def _count(key: str, text: str) -> int:
+    if not re.fullmatch(r"[1-9][0-9]{0,4}", text):
+        raise _invalid(key, text, "Write a whole number from 1 on.")
+    return int(text)
+
+
+def _invalid(key: str, text: str, hint: str) -> GnomonError:
+    return bad_request("invalid_annotation", f"{key} is {text[:100]!r}.", hint)
