@@ -1,16 +1,19 @@
 """AsyFunc's policies on a simulated cluster: an hour of Twitter for each model, beside od, lv, k-lv and opt (it sees the future).
 
     python -m benchmarks.asyfunc_cluster [--quick] [--hours] [--afresh] [--profiles FOLDER] [--models NAME …] [--processes N]
+                                         [--serial 0.02 0.1 …] [--slo 1 1.5] [--modes private shared]
 
 For each measured profile in `profiles/`: memory × time, CPU utility (cores × seconds in inference, a waiting Shadow being idle)
 and SLO violations, in both weight modes, for an SLO of t_l(16, 8) and 1.5 × it. Cores that were not measured are extrapolated
 with 2, 5 and 10 % serial work, and each figure says so; the conclusions say in how many of the three they hold. `cluster_cells`
 has what the paper leaves open and how it is settled here. The first cell of a model and its counterpart with shared weights are
-an hour; the sweeps around them are its first quarter.
+an hour; the sweeps around them are its first quarter. With `--hours` every serial fraction, objective and weight mode is an hour,
+twelve cells of a model, and there are no sweeps.
 
 An hour is 0.8 million requests of VGG16, which takes four minutes a cell, and 13 million of EfficientNet-Lite0, which takes an
-hour: the load is scaled to eight Bodies. `--hours` leaves out the sweeps. What is simulated is kept in .cache/benchmarks until
-the code changes: interrupted, the same command goes on from there.
+hour: the load is scaled to eight Bodies. `--serial`, `--slo` and `--modes` leave out all other cells. What is simulated is kept
+in .cache/benchmarks until the code changes: interrupted, the same command goes on from there. The result has the cells that were
+asked for.
 """
 
 from __future__ import annotations
@@ -24,7 +27,7 @@ from concurrent.futures import ProcessPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 
-from benchmarks.cluster_cells import C_MAX, READINGS, Cell, Outcome, Row, measure, read_model
+from benchmarks.cluster_cells import C_MAX, GBPS, READINGS, RTT_MS, Cell, Outcome, Row, measure, read_model
 from benchmarks.kept import Kept
 from benchmarks.pace import ROOT, pace_of, pace_parser, step
 from benchmarks.report import Figure, write
@@ -34,7 +37,8 @@ from gnomon_core.profiles import FORMAT
 SERIAL = (0.02, 0.05, 0.10)
 USUAL = 0.05
 SWEPT = (0.1, 1.0, 10.0)
-OTHERS = ((1.0, "private"), (1.0, "shared"))
+SLOS = (1.5, 1.0)
+MODES = ("private", "shared")
 HOUR_S, QUARTER_S, QUICK_S = 3600.0, 900.0, 120.0
 SOURCES = ("core", "autoscaler", "simulator", "gateway-plugin", "benchmarks/cluster_cells.py")
 SIDE_BY_SIDE = ("asyfunc", "asyfunc- without layers", "asyfunc- without adaptive", "od", "lv", "k-lv", "opt")
@@ -50,31 +54,54 @@ CLAIMS: tuple[tuple[str, Callable[[dict[str, Row]], bool]], ...] = (
 
 
 def cells_of(path: Path, *, quick: bool, readings: bool) -> list[Cell]:
-    """What is simulated for one profile."""
-    whole = read_model(path, None).whole.measured(C_MAX)
-    usual, others = (None, ()) if whole else (USUAL, tuple(serial for serial in SERIAL if serial != USUAL))
-    first = Cell(path, usual, 1.5, "private", None, QUICK_S if quick else HOUR_S, readings and quick)
+    """What is simulated for one profile: the usual hour in both weight modes, and the sweeps around it."""
+    usual, *others = serials_of(path)
+    first = Cell(path, usual, SLOS[0], MODES[0], None, QUICK_S if quick else HOUR_S, readings and quick)
     if quick:
         return [first]
     brief = replace(first, duration_s=QUARTER_S)
     found = [first, replace(first, mode="shared"), replace(brief, readings=readings)]
-    found += [replace(brief, slo=slo, mode=mode) for slo, mode in OTHERS]
-    found += [replace(brief, serial=serial, slo=slo) for serial in others for slo in (1.0, 1.5)]
+    found += [replace(brief, slo=SLOS[1], mode=mode) for mode in MODES]
+    found += [replace(brief, serial=serial, slo=slo) for serial in others for slo in SLOS]
     found += [replace(brief, kappa=kappa) for kappa in SWEPT]
     return [*found, replace(brief, mode="shared", kappa=SWEPT[-1])]
+
+
+def hours_of(path: Path) -> list[Cell]:
+    """Every serial fraction, objective and weight mode as a whole hour, the usual ones first."""
+    serials = serials_of(path)
+    return [Cell(path, serial, slo, mode, None, HOUR_S) for serial in serials for slo in SLOS for mode in MODES]
+
+
+def serials_of(path: Path) -> tuple[float | None, ...]:
+    """The serial fractions that a profile is extrapolated with, the usual one first; None where it has all cores."""
+    if read_model(path, None).whole.measured(C_MAX):
+        return (None,)
+    return (USUAL, *(serial for serial in SERIAL if serial != USUAL))
+
+
+def chosen_of(cells: Iterable[Cell], serials: Sequence[float], slos: Sequence[float], modes: Sequence[str]) -> list[Cell]:
+    """Those with one of each; nothing named means all."""
+    return [
+        cell
+        for cell in cells
+        if (not serials or cell.serial in serials) and (not slos or cell.slo in slos) and (not modes or cell.mode in modes)
+    ]
 
 
 def figures_of(outcome: Outcome) -> list[Figure]:
     """A cell's three figures are those of `asyfunc`; the other policies stand beside them."""
     key, rows = f"{outcome.model}: {outcome.cell.name}, {outcome.cell.duration_s / 60:g} min", outcome.rows
-    said = f"{outcome.best} for {outcome.rate_rps:.1f} rps, {outcome.nodes} nodes, {outcome.extrapolated}"
+    load = f"{outcome.best} for {outcome.rate_rps:.1f} rps"
+    said = f"{load}, {outcome.nodes} nodes, {GBPS:g} Gbit/s and {RTT_MS:g} ms between them, {outcome.extrapolated}"
     beside = SIDE_BY_SIDE[1:]
 
     def figure(what: str, unit: str, value: Callable[[Row], float]) -> Figure:
         others = ", ".join(f"{name} {value(rows[name]):.3g}" for name in beside)
         return Figure(f"{key}: {what}", value(rows["asyfunc"]), unit, detail=f"{others}; {said}")
 
-    shadows = f"{rows['asyfunc'].shadows} Shadows, {rows['asyfunc'].shadow_s:.3g} at a time"
+    asyfunc = rows["asyfunc"]
+    shadows = f"{asyfunc.shadows} Shadows, {asyfunc.elsewhere} asked for on another node, {asyfunc.shadow_s:.3g} at a time"
     found = [
         figure("SLO violations", "%", lambda row: 100 * row.violations),
         figure("memory", "GB", lambda row: row.memory_bytes / GB),
@@ -143,7 +170,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser = pace_parser(__doc__ or "")
     parser.add_argument("--profiles", type=Path, default=ROOT / "profiles", help="where the profiles are")
     parser.add_argument("--models", nargs="*", default=(), metavar="NAME", help="only these")
-    parser.add_argument("--hours", action="store_true", help="only the whole hours, not the sweeps around them")
+    parser.add_argument("--hours", action="store_true", help="whole hours of every serial fraction, objective and weight mode")
+    parser.add_argument("--serial", type=float, nargs="*", default=(), choices=SERIAL, help="only these serial fractions")
+    parser.add_argument("--slo", type=float, nargs="*", default=(), choices=SLOS, help="only these multiples of the objective")
+    parser.add_argument("--modes", nargs="*", default=(), choices=MODES, help="only these weight modes")
     parser.add_argument("--afresh", action="store_true", help="simulate again what an interrupted run has kept")
     parser.add_argument("--processes", type=int, default=os.cpu_count() or 1, help="how many cells at once")
     asked = parser.parse_args(arguments)
@@ -153,9 +183,11 @@ def main(arguments: Sequence[str] | None = None) -> None:
 def run(asked: argparse.Namespace) -> None:
     pace = pace_of(asked)
     paths = profiles_in(asked.profiles, asked.models)
-    cells = [cell for path in paths for cell in cells_of(path, quick=pace.quick, readings=True)]
-    if asked.hours:
-        cells = [cell for cell in cells if cell.duration_s == HOUR_S]
+    hours = asked.hours and not pace.quick
+    all_cells = [
+        cell for path in paths for cell in (hours_of(path) if hours else cells_of(path, quick=pace.quick, readings=True))
+    ]
+    cells = chosen_of(all_cells, asked.serial, asked.slo, asked.modes)
     kept = Kept("asyfunc_cluster", SOURCES)
     if asked.afresh or pace.quick:
         kept.forget()
