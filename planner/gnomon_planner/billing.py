@@ -23,8 +23,11 @@ WINDOWS = 24
 class Billing(Protocol):
     """A way to pay."""
 
-    def costs(self, process: Map, sizes: Sequence[Size], service_s: Array, waits: WaitsOfBatch) -> Array:
-        """Dollars per request, shape (sizes, timeouts), for `service_s` (sizes, B), the medians: exact, or an estimate."""
+    def costs(self, process: Map, sizes: Sequence[Size], service_s: Array, waits: WaitsOfBatch) -> tuple[Array, Array]:
+        """Dollars per request, and how many instances that takes, 0 where they are unlimited; both (sizes, timeouts).
+
+        `service_s` (sizes, B) are the medians. Either is exact, or an estimate to search by.
+        """
         ...
 
     def settled(self, process: Map, plan: Plan) -> Plan:
@@ -44,10 +47,16 @@ class PerCall:
     price: LambdaPrice
     candidates: int = 1
 
-    def costs(self, process: Map, sizes: Sequence[Size], service_s: Array, waits: WaitsOfBatch) -> Array:  # noqa: ARG002
+    def costs(
+        self,
+        process: Map,  # noqa: ARG002 - Billing's
+        sizes: Sequence[Size],
+        service_s: Array,
+        waits: WaitsOfBatch,
+    ) -> tuple[Array, Array]:
         per_call = np.stack([self._per_call(size, row) for size, row in zip(sizes, service_s, strict=True)])
         found: Array = per_call @ waits.sizes.T / waits.mean_sizes
-        return found
+        return found, np.zeros(found.shape)
 
     def settled(self, process: Map, plan: Plan) -> Plan:  # noqa: ARG002 - Billing's
         return plan
@@ -66,8 +75,8 @@ class Held:
     price: HeldPrice
     candidates: int = 24
 
-    def costs(self, process: Map, sizes: Sequence[Size], service_s: Array, waits: WaitsOfBatch) -> Array:
-        """By an estimated number of instances.
+    def costs(self, process: Map, sizes: Sequence[Size], service_s: Array, waits: WaitsOfBatch) -> tuple[Array, Array]:
+        """By an estimated number of instances, three quarters to one and a half times the exact one.
 
         In a window as long as a service there are, with 99.9 %, at most A = λS + 3.09·√(I(S)·λS) arrivals; at such a rate batches
         hold min(B, 1 + T·A/S) of them, or the mean if that is more.
@@ -81,8 +90,7 @@ class Held:
         members = np.maximum(waits.mean_sizes, np.minimum(waits.batch, 1.0 + waits.timeouts_s * arrivals / busy_s))
         instances = np.maximum(1.0, np.ceil(arrivals / members))
         per_second = np.array([[self.price.per_second(size.cores, size.memory_mb)] for size in sizes])
-        found: Array = instances * per_second / process.rate_rps
-        return found
+        return instances * per_second / process.rate_rps, instances
 
     def settled(self, process: Map, plan: Plan) -> Plan:
         buffer = Buffer(process, plan.buffer)

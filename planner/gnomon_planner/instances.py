@@ -30,10 +30,10 @@ MOST_INSTANCES = 10_000
 
 
 class TooManyInstancesError(GnomonError):
-    """400 `too_many_instances`: such a fleet is not held, nor is its number found in time."""
+    """400 `too_many_instances`: such a fleet is not held, nor is its number found in time. `nearest` says what comes nearest."""
 
-    def __init__(self) -> None:
-        text = f"More than {MOST_INSTANCES} instances would be busy at once."
+    def __init__(self, nearest: str = "") -> None:
+        text = f"More than {MOST_INSTANCES} instances would be busy at once{nearest}."
         super().__init__(400, "too_many_instances", text, "Let batches be larger.")
 
 

@@ -6,7 +6,8 @@ combination whose batches an instance cannot serve has infinite latency and cost
 
 Where instances are held, their number costs more time than all the rest, so that the landscape has an estimate of it. The best
 candidates by that are settled with their exact number and the wait for an instance in their latency. Whatever is chosen is
-predicted once more by the exact latency, and passed over if it does not hold what the landscape promised.
+predicted once more by the exact latency, and passed over if it does not hold what the landscape promised, or if it takes more
+instances than there may be.
 """
 
 from __future__ import annotations
@@ -41,13 +42,17 @@ Place = tuple[int, int, int]
 
 
 class Landscape:
-    """Every combination's percentile (seconds) and cost (dollars per request), both (sizes, batches, timeouts)."""
+    """Every combination's percentile (seconds), cost (dollars per request) and instances, all (sizes, batches, timeouts).
 
-    def __init__(self, process: Map, space: Space, billing: Billing, percent: float) -> None:
+    `instances` is 0 where they are unlimited. Of held ones there may be `most_instances`.
+    """
+
+    def __init__(self, process: Map, space: Space, billing: Billing, percent: float, most_instances: float = math.inf) -> None:
         quantile(percent)
         self.process, self.space, self.billing, self.percent = process, space, billing, percent
+        self.most_instances = most_instances
         shape = (len(space.sizes), len(space.batches), len(space.timeouts_s))
-        self.latency_s, self.usd_per_request = np.full(shape, math.inf), np.full(shape, math.inf)
+        self.latency_s, self.usd_per_request, self.instances = (np.full(shape, math.inf) for _ in range(3))
         waits = Waits(process, space.batches, space.timeouts_s)
         for number, batch in enumerate(space.batches):
             able = [row for row, size in enumerate(space.sizes) if len(size.service_s) >= batch]
@@ -55,7 +60,8 @@ class Landscape:
                 sizes = [space.sizes[row] for row in able]
                 service_s = np.array([size.service_s[:batch] for size in sizes])
                 self.latency_s[able, number] = waits[batch].percentiles(service_s, percent, _ratios(sizes))
-                self.usd_per_request[able, number] = billing.costs(process, sizes, service_s, waits[batch])
+                costs, instances = billing.costs(process, sizes, service_s, waits[batch])
+                self.usd_per_request[able, number], self.instances[able, number] = costs, instances
         if not np.isfinite(self.latency_s).any():
             raise bad_request("no_plan", "No size of instance can serve any of these batches.", "Give service times for them.")
 
@@ -63,18 +69,19 @@ class Landscape:
         """The same with one size of instance alone."""
         found = copy(self)
         found.space = replace(self.space, sizes=self.space.sizes[number : number + 1])
-        found.latency_s, found.usd_per_request = (
-            values[number : number + 1] for values in (self.latency_s, self.usd_per_request)
+        found.latency_s, found.usd_per_request, found.instances = (
+            values[number : number + 1] for values in (self.latency_s, self.usd_per_request, self.instances)
         )
         return found
 
     def cheapest(self, slo_s: float, most: int | None = None) -> Choice:
         """Eq. 2: the least cost whose percentile is at most the SLO; where there is none, the least percentile.
 
-        Whoever has to answer in time looks at `most` of the plans exactly; if none of them holds, the nearest is taken.
+        Whoever has to answer in time looks at `most` of the plans exactly; if none of them holds, the nearest is taken. Where
+        every plan takes more instances than there may be, it is the one that takes the fewest.
 
         Raises:
-            GnomonError: 400 `bad_slo`, `too_many_instances` where every plan needs more than can be held.
+            GnomonError: 400 `bad_slo`, `too_many_instances` where every plan needs more than can be counted.
 
         """
         if not slo_s > 0.0:
@@ -85,9 +92,11 @@ class Landscape:
         best = self._best(within, order_by, _cost, lambda plan: plan.latency_s <= slo_s * (1.0 + ROUNDING), most)
         if best is not None:
             return Choice(best)
-        nearest = self._nearest(self.latency_s, _percentile)
+        nearest = self._nearest(self.latency_s, _percentile, most)
+        if nearest is None:
+            return self._fewest()
         promised = f"the least that can be had is {nearest.latency_s * 1e3:.1f} ms"
-        return Choice(nearest, f"No plan has its P{self.percent:g} within {slo_s * 1e3:g} ms; {promised}.")
+        return Choice(nearest, f"No plan has its P{self.percent:g} within {slo_s * 1e3:g} ms{self._within}; {promised}.")
 
     def quickest(self, budget_usd: float) -> Choice:
         """Eq. 3: the least percentile that costs at most the budget per request; where there is none, the least cost.
@@ -109,8 +118,12 @@ class Landscape:
         if best is not None:
             return Choice(best)
         nearest = self._nearest(self.usd_per_request, _cost)
+        if nearest is None:
+            return self._fewest()
         asked, least = budget_usd * PER_MILLION, nearest.usd_per_request * PER_MILLION
-        return Choice(nearest, f"No plan costs at most ${asked:.4g} per million requests; the least is ${least:.4g}.")
+        return Choice(
+            nearest, f"No plan costs at most ${asked:.4g} per million requests{self._within}; the least is ${least:.4g}."
+        )
 
     def front(self) -> list[Plan]:
         """The plans that no other one beats in both percentile and cost, as the landscape has them; quickest first."""
@@ -168,19 +181,37 @@ class Landscape:
         # The rest is in order of an estimate: the first of them that meets the constraint is as good as any.
         return min(found, key=goal) if found else next((plan for plan in plans if meets(plan)), None)
 
-    def _nearest(self, values: Array, goal: Callable[[Plan], float]) -> Plan:
-        order = np.argsort(values, axis=None, kind="stable")
-        nearest = min(islice(self._exact(order), self.billing.candidates), key=goal, default=None)
-        if nearest is None:
-            raise TooManyInstancesError
-        return nearest
+    def _nearest(self, values: Array, goal: Callable[[Plan], float], most: int | None = None) -> Plan | None:
+        """The best of all, those first that probably take no more instances than there may be; among the first `most`."""
+        order = np.lexsort((values.ravel(), self.instances.ravel() > self.most_instances))[:most]
+        return min(islice(self._exact(order), self.billing.candidates), key=goal, default=None)
 
-    def _exact(self, order: npt.NDArray[np.intp]) -> Iterator[Plan]:
-        """The plans at these places, but those that need too many instances."""
+    def _fewest(self) -> Choice:
+        """Where every plan takes more instances than there may be: the cheapest, because they are what costs."""
+        order = np.argsort(self.usd_per_request, axis=None, kind="stable")
+        plans = self._exact(order[: self.billing.candidates], math.inf)
+        nearest = min(plans, key=_cost, default=None)
+        if nearest is None:
+            least = self._place(int(order[0]))
+            raise TooManyInstancesError(f"; the nearest, {self.estimate(least)}, takes about {self.instances[least]:.0f}")
+        told = f"its P{self.percent:g} is with as many"
+        return Choice(nearest, f"No plan does{self._within}; the fewest found are {nearest.instances}, and {told}.")
+
+    @property
+    def _within(self) -> str:
+        """How many instances there may be, in words, where that leaves plans out."""
+        bound = (self.instances[np.isfinite(self.latency_s)] > self.most_instances).any()
+        return f" with {self.most_instances:.0f} instances at most" if bound else ""
+
+    def _exact(self, order: npt.NDArray[np.intp], most_instances: float | None = None) -> Iterator[Plan]:
+        """The plans at these places, but those that take more instances than there may be."""
+        most = self.most_instances if most_instances is None else most_instances
         for index in order:
             if np.isfinite(self.latency_s.flat[index]):
                 with suppress(TooManyInstancesError):
-                    yield self.exactly(self.estimate(self._place(int(index))))
+                    plan = self.exactly(self.estimate(self._place(int(index))))
+                    if (plan.instances or 0) <= most:
+                        yield plan
 
     def _place(self, index: int) -> Place:
         size, batch, timeout = np.unravel_index(index, self.latency_s.shape)

@@ -112,6 +112,19 @@ def test_the_bounds_hold(lowest: int, highest: int) -> None:
     line.play(100)
     assert line.live == (2 if highest == 2 else 7)
     assert ("at most 2" if highest == 2 else "at least 7") in line.reason
+    assert ("No plan does with 2 instances at most; the fewest found are" in line.reason) == (highest == 2)
+
+
+def test_no_plan_takes_more_instances_than_there_may_be() -> None:
+    """Five meet P95 within 100 ms at 60 rps; of plans for four, the nearest one's own P95 is what is said."""
+    free, bound = timeline(rps=60.0, slo_s=0.1), timeline(rps=60.0, slo_s=0.1, highest=4)
+    for line in (free, bound):
+        line.play(31)
+    assert free.live == 5
+    assert ": 5 × 1 core" in free.reason
+    assert bound.live == 4
+    assert "No plan has its P95 within 100 ms with 4 instances at most; the least that can be had is 110.3 ms" in bound.reason
+    assert "nearest: 4 × 1 core" in bound.reason
 
 
 def test_more_than_there_may_be_instances_for_is_said() -> None:
@@ -233,6 +246,21 @@ def test_where_calls_are_paid_a_plan_is_priced_by_the_call() -> None:
     assert "$0.6 per million requests" in plan.said or "$0.59" in plan.said
     # 13 batches a second, each in service for 76 ms.
     assert 3 <= plan.instances <= 6
+
+
+@pytest.mark.parametrize(("rate", "most"), [(50.0, 2), (2000.0, 20), (40_000.0, 500)])
+def test_on_lambda_a_bound_on_slots_refuses_no_plan(rate: float, most: int) -> None:
+    """Instances are unlimited there: the plan is the one without the bound, and what the bound cuts off is said."""
+    counts = tuple(np.random.default_rng(2).poisson(rate, 300).astype(float))
+    task = Task(0.2, 95.0, (0.040, 0.052, 0.064, 0.076), 1, 10**9, 0.2, 10**6, memory_mb=1769)
+    bound = plan_for(counts, 1.0, replace(task, most=most))
+    assert f"with more than the {most} slots that there may be" in bound.said
+    assert bound.instances > most
+    assert (bound.batch, bound.said.split(",")[2]) == (4, " B = 4")
+    if rate < 1000.0:
+        free = plan_for(counts, 1.0, task)
+        assert bound == replace(free, instances=most + 1, said=bound.said)
+        assert bound.said.startswith(free.said)
 
 
 def test_without_a_rule_for_changes_a_plan_holds_for_its_time() -> None:

@@ -17,7 +17,7 @@ from gnomon_planner.instances import fleet_for
 from gnomon_planner.latency import ExactLatency, ServiceTimes
 from gnomon_planner.maps import Map
 from gnomon_planner.optimizer import Landscape
-from gnomon_planner.plans import Size, Space
+from gnomon_planner.plans import Choice, Size, Space
 from gnomon_planner.spread import of_runs
 from gnomon_planner.sweep import Waits
 from gnomon_simulator.buffer import buffered
@@ -93,8 +93,8 @@ def test_where_service_varies_a_plan_holds_its_percentile_with_it() -> None:
 def test_what_varies_is_paid_for_and_held_for_in_the_mean() -> None:
     size = Size("1 core", 1024.0, 1.0, (0.1, 0.2), (0.5, 2.0))
     waits = Waits(Map.poisson(10.0), (1,), (0.1,))[1]
-    (cost,) = PerCall(LAMBDA["x86"]).costs(Map.poisson(10.0), [size], np.array([[0.1]]), waits)[0]
-    assert cost == pytest.approx(LAMBDA["x86"].per_call(1024, np.array([0.05, 0.2])).mean())
+    cost, _ = PerCall(LAMBDA["x86"]).costs(Map.poisson(10.0), [size], np.array([[0.1]]), waits)
+    assert cost[0, 0] == pytest.approx(LAMBDA["x86"].per_call(1024, np.array([0.05, 0.2])).mean())
     plan = Landscape(Map.poisson(20.0), Space((size,), (1,), (0.0,)), Held(HELD), 60.0).cheapest(1.0).plan
     # 125 ms in the mean: Poisson(2.5) is at most 8 with 99.89 %, at most 9 with 99.97 %. Half of the batches take 50 ms.
     assert plan.instances == 9
@@ -143,6 +143,25 @@ def test_where_every_plan_needs_too_many_instances_that_is_said() -> None:
     with pytest.raises(GnomonError) as refused:
         landscape.cheapest(1.0)
     assert refused.value.code == "too_many_instances"
+    # 600,000 are busy in the mean, and 3.09·√600,000 more in one of a thousand moments.
+    assert "the nearest, 1 core, B = 1, T = 0 ms, takes about 602394" in refused.value.message
+
+
+def test_a_plan_takes_no_more_instances_than_there_may_be() -> None:
+    size = Size("1 core", 0, 1.0, (0.05, 0.07, 0.09, 0.11))
+    space = Space((size,), (1, 2, 3, 4), tuple(step / 100.0 for step in range(1, 13)))
+
+    def chosen(most: float, slo_s: float) -> Choice:
+        return Landscape(Map.poisson(60.0), space, Held(HELD), 95.0, most).cheapest(slo_s)
+
+    assert chosen(math.inf, 0.1).plan.instances == 5
+    four = chosen(4, 0.1)
+    assert "No plan has its P95 within 100 ms with 4 instances at most; the least that can be had is 105.9 ms" in four.failed
+    assert four.plan.instances == 4
+    assert chosen(4, four.plan.latency_s).plan == four.plan
+    three = chosen(3, 0.4)
+    assert "No plan does with 3 instances at most; the fewest found are 4, and its P95 is with as many" in three.failed
+    assert three.plan.instances == 4
 
 
 def test_no_plan_of_the_front_is_beaten(landscape: Landscape) -> None:
@@ -183,7 +202,7 @@ def test_lambda_bills_by_the_millisecond_and_once_did_by_a_hundred() -> None:
 def test_a_request_pays_its_share_of_its_batch() -> None:
     # Poisson, λT = 1, B = 2: e^-1 of the batches have one, the others two.
     waits = Waits(Map.poisson(10.0), (2,), (0.1,))[2]
-    cost = PerCall(LAMBDA["x86"]).costs(Map.poisson(10.0), [SIZES[0]], np.array([[0.1, 0.2]]), waits)
+    cost, _ = PerCall(LAMBDA["x86"]).costs(Map.poisson(10.0), [SIZES[0]], np.array([[0.1, 0.2]]), waits)
     alone = math.exp(-1.0)
     one, two = LAMBDA["x86"].per_call(1280, np.array([0.1, 0.2]))
     assert cost[0, 0] == pytest.approx((alone * one + (1.0 - alone) * two) / (2.0 - alone))

@@ -4,8 +4,12 @@ The only part of the policies that needs numpy, for which the registry imports t
 
 A plan is looked for among the `BATCHES` up to the largest and 12 timeouts up to the SLO, closer together where they are short:
 SLO·(i/12)². It has to be found within the second that a decision may take, so that few of the plans that promise to be cheapest
-are settled exactly, and more than `MOST_BUSY` instances are not planned for. Where calls are paid, as on Lambda, a plan's price
-is known without being settled, so that there are 48 timeouts, SLO·i/48.
+are settled exactly, and more than `MOST_BUSY` instances are not planned for. No plan takes more instances than there may be;
+where none does with those it is the one that takes the fewest, which is said.
+
+Where calls are paid, as on Lambda, instances are unlimited: a plan is chosen by its price alone, which is known without being
+settled, so that there are 48 timeouts, SLO·i/48. How many slots may be used at once is the user's own bound there: what it cuts
+off is said and does not change the plan.
 
 Where an instance may have several sizes, each has its cheapest plan, and the cheapest of these that meets the SLO with no more
 cores than the nodes have is taken. The size that instances have now stays unless another saves a tenth: it takes a while until
@@ -23,12 +27,14 @@ import numpy as np
 from gnomon_core.errors import GnomonError
 from gnomon_core.memory_sizes import MB_PER_CORE, MEGABYTE
 from gnomon_planner.billing import Billing, Held, PerCall
+from gnomon_planner.buffer import Buffer
 from gnomon_planner.changes import Change, ChangeRule, Evidence, Reference, watched
 from gnomon_planner.costs import HELD, LAMBDA
 from gnomon_planner.fit import fit
+from gnomon_planner.instances import fleet_for
 from gnomon_planner.maps import Map
 from gnomon_planner.optimizer import Landscape
-from gnomon_planner.plans import Choice, Size, Space
+from gnomon_planner.plans import Choice, Plan, Size, Space
 from gnomon_planner.samples import of_counts
 from gnomon_planner.spread import of_deviation
 
@@ -108,32 +114,35 @@ def plan_for(counts: Sequence[float], bin_s: float, task: Task) -> Planned:
     """The cheapest plan that meets the SLO, or the nearest to it, as `said` tells.
 
     Raises:
-        GnomonError: 400 where there is no plan: nothing arrives, or so many that not even full batches fit `most` instances.
+        GnomonError: 400 where there is no plan: nothing arrives, or so many that not even full batches fit `most` instances
+            that are held.
 
     """
     fitted = fit(of_counts(counts, bin_s))
-    process, most = fitted.process, min(task.most, MOST_BUSY)
+    process, most = fitted.process, min(task.most, MOST_BUSY) if task.memory_mb is None else math.inf
     busy = {size: _busy(process, size) for size in task.sizes}
     sizes = tuple(size for size in busy if busy[size] <= most)
     if not sizes:
         raise GnomonError(
             400,
             "too_many_instances",
-            f"{process.rate_rps:.2f} rps keep {min(busy.values()):.1f} instances busy, of {most} at most.",
+            f"{process.rate_rps:.2f} rps keep {min(busy.values()):.1f} instances busy, of {most:.0f} at most.",
         )
     longest = min(BATCHES[-1], max(len(size.service_s) for size in sizes))
     space = Space(sizes, tuple(batch for batch in BATCHES if batch <= longest), task.timeouts_s)
     settled = min(MOST_CANDIDATES, SETTLED_SAMPLES // longest, int(SETTLED_BUSY / max(1.0, *(busy[size] for size in sizes))))
     held = Held(HELD, settled if len(sizes) == 1 else max(1, min(SETTLED_OF_EACH, 2 * settled // len(sizes))))
     billing: Billing = held if task.memory_mb is None else PerCall(LAMBDA["x86"])
-    landscape = Landscape(process, space, billing, task.percent)
+    landscape = Landscape(process, space, billing, task.percent, most)
     choices = [
         landscape.of_size(number).cheapest(task.slo_s, max(SETTLED_OF_EACH, 2 * held.candidates)) for number in range(len(sizes))
     ]
     choice, lost = _best(choices, task)
     chosen, reference = choice.plan, Reference.of(process, RULE)
-    instances = chosen.instances or held.settled(process, chosen).instances or 1
-    said = f"{process.rate_rps:.2f} rps in {len(counts) * bin_s:g} s, {fitted.chosen.family}: {_told(choice, task.percent)}{lost}"
+    instances = chosen.instances or _slots(process, chosen, task.most)
+    bound = f"; with more than the {task.most} slots that there may be" if instances > task.most and not chosen.instances else ""
+    told = f"{_told(choice, task.percent)}{bound}{lost}"
+    said = f"{process.rate_rps:.2f} rps in {len(counts) * bin_s:g} s, {fitted.chosen.family}: {told}"
     size = round(chosen.size.cores if task.memory_mb is None else chosen.size.memory_mb)
     buffer = chosen.buffer
     return Planned(buffer.batch, buffer.timeout_s, instances, reference.rate_rps, reference.dispersion, said, size)
@@ -143,6 +152,15 @@ def _busy(process: Map, size: Size) -> float:
     """How many instances of that size are busy if all batches are full."""
     per_request_s = min(seconds / batch for batch, seconds in enumerate(size.service_s[: BATCHES[-1]], start=1))
     return process.rate_rps * per_request_s * size.mean_ratio
+
+
+def _slots(process: Map, plan: Plan, most: int) -> int:
+    """How many batches are under way at once in 999 of 1000 moments; one more than `most` where they are more than that."""
+    buffer = Buffer(process, plan.buffer)
+    service_s = float(buffer.sizes @ plan.size.service(plan.buffer.batch).means)
+    if process.rate_rps * service_s > most * buffer.mean_size:
+        return most + 1
+    return min(fleet_for(buffer, service_s).instances, most + 1)
 
 
 def _best(choices: Sequence[Choice], task: Task) -> tuple[Choice, str]:
@@ -161,7 +179,7 @@ def _best(choices: Sequence[Choice], task: Task) -> tuple[Choice, str]:
         if now is not None and best.plan.usd_per_request > (1.0 - WORTH_A_CHANGE) * now.plan.usd_per_request:
             best = now
     else:
-        best = min(fitting, key=lambda one: one.plan.latency_s)
+        best = min(fitting, key=lambda one: ((one.plan.instances or 0) > task.most, one.plan.latency_s))
     others = sorted((one for one in choices if one is not best), key=lambda one: one.plan.size.cores)
     return best, "".join(f"; {_why_not(one, best, task)}" for one in others)
 
@@ -171,6 +189,8 @@ def _why_not(other: Choice, best: Choice, task: Task) -> str:
     plan, name = other.plan, other.plan.size.name
     if (plan.instances or 1) * plan.size.cores > task.all_cores:
         return f"{plan.instances} × {name} are more than the {task.all_cores:g} cores of the nodes"
+    if other.failed and (plan.instances or 0) > task.most:
+        return f"{name}: {plan.instances} instances at least, of {task.most}"
     if other.failed:
         return f"{name}: P{task.percent:g} {plan.latency_s * 1e3:.1f} ms at best"
     dearer = plan.usd_per_request / best.plan.usd_per_request - 1.0
