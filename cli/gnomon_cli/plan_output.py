@@ -11,8 +11,8 @@ import click
 from gnomon_cli.output import print_json, print_table
 
 if TYPE_CHECKING:
+    from gnomon_planner.fit import Fit
     from gnomon_planner.latency import Latency
-    from gnomon_planner.maps import Map
     from gnomon_planner.optimizer import Landscape
     from gnomon_planner.plans import Choice, Plan
 
@@ -22,8 +22,10 @@ CDF = (1, 5, 10, 25, 50, 75, 90, 95, 99, 99.9)
 COLORS = {"cdf": "#0072b2", "slo": "#d55e00"}
 
 
-def show(landscape: Landscape, choice: Choice, losers: Sequence[tuple[str, Plan, str]], latency: Latency) -> None:
-    """For a person."""
+def show(
+    landscape: Landscape, choice: Choice, losers: Sequence[tuple[str, Plan, str]], latency: Latency, fitted: Fit | None
+) -> None:
+    """For a person; `fitted` is what the arrivals were read as, None where they were given."""
     plan = choice.plan
     click.echo(f"{'Nearest plan' if choice.failed else 'Plan'}: {plan}")
     price = f"${plan.usd_per_request * PER_MILLION:.4g} per million requests"
@@ -31,6 +33,11 @@ def show(landscape: Landscape, choice: Choice, losers: Sequence[tuple[str, Plan,
     if plan.instances is not None:
         waiting = sum(share for wait_s, share in plan.instance_waits if wait_s > 0.0)
         click.echo(f"{waiting:.3%} of the batches wait for an instance")
+    if fitted is not None:
+        chosen = fitted.chosen
+        click.echo(
+            f"For {chosen.process.rate_rps:.5g} requests/s, {chosen.family}, misfit {chosen.misfit.total:.2f}; 1 is chance"
+        )
     click.echo("")
     rows = [(f"P{percent:g}", f"{latency.percentile(percent) * MS_PER_S:.1f} ms") for percent in CDF]
     print_table(("PERCENTILE", "LATENCY"), rows)
@@ -44,9 +51,9 @@ def show(landscape: Landscape, choice: Choice, losers: Sequence[tuple[str, Plan,
 
 
 def show_json(
-    landscape: Landscape, choice: Choice, losers: Sequence[tuple[str, Plan, str]], latency: Latency, process: Map
+    landscape: Landscape, choice: Choice, losers: Sequence[tuple[str, Plan, str]], latency: Latency, fitted: Fit | None
 ) -> None:
-    """For a program."""
+    """For a program; `fit` is as `gnomon fit-arrivals --json` has it, null where the arrivals were given."""
     print_json(
         {
             "failed": choice.failed,
@@ -55,7 +62,8 @@ def show_json(
             "percentiles_ms": {f"{percent:g}": latency.percentile(percent) * MS_PER_S for percent in CDF},
             "neighbours": [{"direction": word, "why": why} | _document(other) for word, other, why in losers],
             "front": [_document(plan) for plan in landscape.front()],
-            "arrivals": process.to_json(),
+            "arrivals": landscape.process.to_json(),
+            "fit": None if fitted is None else fitted.to_json(),
         }
     )
 

@@ -19,6 +19,7 @@ from gnomon_core.errors import GnomonError
 
 if TYPE_CHECKING:
     from gnomon_planner.billing import Billing
+    from gnomon_planner.fit import Fit
     from gnomon_planner.maps import Map
     from gnomon_planner.optimizer import Landscape
     from gnomon_planner.plans import Choice, Size
@@ -68,19 +69,28 @@ def plan(
         raise WrongCommand("Say what the plan is for.", "Give either --slo-ms or --budget.")
     slo_s = None if slo_ms is None else slo_ms / MS_PER_S
     budget_usd = None if budget is None else budget / PER_MILLION
+    fitted = _fit(inputs)
     try:
-        landscape = _landscape(percentile, **inputs)
+        process = process_of(inputs["rate"], inputs["map_file"]) if fitted is None else fitted.process
+        landscape = _landscape(process, percentile, **inputs)
         choice = landscape.cheapest(slo_s) if slo_s is not None else landscape.quickest(budget_usd or 0.0)
     except GnomonError as error:
         raise WrongCommand(error.message, error.hint) from None
-    _show(landscape, choice, slo_s, budget_usd, as_json=as_json, plot=plot)
+    _show(landscape, choice, slo_s, budget_usd, fitted, as_json=as_json, plot=plot)
     if choice.failed:
         note(f"Error: {choice.failed}")
         click.get_current_context().exit(EXIT_FAILURE)
 
 
 def _show(
-    landscape: Landscape, choice: Choice, slo_s: float | None, budget_usd: float | None, *, as_json: bool, plot: Path | None
+    landscape: Landscape,
+    choice: Choice,
+    slo_s: float | None,
+    budget_usd: float | None,
+    fitted: Fit | None,
+    *,
+    as_json: bool,
+    plot: Path | None,
 ) -> None:
     latency = choice.plan.latency(landscape.process)
     losers = [
@@ -88,15 +98,32 @@ def _show(
         for word, other in landscape.neighbours(choice.plan)
     ]
     if as_json:
-        plan_output.show_json(landscape, choice, losers, latency, landscape.process)
+        plan_output.show_json(landscape, choice, losers, latency, fitted)
     else:
-        plan_output.show(landscape, choice, losers, latency)
+        plan_output.show(landscape, choice, losers, latency, fitted)
+    for text in fitted.notes if fitted is not None else ():
+        note(text)
     if plot is not None:
         plan_output.plot(plot, latency, choice, slo_s, landscape.percent)
         note(f"Wrote {plot}.")
 
 
-def _landscape(percentile: float, **inputs: Any) -> Landscape:
+def _fit(inputs: dict[str, Any]) -> Fit | None:
+    """That of the trace, where there is one.
+
+    Raises:
+        GnomonError: 400 for what cannot be read or has no rate, as `gnomon fit-arrivals` says it.
+        WrongCommand: there are several ways given in which requests arrive, or none.
+
+    """
+    if sum(inputs[name] is not None for name in ("trace", "map_file", "rate")) != 1:
+        raise WrongCommand("Say how requests arrive.", "Give one of --trace, --map and --rate.")
+    if inputs["trace"] is None:
+        return None
+    return fit_file(inputs["trace"], inputs["column"], inputs["start"], inputs["duration"])
+
+
+def _landscape(process: Map, percentile: float, **inputs: Any) -> Landscape:
     from gnomon_planner.optimizer import Landscape  # noqa: PLC0415 - numpy takes longer to import than help may take
     from gnomon_planner.plans import Space  # noqa: PLC0415
 
@@ -104,15 +131,7 @@ def _landscape(percentile: float, **inputs: Any) -> Landscape:
     sizes = _sizes(inputs, on_lambda=on_lambda)
     most = max((len(size.service_s) for size in sizes), default=0)
     space = Space(sizes, tuple(range(1, most + 1)), plan_inputs.timeouts_of(inputs["timeouts_ms"]))
-    return Landscape(_process(inputs), space, _billing(inputs, on_lambda=on_lambda), percentile)
-
-
-def _process(inputs: dict[str, Any]) -> Map:
-    if sum(inputs[name] is not None for name in ("trace", "map_file", "rate")) != 1:
-        raise WrongCommand("Say how requests arrive.", "Give one of --trace, --map and --rate.")
-    if inputs["trace"] is not None:
-        return fit_file(inputs["trace"], inputs["column"], inputs["start"], inputs["duration"]).process
-    return process_of(inputs["rate"], inputs["map_file"])
+    return Landscape(process, space, _billing(inputs, on_lambda=on_lambda), percentile)
 
 
 def _sizes(inputs: dict[str, Any], *, on_lambda: bool) -> tuple[Size, ...]:

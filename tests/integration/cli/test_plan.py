@@ -45,6 +45,8 @@ def test_json_from_counts_to_a_plan_that_holds_what_it_says(tmp_path: Path) -> N
     assert document["percentiles_ms"]["99"] == pytest.approx(plan["latency_ms"])
     assert plan["latency_ms"] <= 150
     assert document["front"][0]["latency_ms"] < document["front"][-1]["latency_ms"]
+    assert document["fit"]["family"] == "Poisson"
+    assert document["fit"]["misfit"]["total"] < 2.0
     assert (tmp_path / "plan.png").read_bytes().startswith(b"\x89PNG")
 
 
@@ -99,6 +101,39 @@ def test_service_times_that_varied_are_planned_for_as_they_did(tmp_path: Path) -
     file.write_text(json.dumps({"sizes": [one]}))
     done = gnomon("--rate", 50, "--sizes", file, "--max-batch", 1, "--slo-ms", 100, "--json")
     assert json.loads(done.stdout)["plan"]["latency_ms"] == pytest.approx(60.0)
+
+
+@pytest.mark.parametrize(
+    ("text", "code", "words"),
+    [
+        ("0\n1\n", 0, "1 arrivals or gaps say how quickly requests arrive, not how evenly: Poisson."),
+        ("".join(f"{second / 10}\n" for second in range(400)), 0, "The gaps are more regular"),
+        ("7\n7\n7\n", 1, "rate is infinite"),
+        ("7\n", 1, "arrival"),
+    ],
+    ids=["two arrivals", "equal gaps", "all at once", "one arrival"],
+)
+def test_what_a_trace_cannot_say_is_said_as_by_fit_arrivals(tmp_path: Path, text: str, code: int, words: str) -> None:
+    file = tmp_path / "stamps.txt"
+    file.write_text(text)
+    done = gnomon("--trace", file, *SERVICE, "--slo-ms", 1500)
+    assert done.returncode == code
+    assert words in done.stderr
+    fit_arrivals = [sys.executable, "-c", "from gnomon_cli.main import main; main()", "fit-arrivals", str(file)]
+    fitted = subprocess.run(fit_arrivals, capture_output=True, text=True, check=False, timeout=60)
+    assert (fitted.returncode, fitted.stderr) == (done.returncode, done.stderr)
+
+
+def test_a_person_reads_how_well_the_arrivals_were_fitted() -> None:
+    trace = Path(__file__).parents[3] / "benchmarks" / "traces" / "twitter_may25_1s.csv.gz"
+    done = gnomon("--trace", trace, "--start", "11h", "--duration", "1h", *SERVICE, "--slo-ms", 200)
+    assert "requests/s, MMPP(2) of counts, misfit " in done.stdout
+
+
+def test_more_instances_than_can_be_counted_name_the_nearest_plan() -> None:
+    done = gnomon("--rate", 1e7, *SERVICE, "--platform", "held", "--slo-ms", 1500)
+    assert done.returncode == 2
+    assert "More than 10000 instances would be busy at once; the nearest, 1 core, 1769 MB, B = 4" in done.stderr
 
 
 def test_what_cannot_be_met_shows_the_nearest_plan_and_ends_with_1() -> None:
