@@ -5,7 +5,8 @@ But most answer in a tenth of a millisecond, which is less than it takes to hand
 So questions that come together are handed over together:
 
     ask, ask, ask ▶ a thread answers one after the other ▶ their answers come back together
-                         └─ one takes long ▶ the others go to another thread; too long ▶ it is told to end, and has overrun
+                         └─ one takes long ▶ those before it come back, the others go to another thread
+                                └─ too long ▶ it is told to end, and has overrun
 
 Each question's time counts from when it is begun. A thread that is told to end does so at its next bytecode where it is in
 Python, and when the call returns where it is in C.
@@ -119,8 +120,9 @@ class Beside:
             self._loop.call_later(LONG_S, self._look)
 
     def _look(self) -> None:
-        """Let nobody wait behind a long thought, and end those that are too long."""
+        """Let nobody wait behind a long thought, nor for its end, and end those that are too long."""
         self._watching = False
+        self._collect()
         now_s = time.monotonic()
         for thread in list(self._working):
             overrun = thread.relieve(self._waiting, now_s)

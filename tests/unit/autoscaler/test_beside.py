@@ -78,6 +78,18 @@ async def test_who_thinks_for_long_holds_nobody_up() -> None:
     assert await long
 
 
+@pytest.mark.parametrize("limit_s", [20.0, 0.05], ids=["long", "for ever"])
+async def test_who_was_answered_before_a_long_thought_does_not_wait_for_its_end(limit_s: float) -> None:
+    beside, released = Beside(), threading.Event()
+    quick = [ask(beside, partial(abs, number)) for number in range(3)]
+    long = ask(beside, lambda: released.wait(20), limit_s)
+    async with asyncio.timeout(10):
+        assert await asyncio.gather(*quick) == [0, 1, 2]
+    assert not released.is_set()
+    released.set()
+    await asyncio.gather(long, return_exceptions=True)
+
+
 async def test_who_thinks_for_too_long_is_told_so_and_ends_and_those_behind_are_answered() -> None:
     beside = Beside()
     threads: list[threading.Thread] = []
