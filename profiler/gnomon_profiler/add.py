@@ -1,10 +1,11 @@
 """Puts models into a repository: those of the catalog, once, and your own.
 
-    from gnomon_profiler import add_model
+    from gnomon_profiler import add_from, add_model
     add_model(module, torch.zeros(1, 3, 224, 224), "flowers", ".gnomon/models")
+    add_from(".gnomon/models", "trees", "torchvision:resnet50")
 
-Capturing needs torch and a few seconds. What has a name or a source is captured by a process of its own (`capturing`); a module
-that you hold is captured where it is.
+A repository is an object, a folder or an address such as s3://bucket/models. Capturing needs torch and a few seconds. What has a
+name or a source is captured by a process of its own (`capturing`); a module that you hold is captured where it is.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ VERSION = "1"
 
 
 def ensure_model(
-    repository: ModelRepository,
+    repository: ModelRepository | str | Path,
     name: str,
     *,
     weights: Path | None = None,
@@ -42,18 +43,20 @@ def ensure_model(
     step.
 
     Raises:
-        GnomonError: 404 for a name the catalog does not have; 422 for a model that cannot be captured.
+        GnomonError: 404 for a name the catalog does not have; 400 for weights of a model that has its own; 422 for a model that
+            cannot be captured.
 
     """
-    found = _existing(repository, name)
+    opened = _opened(repository)
+    found = _existing(opened, name)
     if found is not None and weights is None:
-        return found if found.layers else _completed(repository, found, progress)
+        return found if found.layers else _completed(opened, found, progress)
     if not in_catalog(name):
         raise not_in_catalog(name)
     request = CaptureRequest(name, weights=str(weights or ""))
     files = (capture_elsewhere if own_process else capture_here)(request, progress)
     progress(f"{name}: storing {sum(map(len, files.values())) / 1e6:.1f} MB")
-    return repository.put(name, VERSION, files)
+    return opened.put(name, VERSION, files)
 
 
 def add_model(
@@ -66,7 +69,7 @@ def add_model(
     input_names: Sequence[str] = (),
     output_names: Sequence[str] = (),
 ) -> ModelEntry:
-    """Capture a module and put it into a repository, given as an object, a folder or an address such as s3://bucket/models.
+    """Capture a module and put it into a repository.
 
     `example` is one input or several, the batch as first axis; its values do not matter where the module does not branch on them.
     Without names, inputs are called as the parameters of `forward`, and outputs "output" or by the keys of a dict.
@@ -77,41 +80,56 @@ def add_model(
     """
     from gnomon_profiler.extractor import Description, capture  # noqa: PLC0415 - torch takes seconds
     from gnomon_profiler.own_models import examples  # noqa: PLC0415
-    from gnomon_profiler.places import open_repository  # noqa: PLC0415 - it needs this module's neighbours
 
-    opened = open_repository(str(repository)) if isinstance(repository, str | Path) else repository
     described = Description(name, version, input_names=tuple(input_names), output_names=tuple(output_names))
-    return opened.put(name, version, capture(module, examples(name, example), described))
+    return _opened(repository).put(name, version, capture(module, examples(name, example), described))
 
 
 def add_from(
-    repository: ModelRepository,
+    repository: ModelRepository | str | Path,
     name: str,
     source: str,
     *,
     version: str = VERSION,
     shapes: Sequence[Sequence[int]] = (),
+    weights: Path | None = None,
     progress: Callable[[str], None] = lambda _: None,
 ) -> ModelEntry:
-    """Put a model of your own into a repository.
+    """Put a model into a repository under a name of your own.
 
-    `source` is a callable that makes it (`own_models`), or a folder with what `extractor.capture` gave; layer blocks are found
-    where the folder has none.
+    `source` is a callable that makes it (`own_models`), a name of the catalog, for which there may be `weights`, or a folder with
+    what `extractor.capture` gave; layer blocks are found where the folder has none.
 
     Raises:
         GnomonError: 400 `invalid_source`; 422 for a model that cannot be captured; 409 `model_exists`.
 
     """
     folder = Path(source)
+    _check_beside(source, from_catalog=in_catalog(source) and not folder.is_dir(), shapes=shapes, weights=weights)
     if folder.is_dir():
         files = _captured(folder)
         if LAYERS not in files:
             files |= capture_elsewhere(CaptureRequest(name, captured=str(folder)), progress)
     else:
-        request = CaptureRequest(name, source=source, shapes=tuple(map(tuple, shapes)))
+        request = CaptureRequest(name, str(weights or ""), source, tuple(map(tuple, shapes)))
         files = capture_elsewhere(request, progress)
     progress(f"{name}: storing {sum(map(len, files.values())) / 1e6:.1f} MB")
-    return repository.put(name, version, files)
+    return _opened(repository).put(name, version, files)
+
+
+def _opened(repository: ModelRepository | str | Path) -> ModelRepository:
+    if not isinstance(repository, str | Path):
+        return repository
+    from gnomon_profiler.places import open_repository  # noqa: PLC0415 - it needs this module's neighbours
+
+    return open_repository(str(repository))
+
+
+def _check_beside(source: str, *, from_catalog: bool, shapes: Sequence[Sequence[int]], weights: Path | None) -> None:
+    if from_catalog and shapes:
+        raise bad_request("invalid_source", f"{source} of the catalog has the inputs that it has.", "Leave out the shapes.")
+    if weights is not None and not from_catalog:
+        raise bad_request("invalid_source", f"{source[:200]} comes with its own weights.", "Leave out --weights.")
 
 
 def _existing(repository: ModelRepository, name: str) -> ModelEntry | None:

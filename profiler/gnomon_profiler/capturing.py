@@ -12,7 +12,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -20,6 +20,7 @@ from gnomon_core.errors import GnomonError
 from gnomon_core.program_reader import parse_program
 from gnomon_profiler.entries import PROGRAM, WEIGHTS
 from gnomon_profiler.layers_file import LAYERS
+from gnomon_profiler.names import in_catalog
 
 if TYPE_CHECKING:
     from gnomon_profiler.catalog import CatalogModel
@@ -32,8 +33,8 @@ Progress = Callable[[str], None]
 class CaptureRequest:
     """What to capture.
 
-    A name of the catalog; or with `source` a module of the user's own, whose inputs may have `shapes`; or with `captured`, a
-    folder, only the layer blocks of the program and weights in it.
+    A name of the catalog; or with `source` what is kept under the name: a model of the catalog or a module of the user's own,
+    whose inputs may have `shapes`; or with `captured`, a folder, only the layer blocks of the program and weights in it.
     """
 
     name: str
@@ -90,13 +91,14 @@ def capture_elsewhere(request: CaptureRequest, progress: Progress = lambda _: No
 
 
 def _model(request: CaptureRequest) -> CatalogModel:
-    if request.source:
+    if request.source and not in_catalog(request.source):
         from gnomon_profiler.own_models import load_own  # noqa: PLC0415 - torch
 
         return load_own(request.name, request.source, request.shapes)
     from gnomon_profiler.catalog import load_model  # noqa: PLC0415 - torch
 
-    return load_model(request.name, Path(request.weights) if request.weights else None)
+    model = load_model(request.source or request.name, Path(request.weights) if request.weights else None)
+    return replace(model, description=replace(model.description, model=request.name))
 
 
 def _layers_of(folder: Path, name: str, progress: Progress) -> dict[str, bytes]:

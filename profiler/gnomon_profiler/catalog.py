@@ -13,7 +13,8 @@ from __future__ import annotations
 
 import importlib
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib.metadata import version as package_version
 from pathlib import Path
@@ -22,7 +23,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from gnomon_core.errors import GnomonError, not_found
+from gnomon_core.errors import GnomonError, bad_request, not_found
 from gnomon_profiler.detection import SingleShot, UltralyticsNetwork, is_single_shot, refuse_proposals
 from gnomon_profiler.extractor import Description
 from gnomon_profiler.names import EFFICIENTNET_LITE, TORCHVISION_PREFIX, ULTRALYTICS_PREFIX, not_in_catalog
@@ -49,10 +50,13 @@ def load_model(name: str, weights: Path | None = None) -> CatalogModel:
     """The named model. `weights` is a state dict of its own for a torchvision architecture.
 
     Raises:
-        GnomonError: 404 `model_not_found` for a name that is not in the catalog; 422 for weights that do not fit.
+        GnomonError: 404 `model_not_found` for a name that is not in the catalog; 400 `bad_weights` for weights of a model that
+            has its own; 422 for weights that do not fit.
 
     """
-    if name in EFFICIENTNET_LITE and weights is None:
+    if name in EFFICIENTNET_LITE:
+        if weights is not None:
+            raise bad_request("bad_weights", f"{name} comes with its own weights.", "Leave out --weights.")
         return _efficientnet_lite(name, EFFICIENTNET_LITE[name])
     if name.startswith(TORCHVISION_PREFIX):
         return _torchvision(name, weights)
@@ -188,14 +192,21 @@ def _seeded(build: Callable[[], torch.nn.Module]) -> torch.nn.Module:
     Weights that are zero before training, as those of a ViT's last layer, are drawn too: every answer would be zero, and any
     two of them equal.
     """
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(SEED)
+    with seeded():
         module = build()
         with torch.no_grad():
             for weight in module.parameters():
                 if weight.dim() > 1 and not weight.any():
                     weight.normal_(std=0.02)
         return module
+
+
+@contextmanager
+def seeded() -> Iterator[None]:
+    """What torch draws meanwhile is the same each time, and what it draws afterwards is not changed by it."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(SEED)
+        yield
 
 
 def _load(module: torch.nn.Module, weights: Path) -> None:

@@ -2,6 +2,7 @@
 
 The callable takes no arguments and returns the module, or the module and an example of its inputs: a tensor, or a tuple of them,
 each with the batch as its first axis. Without an example the shapes of one sample must be given, and the inputs are float32.
+Weights that torch draws meanwhile come from a fixed seed, so that a repetition gives the same model.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ import torch
 from torch import Tensor
 
 from gnomon_core.errors import GnomonError, bad_request
-from gnomon_profiler.catalog import CatalogModel
+from gnomon_profiler.catalog import CatalogModel, seeded
 from gnomon_profiler.extractor import Description
 
 
@@ -32,10 +33,11 @@ def load_own(name: str, source: str, shapes: Sequence[Sequence[int]] = ()) -> Ca
     where, _, attribute = source.rpartition(":")
     if not where or not attribute:
         raise _invalid(source, "it names no callable")
-    found = getattr(_module(source, where), attribute, None)
-    if not callable(found):
-        raise _invalid(source, f"there is no callable {attribute}")
-    made = found() if not isinstance(found, torch.nn.Module) else found
+    with seeded():
+        found = getattr(_module(source, where), attribute, None)
+        if not callable(found):
+            raise _invalid(source, f"there is no callable {attribute}")
+        made = found() if not isinstance(found, torch.nn.Module) else found
     module, example = made if isinstance(made, tuple) else (made, None)
     if not isinstance(module, torch.nn.Module):
         raise _invalid(source, f"it returns {type(made).__name__}")
@@ -80,5 +82,5 @@ def _invalid(source: str, reason: str) -> GnomonError:
         "invalid_source",
         f"{source[:200]!r} gives no model: {reason[:300]}.",
         "Name a callable, as in mine.py:make, that returns the module and an example of its inputs, "
-        "or the module alone and give the shapes of one sample.",
+        "or the module alone and give the shapes of one sample; or a model of the catalog, as in torchvision:resnet50.",
     )

@@ -68,6 +68,7 @@ def list_models(*, folder: str, state: str, catalog: bool, as_json: bool) -> Non
     gnomon models add my-model --from training/network.py:make
     gnomon models add my-model --from package.network:Network --shape 3x224x224
     gnomon models add my-model --from captured/ --version 2
+    gnomon models add resnet50 --from torchvision:resnet50
     """,
 )
 @click.argument("name")
@@ -83,8 +84,8 @@ def list_models(*, folder: str, state: str, catalog: bool, as_json: bool) -> Non
     "source",
     default="",
     metavar="SOURCE",
-    help="Your own: FILE.py:CALLABLE or MODULE:CALLABLE that returns the module and an example of its inputs, or a folder with "
-    f"{PROGRAM} and {WEIGHTS}.",
+    help="What NAME is: FILE.py:CALLABLE or MODULE:CALLABLE that returns the module and an example of its inputs, a model of the "
+    f"catalog, or a folder with {PROGRAM} and {WEIGHTS}.",
 )
 @click.option(
     "--shape",
@@ -110,7 +111,7 @@ def add(
     repository = model_repository(folder, state)
     if source:
         sizes = [_shape(shape) for shape in shapes]
-        entry = add_from(repository, name, source, version=version, shapes=sizes, progress=note)
+        entry = add_from(repository, name, source, version=version, shapes=sizes, weights=weights, progress=note)
     else:
         entry = ensure_model(repository, name, weights=weights, progress=note)
     if as_json:

@@ -11,8 +11,7 @@ from torch import Tensor, nn
 from gnomon_core.blocks import Layers
 from gnomon_core.errors import GnomonError
 from gnomon_core.seam_values import ModelEntry
-from gnomon_profiler import add_model
-from gnomon_profiler.add import add_from, ensure_model
+from gnomon_profiler import add_from, add_model, ensure_model
 from gnomon_profiler.catalog import load_model
 from gnomon_profiler.extractor import Description, capture
 from gnomon_profiler.names import in_catalog, known_names
@@ -40,6 +39,13 @@ def nothing():
 
 def without_example():
     return nn.Linear(3, 3)
+
+drawn = nn.Linear(3, 3).weight
+
+def unseeded():
+    module = nn.Linear(3, 3)
+    module.weight = drawn
+    return module, torch.zeros(1, 3)
 """
 
 
@@ -92,6 +98,36 @@ def test_a_callable_in_a_file(repository: DirectoryRepository, mine: Path) -> No
     assert (entry.name, entry.version) == ("mine", "3")
     assert [block.name for block in layers_of(entry).blocks] == ["0", "2"]
     assert lines[-1].startswith("mine: storing")
+
+
+def test_what_draws_its_weights_draws_the_same_each_time(repository: DirectoryRepository, mine: Path) -> None:
+    assert add_from(repository, "drawn", f"{mine}:unseeded") == add_from(repository, "drawn", f"{mine}:unseeded")
+
+
+def test_a_model_of_the_catalog_under_a_name_of_ones_own_in_two_lines(tmp_path: Path) -> None:
+    entry = add_from(tmp_path / "models", "small", "torchvision:squeezenet1_1", version="2")
+    assert (entry.name, entry.version, entry.signature.kind) == ("small", "2", "image-classification")
+    assert entry.signature.details["weights"] == "random, seed 0"
+    assert DirectoryRepository(tmp_path / "models").get("small@2") == entry
+
+
+def test_an_architecture_of_the_catalog_with_weights_of_ones_own(repository: DirectoryRepository, tmp_path: Path) -> None:
+    torch.save(load_model("torchvision:squeezenet1_1").module.state_dict(), tmp_path / "mine.pth")
+    entry = add_from(repository, "small", "torchvision:squeezenet1_1", weights=tmp_path / "mine.pth")
+    assert entry.signature.details["weights"] == "file mine.pth"
+
+
+def test_weights_or_shapes_beside_a_model_that_has_its_own_are_refused(
+    repository: DirectoryRepository, mine: Path, tmp_path: Path
+) -> None:
+    weights = tmp_path / "mine.pth"
+    with pytest.raises(GnomonError, match="Leave out --weights") as caught:
+        ensure_model(repository, "efficientnet-lite0", weights=weights, own_process=False)
+    assert caught.value.status == 400
+    for source, given in ((f"{mine}:make", {"weights": weights}), ("torchvision:resnet18", {"shapes": [(3, 8, 8)]})):
+        with pytest.raises(GnomonError, match="Leave out") as caught:
+            add_from(repository, "mine", source, **given)
+        assert caught.value.status == 400
 
 
 def test_a_class_and_the_shapes_of_its_inputs(repository: DirectoryRepository, mine: Path) -> None:
