@@ -129,7 +129,8 @@ def judged(case: Case, seed: int, most_runs: int = MOST_RUNS) -> tuple[list[Off]
     """The exact prediction and the paper's against runs that are long enough."""
     service = ServiceTimes.fixed(case.service_s)
     quantiles = np.array(PERCENTS) / 100.0
-    exact, paper = (kind(case.process, case.plan, service) for kind in (ExactLatency, PaperLatency))
+    exact = ExactLatency(case.process, case.plan, service)
+    paper = PaperLatency(case.process, case.plan, service, literal=True)
     predicted = [np.array([kind.percentile(percent) for percent in PERCENTS]) for kind in (exact, paper)]
     runs: list[Vector] = []
     found: list[Vector] = []

@@ -1,13 +1,15 @@
 """BATCH's own latency distribution (Section IV, Eqs. 4–16), for comparison with the exact one.
 
 What is printed is kept wherever it can be computed: the guess of the phase at a batch's first request (Eqs. 13, 14), waits
-that are uniform (case 2 of Eq. 9), and a full batch that always takes the mean time τ to fill (Eqs. 10, 15). Where the text
-contradicts itself or is incomplete, it is read as it must mean; decision 0019 works an example for each:
+that are uniform between the first request and the last (case 2 of Eq. 9), and a full batch that always takes the mean time τ to
+fill (Eqs. 10, 15). Where the text contradicts itself or is incomplete, it is read as it must mean; decision 0019 works an example
+for each:
 
 - Eq. 7: the last entry is 1 minus the others, to B − 2. Eq. 8: ρ_k, the share of requests in a batch of k, is k·π_{k−1} / Σ
   i·π_{i−1}.
-- Eq. 9: the windows of different sizes overlap, so F(t) = Σ_k ρ_k·F_k(t), each F_k over its own window. A batch of one waits
-  exactly T.
+- Eq. 9: the windows of different sizes overlap, so F(t) = Σ_k ρ_k·F_k(t), each F_k over its own window. The first request of an
+  incomplete batch waits exactly T, the last of a full one not at all: 1/k of its members each. `literal` leaves these two among
+  the uniform ones, as case 2 and 3 are printed; only a batch of one waits exactly T there.
 - Eqs. 10, 15: τ = (B − 1)/λ may exceed T: min(T, τ).
 - Eq. 13: λ_m/ω_m, the arrivals while in phase m, is proportional to θ_m·λ_m (θ the stationary phase, λ_m the rate in it),
   which exists
@@ -28,14 +30,14 @@ from gnomon_planner.maps import Map
 
 
 class PaperLatency(Mixture):
-    """The latency as BATCH predicts it.
+    """The latency as BATCH predicts it; `literal` without the readings of Eq. 9's cases 2 and 3.
 
     Raises:
         GnomonError: 400 `bad_service_times`: not one for each batch size.
 
     """
 
-    def __init__(self, process: Map, plan: BufferPlan, service: ServiceTimes) -> None:
+    def __init__(self, process: Map, plan: BufferPlan, service: ServiceTimes, *, literal: bool = False) -> None:
         rows = service.upto(plan.batch).seconds
         self.phases = first_phases(process, plan)
         shares = member_shares(process, plan, self.phases)
@@ -43,13 +45,15 @@ class PaperLatency(Mixture):
         atoms: dict[float, float] = {}
         windows: list[tuple[float, float, float]] = []
         for size, (row, share) in enumerate(zip(rows, shares, strict=True), start=1):
-            window_s = fill_s if size == plan.batch else plan.timeout_s
-            for seconds in row:
-                if size > 1 and window_s > 0.0 and share > 0.0:
-                    windows.append((seconds, window_s, share / len(row)))
-                elif share > 0.0:
-                    place = seconds + window_s
-                    atoms[place] = atoms.get(place, 0.0) + share / len(row)
+            full = size == plan.batch
+            window_s = fill_s if full else plan.timeout_s
+            apart = 1.0 if size == 1 or window_s == 0.0 else 0.0 if literal else 1.0 / size
+            for seconds in row if share > 0.0 else ():
+                if apart < 1.0:
+                    windows.append((seconds, window_s, (1.0 - apart) * share / len(row)))
+                if apart > 0.0:
+                    place = seconds + (0.0 if full else window_s)
+                    atoms[place] = atoms.get(place, 0.0) + apart * share / len(row)
         lengths = np.array(sorted({window_s for _, window_s, _ in windows}))
         super().__init__(
             atoms,

@@ -84,7 +84,7 @@ def _case(parameters: Mapping[str, Any], results: Results) -> dict[str, Any]:
     measured = ServiceTimes(tuple(tuple((one * service.ratios).tolist()) for one in seconds))
     kinds = {
         "exact": ExactLatency(process, plan, fixed),
-        "printed": PaperLatency(process, plan, fixed),
+        "printed": PaperLatency(process, plan, fixed, literal=True),
         "poisson": ExactLatency(Map.poisson(process.rate_rps), plan, measured),
         "measured": ExactLatency(process, plan, measured),
     }

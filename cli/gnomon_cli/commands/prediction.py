@@ -19,7 +19,7 @@ if TYPE_CHECKING:  # numpy takes longer to import than help may take
     from gnomon_planner.maps import Map
 
 FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
-METHODS = ("exact", "paper")
+METHODS = ("exact", "paper", "paper-literal")
 LARGEST_BATCH = 1024
 MS_PER_S = 1000.0
 
@@ -62,7 +62,12 @@ class Numbers(click.ParamType[tuple[float, ...]]):
     help="A batch takes one of these times its service time, each as likely; default 1.",
 )
 @click.option("--percentiles", type=Numbers(), default=(50.0, 90.0, 95.0, 99.0), help="Default 50,90,95,99.")
-@click.option("--method", type=click.Choice(METHODS), default="exact", help="exact (the default), or BATCH's printed equations.")
+@click.option(
+    "--method",
+    type=click.Choice(METHODS),
+    default="exact",
+    help="exact (the default), BATCH's equations, or as they are printed.",
+)
 @json_option
 def predict(
     *,
@@ -109,7 +114,9 @@ def _latency(process: Map, batch: int, timeout_ms: float, service: ServiceTimes,
     from gnomon_planner.paper import PaperLatency  # noqa: PLC0415
 
     plan = BufferPlan(batch, timeout_ms / MS_PER_S)
-    return PaperLatency(process, plan, service) if method == "paper" else ExactLatency(process, plan, service)
+    if method == "exact":
+        return ExactLatency(process, plan, service)
+    return PaperLatency(process, plan, service, literal=method == "paper-literal")
 
 
 def process_of(rate: float | None, map_file: Path | None) -> Map:

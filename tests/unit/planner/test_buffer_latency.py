@@ -164,11 +164,27 @@ def test_the_papers_equations_with_a_worked_number() -> None:
     members = np.array([*ends, 1.0 - ends.sum()]) * [1, 2, 3, 4]
     shares = members / members.sum()
     assert member_shares(Map.poisson(50.0), plan, np.ones(1)) == pytest.approx(shares)
-    latency = PaperLatency(Map.poisson(50.0), plan, ServiceTimes.fixed([0.02, 0.025, 0.03, 0.035]))
-    at_s = 0.08
-    expected = shares[1] * (at_s - 0.025) / 0.1 + shares[2] * (at_s - 0.03) / 0.1 + shares[3] * (at_s - 0.035) / 0.06
-    assert latency.cdf(np.array([at_s]))[0] == pytest.approx(expected)
-    assert latency.percentile(100) == pytest.approx(0.13)
+    at_s = np.array([0.08])
+    uniform = np.array([0.0, (0.08 - 0.025) / 0.1, (0.08 - 0.03) / 0.1, (0.08 - 0.035) / 0.06])
+    service = ServiceTimes.fixed([0.02, 0.025, 0.03, 0.035])
+    literal = PaperLatency(Map.poisson(50.0), plan, service, literal=True)
+    assert literal.cdf(at_s)[0] == pytest.approx(shares @ uniform)
+    # The first of two and of three waits the whole timeout, the last of four not at all.
+    latency = PaperLatency(Map.poisson(50.0), plan, service)
+    assert latency.cdf(at_s)[0] == pytest.approx(shares @ (uniform * [0.0, 1 / 2, 2 / 3, 3 / 4] + [0.0, 0.0, 0.0, 1 / 4]))
+    assert [each.percentile(100) for each in (literal, latency)] == pytest.approx([0.13, 0.13])
+
+
+@pytest.mark.parametrize("process", [Map.poisson(50.0), BURSTS, Map.mmpp2((45, 60), (0.003, 0.003))])
+def test_the_papers_equations_are_nearer_with_the_first_and_the_last_request_apart(process: Map) -> None:
+    gaps = []
+    for batch, timeout_s in ((2, 0.02), (4, 0.1), (8, 0.05), (16, 0.2)):
+        plan, service = BufferPlan(batch, timeout_s), ServiceTimes.fixed([0.01 + 0.034 * size for size in range(1, batch + 1)])
+        times = np.linspace(0.0, timeout_s + float(service.means[-1]), 300)
+        right = ExactLatency(process, plan, service).cdf(times)
+        read, literal = (PaperLatency(process, plan, service, literal=literal).cdf(times) for literal in (False, True))
+        gaps.append((np.abs(read - right).max(), np.abs(literal - right).max()))
+    assert np.mean(gaps, axis=0)[0] < 0.7 * np.mean(gaps, axis=0)[1]
 
 
 def test_the_papers_guess_of_the_first_phase() -> None:
