@@ -115,8 +115,12 @@ def share_of(layers: Layers, blocks: tuple[int, ...]) -> float:
 
 
 def named(layers: Layers, blocks: tuple[int, ...]) -> str:
-    """Example: "up to layer3.5, 33 % of the weights"."""
-    return f"up to {layers.blocks[blocks[-1]].name}, {100 * share_of(layers, blocks):.0f} % of the weights"
+    """Examples: "up to layer3.5, 33 % of the weights", "9 of 18 blocks in 3 runs, 41 % of the weights"."""
+    held = f"{100 * share_of(layers, blocks):.0f} % of the weights"
+    if blocks == tuple(range(len(blocks))):
+        return f"up to {layers.blocks[blocks[-1]].name}, {held}"
+    runs = len(layers.runs(blocks))
+    return f"{len(blocks)} of {len(layers.blocks)} blocks in {runs} run{'s' * (runs > 1)}, {held}"
 
 
 def samples_of(model: StoredModel, batch: int, seed: int = 0) -> Tensor:

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import statistics
+from collections.abc import Sequence
 
 from benchmarks import gnomon
 from benchmarks.pace import Pace, asked, step
@@ -19,6 +20,7 @@ from benchmarks.programs import ended_well
 from benchmarks.report import Figure, measured, write
 from benchmarks.shadow.models import StoredModel, stored
 from benchmarks.shadow.node import Node, Serving, started
+from benchmarks.shadow.samples import in_mode
 from gnomon_core.seam_values import ModelEntry
 from gnomon_profiler.repository import DirectoryRepository
 
@@ -45,8 +47,13 @@ async def measure(name: str, batch: int, turns: int, samples: int) -> Figure:
             sides = (equipped, model), (plain, bare)
             percent = [await _sample(sides, batch, turns, plain_first=bool(number % 2)) for number in range(samples)]
     step(f"{name}: {' '.join(f'{one:+.2f}' for one in percent)} %")
+    return figure_of(f"{name}, b = {batch}", percent, turns)
+
+
+def figure_of(key: str, percent: Sequence[float], turns: int) -> Figure:
     detail = f"paired Bodies, {turns} alternating batches each"
-    return measured(f"{name}, b = {batch}: with the machinery, slower by", percent, "%", at_most=GOAL_PERCENT, detail=detail)
+    figure = measured(f"{key}: with the machinery, slower by", percent, "%", at_most=GOAL_PERCENT, detail=detail)
+    return in_mode([figure])[0]
 
 
 def _without_blocks(models: DirectoryRepository, model: StoredModel) -> StoredModel:

@@ -22,7 +22,7 @@ from benchmarks.report import Figure, write
 from benchmarks.shadow.instances import Answer, Body, Cpus, ask_all, body_of, check, let_go, nursery, shadow_of, two_cpus
 from benchmarks.shadow.models import StoredModel, first_share, named, samples_of, stored
 from benchmarks.shadow.profiled import best_pair, measured_profile, predicted_s, task_of
-from benchmarks.shadow.samples import at_quantile
+from benchmarks.shadow.samples import at_quantile, in_mode
 from gnomon_core.pairs import Pair
 from gnomon_core.profiles import ModelProfile
 from gnomon_runtime.pair.testing import Nursery, Task
@@ -114,7 +114,7 @@ def figures_of(model: StoredModel, profile: ModelProfile, pair: Pair, batch: int
     same = "bit-equal" if not any(seen.differences) else f"within {max(seen.differences):.1e}"
     answers = f"answers {same}" + (f", {seen.lost} without the Shadow's rows" if seen.lost else "")
     milliseconds = {name: [1e3 * one for one in seconds] for name, seconds in seen.seconds.items()}
-    return [
+    found = [
         at_quantile(f"{key}: pair ÷ Body alone", seen.ratios("pair"), "", at_most=RATIO_GOAL, detail=f"{what}; {answers}"),
         at_quantile(
             f"{key}: pair ÷ prediction",
@@ -128,6 +128,7 @@ def figures_of(model: StoredModel, profile: ModelProfile, pair: Pair, batch: int
         at_quantile(f"{key}: Body alone", milliseconds["alone"], "ms"),
         at_quantile(f"{key}: pair", milliseconds["pair"], "ms"),
     ]
+    return in_mode(found)
 
 
 if __name__ == "__main__":

@@ -2,10 +2,11 @@
 
     python -m benchmarks.shadow.prediction [--quick]
 
-Of each model the profile is measured first, and then every cell: a batch size, a set of blocks from the input on, and how many
-of the samples the Shadow gets, with one core on each side. A pair's latency is the median of some batches, from their first byte
-on the channel to the last answer; the profile foretells it by Eq. 6 and knows nothing of the channel. Every answer is compared
-with the unsplit model's.
+Of each model the profile is measured first, and then every cell: a batch size, a set of blocks, and how many of the samples the
+Shadow gets, with one core on each side. Sets are those from the input on, one run with one barrier, and those that `asyfunc`
+makes (`block_sets`): by MACs for each byte of weights, in several runs where they scatter, each with a barrier. A pair's latency
+is the median of some batches, from their first byte on the channel to the last answer; the profile foretells it by Eq. 6 and
+knows nothing of the channel. Every answer is compared with the unsplit model's.
 
 The pair and a Body alone take turns. How long the Body alone takes against its profile says how much slower or faster the machine
 is than when it was profiled; the same error *corrected* by that is what the gateway goes by, which learns it from served batches.
@@ -25,13 +26,18 @@ from benchmarks.report import Figure, measured, write
 from benchmarks.shadow.instances import Body, Cpus, body_of, check, let_go, nursery, patient, shadow_of, two_cpus
 from benchmarks.shadow.models import StoredModel, first_share, named, samples_of, stored
 from benchmarks.shadow.profiled import measured_profile, predicted_s, task_of
-from benchmarks.shadow.samples import counted
+from benchmarks.shadow.samples import counted, in_mode
+from gnomon_autoscaler.policies.asyfunc.block_sets import block_sets
+from gnomon_core.blocks import Layers
 from gnomon_core.pairs import Pair
 from gnomon_core.profiles import ModelProfile
 from gnomon_runtime.pair.testing import Nursery, change
 
 MODELS = ("efficientnet-lite0", "resnet50", "inception_v3")
 SHARES = (0.10, 0.30, 0.40, 0.70)
+"""Of the weights, for the sets from the input on."""
+CHOSEN_SHARES = (0.30, 0.70)
+"""And for those that `asyfunc` makes."""
 SPLITS = {2: (1,), 4: (1, 2, 3), 8: (2, 4, 6)}
 """b_S to try, by batch."""
 ERROR_GOAL = 10.0
@@ -83,11 +89,12 @@ def over_all(cells: Sequence[Cell]) -> list[Figure]:
     errors = [100 * abs(cell.error) for cell in cells]
     corrected = [100 * abs(cell.corrected_error) for cell in cells]
     beside = "by what a Body alone took beside it, as served latencies correct it"
-    return [
+    found = [
         measured("all models: mean error", errors, "%", at_most=ERROR_GOAL, detail=f"{len(cells)} cells"),
         measured("all models: mean error, corrected", corrected, "%", at_most=ERROR_GOAL, detail=beside),
         counted("cells", len(cells), "", at_least=CELLS_GOAL, detail="model, b, block set, split"),
     ]
+    return in_mode(found)
 
 
 def cells_of(place: Nursery, cpus: Cpus, model: StoredModel, profile: ModelProfile, repeats: int) -> Iterator[Cell]:
@@ -95,7 +102,7 @@ def cells_of(place: Nursery, cpus: Cpus, model: StoredModel, profile: ModelProfi
     alone, body = body_of(place, model, (cpus.body,)), body_of(place, model, (cpus.body,))
     batches = {batch: samples_of(model, batch) for batch in SPLITS}
     expected = {batch: alone.ask(x).rows for batch, x in batches.items()}
-    sets = list(dict.fromkeys(first_share(model.layers, share) for share in SHARES))
+    sets = sets_of(model.layers)
     pairs = [Pair(1, blocks, split) for blocks in sets for split in splits()]
     task = patient(task_of(model, profile, pairs[0]))
     shadow = shadow_of(place, body, task, cpus.shadow)
@@ -110,6 +117,22 @@ def cells_of(place: Nursery, cpus: Cpus, model: StoredModel, profile: ModelProfi
                 yield Cell(pair.blocks, batch, there, predicted_s(profile, pair.blocks, batch, there), pair_s, drift)
     step(f"{model.entry.name}: {len(sets)} block sets measured")
     let_go(shadow, alone.child, body.child)
+
+
+def sets_of(layers: Layers) -> list[tuple[int, ...]]:
+    """The block sets to try, each once."""
+    prefixes = [first_share(layers, share) for share in SHARES]
+    return list(dict.fromkeys((*prefixes, *(chosen_share(layers, share) for share in CHOSEN_SHARES))))
+
+
+def chosen_share(layers: Layers, share: float) -> tuple[int, ...]:
+    """The largest of `asyfunc`'s sets with at most this share of the weights; its first where that has more.
+
+    Example: sets of 10, 20 and 90 % of the weights: 0.3 gives the second, 0.05 the first.
+    """
+    sets = block_sets(layers)
+    within = [one for one in sets if one.parameter_bytes <= share * layers.parameter_bytes()]
+    return (within or sets[:1])[-1].blocks
 
 
 def splits() -> list[tuple[int, ...]]:
@@ -154,7 +177,7 @@ def figures_of(model: StoredModel, pairs: Sequence[Cell]) -> list[Figure]:
         detail = ", ".join(f"{cell.there} of {cell.batch} {100 * cell.error:+.1f}" for cell in some)
         errors = [100 * abs(cell.error) for cell in some]
         found.append(measured(f"{name}: {named(model.layers, blocks)}", errors, "%", detail=f"samples and error: {detail}"))
-    return found
+    return in_mode(found)
 
 
 if __name__ == "__main__":

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from benchmarks.report import Figure
 from benchmarks.shadow.models import StoredModel
 from benchmarks.shadow.node import Node, started
-from benchmarks.shadow.samples import at_quantile
+from benchmarks.shadow.samples import at_quantile, in_mode
 from gnomon_core.pairs import Pair
 
 BATCH = 2
@@ -62,8 +62,9 @@ def _ms_since(began_s: float) -> float:
 
 
 def _figures(turns: Sequence[Turn]) -> list[Figure]:
-    return [
+    found = [
         at_quantile("full node: a Shadow in the reserve, working", [turn.shadow_ms for turn in turns], "ms"),
         at_quantile("full node: a Body in the reserve that the Shadow left", [turn.body_ms for turn in turns], "ms"),
         at_quantile("full node: the reserve again after the Body's end", [turn.free_ms for turn in turns], "ms"),
     ]
+    return in_mode(found)

@@ -36,7 +36,7 @@ from benchmarks.shadow.instances import Answer, Body, Cpus, body_of, check, let_
 from benchmarks.shadow.models import MEGABYTE, StoredModel, first_share, samples_of, stored
 from benchmarks.shadow.pairs import BATCHES, SHARE, WARM_UPS
 from benchmarks.shadow.profiled import ONE_EACH, known, measured_profile
-from benchmarks.shadow.samples import at_quantile, quantile
+from benchmarks.shadow.samples import at_quantile, in_mode, quantile
 from gnomon_core.pairs import Pair, best_split, pair_seconds
 from gnomon_core.profiles import ModelProfile, Network
 from gnomon_core.shared_memory import aligned
@@ -211,7 +211,7 @@ def figures_of(model: StoredModel, profile: ModelProfile, batch: int, seen: Turn
         return [mine / one for mine, one in zip(seen.seconds[name], alone_s, strict=True)]
 
     milliseconds = {name: [1e3 * one for one in seconds] for name, seconds in seen.seconds.items()}
-    return [
+    found = [
         at_quantile(f"{key}: pair over TCP ÷ Body alone", ratios("network"), "", detail=answers),
         at_quantile(f"{key}: pair on one node ÷ Body alone", ratios("node"), ""),
         at_quantile(
@@ -223,6 +223,7 @@ def figures_of(model: StoredModel, profile: ModelProfile, batch: int, seen: Turn
         ),
         *(at_quantile(f"{key}: {name}", values, "ms") for name, values in milliseconds.items()),
     ]
+    return in_mode(found)
 
 
 if __name__ == "__main__":

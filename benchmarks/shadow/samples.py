@@ -8,7 +8,8 @@ samples for a rank on one side, the smallest or largest sample takes its place.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
 
 from benchmarks.report import Figure
 
@@ -71,3 +72,9 @@ def counted(
     if at_least is not None:
         return Figure(key, value, unit, at_least, ">=", "met" if value >= at_least else "missed", detail)
     return Figure(key, value, unit, detail=detail)
+
+
+def in_mode(figures: Iterable[Figure], mode: str = "shared") -> list[Figure]:
+    """The figures, each with the weight mode that its instances were in: all on a node use one copy, or each has its own."""
+    said = f"weights {mode}"
+    return [replace(one, detail=f"{one.detail}; {said}" if one.detail else said) for one in figures]

@@ -20,7 +20,7 @@ from benchmarks.report import Figure, write
 from benchmarks.shadow.instances import Body, Cpus, body_of, check, let_go, nursery, patient, shadow_of, two_cpus
 from benchmarks.shadow.models import StoredModel, first_share, named, samples_of, stored
 from benchmarks.shadow.profiled import known, measured_profile, whole_s
-from benchmarks.shadow.samples import at_quantile
+from benchmarks.shadow.samples import at_quantile, in_mode
 from gnomon_core.pairs import Pair, best_splits, pair_seconds, together
 from gnomon_core.profiles import ModelProfile
 from gnomon_runtime.pair.testing import Child, Nursery, Task
@@ -83,7 +83,7 @@ def figures_of(model: StoredModel, blocks: tuple[int, ...], seconds: dict[str, l
             at_quantile(f"{key}: {case} ÷ one Shadow, on the same CPU", ratios, ""),
             at_quantile(f"{key}: {case}, longer by", costs_ms, "ms"),
         ]
-    return figures
+    return in_mode(figures)
 
 
 def foretold(model: StoredModel, profile: ModelProfile, blocks: tuple[int, ...]) -> list[Figure]:

@@ -27,7 +27,7 @@ from benchmarks.report import Figure, write
 from benchmarks.shadow import reclaim
 from benchmarks.shadow.models import MEGABYTE, StoredModel, first_blocks, largest_blocks, stored
 from benchmarks.shadow.node import Node, Serving, started
-from benchmarks.shadow.samples import at_quantile
+from benchmarks.shadow.samples import at_quantile, in_mode
 from gnomon_core.pairs import Pair
 
 MODEL = "resnet50"
@@ -205,8 +205,10 @@ def figures_of(seen: dict[str, list[Start]], private: Sequence[Start], bodies_ms
         for size_mb in SIZES_MB:
             some = [start.registered_ms for start in seen[kind] if start.size_mb == size_mb]
             figures.append(at_quantile(f"{kind}, up to {size_mb} MB: registered", some, "ms"))
-    figures.append(at_quantile("pool, private weights: registered", [start.registered_ms for start in private], "ms"))
-    figures += [at_quantile(f"a Body, {mode} weights: ready", values, "ms") for mode, values in bodies_ms.items()]
+    own = at_quantile("pool, private weights: registered", [start.registered_ms for start in private], "ms")
+    figures = [*in_mode(figures), *in_mode([own], "private")]
+    for mode, values in bodies_ms.items():
+        figures += in_mode([at_quantile(f"a Body, {mode} weights: ready", values, "ms")], mode)
     return figures
 
 

@@ -1,15 +1,31 @@
 """What the benchmarks of Body and Shadow rest on: how samples are judged, which blocks are chosen, how the kernel is read."""
 
+import json
 import random
 from collections import Counter
 from pathlib import Path
 
 import pytest
 
-from benchmarks.shadow import fuzz_blocks, fuzz_coordinator, fuzz_messages, fuzz_remote, memory, prediction
-from benchmarks.shadow.models import first_blocks, first_share, largest_blocks, share_of
+from benchmarks.report import Figure
+from benchmarks.shadow import (
+    fuzz_blocks,
+    fuzz_coordinator,
+    fuzz_messages,
+    fuzz_remote,
+    memory,
+    overhead,
+    pairs,
+    prediction,
+    starts,
+)
+from benchmarks.shadow.models import StoredModel, first_blocks, first_share, largest_blocks, named, share_of
 from benchmarks.shadow.samples import at_quantile, counted, interval, quantile
+from gnomon_autoscaler.made_up_models import BlockPlan, made_up_profile
 from gnomon_core.blocks import Block, Layers
+from gnomon_core.pairs import Pair
+from gnomon_core.seam_values import ModelEntry
+from gnomon_core.signature import ModelSignature
 from gnomon_runtime.pair.headers import Kind, Message, NonsenseError, Row, decode, encode
 
 pytestmark = [pytest.mark.torch, pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning")]
@@ -67,6 +83,50 @@ def test_the_tables_of_splits_hold_each_wanted_split_once() -> None:
     tables = prediction.splits()
     for batch, wanted in prediction.SPLITS.items():
         assert tuple(table[batch - 1] for table in tables if table[batch - 1]) == wanted
+
+
+def test_blocks_are_named_by_their_last_or_by_their_runs() -> None:
+    model = layers(1, 2, 4, 3)
+    assert named(model, (0, 1)) == "up to b1, 30 % of the weights"
+    assert named(model, (0, 2)) == "2 of 4 blocks in 2 runs, 50 % of the weights"
+    assert named(model, (1, 2)) == "2 of 4 blocks in 1 run, 60 % of the weights"
+
+
+def test_predictions_are_tried_for_the_sets_that_asyfunc_makes_too() -> None:
+    """By MACs for each byte b0, b2, b1, b3 are added: two of the sets scatter over the model."""
+    model = layers(1, 3, 2, 4)
+    assert prediction.chosen_share(model, 0.3) == (0, 2)
+    assert prediction.chosen_share(model, 0.7) == (0, 1, 2)
+    assert prediction.chosen_share(model, 0.05) == (0,)
+    sets = prediction.sets_of(model)
+    assert len(sets) == len(set(sets))
+    assert {len(model.runs(blocks)) for blocks in sets} == {1, 2}
+
+
+def made_up_figures(folder: Path) -> dict[str, list[Figure]]:
+    """What each of these benchmarks writes, of a model of four blocks."""
+    profile = made_up_profile([BlockPlan(0.25, 1000) for _ in range(4)], [0.1 * size for size in range(1, 9)])
+    (folder / "layers.json").write_text(json.dumps(profile.layers.to_json()))
+    signature = ModelSignature("made-up", "1", (), ())
+    model = StoredModel(folder, ModelEntry("made-up", "1", signature, folder, folder, {}, folder / "layers.json"))
+    turns = pairs.Turns({name: [0.1, 0.2] for name in ("alone", "pair")} | {name: [0.1] for name in pairs.EVERY})
+    some = [starts.Start(size_mb, 1.0, 2.0, 3.0, 4.0, 5.0) for size_mb in starts.SIZES_MB]
+    seen = {"pool": some, "fork": some, "burst, number 1": some}
+    cells = [prediction.Cell((0, 1), 2, 1, 0.1, 0.1, 1.0), prediction.Cell((0, 2), 2, 1, 0.1, 0.1, 1.0)]
+    return {
+        "pairs": pairs.figures_of(model, profile, Pair(1, (0, 1), (0, 1, 1, 2)), 4, turns),
+        "prediction": [*prediction.over_all(cells), *prediction.figures_of(model, cells)],
+        "overhead": [overhead.figure_of("made-up, b = 1", [1.0, 2.0], 8)],
+        "starts": starts.figures_of(seen, some, {"shared": [1.0], "private": [2.0]}),
+    }
+
+
+def test_every_figure_names_its_weight_mode(tmp_path: Path) -> None:
+    for figures in made_up_figures(tmp_path).values():
+        assert figures
+        for figure in figures:
+            mode = "private" if "private weights" in figure.key else "shared"
+            assert figure.detail.endswith(f"weights {mode}"), figure
 
 
 def test_a_files_mappings_are_told_by_its_inode(tmp_path: Path) -> None:
