@@ -8,7 +8,7 @@ from gnomon_cli.doctor.findings import Level, Look
 from gnomon_cli.doctor.looking import Cluster
 from gnomon_cli.doctor.permissions import Asker, permissions
 from gnomon_cli.doctor.workloads import ready
-from gnomon_platforms.knative.permissions import AUTOSCALER, INGRESS
+from gnomon_platforms.knative.permissions import AUTOSCALER, GATEWAY, INGRESS
 from gnomon_platforms.kubernetes.permissions import Permission, Scope
 from gnomon_platforms.kubernetes.resources import DEPLOYMENTS, Resource
 
@@ -16,7 +16,7 @@ NAMESPACE = "knative-serving"
 CONFIG_MAPS = Resource("v1", "configmaps", "ConfigMap")
 GROUPS = ("serving.knative.dev/v1", "autoscaling.internal.knative.dev/v1alpha1", "networking.internal.knative.dev/v1alpha1")
 CSI_FEATURE = "kubernetes.podspec-volumes-csi"
-SCALER, PROXY = "gnomon-autoscaler", "gnomon-ingress"
+SCALER, PROXY, BUFFER = "gnomon-autoscaler", "gnomon-ingress", "gnomon-gateway"
 INSTALL = "kubectl apply -k deploy/knative"
 
 
@@ -30,6 +30,7 @@ def knative_checks(cluster: Cluster, asker: Asker) -> Iterator[tuple[str, Look]]
     yield "permissions", lambda: rights(cluster, asker)
     yield "autoscaler class", lambda: ready(cluster, NAMESPACE, SCALER, f"{INSTALL}/autoscaler")
     yield "ingress class", lambda: ingress(cluster)
+    yield "gateway", lambda: gateway(cluster)
 
 
 def serving(cluster: Cluster) -> tuple[Level, str, str]:
@@ -64,15 +65,15 @@ def metrics(cluster: Cluster) -> tuple[Level, str, str]:
 
 
 def rights(cluster: Cluster, asker: Asker) -> tuple[Level, str, str]:
-    """Whether the account may do what its class asks for; both classes', where it is neither's own.
+    """Whether the account may do what its part asks for; what all three ask for, where it is none of theirs.
 
     Raises:
         Refused, Unreachable: it cannot be looked at.
 
     """
-    tables: dict[str, tuple[Permission, ...]] = {SCALER: AUTOSCALER, PROXY: INGRESS}
+    tables: dict[str, tuple[Permission, ...]] = {SCALER: AUTOSCALER, PROXY: INGRESS, BUFFER: GATEWAY}
     name = asker.account[1] if asker.account else ""
-    wanted = tables.get(name, AUTOSCALER + INGRESS)
+    wanted = tables.get(name, AUTOSCALER + INGRESS + GATEWAY)
     return permissions(cluster, wanted, {Scope.CLUSTER: None, Scope.SYSTEM: NAMESPACE}, asker, INSTALL)
 
 
@@ -91,19 +92,35 @@ def ingress(cluster: Cluster) -> tuple[Level, str, str]:
     return ready(cluster, NAMESPACE, PROXY, install)
 
 
+def gateway(cluster: Cluster) -> tuple[Level, str, str]:
+    """Whether the gateway is ready to which the ingress leads Revisions that batch. Without it each request goes by itself.
+
+    Raises:
+        Refused, Unreachable: it cannot be looked at.
+
+    """
+    install = f"{INSTALL}/gateway"
+    if cluster.one(DEPLOYMENTS, NAMESPACE, BUFFER) is None:
+        return Level.WARN, f"There is no Deployment {BUFFER}: nothing batches.", install
+    if cluster.one(DEPLOYMENTS, NAMESPACE, PROXY) is None:
+        return (
+            Level.WARN,
+            f"There is no Deployment {PROXY}, and nobody else leads to the gateway: nothing batches.",
+            f"{INSTALL}/ingress",
+        )
+    return ready(cluster, NAMESPACE, BUFFER, install)
+
+
 def volumes(cluster: Cluster) -> tuple[Level, str, str]:
-    """Whether a Revision's pods may have the volume by which Bodies reach their node's coordinator.
+    """Whether a Revision's pods may have the volume by which Bodies reach their node's coordinator. They have no Shadows with it.
 
     Raises:
         Refused, Unreachable: it cannot be looked at.
 
     """
     value = settings(cluster, "config-features").get(CSI_FEATURE, "disabled").lower()
-    if value != "enabled":
-        patch = f'{{"data":{{"{CSI_FEATURE}":"enabled"}}}}'
-        hint = f"kubectl -n {NAMESPACE} patch configmap config-features --type merge -p '{patch}'"
-        return Level.WARN, f"{CSI_FEATURE} is {value}: Bodies run without Shadows.", hint
-    return Level.OK, f"{CSI_FEATURE} is enabled: Bodies can have Shadows.", ""
+    may = "may have" if value == "enabled" else "have no"
+    return Level.OK, f"{CSI_FEATURE} is {value}: pods {may} volumes of their node's; Bodies run without Shadows either way.", ""
 
 
 def scaling(cluster: Cluster) -> tuple[Level, str, str]:

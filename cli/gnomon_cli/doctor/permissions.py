@@ -52,6 +52,7 @@ def permissions(
         resource, _, subresource = permission.resource.partition("/")
         for verb in permission.verbs:
             attributes = {"group": permission.group, "resource": resource, "subresource": subresource, "verb": verb}
+            attributes |= {"name": permission.only} if permission.only else {}
             namespace = namespaces[permission.scope]
             spec = {**asker.subject, "resourceAttributes": {**attributes, **({"namespace": namespace} if namespace else {})}}
             asked += 1

@@ -1,10 +1,11 @@
-"""What the autoscaler class and the ingress class ask of the API server: the tables behind the roles of deploy/knative.
+"""What both classes and the gateway ask of the API server: the tables behind the roles of deploy/knative.
 
 A test runs each as its service account and compares the roles with the API server's audit log, and with these tables.
 """
 
 from __future__ import annotations
 
+from gnomon_platforms.knative.batching.revisions import BATCH_SECRET
 from gnomon_platforms.kubernetes.permissions import Permission, Scope
 
 _SCALING, _NETWORKING, _SERVING = "autoscaling.internal.knative.dev", "networking.internal.knative.dev", "serving.knative.dev"
@@ -37,4 +38,10 @@ INGRESS = (
     Permission(Scope.CLUSTER, "", "secrets", ("list", "watch"), "have certificates"),
     Permission(Scope.CLUSTER, _SERVING, "revisions", ("list", "watch"), "see which Revisions batch"),
     Permission(Scope.SYSTEM, "coordination.k8s.io", "leases", ("get", "create", "update"), "let one ingress say what all serve"),
+)
+
+GATEWAY = (
+    Permission(Scope.CLUSTER, _SERVING, "revisions", ("list", "watch"), "see which Revisions batch"),
+    Permission(Scope.CLUSTER, "", "pods", ("list", "watch"), "see which of their pods are ready"),
+    Permission(Scope.CLUSTER, "", "secrets", ("get",), "send batches to pods that take them", only=BATCH_SECRET),
 )

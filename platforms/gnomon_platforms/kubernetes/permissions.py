@@ -17,13 +17,17 @@ class Scope(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Permission:
-    """Verbs on one resource: `pods`, or a subresource such as `pods/resize`. `group` is empty for the core's."""
+    """Verbs on one resource: `pods`, or a subresource such as `pods/resize`. `group` is empty for the core's.
+
+    `only` is the one name that may be asked for; empty for all.
+    """
 
     scope: Scope
     group: str
     resource: str
     verbs: tuple[str, ...]
     why: str
+    only: str = ""
 
     @property
     def name(self) -> str:

@@ -21,6 +21,7 @@ PARTS = {
     "models.enabled=true": DEPLOY / "openfaas-models",
     "knative.autoscaler.enabled=true": DEPLOY / "knative" / "autoscaler",
     "knative.ingress.enabled=true": DEPLOY / "knative" / "ingress",
+    "knative.gateway.enabled=true": DEPLOY / "knative" / "gateway",
 }
 
 
@@ -49,7 +50,7 @@ def test_each_part_of_the_chart_is_what_its_own_kustomization_is(kustomized: Kus
     same(chart(value), {**kustomized(OPENFAAS), **kustomized(PARTS[value])})
 
 
-def test_deploy_knative_is_both_classes(kustomized: Kustomized) -> None:
+def test_deploy_knative_is_both_classes_and_the_gateway(kustomized: Kustomized) -> None:
     folders = [path for path in (DEPLOY / "knative").iterdir() if path.is_dir()]
     same(kustomized(DEPLOY / "knative"), {name: one for folder in folders for name, one in kustomized(folder).items()})
 
@@ -102,6 +103,7 @@ def test_the_charts_values_reach_what_they_name(kubectl: Kubectl) -> None:
         'coordinator.poolResources={"requests":{"cpu":"100m","memory":"2Gi"}}',
         'knative.autoscaler={"enabled":true,"replicas":3,"resources":{"requests":{"cpu":"1"}}}',
         'knative.ingress={"enabled":true,"replicas":4,"serviceType":"NodePort","image":{"repository":"registry.example/in","tag":"9"}}',
+        'knative.gateway={"enabled":true,"replicas":5}',
     )
     deployment = rendered["Deployment", SYSTEM, "gateway"]
     pod = deployment["spec"]["template"]["spec"]
@@ -131,6 +133,8 @@ def test_the_charts_values_reach_what_they_name(kubectl: Kubectl) -> None:
     assert ingress["replicas"] == 4
     assert ingress["template"]["spec"]["containers"][0]["image"] == "registry.example/in:9"
     assert rendered["Service", "knative-serving", "gnomon-ingress"]["spec"]["type"] == "NodePort"
+    buffer = rendered["Deployment", "knative-serving", "gnomon-gateway"]["spec"]
+    assert (buffer["replicas"], buffer["template"]["spec"]["containers"][0]["image"]) == (5, "registry.example/gnomon:7")
 
     # The API server takes these as well, in namespaces that are there.
     named = {namespace for kind, _, namespace in rendered if kind == "Namespace"} | {"knative-serving"}

@@ -121,8 +121,9 @@ def test_knatives_classes_are_looked_at_and_what_they_may_do(
     own_plane.core.create_namespace({"metadata": {"name": SERVING}})
     autoscaler = "--service-account", f"{SERVING}:gnomon-autoscaler"
     found = doctor(*autoscaler, platform="knative")
-    checks = "Knative's metrics", "permissions", "autoscaler class", "ingress class"
-    assert levels(found, *checks) == ["warn", "fail", "fail", "warn"]
+    checks = "Knative's metrics", "permissions", "autoscaler class", "ingress class", "gateway"
+    assert levels(found, *checks) == ["warn", "fail", "fail", "warn", "warn"]
+    assert found["gateway"]["hint"] == "kubectl apply -k deploy/knative/gateway"
     assert '"metrics-protocol":"prometheus"' in found["Knative's metrics"]["hint"]
     assert "rollout restart deployment activator" in found["Knative's metrics"]["hint"]
     assert found["autoscaler class"]["hint"] == "kubectl apply -k deploy/knative/autoscaler"
@@ -137,12 +138,16 @@ def test_knatives_classes_are_looked_at_and_what_they_may_do(
     assert levels(found, "Knative's metrics", "ingress class") == ["ok", "fail"]
 
     kubectl("apply", "-k", str(DEPLOY / "knative"))
-    for name, ready in (("gnomon-autoscaler", 2), ("gnomon-ingress", 1)):
+    for name, ready in (("gnomon-autoscaler", 2), ("gnomon-ingress", 1), ("gnomon-gateway", 2)):
         status = {"replicas": 2, "readyReplicas": ready, "availableReplicas": ready, "updatedReplicas": 2}
         own_plane.apps.patch_namespaced_deployment_status(name, SERVING, {"status": status})
-    for account in ("gnomon-autoscaler", "gnomon-ingress"):
+    for account in ("gnomon-autoscaler", "gnomon-ingress", "gnomon-gateway"):
         found = doctor("--service-account", f"{SERVING}:{account}", platform="knative")
-        assert levels(found, *checks) == ["ok", "ok", "ok", "warn"], found["permissions"]["message"]
+        assert levels(found, *checks) == ["ok", "ok", "ok", "warn", "ok"], found["permissions"]["message"]
     assert found["ingress class"]["hint"] == f"kubectl -n {SERVING} describe pods -l app.kubernetes.io/component=knative-ingress"
+    # An ingress that is not ours leads nobody to the gateway.
+    kubectl("delete", "-n", SERVING, "deployment", "gnomon-ingress")
+    found = doctor(platform="knative")
+    assert (levels(found, "gateway"), found["gateway"]["hint"]) == (["warn"], "kubectl apply -k deploy/knative/ingress")
     # Each account has its own rights only.
     assert doctor("--service-account", f"{SERVING}:default", platform="knative")["permissions"]["level"] == "fail"

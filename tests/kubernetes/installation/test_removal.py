@@ -15,7 +15,7 @@ from tests.kubernetes.installation.forms import DEPLOY
 
 SERVING = "knative-serving"
 EVERYWHERE = "clusterroles,clusterrolebindings,csidrivers,priorityclasses,namespaces"
-INSIDE = "deployments,services,roles,rolebindings,poddisruptionbudgets,serviceaccounts,pods,replicasets"
+INSIDE = "deployments,services,roles,rolebindings,poddisruptionbudgets,serviceaccounts,pods,replicasets,networkpolicies"
 
 
 @pytest.fixture(scope="module")
@@ -33,7 +33,9 @@ def there(kubectl: Kubectl) -> set[str]:
     return {*everywhere, *kubectl("get", INSIDE, "-n", SERVING, "-o", "name").split()}
 
 
-@pytest.mark.parametrize("folder", ["openfaas", "openfaas/coordinator", "knative", "knative/autoscaler", "knative/ingress"])
+@pytest.mark.parametrize(
+    "folder", ["openfaas", "openfaas/coordinator", "knative", "knative/autoscaler", "knative/ingress", "knative/gateway"]
+)
 def test_what_was_applied_is_applied_again_and_deleted(kubectl_with_controllers: Kubectl, folder: str) -> None:
     kubectl, path = kubectl_with_controllers, str(Path(DEPLOY, folder))
     before = there(kubectl)

@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from gnomon_platforms.knative.permissions import AUTOSCALER, INGRESS
+from deploy.test_cluster.client import documents
+from gnomon_platforms.knative.permissions import AUTOSCALER, GATEWAY, INGRESS
 from gnomon_platforms.kubernetes.permissions import Permission, Scope
 from gnomon_platforms.openfaas.permissions import PERMISSIONS, POOLS
 from tests.kubernetes.access import EVERYWHERE, Use, asked
@@ -20,6 +21,7 @@ KNATIVE, OPENFAAS = DEPLOY / "knative", DEPLOY / "openfaas"
     [
         (KNATIVE / "autoscaler", AUTOSCALER, "knative-serving"),
         (KNATIVE / "ingress", INGRESS, "knative-serving"),
+        (KNATIVE / "gateway", GATEWAY, "knative-serving"),
         (OPENFAAS / "coordinator", POOLS, "openfaas"),
         (OPENFAAS, PERMISSIONS, "openfaas"),
     ],
@@ -29,3 +31,11 @@ def test_what_is_asked_for_is_what_the_roles_give(folder: Path, table: tuple[Per
     wanted = {Use(spaces[one.scope], one.group, one.resource, verb) for one in table for verb in one.verbs}
     assert wanted == asked(folder / "access.yaml")
     assert all(one.why for one in table)
+    rules = [rule for one in documents(folder / "access.yaml") for rule in one.get("rules", ())]
+    named = {
+        (group, resource): rule.get("resourceNames", [""])
+        for rule in rules
+        for group in rule["apiGroups"]
+        for resource in rule["resources"]
+    }
+    assert all(named[one.group, one.resource] == [one.only] for one in table if one.only)
