@@ -126,6 +126,8 @@ class Dispatcher(Sending):
     ) -> Effects:
         """An instance can take batches from now on; or a known one has another size or largest batch."""
         self._counting.advance(now_s)
+        if instance_id not in self.workers.by_id:
+            self._doubts.begin()
         self.workers.add(instance_id, cores, max_batch, memory_mb)
         return self._schedule_all(now_s, [])
 
@@ -216,10 +218,10 @@ class Dispatcher(Sending):
     def _teaches(self, worker: Worker, batch: Batch, codes: Sequence[int]) -> bool:
         """Whether this batch says how long one like it takes.
 
-        Where its instance or what helped that changed meanwhile, nobody knows what it was computed with. What a model refuses, it
-        refuses in a millisecond, without computing it.
+        Where its instance or what helped that changed meanwhile, nobody knows what it was computed with. An instance that is
+        drained may be of a version that is replaced. What a model refuses, it refuses in a millisecond, without computing it.
         """
-        if batch.streamed or batch.pair is not worker.pair or batch.instance_size != worker.slot.size:
+        if worker.draining or batch.streamed or batch.pair is not worker.pair or batch.instance_size != worker.slot.size:
             return False
         return not self._is_model or (len(codes) == len(batch.requests) and SUCCESS.issuperset(codes))
 

@@ -4,9 +4,9 @@ A prediction that refuses everybody is never measured, and has to be doubted (`l
 corrected by them; whoever asks for less time than his request takes is then refused rightly, and a hundred such requests a second
 say nothing about the latency of the others.
 
-    fewer than FEW batches so far      doubted: the first ones are cold, and may have taken a hundred times as long as the next
-    the last one within QUIET_S        not doubted
-    none for so long                   doubted: since then the machine may have become another
+    fewer than FEW since an instance came   doubted: the first are cold, and may have taken a hundred times as long as the next
+    the last one within QUIET_S             not doubted
+    none for so long                        doubted: since then the machine may have become another
 """
 
 from __future__ import annotations
@@ -22,6 +22,10 @@ class Doubts:
 
     def __init__(self) -> None:
         self._measured: dict[tuple[str, int], tuple[int, float]] = {}
+
+    def begin(self) -> None:
+        """An instance has come: its first batches are cold."""
+        self._measured.clear()
 
     def measured(self, variant: str, size: int, now_s: float) -> None:
         """A batch has ended, and was compared with its prediction."""

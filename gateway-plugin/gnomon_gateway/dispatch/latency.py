@@ -38,6 +38,10 @@ class LiveLatency(LatencyModel, Protocol):
         """A request was refused because of a prediction alone, although an instance was idle."""
         ...
 
+    def forget(self, variant: str) -> None:
+        """What it takes from now on is another matter."""
+        ...
+
     def spread(self, variant: str, cores: int, pair: Pair | None = None) -> float:
         """How far batches have lately been from the prediction, as a share of it; 0 while nothing is known."""
         ...
@@ -70,6 +74,8 @@ class GivenLatency:
     def observe(self, variant: str, cores: int, batch: int, seconds: float, pair: Pair | None = None) -> None: ...
 
     def doubt(self, variant: str, cores: int, pair: Pair | None = None) -> None: ...
+
+    def forget(self, variant: str) -> None: ...
 
     def spread(self, variant: str, cores: int, pair: Pair | None = None) -> float:
         del variant, cores, pair
@@ -140,7 +146,7 @@ class LearnedLatency:
             self.revision += 1
 
     def forget(self, variant: str) -> None:
-        """Its profile is another one: what was measured against the last says nothing."""
+        """Its profile is another one, or its handler: what was measured of the last says nothing."""
         self._curves = {key: curve for key, curve in self._curves.items() if key[0] != variant}
         self.revision += 1
 

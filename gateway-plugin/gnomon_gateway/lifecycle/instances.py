@@ -221,6 +221,8 @@ class Instances:
         if instance.pair is not None:
             self.shadows.pair_changed(deployed, instance)  # it was known before it was ready
         self._tell_starting(deployed)
+        if deployed.old(self.of(deployed)):
+            deployed.runtime.learn_afresh()  # those of earlier versions have served on, and were measured
         self.replacing.retire(deployed)
         self._scaling.poke(deployed.name)
 

@@ -140,6 +140,8 @@ class Manager:
             return
         secrets, profile = await self._checks.secrets(stored.spec), await self._checks.profile(stored.spec)
         self._change(deployed, stored.spec, secrets, profile)
+        if stored.version != deployed.version:
+            deployed.runtime.learn_afresh()
         deployed.version, deployed.created_at = stored.version, stored.created_at
         await self.instances.take_over(deployed)
 
@@ -280,6 +282,7 @@ class Manager:
         deployed = Deployed(
             spec, stored.version, revision, secrets, stored.created_at, runtime, profile, elsewhere=around.elsewhere
         )
+        runtime.learn_afresh()
         self._around.foretell(deployed.runtime.variants, deployed.profile)
         await around.platform.prepare(spec)
         self._unserved.forget(spec.key)
@@ -293,4 +296,5 @@ class Manager:
         """Begin as many new instances as serve now; the old ones go as the new ones get ready."""
         await self._around.platform.prepare(deployed.spec)
         deployed.version = version
+        deployed.runtime.learn_afresh()
         await self.instances.replacing.update(deployed)

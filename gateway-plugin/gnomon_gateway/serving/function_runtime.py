@@ -168,8 +168,15 @@ class FunctionRuntime(Delivery):
             self._emptied.append(emptied)
             await emptied
 
+    def learn_afresh(self) -> None:
+        """Another handler is to serve: what the one before it took says nothing of this one. A model takes what it takes."""
+        if self.settings.model is None:
+            for variant in set(self.variants):
+                self.latency.forget(variant)
+
     def close(self) -> None:
-        """Release the loop's timers. Nothing is submitted afterwards."""
+        """Release the loop's timers, and forget what the handler took. Nothing is submitted afterwards."""
+        self.learn_afresh()
         self._health.stop()
         if self._timer is not None:
             self._timer.cancel()
