@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gnomon_cli.errors import WrongCommand
+from gnomon_cli.output import note
 from gnomon_core.memory_sizes import LARGEST_MB, MB_PER_CORE, MEGABYTE
 
 if TYPE_CHECKING:  # numpy takes longer to import than help may take
@@ -19,14 +20,15 @@ MS_PER_S = 1000.0
 MOST_TIMEOUTS = 1000
 FORMS = (
     'Sizes are {"sizes": [{"memory_mb", "cores", "service_ms": [S1, S2, …], "ratios": [0.95, 1, 1.1, …]}, …]}, '
-    'or {"measured": [{"memory_mb", "batch", "ms"}, …]}, as `gnomon lambda-profile` writes them with their runs.'
+    'or {"measured": [{"memory_mb" or "cores", "batch", "ms"}, …]}, as `gnomon lambda-profile` writes them with their runs.'
 )
 
 
 def sizes_of_file(file: Path, max_batch: int) -> tuple[Size, ...]:
-    """Sizes with their service times, or such as a model of measured cells says: every 64 MB between the measured memories.
+    """Sizes with their service times, or such as a model of measured cells says.
 
-    Where their runs are in the file as well (`cells`), service varies as they do.
+    The model is asked for every 64 MB between the measured memories, or for the measured cores and whole ones between them, and
+    noted with its error. Where their runs are in the file as well (`cells`), service varies as they do.
 
     Raises:
         GnomonError: 400 for measurements that make no model.
@@ -116,18 +118,28 @@ def timeouts_of(text: str) -> tuple[float, ...]:
     return tuple(one / MS_PER_S for one in found)
 
 
-def _modelled(cells: Any, runs: Sequence[Sequence[float]], max_batch: int) -> tuple[Size, ...]:
+def _modelled(cells: Sequence[Mapping[str, Any]], runs: Sequence[Sequence[float]], max_batch: int) -> tuple[Size, ...]:
     from gnomon_planner.plans import Size  # noqa: PLC0415
     from gnomon_planner.service_time import Measured, fitted  # noqa: PLC0415
     from gnomon_planner.spread import of_runs  # noqa: PLC0415
 
-    points = [Measured(float(one["memory_mb"]), int(one["batch"]), float(one["ms"]) / MS_PER_S) for one in cells]
-    model = fitted(points, whole=MB_PER_VCPU)
+    by_cores = all("cores" in one for one in cells)
+    key, whole = ("cores", 1.0) if by_cores else ("memory_mb", MB_PER_VCPU)
+    points = [Measured(float(one[key]), int(one["batch"]), float(one["ms"]) / MS_PER_S) for one in cells]
+    model = fitted(points, whole=whole)
+    note(f"Service times by {len(points)} cells: {model.told}.")
     batches = min(max_batch, model.batches[1])
     first, last = model.sizes
-    memories = [first + 64.0 * number for number in range(int((last - first) // 64.0) + 1)]
+    if by_cores:
+        numbers = sorted({point.size for point in points} | {float(one) for one in range(math.ceil(first), math.floor(last) + 1)})
+    else:
+        numbers = [first + 64.0 * number for number in range(int((last - first) // 64.0) + 1)]
     ratios = of_runs(runs)
-    return tuple(Size(_name(one, None), one, one / MB_PER_VCPU, model.row(one, batches), ratios) for one in memories)
+    found = []
+    for one in numbers:
+        cores, memory_mb = (one, one * MB_PER_VCPU) if by_cores else (one / MB_PER_VCPU, one)
+        found.append(Size(_name(memory_mb, cores if by_cores else None), memory_mb, cores, model.row(one, batches), ratios))
+    return tuple(found)
 
 
 def _name(memory_mb: float, cores: object) -> str:

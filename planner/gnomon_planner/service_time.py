@@ -95,6 +95,14 @@ class ServiceModel:
             raise bad_request("extrapolation", f"The model has no positive time for a batch of {batch} at {size:g}.")
         return found
 
+    @property
+    def told(self) -> str:
+        """Which polynomial it is, and how far it was off the cells that were left out, each in its turn."""
+        batch = max(power for _, power, _ in self.powers)
+        form = f"{self.shape} to the power {max(power for power, _, _ in self.powers)}, batch to {batch}"
+        threads = ", threads" if any(power for _, _, power in self.powers) else ""
+        return f"{form}{threads}, {len(self.powers)} coefficients; off by {self.error:.1%} in the mean, {self.worst:.1%} at most"
+
     def row(self, size: float, batches: int) -> tuple[float, ...]:
         """S_1 … S_B of one size.
 

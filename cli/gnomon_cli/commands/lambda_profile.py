@@ -17,12 +17,14 @@ from gnomon_cli.commands.profiles import Numbers
 from gnomon_cli.model_folder import folder_options, model_folder, model_repository
 from gnomon_cli.options import json_option
 from gnomon_cli.output import note, print_json, print_table
+from gnomon_core.memory_sizes import MB_PER_CORE
 from gnomon_profiler.measuring.store import FOLDER as PROFILES
 
 MEMORY = "1024,1769,3538,5307,8845"
 BATCHES = "1,2,4,8,16"
 REPEATS = 10
 SAMPLE_MS = 100.0
+STEP_MB = 64
 
 
 @click.command(
@@ -30,6 +32,7 @@ SAMPLE_MS = 100.0
     examples="""
     gnomon lambda-profile efficientnet-lite0 --lambda-role ARN --lambda-bucket NAME --lambda-image URI
     gnomon lambda-profile torchvision:resnet50@1 --memory 1769,3538 --batches 1-8 --yes
+    gnomon lambda-profile torchvision:resnet50@1 --memory 1024,3008 --batches 1,20 --grid
     """,
 )
 @click.argument("name")
@@ -37,6 +40,9 @@ SAMPLE_MS = 100.0
 @lambda_options
 @click.option("--memory", type=Numbers(), default=MEMORY, metavar="LIST", help=f"Memory sizes in MB; default {MEMORY}.")
 @click.option("--batches", type=Numbers(), default=BATCHES, metavar="LIST", help=f"Default {BATCHES}.")
+@click.option(
+    "--grid", is_flag=True, help="Only 3 % of all batches up to the largest at every 64 MB, for `gnomon plan` to model the rest."
+)
 @click.option("--repeats", type=click.IntRange(min=2), default=REPEATS, help=f"Invokes of each; default {REPEATS}.")
 @click.option(
     "--sample-ms",
@@ -54,6 +60,7 @@ def lambda_profile(
     state: str,
     memory: tuple[int, ...],
     batches: tuple[int, ...],
+    grid: bool,
     repeats: int,
     sample_ms: float,
     yes: bool,
@@ -65,6 +72,8 @@ def lambda_profile(
 
     The function that it deploys is removed when it ends.
     """
+    if grid:
+        memory, batches = grid_of(memory, batches)
     from gnomon_cli.platforms import require_boto3  # noqa: PLC0415 - a platform takes a while to import
 
     require_boto3()
@@ -100,6 +109,20 @@ def lambda_profile(
     ]
     print_table(("MB", *(f"b={batch} ms" for batch in wishes.batches)), rows)
     click.echo(f"\n${table.cost:.5f} spent. Stored in {path}")
+
+
+def grid_of(memory: tuple[int, ...], batches: tuple[int, ...]) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """The memory sizes and batches whose cells hold a model of all between the given ones.
+
+    Raises:
+        GnomonError: 400 `too_few_cells`: 3 % of them are too few for a model.
+
+    """
+    from gnomon_planner.service_time import to_measure  # noqa: PLC0415 - numpy takes longer to import than help may take
+
+    sizes = range(min(memory), max(memory) + 1, STEP_MB)
+    cells = to_measure(sizes, range(min(batches), max(batches) + 1), whole=MB_PER_CORE)
+    return tuple(sorted({int(size) for size, _ in cells})), tuple(sorted({batch for _, batch in cells}))
 
 
 def _cell(cell: Any) -> str:

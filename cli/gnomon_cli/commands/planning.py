@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
+from click.core import ParameterSource
 
 from gnomon_cli import plan_inputs, plan_output
 from gnomon_cli.command import Command
@@ -129,7 +130,10 @@ def _landscape(process: Map, percentile: float, **inputs: Any) -> Landscape:
 
     on_lambda = inputs["platform"] == "lambda" or (inputs["platform"] is None and inputs["profile"] is None)
     sizes = _sizes(inputs, on_lambda=on_lambda)
-    most = max((len(size.service_s) for size in sizes), default=0)
+    most, asked = max((len(size.service_s) for size in sizes), default=0), inputs["max_batch"]
+    given = click.get_current_context().get_parameter_source("max_batch") is ParameterSource.COMMANDLINE
+    if given and most < asked:
+        note(f"Batches of up to {most} are planned, not {asked}: longer ones have no known service time.")
     space = Space(sizes, tuple(range(1, most + 1)), plan_inputs.timeouts_of(inputs["timeouts_ms"]))
     return Landscape(process, space, _billing(inputs, on_lambda=on_lambda), percentile)
 

@@ -77,6 +77,28 @@ def test_measured_cells_become_sizes(tmp_path: Path) -> None:
     done = gnomon("--rate", 50, "--sizes", file, "--budget", 3, "--json")
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout)["plan"]["usd_per_million"] <= 3
+    assert done.stderr.startswith("Service times by 12 cells: ")
+    assert "coefficients; off by 0.0% in the mean" in done.stderr
+
+
+def test_measured_cells_may_be_of_cores(tmp_path: Path) -> None:
+    file = tmp_path / "cells.json"
+    cells = [
+        {"cores": cores, "batch": batch, "ms": (10 + 20 * batch) * (0.1 + 0.9 / cores)}
+        for cores in (1, 2, 4, 8)
+        for batch in (1, 3, 6)
+    ]
+    file.write_text(json.dumps({"measured": cells}))
+    done = gnomon("--rate", 50, "--sizes", file, "--platform", "held", "--max-batch", 1, "--slo-ms", 12, "--json")
+    plan = json.loads(done.stdout)["plan"]
+    # 30 ms alone on one core; three take 12.0 ms, which are the first within 12 ms.
+    assert (plan["cores"], plan["latency_ms"]) == (3, pytest.approx(12.0, rel=0.01))
+
+
+def test_batches_without_service_times_are_no_part_of_the_plan_and_that_is_said() -> None:
+    arguments = ("--rate", 50, *SERVICE, "--slo-ms", 200)
+    assert "not 16: longer ones have no known service time" in gnomon(*arguments, "--max-batch", 16).stderr
+    assert gnomon(*arguments).stderr == ""
 
 
 def test_service_times_that_varied_are_planned_for_as_they_did(tmp_path: Path) -> None:
