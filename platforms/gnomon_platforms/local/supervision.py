@@ -3,7 +3,8 @@
     start ▶ supervisor's hello ▶ up: zygotes warm, instances are born and end ▶ lost ▶ pause ▶ start …
 
 A supervisor that ends takes everything below it along. It is replaced until there is one again or the platform stops; what is
-asked for meanwhile waits here, because what is said to no supervisor would be lost.
+asked for meanwhile waits here, because what is said to no supervisor would be lost. A zygote that ends is replaced when an
+instance needs it next; the one with torch after a pause, because Shadows are forked from it and nobody asks for it then.
 """
 
 from __future__ import annotations
@@ -21,6 +22,8 @@ from gnomon_platforms.local.zygotes import TORCH, Environment, Zygotes
 
 HELLO_TIMEOUT_S = 10.0
 RESTART_PAUSE_S = 0.5
+TORCH_PAUSE_S = 5.0
+"""Importing torch takes seconds of a core: a zygote that ends each time must not take all of one."""
 
 _LOG = logging.getLogger(__name__)
 
@@ -52,6 +55,7 @@ class Supervision:
         self._up = asyncio.Event()
         """There is a supervisor that can be told something."""
         self._restarting: asyncio.Task[None] | None = None
+        self._beginning_torch: asyncio.Task[None] | None = None
         self._stopping = False
 
     @property
@@ -106,8 +110,9 @@ class Supervision:
     def give_up(self) -> None:
         """Start no other supervisor from now on: this one is about to be stopped."""
         self._stopping = True
-        if self._restarting is not None:
-            self._restarting.cancel()
+        for task in (self._restarting, self._beginning_torch):
+            if task is not None:
+                task.cancel()
 
     async def stop(self) -> None:
         """End the supervisor and with it all that is left below it."""
@@ -144,12 +149,23 @@ class Supervision:
                 ears.torch_warm()
         elif kind == "zygote_gone":
             self.zygotes.told_gone(event)
+            if event["zygote"] == TORCH.id:
+                self._begin_torch_again()
         elif kind == "coordinator":
             _LOG.info("the coordinator of epoch %s has begun as process %s", event["epoch"], event["pid"])
         elif kind == "coordinator_gone":
             _LOG.error("the coordinator of epoch %s has ended; Bodies and pairs go on, and there will be another", event["epoch"])
         else:
             ears.instance(event)
+
+    def _begin_torch_again(self) -> None:
+        async def begin() -> None:
+            await self._clock.sleep(TORCH_PAUSE_S)
+            if self._up.is_set():
+                self.zygotes.begin(TORCH)
+
+        if not self._stopping and (self._beginning_torch is None or self._beginning_torch.done()):
+            self._beginning_torch = asyncio.get_running_loop().create_task(begin())
 
     def _lost(self) -> None:
         """The supervisor has ended, and everything below it with it. Report that and start another."""

@@ -103,6 +103,18 @@ async def test_more_shadows_than_containers_are_forked(running: Running) -> None
     await until(lambda: running.supervised("gnomon empty"))
 
 
+async def test_shadows_are_made_again_after_the_zygote_they_are_forked_from_was_killed(running: Running) -> None:
+    """No Body need begin for that: a burst is when Shadows are wanted."""
+    body = await running.body()
+    killed = [*running.supervised("gnomon zygote"), *running.supervised("gnomon empty")]
+    for pid in killed:
+        os.kill(pid, signal.SIGKILL)
+    await until(lambda: not set(killed) & set(running.supervised("gnomon empty")))
+    await until(lambda: running.supervised("gnomon empty"))
+    await running.paired(body)
+    await running.ask(body)
+
+
 async def test_what_cannot_have_a_shadow_is_refused(running: Running) -> None:
     body = await running.body()
     before = running.platform.nodes()
