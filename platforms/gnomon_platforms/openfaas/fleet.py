@@ -36,7 +36,7 @@ from gnomon_platforms.kubernetes.watching import Source
 from gnomon_platforms.kubernetes.writes import Writer
 from gnomon_platforms.openfaas.adopting import instance_of, may_be_found
 from gnomon_platforms.openfaas.behind import Behind
-from gnomon_platforms.openfaas.events import warn
+from gnomon_platforms.openfaas.events import FAILED_CREATE, Warnings
 from gnomon_platforms.openfaas.lives import Life
 from gnomon_platforms.openfaas.node_home import Home, PodBodies
 from gnomon_platforms.openfaas.on_nodes import OnNodes, load_besides_shadows
@@ -99,6 +99,7 @@ class Fleet:
         self._listener: PlatformListener | None = None
         self._stopping = False
         self._behind = Behind()
+        self._warnings = Warnings(self._writer, self._clock, self._behind, self._own_deployment)
         self.logs = PodLogs(api, self._pods, self._pods_of)
         """What functions write, as the cluster keeps it."""
 
@@ -124,6 +125,7 @@ class Fleet:
             caught_up=self._caught_up,
             start_timeout_s=self._options.start_timeout_s,
             leads=lambda: self.leads,
+            warn=self._warnings.say,
         )
         if self.leads:
             await self._reach_nodes()
@@ -208,8 +210,7 @@ class Fleet:
         return self._rivals.of(key) is not None and (deployed is None or not deployed.removed)
 
     def _refuse_hindered(self, key: FunctionKey) -> None:
-        refusal = self._rivals.hindrance(key)
-        if refusal is not None:
+        if (refusal := self._rivals.hindrance(key)) is not None:
             raise refusal
 
     def _rivals_changed(self, key: FunctionKey) -> None:
@@ -219,8 +220,7 @@ class Fleet:
             if self._listener is not None:
                 self._listener.log_line(key, "", f"gnomon: {found.says}")
             self._behind.begin(tell(self._writer, deployed, found))
-        workload = self._workloads.get(str(key))
-        if workload is not None:
+        if (workload := self._workloads.get(str(key))) is not None:
             workload.look()
 
     async def _caught_up(self, key: FunctionKey, generation: int) -> None:
@@ -231,12 +231,10 @@ class Fleet:
         with contextlib.suppress(TimeoutError):
             await self._deployments.until(seen, CAUGHT_UP_S)
 
-    async def _warn(self, key: FunctionKey, reason: str, text: str) -> None:
-        with contextlib.suppress(TimeoutError):
-            await self._deployments.until(lambda: self._deployments.get(key.namespace, key.name) is not None, CAUGHT_UP_S)
-        deployed = self._deployments.get(key.namespace, key.name)
-        if self.leads and deployed is not None:
-            await warn(self._writer, deployed, f"{deployed.uid}-{reason.lower()}", reason, text)
+    async def _own_deployment(self, key: FunctionKey) -> DeployedFunction | None:
+        """A function's Deployment, which may have been made just now; None while another process leads."""
+        await self._caught_up(key, 0)
+        return self._deployments.get(key.namespace, key.name) if self.leads else None
 
     def _life_of(self, instance: Instance, request: InstanceRequest) -> Life:
         assert self._listener is not None
@@ -291,6 +289,8 @@ class Fleet:
             workload.look()
         if change.new is not None:
             self._deployment_there(key, change.new, new=change.old is None)
+            if change.new.failure:
+                self._warnings.say(key, FAILED_CREATE, change.new.failure)
 
     def _deployment_there(self, key: FunctionKey, deployed: DeployedFunction, *, new: bool) -> None:
         if self.leads and deployed.removed and str(key) not in self._workloads:

@@ -48,6 +48,12 @@ class Life(RemoteLife[HttpChannel]):
         """Whether its pod is well, as its node says."""
         return self.pod is not None and self.pod.healthy
 
+    def fits(self, pod: PodFacts) -> bool:
+        """Whether its pod can take the first batch: it is healthy, and has the cores that were asked for."""
+        sized = self.sized_cores in (None, pod.cores)
+        applied = not pod.effective_cores or pod.effective_cores == pod.cores
+        return pod.state is InstanceState.READY and sized and applied
+
     def ready(self, channel: HttpChannel, restarts: int = 0) -> None:
         """Its pod takes batches."""
         self.restarts = restarts

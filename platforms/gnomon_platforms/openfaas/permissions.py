@@ -28,7 +28,7 @@ PERMISSIONS = (
     Permission(Scope.FUNCTIONS, "", "secrets", ("get", "list", "create", "update", "delete"), "keep secrets and tokens"),
     Permission(Scope.FUNCTIONS, "", "services", ("get", "create"), "name functions inside the cluster"),
     Permission(Scope.FUNCTIONS, "policy", "poddisruptionbudgets", ("get", "create"), "let drains take one pod at a time"),
-    Permission(Scope.FUNCTIONS, "", "events", ("get", "create"), "say on a Deployment why its pods are left alone"),
+    Permission(Scope.FUNCTIONS, "", "events", ("get", "create"), "say on a Deployment what keeps it from its pods"),
     Permission(Scope.FUNCTIONS, "autoscaling", "horizontalpodautoscalers", ("list", "watch"), "see whose pods others count"),
     Permission(Scope.FUNCTIONS, "keda.sh", "scaledobjects", ("list", "watch"), "see the same of KEDA"),
     Permission(Scope.SYSTEM, "coordination.k8s.io", "leases", ("get", "create", "update"), "let one gateway lead"),

@@ -28,6 +28,7 @@ from gnomon_platforms.kubernetes.nodes import choose, given_to, takes
 from gnomon_platforms.kubernetes.objects.manifests import deployment
 from gnomon_platforms.kubernetes.objects.placing import read_constraints
 from gnomon_platforms.kubernetes.objects.pod_template import pod_digest
+from gnomon_platforms.openfaas.events import NO_CAPACITY
 from gnomon_platforms.openfaas.fleet import Fleet
 
 
@@ -68,7 +69,7 @@ class OpenFaasPlatform(Fleet):
 
     def warn(self, function: str, reason: str, text: str) -> None:
         """See `gnomon_core.lasting.Warns`: an Event on the Deployment, again when the cluster has forgotten it."""
-        self._behind.begin(self._warn(parse_key(function), reason, text))
+        self._warnings.say(parse_key(function), reason, text)
 
     def check(self, spec: FunctionSpec) -> None:
         """Raise if Kubernetes would never take this function: its labels, annotations, constraints, resources, process."""
@@ -109,7 +110,11 @@ class OpenFaasPlatform(Fleet):
         allowed = {facts.name for facts in self._ledger.facts() if takes(facts, placing)}
         # A pod is born with the cores that the function says, and has fewer only when it runs: it must fit with those.
         born = given_to(spec, max(request.cores, spec.settings.cores))
-        node = choose(self._ledger.rooms(), allowed, born, request.node)
+        try:
+            node = choose(self._ledger.rooms(), allowed, born, request.node)
+        except GnomonError as refusal:
+            self._warnings.say(spec.key, NO_CAPACITY, refusal.message)
+            raise
         instance_id = f"{spec.key.name}-{chance_of_secrets.token_hex(5)}"
         self._ledger.give(instance_id, given_to(spec, request.cores, node))
         instance = starting(instance_id, request, node, spec.memory_bytes or 0, self._clock.now_s())

@@ -24,7 +24,7 @@ class Surroundings:
     `deployed` and `pods` are what informers hold of it. `adopting` says whether pods of an earlier process may be used again.
     `left_alone` says whether its pods are somebody else's to count. `caught_up` returns when informers hold this generation of a
     Deployment, or after a while. `leads` says whether this process decides; while another one does, its pods are only followed.
-    `heard` is when something was heard of each node.
+    `heard` is when something was heard of each node. `warn` puts a reason and a text where operators look at a function.
     """
 
     deployed: Callable[[FunctionKey], DeployedFunction | None]
@@ -36,4 +36,5 @@ class Surroundings:
     caught_up: Callable[[FunctionKey, int], Awaitable[None]]
     start_timeout_s: float
     leads: Callable[[], bool] = lambda: True
+    warn: Callable[[FunctionKey, str, str], None] = lambda *_: None
     heard: defaultdict[str, Heard] = field(default_factory=lambda: defaultdict(Heard))

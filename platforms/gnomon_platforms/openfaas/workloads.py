@@ -13,6 +13,7 @@ import base64
 import contextlib
 import logging
 from collections.abc import Collection, Coroutine, Sequence
+from functools import partial
 from typing import Any
 
 from gnomon_core.errors import GnomonError
@@ -21,9 +22,10 @@ from gnomon_core.functions import FunctionKey, FunctionSpec
 from gnomon_platforms.kubernetes.channel import HttpChannel
 from gnomon_platforms.kubernetes.objects.functions import DeployedFunction
 from gnomon_platforms.kubernetes.objects.names import PORT, TOKEN_KEY
-from gnomon_platforms.kubernetes.objects.pods import ENDED_PHASES, PodFacts
+from gnomon_platforms.kubernetes.objects.pods import ENDED_PHASES, RESIZE, PodFacts
 from gnomon_platforms.kubernetes.objects.removal import VICTIM_COST
 from gnomon_platforms.openfaas.adopting import cores_of_instance
+from gnomon_platforms.openfaas.events import RESIZE_PENDING, START_FAILED
 from gnomon_platforms.openfaas.lives import Life
 from gnomon_platforms.openfaas.planning import Claim, Deploy, Resize, Scale, Step, Waiting, Wanted, plan
 from gnomon_platforms.openfaas.steps import Steps
@@ -117,8 +119,11 @@ class Workload:
         state = life.instance.state
         if not self._around.leads():
             life.follow(cores_of_instance(pod))
+        if pod.trouble.startswith(RESIZE):
+            self._around.warn(self.key, RESIZE_PENDING, f"{pod.name}: {pod.trouble}")
         if pod.phase in ENDED_PHASES:
-            life.end(pod.trouble or f"its pod has {pod.phase.lower()}")
+            end = life.end if state is not InstanceState.STARTING else partial(self._not_started, life)
+            end(pod.trouble or f"its pod has {pod.phase.lower()}")
         elif state is InstanceState.READY and pod.restarts > life.restarts:
             life.end(pod.trouble or "its container was restarted")
         elif pod.ending and life.channel is not None and not life.stopping:
@@ -128,7 +133,7 @@ class Workload:
             if life.channel is not None:
                 # Who leads has let it go, and removes it: its image answers whatever comes until nothing does any more.
                 life.channel.retire("it is not wanted any more")
-        elif state is InstanceState.STARTING and life.channel is None and self._fit(life, pod):
+        elif state is InstanceState.STARTING and life.channel is None and life.fits(pod):
             self._connect(life, pod)
         elif state is InstanceState.READY and life.sized_cores is not None and pod.effective_cores == pod.cores:
             self._resized(life, round(pod.cores))
@@ -152,13 +157,6 @@ class Workload:
         self._connecting.add(task)
         task.add_done_callback(self._connecting.discard)
 
-    @staticmethod
-    def _fit(life: Life, pod: PodFacts) -> bool:
-        """Whether a pod can take its first batch: it is healthy, and has the cores that were asked for."""
-        sized = life.sized_cores in (None, pod.cores)
-        applied = not pod.effective_cores or pod.effective_cores == pod.cores
-        return pod.state is InstanceState.READY and sized and applied
-
     def _connect(self, life: Life, pod: PodFacts) -> None:
         assert pod.ip is not None
         host = f"[{pod.ip}]" if ":" in pod.ip else pod.ip
@@ -167,7 +165,7 @@ class Workload:
             try:
                 token = await self._token()
             except GnomonError as error:
-                life.end(f"could not be started: {error}")
+                self._not_started(life, f"could not be started: {error}")
                 return
             if life.living and life.channel is None:
                 deadline_s = life.request.spec.settings.deadline_s
@@ -271,7 +269,7 @@ class Workload:
         """What a function needs was refused. Where it will be again, who asked for instances is told so."""
         if error.status in REFUSED or error.code == DENIED:
             for life in [one for one in self.lives.values() if one.pod is None]:
-                life.end(f"could not be started: {error}")
+                self._not_started(life, f"could not be started: {error}")
 
     async def _step(self, step: Step, spec: FunctionSpec | None, version: int, deployed: DeployedFunction | None) -> int | None:
         if isinstance(step, Resize) and step.cores < step.pod.cores:
@@ -284,16 +282,19 @@ class Workload:
         self._unseen.written(step)
         return generation
 
-    def _shortage(self) -> str:
-        """Why Kubernetes makes no more pods of it, such as a quota; empty where it does."""
-        deployed = self._around.deployed(self.key)
-        return "" if deployed is None else deployed.failure
+    def _not_started(self, life: Life, reason: str) -> None:
+        """An instance never became ready, and will not."""
+        self._around.warn(self.key, START_FAILED, f"Instance {life.instance.id}: {reason}")
+        life.end(reason)
 
     def _too_late(self) -> None:
         """End what has not become ready in time."""
-        now_s = self._around.clock.now_s()
+        now_s, deployed = self._around.clock.now_s(), self._around.deployed(self.key)
+        shortage = "" if deployed is None else deployed.failure
         starting = (one for one in self.lives.values() if one.instance.state is InstanceState.STARTING)
         for life in list(starting) if self._around.leads() else ():
             if now_s - life.instance.started_s > self._around.start_timeout_s:
-                trouble = life.pod.trouble if life.pod is not None else self._shortage()
-                life.end(f"was not ready within {self._around.start_timeout_s:g} s{f': {trouble}' if trouble else ''}")
+                trouble = life.pod.trouble if life.pod is not None else shortage
+                self._not_started(
+                    life, f"was not ready within {self._around.start_timeout_s:g} s{f': {trouble}' if trouble else ''}"
+                )

@@ -22,6 +22,8 @@ from gnomon_platforms.kubernetes.objects.quantities import amount_of, bytes_of
 
 ENDED_PHASES = ("Succeeded", "Failed")
 MAX_WORDS = 300
+RESIZE = "resize"
+"""What trouble with other cores begins with."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,7 +133,7 @@ def _trouble(status: dict[str, Any], container: dict[str, Any]) -> str:
         if refused and condition.get("reason") != "SchedulingGated":
             return words(condition.get("reason", "not scheduled"), condition.get("message"))
         if condition.get("type") == "PodResizePending" and condition.get("status") == "True":
-            return words(f"resize {condition.get('reason', 'pending')}", condition.get("message"))
+            return words(f"{RESIZE} {condition.get('reason', 'pending')}", condition.get("message"))
     return ""
 
 
