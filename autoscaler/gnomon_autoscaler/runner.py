@@ -15,6 +15,7 @@ from dataclasses import dataclass, replace
 from typing import cast
 
 from gnomon_autoscaler.by_count import towards
+from gnomon_autoscaler.inherited import Inherited
 from gnomon_autoscaler.observe import newest, observe
 from gnomon_autoscaler.registry import BUILT_IN, Policies, scaling_policy
 from gnomon_autoscaler.starts import Starts
@@ -64,9 +65,14 @@ class Question:
 
 
 class Runner:
-    """Windows, policy, state and last decision of one function. It is looked at at `origin_s` and each bin after that."""
+    """Windows, policy, state and last decision of one function. It is looked at at `origin_s` and each bin after that.
 
-    def __init__(self, function: str, policies: Policies = BUILT_IN, origin_s: float | None = None) -> None:
+    An `heir` may find instances of an earlier process.
+    """
+
+    def __init__(
+        self, function: str, policies: Policies = BUILT_IN, origin_s: float | None = None, *, heir: bool = False
+    ) -> None:
         self.function = function
         self.windows = LoadWindows(origin_s=origin_s)
         self._origin_s = origin_s
@@ -76,12 +82,13 @@ class Runner:
         """The share of the requests to come that the last decision leaves to functions on demand."""
         self.policy_name = ""
         self.held_back = ""
-        """Why the last decision is carried out in part only: its function does not start. Empty if all of it is."""
+        """Why the last decision is carried out in part only: its function does not start, or was taken over."""
         self._policies = policies
         self._policy: ScalingPolicy | None = None
         self._settings: Settings | None = None
         self._requested: int | None = None
         self._shown: int | None = None
+        self._inherited = Inherited(heir=heir)
         self._starts = Starts()
         self._shadow_starts = Starts()
         self._next_s = float("-inf")
@@ -109,6 +116,7 @@ class Runner:
         self._starts.look(now_s, bodies)
         # A Shadow ends with its Body; and none says anything about whether Bodies start.
         serving = {body.id for body in bodies if body.state in LIVE}
+        self._inherited.look([body for body in bodies if body.id in serving])
         shadows = tuple(instance for instance in instances if instance.kind is InstanceKind.SHADOW)
         self._shadow_starts.dismiss(shadow.id for shadow in self._shadow_starts.seen if shadow.partner not in serving)
         self._shadow_starts.look(now_s, shadows)
@@ -154,8 +162,11 @@ class Runner:
             return Decision((), f"{asked.policy.name} is not the policy any more; its answer is not used", self.desired)
         self._failures = 0
         self.state = state
+        decision, kept = self._inherited.keep(replace(decision, reason=self._instead + decision.reason), asked.seen)
         self.desired, self.overflow = decision.desired, decision.overflow
-        return self._restrained(asked.seen.now_s, replace(decision, reason=self._instead + decision.reason))
+        decision = self._restrained(asked.seen.now_s, decision)
+        self.held_back = self.held_back or kept
+        return decision
 
     def fail(self, error: str) -> Decision:
         """The policy raised or overran: the last decision stays in force; after the third time in a row `fixed` takes over."""
