@@ -79,22 +79,28 @@ class Started:
 class Body(Started):
     """A pod's Body, as its image runs it."""
 
-    def __init__(self, folder: Path, uid: str, socket: Path, models: Path, head: bytes, **variables: str) -> None:
+    def __init__(
+        self, folder: Path, uid: str, socket: Path, models: Path, head: bytes, *, at: str = "127.0.0.1:0", **variables: str
+    ) -> None:
         self.head = head
         self.numbers = 0
+        self.host = at.partition(":")[0]
+        usual = {
+            "GNOMON_HANDLER_FOLDER": str(BODY), "GNOMON_MODEL": "line@1", "GNOMON_MODELS": str(models), "GNOMON_CORES": "1",
+            "GNOMON_BATCH_TOKEN": BATCHES, "GNOMON_COORDINATION": str(socket),
+        }  # fmt: skip
         super().__init__(
             folder, f"body-{uid}",
-            ["-m", "gunicorn", "--config", "python:gnomon_runtime.gunicorn_config", "--bind", "127.0.0.1:0",
+            ["-m", "gunicorn", "--config", "python:gnomon_runtime.gunicorn_config", "--bind", at,
              "gnomon_runtime.http_app:create_app()"],
-            GNOMON_HANDLER_FOLDER=str(BODY), GNOMON_MODEL="line@1", GNOMON_MODELS=str(models), GNOMON_CORES="1",
-            GNOMON_BATCH_TOKEN=BATCHES, GNOMON_COORDINATION=str(socket), **variables,
+            **{**usual, **variables},
         )  # fmt: skip
-        self.address = self.port(r"Listening at: http://127\.0\.0\.1:")
+        self.address = self.port(rf"Listening at: http://{re.escape(self.host)}:")
         eventually(self._ready)
 
     def _ready(self) -> bool:
         try:
-            with closing(http.client.HTTPConnection("127.0.0.1", self.address, timeout=20)) as connection:
+            with closing(http.client.HTTPConnection(self.host, self.address, timeout=20)) as connection:
                 connection.request("GET", "/_/ready")
                 return connection.getresponse().status == 200
         except OSError:
@@ -106,7 +112,7 @@ class Body(Started):
         self.numbers += 1
         members = [Member(0, 1, b"", sample.numpy().tobytes()) for sample in given]
         frame = encode(Frame(Kind.BATCH, self.numbers, 1, 20.0, self.head, members))
-        with closing(http.client.HTTPConnection("127.0.0.1", self.address, timeout=30)) as connection:
+        with closing(http.client.HTTPConnection(self.host, self.address, timeout=30)) as connection:
             connection.request("POST", "/gnomon/batch", frame, {"Authorization": f"Bearer {BATCHES}"})
             answer = connection.getresponse()
             data = answer.read()
@@ -119,9 +125,12 @@ class Body(Started):
 class Node:
     """The processes of one node. `kubelet` is played."""
 
-    def __init__(self, folder: Path, kubelet: Path | None = None, name: str = "node-a", *, begin: bool = True) -> None:
+    def __init__(
+        self, folder: Path, kubelet: Path | None = None, name: str = "node-a", *, begin: bool = True, at: str = "127.0.0.1:0"
+    ) -> None:
         """`kubelet` is a real one's folder; without it the kubelet is played. `begin` starts agent and pool here."""
-        self.folder, self.name, self.host = folder, name, "127.0.0.1"
+        self.folder, self.name, self._at = folder, name, at
+        self.host = at.partition(":")[0]
         self.where = kubelet or folder / "kubelet"
         self.pods, self.models = self.where / "pods", folder / "models"
         self.pods.mkdir(parents=True, exist_ok=True)
@@ -160,10 +169,10 @@ class Node:
         """So is the agent's."""
         where = {"pool": "pool.sock", "models": "models", "token-file": "token"}
         options = [word for name, path in where.items() for word in (f"--{name}", str(self.folder / path))]
-        options += ["--kubelet", str(self.where), "--node", self.name, "--port", "0"]
+        options += ["--kubelet", str(self.where), "--node", self.name, "--host", self.host, "--port", self._at.partition(":")[2]]
         self.agent = Started(self.folder, "agent", ["-I", "-m", "gnomon_coordinator.node", *options])
         self.started.append(self.agent)
-        self.port = self.agent.port(r"listening on 127\.0\.0\.1:")
+        self.port = self.agent.port(rf"listening on {re.escape(self.host)}:")
         self.kubelet = Kubelet(self.where / "plugins_registry" / f"{csi.NAME}-reg.sock")
         self.kubelets.append(self.kubelet)
 

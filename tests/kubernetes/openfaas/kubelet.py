@@ -14,7 +14,7 @@ import time
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from kubernetes import client
 from urllib3.exceptions import HTTPError
@@ -25,6 +25,7 @@ from tests.integration.kubernetes_platform.instance_server import InstanceServer
 LOOK_S = 0.05
 HEARTBEAT_S = 5.0
 FORCE = {"gracePeriodSeconds": 0}
+PORT = 8080
 SERVER_ERRORS = 500
 WORKER, APART = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw")), 16
 """Tests that run side by side have pods at addresses of their own: so many second octets are for each process."""
@@ -36,6 +37,12 @@ def now() -> str:
 
 def condition(kind: str, *, met: bool) -> dict[str, Any]:
     return {"type": kind, "status": "True" if met else "False"}
+
+
+class Ending(Protocol):
+    """What runs in a pod."""
+
+    def end(self) -> None: ...
 
 
 class Kubelet:
@@ -66,7 +73,7 @@ class Kubelet:
         self._ending_s: dict[str, float] = {}
         self._core = client.CoreV1Api(api)
         self._handler, self._cores, self._octet = handler, cores, second_octet
-        self._servers: dict[str, tuple[str, InstanceServer]] = {}
+        self._servers: dict[str, tuple[str, Ending]] = {}
         self._numbers = 0
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
@@ -149,7 +156,12 @@ class Kubelet:
     def _begin(self, pod: Mapping[str, Any]) -> None:
         self._numbers += 1
         address = f"127.{self._octet + APART * WORKER}.{self._numbers // 250}.{self._numbers % 250 + 1}"
-        self._servers[pod["metadata"]["name"]] = address, InstanceServer(address, 8080, self._handler, self._token(pod))
+        self._servers[pod["metadata"]["name"]] = address, self.serve(pod, address, self._token(pod))
+
+    def serve(self, pod: Mapping[str, Any], address: str, token: str) -> Ending:
+        """What runs in a pod, at its address."""
+        del pod
+        return InstanceServer(address, PORT, self._handler, token)
 
     def _token(self, pod: Mapping[str, Any]) -> str:
         """What the pod's own volume of secrets holds."""

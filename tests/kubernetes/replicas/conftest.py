@@ -11,7 +11,7 @@ import os
 import secrets
 import signal
 import socket
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -36,9 +36,9 @@ GRACE_S = 1.0
 class Gateways(Balanced):
     """The processes by name, and what the cluster says of them."""
 
-    def __init__(self, cluster: Cluster, folder: Path, ledger: Path) -> None:
+    def __init__(self, cluster: Cluster, folder: Path, ledger: Path, options: Sequence[str] = ()) -> None:
         super().__init__(ledger)
-        self.cluster, self.folder = cluster, folder
+        self.cluster, self.folder, self._options = cluster, folder, options
         self.namespace = f"gateways-{secrets.token_hex(3)}"
         self.processes: dict[str, Gateway] = {}
         self.stopped: set[str] = set()
@@ -53,7 +53,7 @@ class Gateways(Balanced):
         gateway = self.processes[name] = Gateway(self.cluster.kubeconfig, self.folder / name, environment=environment)
         await asyncio.to_thread(self._pod, name, address)
         options = ["--advertise", address, "--inside-port", str(self._inside_port), "--peer-secret", str(self._secret)]
-        line = await asyncio.to_thread(gateway.start, *options)
+        line = await asyncio.to_thread(gateway.start, *options, *self._options)
         assert "serves on" in line
         self.ports[name] = gateway.port
         await until(lambda: name in self.sent_to, f"{name} is not healthy")
@@ -167,15 +167,22 @@ def echo_handler(tmp_path: Path, ledger: Path) -> Path:
 
 
 @pytest.fixture
+def options() -> list[str]:
+    """What gateways are told beside what they need to share functions."""
+    return []
+
+
+@pytest.fixture
 async def gateways(
     controlled: Cluster,
     kubelet: Kubelet,
     tmp_path: Path,
     ledger: Path,
+    options: list[str],
 ) -> AsyncIterator[Gateways]:
     """A cluster with two replicas: `a`, which leads, and `b`, which owns every function."""
     kubelet.grace_s = GRACE_S
-    found = Gateways(controlled, tmp_path, ledger)
+    found = Gateways(controlled, tmp_path, ledger, options)
     core = controlled.core
     await asyncio.to_thread(core.create_namespace, {"metadata": {"name": found.namespace}})
     accounts = core.list_namespaced_service_account

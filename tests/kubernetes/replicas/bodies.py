@@ -1,0 +1,134 @@
+"""A node whose pods hold a model: each pod is a real Body's process at the pod's address, with the socket of its own volume.
+
+    control plane ─▶ played kubelet ─▶ Body ─ its volume's socket ─▶ coordinator ─▶ pool ─▶ Shadow
+
+The coordinator and its pool are processes as well; a pod of their DaemonSet bears their address.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import json
+import statistics
+import time
+from collections.abc import Iterator, Mapping
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import torch
+from PIL import Image
+
+from deploy.test_cluster.clusters import Cluster
+from gnomon_coordinator.node.doors import SOCKET
+from gnomon_core.blocks import Layers
+from gnomon_core.profiles import LatencyTable, Loading, ModelProfile
+from gnomon_profiler.extractor import Description, capture
+from gnomon_profiler.repository import DirectoryRepository
+from gnomon_runtime.engine import load_program
+from tests.integration.coordinator_node.node import Body, Node
+from tests.kubernetes.openfaas.kubelet import PORT, Kubelet, condition
+
+MODEL, SIDE, CHANNELS, CONVOLUTIONS = "shot", 64, 32, 8
+LABELS = ["red", "green", "blue"]
+PREPROCESS = {"size": SIDE, "crop_fraction": 1.0, "interpolation": "bicubic", "mean": [0, 0, 0], "std": [255, 255, 255]}
+NODES = "gnomon-nodes"
+COORDINATOR_LABELS = {"app.kubernetes.io/name": "gnomon", "app.kubernetes.io/component": "coordinator"}
+MAX_BATCH = 4
+SLOWER = 4.0
+"""The profile says so many times what this machine takes: by that a Body is patient with its Shadow while the machine is busy."""
+
+
+def put_model(models: Path) -> float:
+    """Store a classifier of photographs, with a profile of it. How long a sample takes by that, in seconds."""
+    torch.manual_seed(0)
+    widths = [3] + [CHANNELS] * CONVOLUTIONS
+    convolutions = [torch.nn.Conv2d(one, other, 3, padding=1) for one, other in pairwise(widths)]
+    layers = [layer for convolution in convolutions for layer in (convolution, torch.nn.ReLU())]
+    module = torch.nn.Sequential(*layers, torch.nn.AdaptiveAvgPool2d(1), torch.nn.Flatten(), torch.nn.Linear(CHANNELS, 3)).eval()
+    details = {"labels": LABELS, "preprocess": PREPROCESS}
+    description = Description(MODEL, "1", "image-classification", details, ("image",), ("logits",))
+    repository = DirectoryRepository(models)
+    repository.put(MODEL, "1", capture(module, (torch.ones(2, 3, SIDE, SIDE),), description))
+    entry = repository.get(f"{MODEL}@1")
+    assert entry.layers is not None
+    blocks = Layers.from_json(json.loads(entry.layers.read_bytes()))
+    whole_s = SLOWER * _measured_s(entry.program, entry.weights)
+
+    def table(share: float) -> LatencyTable:
+        return LatencyTable({1: {batch: share * batch * whole_s for batch in range(1, MAX_BATCH + 1)}})
+
+    shares = (table(1 / len(blocks.blocks)),) * len(blocks.blocks)
+    profile = ModelProfile(f"{MODEL}@1", blocks, table(1.0), shares, {"shared": Loading(0.0, 0.0)}, 0.0, 0.0, 0, 0.0, 0.0)
+    folder = models / "profiles" / f"{MODEL}@1"
+    folder.mkdir(parents=True)
+    (folder / "here.json").write_text(json.dumps(profile.to_json()))
+    return whole_s
+
+
+def _measured_s(program: Path, weights: Path) -> float:
+    """What one sample takes on one thread."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        model = load_program(program, weights, "shared")
+        times = []
+        for _ in range(7):
+            began_s = time.perf_counter()
+            model.executor.run(model.zeros(1))
+            times.append(time.perf_counter() - began_s)
+    finally:
+        torch.set_num_threads(threads)
+    return statistics.median(times)
+
+
+def photograph() -> bytes:
+    stream = io.BytesIO()
+    Image.new("RGB", (SIDE, SIDE), (40, 200, 90)).save(stream, "PNG")
+    return stream.getvalue()
+
+
+class PodBody:
+    """A pod's Body until its pod ends."""
+
+    def __init__(self, node: Node, pod: Mapping[str, Any], address: str, token: str) -> None:
+        self._node, uid = node, pod["metadata"]["uid"]
+        self._pod = node.pod(uid)
+        named = {"GNOMON_MODEL": f"{MODEL}@1", "GNOMON_BATCH_TOKEN": token}
+        socket = self._pod.target / SOCKET
+        self._body = Body(node.folder, uid, socket, node.models, b"", at=f"{address}:{PORT}", **named)
+        node.started.append(self._body)
+
+    def end(self) -> None:
+        self._body.kill()
+        self._node.kubelet.unpublish(self._pod)
+
+
+class BodyKubelet(Kubelet):
+    """Its pods are Bodies."""
+
+    def __init__(self, api: Any, node: Node) -> None:
+        super().__init__(api, node.name, Path())
+        self._node = node
+
+    def serve(self, pod: Mapping[str, Any], address: str, token: str) -> PodBody:
+        return PodBody(self._node, pod, address, token)
+
+
+@contextlib.contextmanager
+def coordinator_pod(cluster: Cluster, node: Node) -> Iterator[None]:
+    """The DaemonSet's pod on the node, ready at the coordinator's address."""
+    core = cluster.core
+    if NODES not in {one.metadata.name for one in core.list_namespace().items}:
+        core.create_namespace({"metadata": {"name": NODES}})
+    requests = {"coordinator": {"cpu": "20m"}, "pool": {"cpu": "100m"}}
+    containers = [{"name": name, "image": "x", "resources": {"requests": given}} for name, given in requests.items()]
+    spec = {"nodeName": node.name, "containers": containers, "automountServiceAccountToken": False}
+    core.create_namespaced_pod(NODES, {"metadata": {"name": "coordinator-x", "labels": COORDINATOR_LABELS}, "spec": spec})
+    status = {"phase": "Running", "podIP": node.host, "podIPs": [{"ip": node.host}], "conditions": [condition("Ready", met=True)]}
+    core.patch_namespaced_pod_status("coordinator-x", NODES, {"status": status})
+    try:
+        yield
+    finally:
+        core.delete_namespaced_pod("coordinator-x", NODES, grace_period_seconds=0)
