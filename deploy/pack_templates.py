@@ -45,7 +45,8 @@ class Context:
         return self.folder / "requirements.txt"
 
 
-BODY = Context(TEMPLATE, ("body",))
+# Models may be in S3, for which there is boto3.
+BODY = Context(TEMPLATE, ("body", "lambda"))
 CONTEXTS = (
     BODY,
     # Handlers are built into images by others: what builds them on one machine stays out of this one.

@@ -1,23 +1,21 @@
 """The Body: serves a whole model of the repository, in an image.
 
-`GNOMON_MODEL` names it, `resnet50` or `resnet50@1`; `GNOMON_MODELS` is the repository's folder, a volume at /models unless said
-otherwise. `GNOMON_WEIGHTS=private` gives the instance its own copy of the weights. With the volume of the node's coordinator at
-/run/gnomon it can have Shadows; without one it says so and works alone. On one machine the local platform serves a
-function with the annotation `gnomon/model` directly, from a zygote that has torch imported, and this file is not run.
+`GNOMON_MODEL` names it, `resnet50` or `resnet50@1`; `GNOMON_MODELS` is the repository: a folder, a volume at /models unless said
+otherwise, or `s3://bucket/prefix`, from which the model is fetched into /tmp. `GNOMON_WEIGHTS=private` gives the instance its own
+copy of the weights. With the volume of the node's coordinator at /run/gnomon it can have Shadows; without one it says so and
+works alone. On one machine the local platform serves a function with the annotation `gnomon/model` directly, from a zygote that
+has torch imported, and this file is not run.
 """
 
 from __future__ import annotations
 
 from dataclasses import replace
-from pathlib import Path
 
 from gnomon_core.errors import bad_request
 from gnomon_core.launch import Launch
-from gnomon_profiler.repository import DirectoryRepository
+from gnomon_profiler.places import repository_of_instance
 from gnomon_runtime.application import Application
 from gnomon_runtime.body import ModelApplication
-
-DEFAULT_REPOSITORY = "/models"
 
 
 def gnomon_application(launch: Launch) -> Application:
@@ -25,7 +23,7 @@ def gnomon_application(launch: Launch) -> Application:
     reference = launch.environment.get("GNOMON_MODEL")
     if not reference:
         raise bad_request("model_missing", "No model is named.", "Set the function's variable GNOMON_MODEL.")
-    entry = DirectoryRepository(Path(launch.environment.get("GNOMON_MODELS") or DEFAULT_REPOSITORY)).get(reference)
+    entry = repository_of_instance(launch.environment).get(reference)
     options = {
         "program": str(entry.program),
         "weights": str(entry.weights),

@@ -9,16 +9,12 @@ that is kept ready, and this file is not run.
 from __future__ import annotations
 
 from dataclasses import replace
-from pathlib import Path
 
 from gnomon_core.errors import bad_request
 from gnomon_core.launch import Launch
-from gnomon_profiler.places import open_repository
+from gnomon_profiler.places import repository_of_instance
 from gnomon_runtime.application import Application
 from gnomon_runtime.pair.micro_batches import BlocksApplication
-
-DEFAULT_REPOSITORY = "/models"
-CACHE = Path("/tmp/gnomon-models")  # noqa: S108 - the only place where the image's user may write
 
 
 def gnomon_application(launch: Launch) -> Application:
@@ -28,7 +24,7 @@ def gnomon_application(launch: Launch) -> Application:
     if not reference or not wanted:
         raise bad_request("model_missing", "No model or no blocks are named.", "Set GNOMON_MODEL, and GNOMON_BLOCKS to 0-5,7.")
     blocks = read_blocks(wanted)
-    entry = open_repository(variables.get("GNOMON_MODELS") or DEFAULT_REPOSITORY, CACHE).get_blocks(reference, blocks)
+    entry = repository_of_instance(variables).get_blocks(reference, blocks)
     if entry.layers is None:
         raise bad_request("no_layer_blocks", f"{reference} was captured without layer blocks.", "Add the model again.")
     options = {

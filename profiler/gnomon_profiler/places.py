@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import tempfile
+from collections.abc import Mapping
 from pathlib import Path
 
 from gnomon_core.seams import ModelRepository
 from gnomon_profiler.repository import DirectoryRepository
 
 S3_SCHEME = "s3://"
+IN_IMAGES = "/models"
+CACHE = "gnomon-models"
 
 
 def open_repository(address: str, cache: Path | None = None) -> ModelRepository:
@@ -23,3 +27,16 @@ def open_repository(address: str, cache: Path | None = None) -> ModelRepository:
 
     bucket, _, prefix = address.removeprefix(S3_SCHEME).partition("/")
     return S3Repository(bucket, prefix.strip("/"), cache or Path.home() / ".cache" / "gnomon" / "models")
+
+
+def repository_of_instance(environment: Mapping[str, str]) -> ModelRepository:
+    """The repository that an instance in an image serves from: `GNOMON_MODELS`, a volume at /models unless said otherwise.
+
+    What is fetched from elsewhere is kept in a folder among temporary files, the only place where an image's user may write;
+    weights are mapped from the files there.
+
+    Raises:
+        GnomonError: 422 where a package that it needs is not installed.
+
+    """
+    return open_repository(environment.get("GNOMON_MODELS") or IN_IMAGES, Path(tempfile.gettempdir()) / CACHE)

@@ -17,10 +17,16 @@ from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
+import boto3
 import pytest
 import yaml
+from moto.server import ThreadedMotoServer
 
 from gnomon_core.wire import Frame, Kind, Member, decode, encode
+from gnomon_profiler.entries import PROGRAM, WEIGHTS
+from gnomon_profiler.layers_file import LAYERS
+from gnomon_profiler.repository import DirectoryRepository
+from gnomon_profiler.s3 import S3Repository
 from gnomon_runtime.pair.headers import HEADER, ROW, Message, Row
 from gnomon_runtime.pair.headers import Kind as Say
 from gnomon_runtime.pair.headers import decode as decode_message
@@ -109,7 +115,7 @@ def test_everything_an_image_installs_from_an_index_is_locked_by_hash() -> None:
         assert line.startswith("#") or re.fullmatch(r"[a-z0-9-]+==\S+( ; .*?)?( +--hash=sha256:[0-9a-f]{64})+", line), line
     assert "://" not in lock
     names = {line.partition("==")[0] for line in requirements}
-    assert {"flask", "gunicorn", "numpy", "pillow", "safetensors", "torch"} <= names
+    assert {"boto3", "flask", "gunicorn", "numpy", "pillow", "safetensors", "torch"} <= names
     assert "gnomon" not in names, "ours comes from the wheel, never by name from an index"
 
 
@@ -157,13 +163,40 @@ def captured(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, 
     return folder, json.loads(made.stdout)
 
 
+@pytest.fixture(params=["folder", "s3"])
+def models(request: pytest.FixtureRequest, captured: tuple[Path, dict[str, Any]], tmp_path: Path) -> Iterator[dict[str, str]]:
+    """The variables that name the repository of those models: its folder, or a copy in a bucket."""
+    folder, _ = captured
+    if request.param == "folder":
+        yield {"GNOMON_MODELS": str(folder)}
+        return
+    server = ThreadedMotoServer(port=0, verbose=False)
+    server.start()
+    try:
+        address = "http://{}:{}".format(*server.get_host_and_port())
+        keys = {"aws_access_key_id": "testing", "aws_secret_access_key": "testing"}
+        client = boto3.client("s3", endpoint_url=address, region_name="us-east-1", **keys)
+        client.create_bucket(Bucket="models")
+        bucket = S3Repository("models", "gnomon", tmp_path / "put", client)
+        for entry in DirectoryRepository(folder).list():
+            assert entry.layers is not None
+            files = {PROGRAM: entry.program, WEIGHTS: entry.weights, LAYERS: entry.layers}
+            bucket.put(entry.name, entry.version, {name: path.read_bytes() for name, path in files.items()})
+        temporary = tmp_path / "tmp"
+        temporary.mkdir()
+        variables = {"AWS_ENDPOINT_URL": address, "AWS_DEFAULT_REGION": "us-east-1"} | {key.upper(): keys[key] for key in keys}
+        yield variables | {"GNOMON_MODELS": "s3://models/gnomon", "TMPDIR": str(temporary)}
+    finally:
+        server.stop()
+
+
 @pytest.mark.torch
 def test_the_body_serves_the_model_that_is_named(
-    tmp_path: Path, wheel_folder: Path, captured: tuple[Path, dict[str, Any]]
+    tmp_path: Path, wheel_folder: Path, captured: tuple[Path, dict[str, Any]], models: dict[str, str]
 ) -> None:
-    models, known = captured
+    _, known = captured
     shutil.copytree(ROOT / "functions" / "body", tmp_path / "function")
-    with serving(tmp_path, wheel_folder, GNOMON_MODEL="line@1", GNOMON_MODELS=str(models)) as port:
+    with serving(tmp_path, wheel_folder, GNOMON_MODEL="line@1", **models) as port:
         assert call(port, "POST", "/", b"x")[0] == 415
         head = json.dumps({"kind": "tensors", "inputs": [{"name": "input", "datatype": "FP32", "shape": [3]}]}).encode()
         ones = b"\0\0\x80\x3f" * 3
@@ -185,16 +218,12 @@ def test_the_shadow_is_the_same_image_with_another_handler() -> None:
 
 @pytest.mark.torch
 def test_the_shadow_computes_blocks_for_whoever_has_the_token(
-    tmp_path: Path, wheel_folder: Path, captured: tuple[Path, dict[str, Any]]
+    tmp_path: Path, wheel_folder: Path, captured: tuple[Path, dict[str, Any]], models: dict[str, str]
 ) -> None:
-    models, known = captured
+    _, known = captured
     model = known["image"]
     shutil.copytree(SHADOW / "function", tmp_path / "function")
-    variables = {
-        "GNOMON_MODEL": "image@1",
-        "GNOMON_BLOCKS": f"0-{model['blocks'] - 1}",
-        "GNOMON_MODELS": str(models),
-    }
+    variables = {"GNOMON_MODEL": "image@1", "GNOMON_BLOCKS": f"0-{model['blocks'] - 1}", **models}
     begin, end = model["operations"]
     asked = Message(Say.COMPUTE, 1, begin, end, 2, (Row(0, 128, "FP32", (2, 1, 4, 4), (0, 1, 2, 3)),))
     with serving(tmp_path, wheel_folder, **variables) as port:
