@@ -39,7 +39,6 @@ class Deployed:
     draining: set[str] = field(default_factory=set)
     retired: set[str] = field(default_factory=set)
     shadows: dict[str, str] = field(default_factory=dict)
-    requested: int | None = None
     elsewhere: Elsewhere = field(default_factory=Elsewhere)
 
     @property

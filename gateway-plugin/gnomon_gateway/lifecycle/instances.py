@@ -119,7 +119,6 @@ class Instances:
         if deployed is None:
             return
         refuse_hindered(self._platform, function)
-        deployed.requested = None
         refused: GnomonError | None = None
         for action in actions:
             try:

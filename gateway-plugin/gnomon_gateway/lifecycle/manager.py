@@ -149,7 +149,6 @@ class Manager:
         deployed = self._functions.get(key)
         if deployed is None:
             raise self._unserved.refusal(str(key)) or unknown_function(key)
-        deployed.requested = replicas
         if not replicas:
             deployed.keep_old = 0
             self.instances.replacing.retire(deployed)
@@ -257,8 +256,6 @@ class Manager:
         return self._locks.setdefault(key, asyncio.Lock())
 
     def _wanted(self, deployed: Deployed) -> int:
-        if deployed.requested is not None:
-            return deployed.requested
         if not self._around.elsewhere.leads():
             return len(deployed.live(self._around.platform.instances(deployed.name)))
         desired = self._around.scaling.desired(deployed.name)
