@@ -104,6 +104,16 @@ def test_a_batch_without_time_does_not_wait_and_blames_nobody(stage: Stage) -> N
     assert stage.partner.over is None
 
 
+def test_one_that_is_silent_for_longer_than_it_should_take_is_blamed_though_batches_are_in_a_hurry(stage: Stage) -> None:
+    """Predicted 200 ms, of which a batch that has 350 cannot wait twice: a frozen Shadow would cost each of them what it has."""
+    split = stage.split([1, 2], (0, 1), [[200.0]])
+    stage.peer = silent
+    for turn in range(10 * MAX_MISSES):  # one that is held up itself has no time left, and blames nobody
+        if stage.partner.over is None:
+            split.run([batch(2, turn)], 0.35)
+    assert stage.partner.over == f"{MAX_MISSES} misses in a row, the last one late"
+
+
 def test_it_waits_as_long_as_the_profile_says(stage: Stage) -> None:
     """Predicted 50 ms: a miss takes 100 ms, and not the 5 ms that nothing predicted would."""
     split = stage.split([1, 2], (0, 1), [[50.0]])

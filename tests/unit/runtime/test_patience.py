@@ -1,4 +1,7 @@
-"""How long a Body waits: twice what the Shadow is predicted to take, never less than 5 ms, never longer than the batch has."""
+"""How long a Body waits: twice what the Shadow is predicted to take, never less than 5 ms, never longer than the batch has.
+
+A miss is the Shadow's once it had the time that it is predicted to take, and no less than those 5 ms.
+"""
 
 import pytest
 
@@ -8,12 +11,14 @@ from gnomon_runtime.pair.patience import MAX_CORRECTION, Patience, Predictions, 
 @pytest.mark.parametrize(
     ("predicted_s", "slack_s", "wait"),
     [
-        (0.020, None, Patience(0.040, whole=True)),
-        (0.020, 0.100, Patience(0.040, whole=True)),
-        (0.001, None, Patience(0.005, whole=True)),
-        (0.0, 1.0, Patience(0.005, whole=True)),
-        (0.030, 0.040, Patience(0.040, whole=False)),
-        (0.020, -0.1, Patience(0.0, whole=False)),
+        (0.020, None, Patience(0.040, blames=True)),
+        (0.020, 0.100, Patience(0.040, blames=True)),
+        (0.001, None, Patience(0.005, blames=True)),
+        (0.0, 1.0, Patience(0.005, blames=True)),
+        (0.030, 0.040, Patience(0.040, blames=True)),
+        (0.030, 0.020, Patience(0.020, blames=False)),
+        (0.001, 0.004, Patience(0.004, blames=False)),
+        (0.020, -0.1, Patience(0.0, blames=False)),
     ],
 )
 def test_the_wait(predicted_s: float, slack_s: float | None, wait: Patience) -> None:

@@ -44,7 +44,7 @@ class Outcome(StrEnum):
     ANSWERED = "answered"
     LATE = "late"
     HURRIED = "hurried"
-    """The batch had no time to wait as long as a Shadow may take."""
+    """The batch had no time to wait as long as the Shadow should take."""
     FAILED = "failed"
     REFUSED = "refused"
     NONSENSE = "nonsense"

@@ -105,7 +105,7 @@ class Partner:
             forms = [(datatype_of(tensor), tuple(tensor.shape[1:]), samples) for tensor in mine]
             if [(row.datatype, row.shape[1:], answer.samples) for row in answer.rows] != forms:
                 return Outcome.NONSENSE
-        elif answer is Outcome.LATE and not wait.whole:
+        elif answer is Outcome.LATE and not wait.blames:
             return Outcome.HURRIED
         return answer
 

@@ -5,8 +5,12 @@
 The slack is what is left of the batch's time after computing the Shadow's samples here and the rest of the model. A profile was
 measured in another hour; what the Shadow itself says it took, late answers included, raises the prediction up to four times.
 
+A miss is the Shadow's once it had the predicted time, and no less than 5 ms: were it nobody's whenever the slack has cut the
+wait, a frozen Shadow would cost each batch in a hurry its slack for ever.
+
 Example: predicted 20 ms, and the last answers took 30 ms: wait 2 × 30 = 60 ms. The batch has 90 ms left, of which the Shadow's
-samples would take 40 here and the rest of the model 10: the slack is 40, so wait 40 ms; a miss then is not the Shadow's fault.
+samples would take 40 here and the rest of the model 10: the slack is 40, so wait 40 ms; a miss then is the Shadow's. With 70 ms
+left the slack is 20, and it is nobody's.
 """
 
 from __future__ import annotations
@@ -50,12 +54,12 @@ class Patience:
     """How long to wait from the hand-over on, and whether a miss then is the Shadow's."""
 
     seconds: float
-    whole: bool
+    blames: bool
 
 
 def patience(predicted_s: float, slack_s: float | None) -> Patience:
     """The wait for a hand-over whose batch has this slack left, counted from the hand-over; None is without a deadline."""
     wanted_s = max(FACTOR * predicted_s, LEAST_S)
     if slack_s is None or slack_s >= wanted_s:
-        return Patience(wanted_s, whole=True)
-    return Patience(max(slack_s, 0.0), whole=False)
+        return Patience(wanted_s, blames=True)
+    return Patience(max(slack_s, 0.0), blames=slack_s >= max(predicted_s, LEAST_S))
