@@ -187,7 +187,19 @@ class Delivery:
         if frame.kind == Kind.STREAM_START:
             self.dispatcher.stream_began(request)
         if request.batch is batch and request.is_open and request.responder is not None:
-            request.responder.stream(frame)
+            try:
+                request.responder.stream(frame)
+            except Exception:  # noqa: BLE001 - whoever reads from the instance is not to blame
+                self._break_off(request)
+
+    def _break_off(self, request: Request) -> None:
+        """A part of its answer cannot be written: its connection ends, and nobody waits for the rest of the stream."""
+        _LOG.exception("an answer cannot be written")
+        responder, request.responder = request.responder, None
+        self.metrics.refused(internal_error(), time.monotonic() - request.arrived_s)
+        if responder is not None:
+            responder.broken()
+        self._carry_out(self.dispatcher.left(request, time.monotonic()))
 
     async def _stream_broke(self, batch: Batch) -> None:
         """A stream ended in the middle: the function gave up, or the instance is gone. The canary tells."""

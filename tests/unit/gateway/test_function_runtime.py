@@ -215,3 +215,43 @@ async def test_one_that_cannot_be_handed_on_keeps_no_other_from_it(served: Serve
     await asyncio.sleep(0)
     served.runtime.disown()
     assert (stuck.heard, waiting.heard) == (["broken"], ["queue_moved"])
+
+
+class Streaming(Echo):
+    """An instance whose answer comes in parts."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.part: Callable[[Frame], None] = lambda _: None
+        self.cancelled: list[int] = []
+
+    def run(self, frame: Frame, done: Callable[[Frame | None], None], stream: Callable[[Frame], None] | None = None) -> None:
+        super().run(frame, done)
+        assert stream is not None
+        self.part = stream
+
+    def cancel(self, batch_id: int) -> None:
+        self.cancelled.append(batch_id)
+
+
+class Deaf(Unwritable):
+    """Takes no part of a stream."""
+
+    def stream(self, frame: Frame) -> None:
+        raise OSError(f"no room for {frame.kind}")
+
+
+async def test_a_part_that_cannot_be_written_ends_its_own_stream_and_not_the_way_to_the_instance() -> None:
+    served, streaming, deaf = Served(), Streaming(), Deaf(refusable=True)
+    served.runtime.instance_gone("i1", "replaced")
+    served.runtime.instance_ready(Instance("i2", "fn", 1, "node", 1, 1, InstanceState.READY, 0.0), streaming)
+    now_s = time.monotonic()
+    served.runtime.submit(Request(served.runtime.stream_lane, now_s, now_s + 5, responder=deaf, streaming=True))
+    await asyncio.sleep(0)
+    for kind in (Kind.STREAM_START, Kind.STREAM_DATA):
+        streaming.part(Frame(kind, 1, members=[Member(200, 1, b"", b"part")]))
+    assert deaf.heard == ["broken"]
+    assert streaming.cancelled == [1], "the instance need not go on"
+    assert (served.runtime.busy, served.runtime.metrics.started) == (False, 1)
+    streaming.answer()
+    assert served.runtime.in_flight("i2") == 0
