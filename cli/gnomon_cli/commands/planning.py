@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from gnomon_planner.plans import Choice, Size
 
 HOUR_S = 3600.0
+EC2 = ("ec2:c5.4xlarge", "ec2:t2.nano")
 PER_MILLION = 1e6
 
 
@@ -54,7 +55,12 @@ PER_MILLION = 1e6
 @click.option("--max-batch", type=click.IntRange(1, 128), default=32, help="Default 32, or what is known of service times.")
 @click.option("--timeouts-ms", default="10:490:10", help="FIRST:LAST:STEP or a list; default 10:490:10.")
 @click.option("--platform", type=click.Choice(("lambda", "held")), default=None, help="Per call, or instances that are held.")
-@click.option("--price", type=click.Choice(("x86", "arm", "paper")), default="x86", help="Of Lambda; paper bills by 100 ms.")
+@click.option(
+    "--price",
+    type=click.Choice(("x86", "arm", "paper", *EC2)),
+    default="x86",
+    help="Of Lambda, where paper bills by 100 ms; ec2: an instance pays for its share of such a machine's cores.",
+)
 @click.option("--usd-per-core-hour", type=click.FloatRange(min=0), default=None, help="Of held instances; default as Fargate.")
 @click.option("--usd-per-gb-hour", type=click.FloatRange(min=0), default=None, help="Of held instances; default as Fargate.")
 @click.option("--plot", type=NewFile(), default=None, help="Draw the predicted distribution; needs matplotlib.")
@@ -128,7 +134,7 @@ def _landscape(process: Map, percentile: float, **inputs: Any) -> Landscape:
     from gnomon_planner.optimizer import Landscape  # noqa: PLC0415 - numpy takes longer to import than help may take
     from gnomon_planner.plans import Space  # noqa: PLC0415
 
-    on_lambda = inputs["platform"] == "lambda" or (inputs["platform"] is None and inputs["profile"] is None)
+    on_lambda = _on_lambda(inputs)
     sizes = _sizes(inputs, on_lambda=on_lambda)
     most, asked = max((len(size.service_s) for size in sizes), default=0), inputs["max_batch"]
     given = click.get_current_context().get_parameter_source("max_batch") is ParameterSource.COMMANDLINE
@@ -136,6 +142,17 @@ def _landscape(process: Map, percentile: float, **inputs: Any) -> Landscape:
         note(f"Batches of up to {most} are planned, not {asked}: longer ones have no known service time.")
     space = Space(sizes, tuple(range(1, most + 1)), plan_inputs.timeouts_of(inputs["timeouts_ms"]))
     return Landscape(process, space, _billing(inputs, on_lambda=on_lambda), percentile)
+
+
+def _on_lambda(inputs: dict[str, Any]) -> bool:
+    """Whether calls are paid: where nothing says otherwise, without a profile and a price of machines."""
+    if inputs["price"] not in EC2:
+        return inputs["platform"] == "lambda" or (inputs["platform"] is None and inputs["profile"] is None)
+    if inputs["platform"] == "lambda":
+        raise WrongCommand(f"{inputs['price']} is no price of Lambda.", "Leave --platform lambda out.")
+    if inputs["usd_per_core_hour"] is not None or inputs["usd_per_gb_hour"] is not None:
+        raise WrongCommand(f"{inputs['price']} says what a core costs.", "Leave --usd-per-core-hour and --usd-per-gb-hour out.")
+    return False
 
 
 def _sizes(inputs: dict[str, Any], *, on_lambda: bool) -> tuple[Size, ...]:
@@ -151,10 +168,13 @@ def _sizes(inputs: dict[str, Any], *, on_lambda: bool) -> tuple[Size, ...]:
 
 def _billing(inputs: dict[str, Any], *, on_lambda: bool) -> Billing:
     from gnomon_planner.billing import Held, PerCall  # noqa: PLC0415
+    from gnomon_planner.costs import EC2 as MACHINES  # noqa: PLC0415
     from gnomon_planner.costs import HELD, LAMBDA, HeldPrice  # noqa: PLC0415
 
     if on_lambda:
         return PerCall(LAMBDA[inputs["price"]])
+    if inputs["price"] in EC2:
+        return Held(MACHINES[inputs["price"].removeprefix("ec2:")].held())
     core, memory = inputs["usd_per_core_hour"], inputs["usd_per_gb_hour"]
     return Held(
         HeldPrice(

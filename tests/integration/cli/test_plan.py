@@ -10,6 +10,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from gnomon_cli.commands.planning import EC2
+from gnomon_planner import costs
 from gnomon_planner.buffer import BufferPlan
 from gnomon_planner.latency import ExactLatency, ServiceTimes
 from gnomon_planner.maps import Map
@@ -158,6 +160,15 @@ def test_more_instances_than_can_be_counted_name_the_nearest_plan() -> None:
     assert "More than 10000 instances would be busy at once; the nearest, 1 core, 1769 MB, B = 4" in done.stderr
 
 
+def test_instances_may_pay_for_their_share_of_a_machine_of_ec2() -> None:
+    done = gnomon("--rate", 20, *SERVICE, "--cores", 2, "--price", "ec2:c5.4xlarge", "--slo-ms", 1500, "--json")
+    assert done.returncode == 0, done.stderr
+    plan = json.loads(done.stdout)["plan"]
+    # 16 cores are $0.68 an hour.
+    assert plan["usd_per_million"] == pytest.approx(plan["instances"] * 2 / 16 * 0.68 / 3600 / 20 * 1e6)
+    assert tuple(f"ec2:{machine}" for machine in costs.EC2) == EC2
+
+
 def test_what_cannot_be_met_shows_the_nearest_plan_and_ends_with_1() -> None:
     done = gnomon("--rate", 50, *SERVICE, "--slo-ms", 20)
     assert done.returncode == 1
@@ -177,6 +188,8 @@ def test_what_cannot_be_met_shows_the_nearest_plan_and_ends_with_1() -> None:
         (("--rate", "5", *SERVICE, "--slo-ms", "5", "--timeouts-ms", "9:1:1"), "no timeouts"),
         (("--rate", "5", "--service-ms", "-1", "--slo-ms", "5"), "service time"),
         (("--rate", "5", "--sizes", __file__, "--slo-ms", "5"), "no JSON"),
+        (("--rate", "5", *SERVICE, "--slo-ms", "5", "--platform", "lambda", "--price", "ec2:t2.nano"), "no price of Lambda"),
+        (("--rate", "5", *SERVICE, "--slo-ms", "5", "--usd-per-core-hour", "1", "--price", "ec2:t2.nano"), "what a core costs"),
     ],
 )
 def test_what_makes_no_sense_is_one_line_and_exit_code_2(arguments: tuple[str, ...], words: str) -> None:
