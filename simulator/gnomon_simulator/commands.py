@@ -96,7 +96,8 @@ class SimulateOptions:
     """A function on a simulated cluster.
 
     `labels` and `annotations` are those of a deployment (`gnomon/autoscaler`, `com.openfaas.scale.max` …). The instances' latency
-    comes from a `profile` or, without one, is `service_s` a request. `network_gbps` and `network_rtt_ms` declare what lies
+    comes from a `profile` or, without one, is `service_s` a request; cores that a profile has not are unknown unless
+    `serial_fraction` declares them (`gnomon_core.profiles`). `network_gbps` and `network_rtt_ms` declare what lies
     between the nodes; without them it is what the profile says. `pool` and `reserved_cores` are each node's, as `gnomon serve`
     has them. `schedulers` runs the same arrivals once for each.
     """
@@ -106,6 +107,7 @@ class SimulateOptions:
     annotations: Mapping[str, str] = field(default_factory=dict)
     profile: Path | None = None
     service_s: float | None = None
+    serial_fraction: float | None = None
     load_s: float | None = None
     noise: Noise | None = None
     knowledge: str = "profiled"
@@ -186,6 +188,8 @@ def _profile(options: SimulateOptions, settings: Settings) -> Profile:
         raise bad_request("bad_profile", "An instance's speed comes from one source.", "Name a profile, or a time per request.")
     if options.profile is not None:
         profile = read_profile(options.profile, settings.weight_mode)
+        if options.serial_fraction is not None:
+            profile = profile.extrapolated(options.serial_fraction)
     else:
         assert options.service_s is not None
         if options.service_s <= 0:

@@ -17,7 +17,7 @@ import json
 import math
 import random
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -103,6 +103,11 @@ class Profile:
         handed_s = [model.transfer_seconds(samples * run.input_bytes, samples * run.output_bytes) for run in runs]
         taken_s = [shadow_seconds(model, run, pair.shadow_cores, samples) or 0.0 for run in runs]
         return sum(taken_s) - sum(handed_s)
+
+    def extrapolated(self, serial_fraction: float) -> Profile:
+        """The same with cores beyond the measured ones, by Amdahl's law."""
+        model = None if self.model is None else self.model.extrapolated(serial_fraction)
+        return replace(self, latency=replace(self.latency, serial_fraction=serial_fraction), model=model)
 
     @property
     def _modelled(self) -> ModelProfile:

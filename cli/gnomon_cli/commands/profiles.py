@@ -25,7 +25,8 @@ from gnomon_profiler.measuring.profiling import MAX_BATCH, REPEATS, Wishes, pars
 from gnomon_profiler.measuring.store import read_profile, write_profile
 
 SHOWN_BEYOND = (4, 8, 16)
-"""Cores that are shown extrapolated where they were not measured."""
+"""Cores that are shown extrapolated where they were not measured, up to AsyFunc's C_max."""
+SERIAL_PERCENT = "2,5,10"
 
 
 class Numbers(click.ParamType[tuple[int, ...]]):
@@ -101,7 +102,7 @@ def profile(
     if as_json:
         print_json(measured.to_json())
     else:
-        _show(measured, ())
+        _show(measured, _fractions(parse_numbers(SERIAL_PERCENT)))
         click.echo(f"\nStored in {path}")
     if output is not None:
         write_profile(output, measured)
@@ -112,7 +113,7 @@ def profile(
     examples="""
     gnomon models profiles
     gnomon models profiles torchvision:resnet50@1
-    gnomon models profiles torchvision:resnet50@1 --serial 2,5,10
+    gnomon models profiles torchvision:resnet50@1 --serial 3
     gnomon models profiles --file profiles/resnet50.json
     """,
 )
@@ -122,9 +123,9 @@ def profile(
 @click.option(
     "--serial",
     type=Numbers(),
-    default=(),
+    default=SERIAL_PERCENT,
     metavar="PERCENT,…",
-    help="Show cores beyond the measured ones, by Amdahl's law with these serial fractions.",
+    help=f"Of which cores beyond the measured ones follow by Amdahl's law; default {SERIAL_PERCENT}.",
 )
 @json_option
 def profiles(*, name: str, folder: str, state: str, file: Path | None, serial: tuple[int, ...], as_json: bool) -> None:
@@ -136,12 +137,13 @@ def profiles(*, name: str, folder: str, state: str, file: Path | None, serial: t
         found = list(profile_store(folder, state).list(reference))
         if name and not found:
             raise CommandFailed(f"{reference} has no profile.", f"Measure it: gnomon models profile {name}")
+    fractions = _fractions(serial)
     if as_json:
-        print_json([one.to_json() for _, one in found])
+        print_json([one.to_json() | {"extrapolated": [_beyond(one, each) for each in fractions]} for _, one in found])
     elif name or file is not None:
         for path, one in found:
             click.echo(f"{one.model}  {path}")
-            _show(one, tuple(percent / 100 for percent in serial))
+            _show(one, fractions)
     else:
         _list(found)
 
@@ -200,10 +202,28 @@ def _latency_rows(one: ModelProfile, batches: Sequence[int], serial_fractions: t
         yield (cores, *cells, f"measured, spread up to {100 * spread:.1f} %")
     for serial in serial_fractions:
         table = one.extrapolated(serial).whole
-        for cores in SHOWN_BEYOND:
-            if cores > max(one.whole.seconds):
-                cells = (_milliseconds(table.at(cores, batch)) for batch in batches)
-                yield (f"{cores}*", *cells, f"extrapolated, {100 * serial:g} % serial")
+        for cores in _cores_beyond(one):
+            cells = (_milliseconds(table.at(cores, batch)) for batch in batches)
+            yield (f"{cores}*", *cells, f"extrapolated, {100 * serial:g} % serial")
+
+
+def _fractions(percents: Sequence[int]) -> tuple[float, ...]:
+    return tuple(percent / 100 for percent in percents)
+
+
+def _cores_beyond(one: ModelProfile) -> list[int]:
+    return [cores for cores in SHOWN_BEYOND if cores > max(one.whole.seconds, default=cores)]
+
+
+def _beyond(one: ModelProfile, serial: float) -> dict[str, Any]:
+    """The cells of cores that were not measured, as the profile's document has those that were."""
+    model = one.extrapolated(serial)
+    batches = sorted({batch for row in one.whole.seconds.values() for batch in row})
+    whole_s, *blocks_s = (
+        {str(cores): {str(batch): table.at(cores, batch) for batch in batches} for cores in _cores_beyond(one)}
+        for table in (model.whole, *model.blocks)
+    )
+    return {"serial_fraction": serial, "whole_s": whole_s, "blocks_s": blocks_s}
 
 
 def _block_rows(one: ModelProfile, batches: Sequence[int]) -> Iterator[tuple[object, ...]]:

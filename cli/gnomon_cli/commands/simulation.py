@@ -17,6 +17,7 @@ from gnomon_cli.options import Duration, NewFile, Target, gateway_options, json_
 from gnomon_cli.output import note
 
 FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
+PERCENT = 100.0
 KNOWLEDGE = ("given", "profiled", "learned")
 NOISES = ("none", "lognormal", "exponential")
 ARRIVALS = {
@@ -70,6 +71,13 @@ def arrival_options(function: Callable[..., Any]) -> Any:
 @click.option("--annotation", multiple=True, metavar="KEY=VALUE", help="Annotation, such as gnomon/autoscaler=kpa.")
 @click.option("--profile", type=FILE, help="Measured latency table of an instance.")
 @click.option("--service-time", type=Duration(), default=None, metavar="DURATION", help="Of one request, instead of a profile.")
+@click.option(
+    "--serial",
+    type=click.FloatRange(0, 100),
+    default=None,
+    metavar="PERCENT",
+    help="Cores that the profile has not follow by Amdahl's law with this serial fraction.",
+)
 @click.option("--load-time", type=Duration(), default=None, metavar="DURATION", help="Until a new instance is ready.")
 @click.option("--noise", type=click.Choice(NOISES), default=None, help="How a batch's latency varies.")
 @click.option("--noise-cv", type=float, default=0.1, help="Coefficient of variation of lognormal noise; default 0.1.")
@@ -96,6 +104,7 @@ def simulate(
     label: tuple[str, ...],
     annotation: tuple[str, ...],
     service_time: float | None,
+    serial: float | None,
     load_time: float | None,
     noise: str | None,
     noise_cv: float,
@@ -109,6 +118,8 @@ def simulate(
     from gnomon_simulator import commands  # noqa: PLC0415 - the simulator takes a while to import
     from gnomon_simulator.profiles import Noise  # noqa: PLC0415
 
+    if serial is not None:
+        note(f"Cores that the profile has not are extrapolated, with {serial:g} % serial.")
     labels, annotations = _settings(target, name)
     code = commands.simulate(
         commands.SimulateOptions(
@@ -116,6 +127,7 @@ def simulate(
             labels=labels | pairs(label, "label"),
             annotations=annotations | pairs(annotation, "annotation"),
             service_s=service_time,
+            serial_fraction=None if serial is None else serial / PERCENT,
             load_s=load_time,
             noise=Noise(noise, noise_cv) if noise else None,
             json=as_json,

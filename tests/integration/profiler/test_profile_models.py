@@ -243,13 +243,18 @@ def test_profiles_are_listed_and_shown_with_other_cores_marked(models: Path, pro
     listed = say("models", "profiles", "--models", str(models))
     assert listed.returncode == 0
     assert listed.stdout.splitlines()[1].startswith(f"funnel@1  {this_machine().id}  1 ")
-    shown = say("models", "profiles", "funnel", "--serial", "2,5,10", "--models", str(models)).stdout
+    shown = say("models", "profiles", "funnel", "--models", str(models)).stdout
     assert "measured, spread up to" in shown
     for serial in (2, 5, 10):
         assert f"extrapolated, {serial} % serial" in shown
     assert "16*" in shown
-    documents = json.loads(say("models", "profiles", "funnel", "--json", "--models", str(models)).stdout)
-    assert [ModelProfile.from_json(document) for document in documents] == [profile]
+    [document] = json.loads(say("models", "profiles", "funnel", "--serial", "5", "--json", "--models", str(models)).stdout)
+    assert ModelProfile.from_json(document) == profile
+    [beyond] = document["extrapolated"]
+    assert beyond["serial_fraction"] == 0.05
+    expected = profile.extrapolated(0.05)
+    assert beyond["whole_s"]["16"]["2"] == expected.whole.at(16, 2)
+    assert [table["8"]["1"] for table in beyond["blocks_s"]] == [table.at(8, 1) for table in expected.blocks]
 
 
 def test_a_file_that_is_no_profile_is_said_so(tmp_path: Path) -> None:

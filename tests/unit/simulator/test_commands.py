@@ -83,6 +83,19 @@ def test_arrivals_come_from_exactly_one_source(arrivals: ArrivalOptions) -> None
     assert refused.value.hint
 
 
+def test_a_declared_serial_fraction_gives_the_speed_of_cores_that_were_not_measured(tmp_path: Path) -> None:
+    """100 ms on 2 cores, 5 % serial: 8 take 100·(0.05 + 0.95/4) = 28.75 ms."""
+    variant, model = tmp_path / "variant.json", tmp_path / "model.json"
+    variant.write_text(json.dumps({"variant": "v", "latency_s": {"2": {"1": 0.1}}}))
+    model.write_text(json.dumps(made_up_profile((BlockPlan(1.0, 10**6),), (0.2,), cores=(1, 2)).to_json()))
+    for profile in (variant, model):
+        options = SimulateOptions(
+            ArrivalOptions(rate_rps=1.0, duration_s=5.0), annotations={"gnomon/cores": "8"}, profile=profile,
+            serial_fraction=0.05, warm=1, json=True,
+        )  # fmt: skip
+        assert figures(options)[0]["latency_ms"]["p50"] == pytest.approx(28.75)
+
+
 @pytest.mark.parametrize("speed", [{}, {"service_s": 0.0}, {"service_s": 0.1, "profile": Path("p.json")}])
 def test_speed_comes_from_exactly_one_source(speed: Any) -> None:
     with pytest.raises(GnomonError):
