@@ -24,6 +24,8 @@ PLANNING = "batch"
 """What the names of policies begin with that plan an instance's cores too, unless the function says them."""
 BATCHING_MAX_BATCH = 8
 """B_max of AsyFunc (section 7.1), for the policies that split or plan batches: a largest one of 1 leaves them nothing to do."""
+SHORTEST_WINDOW_S, LONGEST_WINDOW_S = 60.0, 21_600.0
+"""Of `gnomon/plan-window`: a policy keeps a count for each second of it."""
 READINGS = ("arrivals", "loading", "weights", "shadows", "gain", "objective")
 """Places where `asyfunc` can be had as AsyFunc prints it, or in another reading; what each changes: `policies.asyfunc.options`."""
 
@@ -69,6 +71,7 @@ class Settings:
     memory_mb: int | None = None
     max_cores: int = 16
     plan_cores: str = "fixed"
+    plan_window_s: float = 3600.0
     deadline_s: float = 30.0
     queue_max_requests: int = 1024
     queue_max_bytes: int = 256 * 2**20
@@ -128,6 +131,13 @@ def _number(low: float, high: float, *, scale: float = 1.0) -> Callable[[str], f
     return read
 
 
+def _window(text: str) -> float:
+    seconds = parse_duration_s(text)
+    if not SHORTEST_WINDOW_S <= seconds <= LONGEST_WINDOW_S:
+        raise ValueError(text)
+    return seconds
+
+
 def _name(text: str) -> str:
     if not text or any(character.isspace() for character in text) or len(text) > MAX_NAME_LENGTH:
         raise ValueError(text)
@@ -171,6 +181,7 @@ TABLE: tuple[Setting, ...] = (
     Setting("gnomon/memory-mb", "memory_mb", _integer(128, 10_240), "megabytes from 128 to 10240", "memory size on Lambda, instead of what the cores bring"),
     Setting("gnomon/max-cores", "max_cores", _integer(1, 1024), "a whole number from 1 to 1024", "the bound C_max"),
     Setting("gnomon/plan-cores", "plan_cores", _choice("any", "fixed"), "any or fixed", "whether plans choose an instance's cores, on Lambda its memory, of the profile's up to gnomon/max-cores, or keep gnomon/cores and gnomon/memory-mb (batch, batch+)"),
+    Setting("gnomon/plan-window", "plan_window_s", _window, "a duration from 1m to 6h", "how far back plans look at what arrived, and how long one holds at most; default 1h (batch, batch+)"),
     Setting("gnomon/deadline-ms", "deadline_s", _number(1, 8.64e7, scale=1e-3), "milliseconds from 1 to 86400000", "default deadline of a request"),
     Setting("gnomon/queue-max-requests", "queue_max_requests", _integer(1, 10**6), "a whole number from 1 to 1000000", "requests that may wait"),
     Setting("gnomon/queue-max-bytes", "queue_max_bytes", _integer(1, 2**40), "bytes > 0", "bytes of bodies that may wait"),

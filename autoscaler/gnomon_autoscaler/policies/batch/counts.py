@@ -1,7 +1,8 @@
 """What a policy that plans from the arrivals remembers of them: counts per second of the last hour, in its own memory.
 
-The history that every policy sees reaches back 300 s; these counts go on from where the last decision left them. While nobody
-asked, as during a restart, nothing is counted: what came before is followed by what came after.
+`gnomon/plan-window` names another time than an hour. The history that every policy sees reaches back 300 s; these counts go on
+from where the last decision left them. While nobody asked, as during a restart, nothing is counted: what came before is followed
+by what came after.
 """
 
 from __future__ import annotations
@@ -13,7 +14,6 @@ from gnomon_autoscaler.counting import Memory, moment
 from gnomon_core.scaling import Observation
 
 BIN_S = 1.0
-HOUR_S = 3600.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,5 +57,5 @@ def counted(memory: Memory, seen: Observation, *, away: bool) -> Counts:
     first, last = len(history.arrivals) - there, len(history.arrivals) - rest
     new = tuple(round(sum(history.arrivals[begin : begin + each]), 3) for begin in range(first, last, each))
     old = cast("tuple[float, ...]", before) if isinstance(before, tuple) else ()
-    bins = (old + new)[-round(HOUR_S / BIN_S) :]
+    bins = (old + new)[-round(seen.settings.plan_window_s / BIN_S) :]
     return Counts(bins, history.end_s - rest * history.bin_s, len(new))

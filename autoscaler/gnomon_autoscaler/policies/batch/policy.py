@@ -6,10 +6,10 @@ instances is the 99.9 % quantile of concurrent batches. `batch` has T served by 
 `adaptive` scheduling, so that only B and the number are the plan's. With `gnomon/plan-cores: any` the plan has the cores of an
 instance too, or on Lambda its memory, by the function's profile (`sizes.py`).
 
-A plan holds for as long as the time it was made from, at most an hour: after 30 s there is one, after 60, 120, … a better one. It
-is made anew when the rate has changed (then from the counts since it did), when batches take a tenth more or less than it counted
-on, and when the settings change. The first plan needs 100 arrivals. Without a plan there is no wait for a batch and the number is
-`lv`'s; the reason says why. docs/decisions/0022-batch-policies.md has a worked example.
+A plan holds for as long as the time it was made from, at most an hour (or `gnomon/plan-window`): after 30 s there is one, after
+60, 120, … a better one. It is made anew when the rate has changed (then from the counts since it did), when batches take a tenth
+more or less than it counted on, and when the settings change. The first plan needs 100 arrivals. Without a plan there is no wait
+for a batch and the number is `lv`'s; the reason says why. docs/decisions/0022-batch-policies.md has a worked example.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import zlib
 from dataclasses import asdict, dataclass
 
 from gnomon_autoscaler.counting import Memory, Wish, count_in, inner, moment
-from gnomon_autoscaler.policies.batch.counts import BIN_S, HOUR_S, Counts, counted
+from gnomon_autoscaler.policies.batch.counts import BIN_S, Counts, counted
 from gnomon_autoscaler.policies.batch.in_force import InForce
 from gnomon_autoscaler.policies.batch.plans import RULE, ChangeRule, Evidence, Task, plan_for, watch
 from gnomon_autoscaler.policies.batch.sizes import all_cores, may_have, own_size, sized, towards_size
@@ -125,7 +125,7 @@ class Batch:
             found = plan_for(counts.bins, BIN_S, task)
         except GnomonError as error:
             return InForce(seen.now_s, AGAIN_S, (), 0, 0.0, 0, 0.0, 1.0, error.message.rstrip("."), own_size(seen))
-        holds_s = min(HOUR_S, max(FIRST_S, counts.seconds))
+        holds_s = min(settings.plan_window_s, max(FIRST_S, counts.seconds))
         service_s = tuple(sized(seen, found.size).latency_s[: found.batch])
         said = (
             f"{found.said}, {settings.slo_s * 1e3:g} ms asked for{'; T is left to adaptive scheduling' if self._adaptive else ''}"

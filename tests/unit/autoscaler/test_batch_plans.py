@@ -1,0 +1,67 @@
+"""The plans of `batch` and `batch+`: from counts and service times to a buffer, a number of instances and what is said of it."""
+
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from gnomon_autoscaler.loop import DECIDE_LIMIT_S
+from gnomon_autoscaler.policies.batch.plans import Task, plan_for
+from gnomon_simulator.traces import read_trace
+
+TRACE = Path(__file__).parents[3] / "benchmarks" / "traces" / "twitter_may25_1s.csv.gz"
+
+
+@pytest.mark.parametrize(
+    ("slo_s", "instances", "batch", "timeout_s", "said"),
+    [
+        (1.0, 6, 7, 0.0625, "P95 539.9 ms, $1.35 "),
+        (0.5, 7, 6, 0.0556, "P95 489.5 ms, $1.57 "),
+        (0.3, 13, 2, 0.0333, "P95 275.3 ms, $2.92 "),
+    ],
+)
+def test_the_worked_example(slo_s: float, instances: int, batch: int, timeout_s: float, said: str) -> None:
+    counts = read_trace(TRACE).slice(36_000.0, 3600.0).counts
+    task = Task(slo_s, 95.0, tuple(0.15 + 0.05 * size for size in range(1, 9)), 1, 5 * 10**8, slo_s, 40)
+    plan = plan_for(counts, 1.0, task)
+    assert (plan.instances, plan.batch, plan.timeout_s) == (instances, batch, timeout_s)
+    assert said in plan.said
+
+
+def test_where_calls_are_paid_a_plan_is_priced_by_the_call() -> None:
+    counts = tuple(np.random.default_rng(2).poisson(50.0, 3600).astype(float))
+    # Decision 20's example; B = 3 costs 14 % more.
+    task = Task(0.2, 95.0, (0.040, 0.052, 0.064, 0.076), 1, 10**9, 0.2, 40, memory_mb=1769)
+    plan = plan_for(counts, 1.0, task)
+    assert plan.batch == 4
+    assert plan.timeout_s > 0.1
+    assert "1769 MB, B = 4" in plan.said
+    assert "$0.6 per million requests" in plan.said or "$0.59" in plan.said
+    # 13 batches a second, each in service for 76 ms.
+    assert 3 <= plan.instances <= 6
+
+
+@pytest.mark.parametrize(("rate", "most"), [(50.0, 2), (2000.0, 20), (40_000.0, 500)])
+def test_on_lambda_a_bound_on_slots_refuses_no_plan(rate: float, most: int) -> None:
+    """Instances are unlimited there: the plan is the one without the bound, and what the bound cuts off is said."""
+    counts = tuple(np.random.default_rng(2).poisson(rate, 300).astype(float))
+    task = Task(0.2, 95.0, (0.040, 0.052, 0.064, 0.076), 1, 10**9, 0.2, 10**6, memory_mb=1769)
+    bound = plan_for(counts, 1.0, replace(task, most=most))
+    assert f"with more than the {most} slots that there may be" in bound.said
+    assert bound.instances > most
+    assert (bound.batch, bound.said.split(",")[2]) == (4, " B = 4")
+    if rate < 1000.0:
+        free = plan_for(counts, 1.0, task)
+        assert bound == replace(free, instances=most + 1, said=bound.said)
+        assert bound.said.startswith(free.said)
+
+
+def test_a_plan_takes_less_than_a_decision_may() -> None:
+    chance = np.random.default_rng(1)
+    counts = tuple(float(count) for count in chance.poisson(1500.0 * (1.0 + np.arange(3600) // 60 % 2)))
+    task = Task(0.5, 99.0, tuple(0.05 + 0.005 * size for size in range(32)), 1, 10**9, 0.5, 100)
+    begun_s = time.process_time()
+    assert plan_for(counts, 1.0, task).batch > 8
+    assert time.process_time() - begun_s < DECIDE_LIMIT_S
