@@ -102,12 +102,15 @@ class Manager:
             same = (spec.same_instances(deployed.spec), revision, secrets) == (True, deployed.revision, deployed.secrets)
             if not same:
                 refuse_hindered(self._around.platform, deployed.name)
+                await self._around.platform.prepare(spec)
                 self._last_version += 1
             version = deployed.version if same else self._last_version
             await asyncio.to_thread(self._around.store.put_function, StoredFunction(spec, version, deployed.created_at))
             self._change(deployed, spec, secrets, profile)
             if not same:
-                await self._replace_instances(deployed, version)
+                deployed.version = version
+                deployed.runtime.learn_afresh()
+                await self.instances.replacing.update(deployed)
             self._around.scaling.redeployed(deployed.name)
 
     async def remove(self, key: FunctionKey) -> None:
@@ -197,7 +200,9 @@ class Manager:
     async def _serve(self, stored: StoredFunction) -> None:
         key = stored.spec.key
         try:
-            await self._begin(stored, again=True)
+            secrets, profile = await self._checks.spec(stored.spec, again=True), await self._checks.profile(stored.spec)
+            await self._around.platform.prepare(stored.spec)
+            self._begin(stored, secrets, profile)
             await self.instances.take_over(self._functions[key])
         except Exception as error:  # noqa: BLE001 - one function that fails must not keep the others down
             if key in self._functions:
@@ -207,12 +212,13 @@ class Manager:
 
     async def _put(self, spec: FunctionSpec, created_at: float) -> None:
         """Store a function that is not served, and serve it."""
+        secrets, profile = await self._checks.spec(spec), await self._checks.profile(spec)
+        self._around.scaling.check_profile(spec.settings, profile)
+        await self._around.platform.prepare(spec)
         self._last_version += 1
         stored = StoredFunction(spec, self._last_version, created_at)
-        await self._checks.spec(spec)
-        self._around.scaling.check_profile(spec.settings, await self._checks.profile(spec))
         await asyncio.to_thread(self._around.store.put_function, stored)
-        await self._begin(stored)
+        self._begin(stored, secrets, profile)
 
     async def _mend(self, spec: FunctionSpec) -> None:
         """Change a function that cannot be served as it is."""
@@ -261,9 +267,9 @@ class Manager:
         desired = self._around.scaling.desired(deployed.name)
         return deployed.spec.settings.scale.min if desired is None else desired
 
-    async def _begin(self, stored: StoredFunction, *, again: bool = False) -> None:
+    def _begin(self, stored: StoredFunction, secrets: dict[str, bytes], profile: ModelProfile | None) -> None:
+        """Serve it from now on: its platform has been prepared."""
         around, spec, name = self._around, stored.spec, str(stored.spec.key)
-        secrets, profile = await self._checks.spec(spec, again=again), await self._checks.profile(spec)
         runtime = FunctionRuntime(
             spec.key,
             spec.settings,
@@ -281,17 +287,9 @@ class Manager:
         )
         runtime.learn_afresh()
         self._around.foretell(deployed.runtime.variants, deployed.profile)
-        await around.platform.prepare(spec)
         self._unserved.forget(spec.key)
         self._functions[spec.key] = deployed
         self._names |= dict.fromkeys(names_of(spec.key), runtime)
         self.instances.adopt(deployed)
         say_if_alone(around, spec)
         around.scaling.redeployed(name)
-
-    async def _replace_instances(self, deployed: Deployed, version: int) -> None:
-        """Begin as many new instances as serve now; the old ones go as the new ones get ready."""
-        await self._around.platform.prepare(deployed.spec)
-        deployed.version = version
-        deployed.runtime.learn_afresh()
-        await self.instances.replacing.update(deployed)

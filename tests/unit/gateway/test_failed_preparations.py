@@ -1,0 +1,87 @@
+"""A platform that cannot make a function ready: the command fails, and nothing has changed."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from gnomon_core.errors import GnomonError
+from gnomon_core.fleet import InstanceState
+from gnomon_core.functions import FunctionKey, FunctionSpec, read_deployment
+from gnomon_core.scaling import CreateBody
+from gnomon_gateway.dispatch.latency import LearnedLatency
+from gnomon_gateway.lifecycle.manager import Manager
+from gnomon_gateway.lifecycle.surroundings import Surroundings
+from gnomon_gateway.logs import LogBook
+from gnomon_gateway.store.sqlite import SqliteStore
+from tests.unit.gateway.shadow_stage import NAME, Scaling, Scripted, Silent
+
+KEY = FunctionKey("fn")
+
+
+def deployment(process: str) -> FunctionSpec:
+    return read_deployment({"service": "fn", "image": "i", "envProcess": process})
+
+
+class Moody(Scripted):
+    """Makes a function ready, or does not."""
+
+    fails = False
+
+    async def prepare(self, spec: FunctionSpec) -> None:
+        if self.fails:
+            raise GnomonError(503, "not_published", f"{spec.key} cannot be published.")
+
+
+class Stage:
+    def __init__(self, folder: Path) -> None:
+        self.platform, self.store = Moody(), SqliteStore(folder / "functions.db")
+        latency, logs = LearnedLatency(), LogBook(lambda: 0.0)
+        self.manager = Manager(Surroundings(self.store, self.platform, Scaling(), latency, logs, _is_there, lambda: 0.0))
+
+    def stored(self) -> list[str | None]:
+        return [function.spec.env_process for function in self.store.functions()]
+
+
+async def _is_there(_: str) -> None:
+    pass
+
+
+@pytest.fixture
+async def stage(tmp_path: Path) -> AsyncIterator[Stage]:
+    made = Stage(tmp_path)
+    yield made
+    await made.manager.stop()
+    made.store.close()
+
+
+async def test_what_could_not_be_deployed_is_not_there_and_can_be_deployed_later(stage: Stage) -> None:
+    stage.platform.fails = True
+    with pytest.raises(GnomonError, match="cannot be published"):
+        await stage.manager.deploy(deployment("first"))
+    assert (stage.stored(), stage.manager.status(KEY)) == ([], None)
+    stage.platform.fails = False
+    await stage.manager.deploy(deployment("first"))
+    assert stage.stored() == ["first"]
+
+
+async def test_an_update_that_failed_left_everything_as_it_was_and_replaces_the_instances_when_it_is_asked_for_again(
+    stage: Stage,
+) -> None:
+    await stage.manager.deploy(deployment("first"))
+    await stage.manager.instances.apply(NAME, [CreateBody(1)])
+    body = stage.platform.there["b1"] = replace(stage.platform.there["b1"], state=InstanceState.READY)
+    stage.manager.instances.instance_ready(body, Silent())
+    stage.platform.fails = True
+    with pytest.raises(GnomonError, match="cannot be published"):
+        await stage.manager.update(deployment("second"))
+    status = stage.manager.status(KEY)
+    assert status is not None
+    assert (stage.stored(), status.spec.env_process) == (["first"], "first")
+    stage.platform.fails = False
+    await stage.manager.update(deployment("second"))
+    assert stage.stored() == ["second"]
+    assert stage.platform.there["b2"].version > body.version
