@@ -7,23 +7,27 @@ time, so that the same code gives the same figures on every computer.
 
 Three hours of each day take about ten minutes on one core; --hours 23 takes the whole days, seven times as long. What is done
 is kept in .cache/benchmarks until the code that decides it changes: interrupted, the same command goes on from there. --only
-takes the cases whose key holds a text, and writes no result.
+takes the cases whose key holds a text, and writes no result. What each minute was like is in `batch_baselines_minutes.csv` beside
+the result.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import Any
 
 from benchmarks.batch_baselines.baselines import NAMES, served
 from benchmarks.batch_baselines.cases import HOURS, Case, cases, demand_of, supply
+from benchmarks.batch_baselines.minutes import Minute, to_csv
 from benchmarks.batch_baselines.values import Row
 from benchmarks.kept import Kept
 from benchmarks.pace import pace_of, pace_parser, step
 from benchmarks.programs import ended_well
 from benchmarks.report import Figure, write
 
+MINUTES = "batch_baselines_minutes.csv"
 SOURCES = (
     "autoscaler/gnomon_autoscaler/policies",
     "autoscaler/gnomon_autoscaler/runner.py",
@@ -37,6 +41,7 @@ SOURCES = (
     "simulator/gnomon_simulator/simulated_platform.py",
     "benchmarks/batch_baselines/baselines.py",
     "benchmarks/batch_baselines/cases.py",
+    "benchmarks/batch_baselines/minutes.py",
     "benchmarks/batch_baselines/values.py",
 )
 
@@ -96,12 +101,16 @@ def main(arguments: Sequence[str] | None = None) -> None:
         kept.forget()
     figures: list[Figure] = []
     documents: list[dict[str, Any]] = []
+    over_time: list[tuple[str, str, Sequence[Minute]]] = []
     for case in cases(quick=pace.quick, hours=asked.hours):
         if asked.only in case.key:
             rows = rows_of(case, kept)
             figures += figures_of(case, rows)
-            documents.append({"case": case.key, "rows": [row.to_json() for row in rows]})
+            documents.append({"case": case.key, "rows": [replace(row, minutes=()).to_json() for row in rows]})
+            over_time += [(case.key, row.name, row.minutes) for row in rows]
     if not asked.only:
+        pace.results.mkdir(parents=True, exist_ok=True)
+        (pace.results / MINUTES).write_text(to_csv(over_time), encoding="utf-8")
         write("batch_baselines", figures, repeats=1, packages=("gnomon", "numpy"), folder=pace.results, more={"cases": documents})
 
 

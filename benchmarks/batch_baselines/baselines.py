@@ -27,6 +27,7 @@ from dataclasses import replace
 import numpy as np
 import numpy.typing as npt
 
+from benchmarks.batch_baselines.minutes import MINUTE_S, minutes_in, under_way
 from benchmarks.batch_baselines.values import HOUR_S, Demand, Objective, Row, Served, Supply, Vector
 from gnomon_core.errors import bad_request
 from gnomon_core.profiles import LatencyTable
@@ -76,7 +77,7 @@ def served(name: str, demand: Demand, supply: Supply, objective: Objective) -> S
 
 
 def _batch(name: str, demand: Demand, supply: Supply, objective: Objective) -> Served:
-    latencies, usd, calls, said = [], 0.0, 0, []
+    latencies, begun, taken, usd, said = [], [], [], 0.0, []
     for since_s in np.arange(demand.begin_s, demand.times_s[-1] + 1e-9, HOUR_S):
         times = demand.between(since_s, since_s + HOUR_S)
         plan = _plan(demand, since_s, supply, objective)
@@ -85,12 +86,15 @@ def _batch(name: str, demand: Demand, supply: Supply, objective: Objective) -> S
         latencies.append(sent.latency_s(seconds))
         sizes = sent.sizes[sent.first]
         usd += float(supply.price.per_call(plan.size.memory_mb, seconds)[sizes - 1].sum())
-        calls += len(sizes)
+        begun.append((times + sent.wait_s)[sent.first] - demand.begin_s)
+        taken.append(seconds[sizes - 1])
         said.append(str(plan))
     latency_s = np.concatenate(latencies)
     more = f"; {len(said)} in all" if len(said) > SHOWN_PLANS else ""
     plans = "; ".join(dict.fromkeys(said[:SHOWN_PLANS])) + more
-    return Served(name, latency_s, usd, len(latency_s) / max(calls, 1), 0.0, 1.0, plans)
+    arrived_s, calls = demand.judged_s, np.concatenate(begun)
+    instances = under_way(calls, np.concatenate(taken), minutes_in(arrived_s))
+    return Served(name, arrived_s, latency_s, instances, usd, len(latency_s) / max(len(calls), 1), 0.0, 1.0, plans)
 
 
 def _plan(demand: Demand, now_s: float, supply: Supply, objective: Objective) -> Plan:
@@ -117,8 +121,10 @@ def _cherry_picked(name: str, demand: Demand, supply: Supply, objective: Objecti
 
 
 def _alone(name: str, demand: Demand, plan: Plan) -> Served:
-    count = len(demand.judged_s)
-    return Served(name, np.full(count, plan.latency_s), count * plan.usd_per_request, 1.0, 0.0, 1.0, plan.size.name)
+    arrived_s = demand.judged_s
+    latency_s = np.full(len(arrived_s), plan.latency_s)
+    instances = under_way(arrived_s, latency_s, minutes_in(arrived_s))
+    return Served(name, arrived_s, latency_s, instances, len(arrived_s) * plan.usd_per_request, 1.0, 0.0, 1.0, plan.size.name)
 
 
 def _target_tracking(name: str, demand: Demand, supply: Supply, objective: Objective, share: float = TARGETS[0]) -> Served:
@@ -183,9 +189,13 @@ def _on_machines(
     said = f"{result.fewest_instances} to {result.most_instances} of {supply.machine.name}"
     if function is not None:
         said += f"; {called.sum()} calls at {function.size.name}"
+    arrived_s = arrivals[judged] - lead_s
+    begins_s = [lead_s + MINUTE_S * number for number in range(minutes_in(arrived_s))]
     return Served(
         name,
+        arrived_s,
         _latency_s(result)[judged],
+        [result.instance_s_between(begin_s, begin_s + MINUTE_S) / MINUTE_S for begin_s in begins_s],
         float(usd),
         len(executed) / max(float((1.0 / executed).sum()), 1.0),
         machine_s / (until_s - lead_s),

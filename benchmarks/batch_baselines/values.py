@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from benchmarks.batch_baselines.minutes import Minute, exceeding, minutes_of
 from gnomon_planner.costs import HeldPrice, LambdaPrice
 from gnomon_planner.plans import Size
 
@@ -76,10 +78,15 @@ class Objective:
 
 @dataclass(frozen=True, slots=True)
 class Served:
-    """What one of them did: each judged request's latency in order of arrival, infinite without an answer; and dollars in all."""
+    """What one of them did.
+
+    Each judged request's arrival and latency, infinite without an answer; dollars in all; and of each minute its instances.
+    """
 
     name: str
+    arrived_s: Vector
     latency_s: Vector
+    instances: Sequence[float]
     usd: float
     batch: float
     machines: float
@@ -100,12 +107,17 @@ class Served:
             self.machines,
             self.on_demand,
             self.said,
+            exceeding(self.latency_s, objective.slo_s),
+            minutes_of(self.arrived_s, self.latency_s, self.instances),
         )
 
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One side by side with the others. `late` and `on_demand` are shares of the requests, `machines` and `batch` means."""
+    """One side by side with the others. `late` and `on_demand` are shares of the requests, `machines` and `batch` means.
+
+    `ccdf` is the share of the requests that take longer than each of `minutes.RATIOS` × the SLO.
+    """
 
     name: str
     requests: int
@@ -117,6 +129,8 @@ class Row:
     machines: float
     on_demand: float
     said: str
+    ccdf: tuple[float, ...]
+    minutes: tuple[Minute, ...]
 
     def to_json(self) -> dict[str, Any]:
         """The row as a document; a latency without end is None."""
@@ -126,7 +140,8 @@ class Row:
     def from_json(document: dict[str, Any]) -> Row:
         """The row that `to_json` told."""
         values: dict[str, Any] = {key: math.inf if value is None else value for key, value in document.items()}
-        return Row(**values)
+        minutes = tuple(Minute(**minute) for minute in document["minutes"])
+        return Row(**{**values, "ccdf": tuple(document["ccdf"]), "minutes": minutes})
 
 
 def _percentile(ascending: Vector, percent: float) -> float:

@@ -42,6 +42,9 @@ SECTIONS = (
     cost.cheapest,
     cost.parameters,
     budget.section,
+    others.machines,
+    others.mark,
+    others.bursts,
     others.section,
 )
 TITLE = "BATCH, measured again"

@@ -1,6 +1,7 @@
 """BATCH beside its baselines: what each row means, on short demands where it can be worked out."""
 
 import json
+import math
 
 import numpy as np
 import pytest
@@ -8,6 +9,7 @@ import pytest
 from benchmarks.batch_baselines import __main__ as batch_baselines
 from benchmarks.batch_baselines.baselines import NAMES, served, side_by_side
 from benchmarks.batch_baselines.cases import BATCHES, MEMORIES_MB, cases, demand_of, supply
+from benchmarks.batch_baselines.minutes import RATIOS, from_csv, to_csv
 from benchmarks.batch_baselines.values import Demand, Objective, Row, Served, Supply
 from benchmarks.pace import QUICK_RESULTS
 from gnomon_core.errors import GnomonError
@@ -30,6 +32,11 @@ SUPPLY = Supply(
 def poisson(rate_rps: float, seconds: float, begin_s: float) -> Demand:
     times_s = markov_arrivals(Map.poisson(rate_rps), int(rate_rps * seconds * 1.2), np.random.default_rng(7))
     return Demand(times_s[times_s < seconds], begin_s)
+
+
+def made_up(*latency_s: float, usd: float = 0.0) -> Served:
+    """One whose requests came a second after the other."""
+    return Served("x", np.arange(float(len(latency_s))), np.array(latency_s), [1.0], usd, 1.0, 1.0, 0.0, "")
 
 
 STEADY = poisson(20.0, 900.0, 600.0)
@@ -93,12 +100,51 @@ def test_at_a_surge_mark_calls_functions_and_target_tracking_is_late() -> None:
 
 
 def test_a_request_without_an_answer_is_late_for_ever() -> None:
-    row = Served("x", np.array([0.1, np.inf, 0.2, 0.3]), 4e-6, 1.0, 1.0, 0.0, "").row(Objective(0.2, 75.0))
+    row = made_up(0.1, math.inf, 0.2, 0.3, usd=4e-6).row(Objective(0.2, 75.0))
     assert (row.late, row.percentile_s, row.median_s) == (0.5, 0.3, 0.2)
     assert row.usd_per_million == pytest.approx(1.0)
-    endless = Served("x", np.array([np.inf]), 0.0, 1.0, 1.0, 0.0, "").row(LOOSE)
+    endless = made_up(math.inf).row(LOOSE)
     assert endless.to_json()["percentile_s"] is None
     assert Row.from_json(json.loads(json.dumps(endless.to_json()))) == endless
+
+
+def test_it_is_told_how_many_take_longer_than_what() -> None:
+    row = made_up(0.1, 0.2, 0.3, math.inf).row(Objective(0.2, 75.0))
+    shares = dict(zip(RATIOS, row.ccdf, strict=True))
+    assert (shares[0.0], shares[0.5], shares[1.0], shares[1.5], shares[3.0]) == (1.0, 0.75, 0.5, 0.25, 0.25)
+    assert all(after <= before for before, after in zip(row.ccdf, row.ccdf[1:], strict=False))
+
+
+def test_every_minute_has_its_rate_its_latencies_and_its_instances(steady: dict[str, Row]) -> None:
+    for row in steady.values():
+        assert len(row.minutes) == 5
+        assert sum(60.0 * minute.rate_rps for minute in row.minutes) == pytest.approx(row.requests, rel=1e-4)
+        assert all(minute.median_s is not None and minute.p99_s is not None for minute in row.minutes)
+    # A call for each of twenty a second, 59 ms each, is 1.2 at once.
+    for minute in steady["vanilla, largest"].minutes:
+        assert minute.instances == pytest.approx(minute.rate_rps * 0.1 * 1769 / 3008, rel=1e-3)
+    held = steady["target-tracking"]
+    assert sum(minute.instances for minute in held.minutes) / 5 == pytest.approx(held.machines, rel=0.01)
+
+
+def test_minutes_are_read_as_they_were_written(steady: dict[str, Row]) -> None:
+    empty = made_up(math.inf).row(LOOSE).minutes
+    assert (empty[0].median_s, empty[0].p99_s) == (None, None)
+    text = to_csv([("a case", "mark", steady["mark"].minutes), ("another", "x", empty)])
+    assert from_csv(text) == {("a case", "mark"): list(steady["mark"].minutes), ("another", "x"): list(empty)}
+
+
+def test_at_a_surge_minutes_show_how_machines_come_late() -> None:
+    calm = poisson(20.0, 900.0, 600.0).times_s
+    surge = 900.0 + poisson(120.0, 240.0, 60.0).times_s
+    row = served("target-tracking", Demand(np.concatenate([calm, surge]), 600.0), SUPPLY, LOOSE).row(LOOSE)
+    before, during = row.minutes[4], row.minutes[5]
+    assert during.rate_rps > 4 * before.rate_rps
+    assert during.p99_s is None, "one in a hundred was never answered"
+    assert during.median_s is not None
+    assert before.median_s is not None
+    assert during.median_s > 10 * before.median_s
+    assert row.minutes[-1].instances > 1.5 * before.instances
 
 
 def test_what_cannot_be_compared_is_refused() -> None:

@@ -16,7 +16,22 @@ from benchmarks.reports.batch.setting import QUICK, THOROUGH
 from benchmarks.reports.claims import VERDICTS
 
 pytestmark = pytest.mark.timeout(300)  # seven seconds of work, on a machine that may have much else to do
-FIGURES = ("fig2", "fig4", "fig9", "fig10", "fig11", "fig12", "fig13", "fig14", "fig15", "fig17", "others")
+FIGURES = (
+    "fig2",
+    "fig4",
+    "fig9",
+    "fig10",
+    "fig11",
+    "fig12",
+    "fig13",
+    "fig14",
+    "fig15",
+    "fig17",
+    "fig2-machines",
+    "fig3",
+    "fig16",
+    "others",
+)
 
 
 @pytest.fixture(scope="module")
@@ -29,7 +44,10 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_the_page_has_every_figure(folder: Path) -> None:
     page = (folder / "index.html").read_text(encoding="utf-8")
     assert all(f"<section id='{name}'>" in page for name in FIGURES)
-    assert page.count("<svg") >= len(FIGURES) - 1
+    for text in page.split("<section id='")[1:]:
+        name, _, section = text.partition("'>")
+        # Some are drawn from what another benchmark has kept of each minute: they say so where it has not.
+        assert "<svg" in section or "has not been measured yet: python -m benchmarks" in section, name
 
 
 def test_every_claim_has_a_verdict_and_a_reason_where_it_is_not_reproduced(folder: Path) -> None:

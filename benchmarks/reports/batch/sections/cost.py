@@ -35,7 +35,7 @@ def cheapest(setting: Setting, results: Results) -> Section:
         ),
         (
             "Costs are by the paper's price, durations rounded up to 100 ms; the table has today's price by 1 ms beside it. "
-            "SageMaker and MArk are in the section on other systems."
+            "SageMaker's and MArk's cost, and the distribution of their latencies, are in the last section."
         ),
     )
     tables = [_summary(days, now), _hours("fig14-hours", days)]
