@@ -161,6 +161,12 @@ class KnativeGateway:
         counts = {runtime.key: _untold(runtime) for runtime in self.manager.runtimes()}
         return {key: count for key, count in counts.items() if count > 0}
 
+    def beside(self) -> dict[FunctionKey, int]:
+        """The requests, ever, that went to pods in batches beyond one for each, by Revision."""
+        sizes = {runtime.key: runtime.metrics.batch_sizes for runtime in self.manager.runtimes()}
+        counts = {key: round(size.total) - sum(size.counts) for key, size in sizes.items()}
+        return {key: count for key, count in counts.items() if count > 0}
+
     async def start(self) -> None:
         """See every Revision that batches, and its pods; then let requests in.
 
@@ -200,8 +206,8 @@ class KnativeGateway:
 
         async def metrics(request: web.Request) -> web.Response:
             if request.query.getall("name[]", []) == [FIGURE]:
-                return web.Response(text=told(self.waiting()))
-            page = self._metrics() + told(self.waiting()).encode()
+                return web.Response(text=told(self.waiting(), self.beside()))
+            page = self._metrics() + told(self.waiting(), self.beside()).encode()
             return web.Response(body=page, headers={"Content-Type": "text/plain; version=0.0.4"})
 
         application = web.Application()

@@ -112,7 +112,7 @@ async def test_websockets_pass(setup: Setup, backends: Backends) -> None:
 
 async def test_a_backend_that_batches_is_the_gateway(setup: Setup, backends: Backends) -> None:
     setup.serve_at("batching-1", await backends.begin("straight"))
-    setup.gateway = Gateway((Endpoint("127.0.0.1", await backends.begin("gateway")),))
+    setup.gateway = there = Gateway((Endpoint("127.0.0.1", await backends.begin("gateway")),))
     setup.revisions = {("default", "batching-1"): {"gnomon/max-batch": "8"}}
     headers = {"Knative_Serving_Revision": "batching-1", "Knative_Serving_Namespace": "default"}
     one = made("one", rule("a.example.com", path(split("batching-1", **headers))))
@@ -120,6 +120,13 @@ async def test_a_backend_that_batches_is_the_gateway(setup: Setup, backends: Bac
     async with setup.client(setup.binds.http) as client:
         assert await body(client, "http://a.example.com/", Knative_Serving_Revision="another") == "gateway"
         assert backends.seen[-1][1]["knative-serving-revision"] == "batching-1"
+        # With nobody ready at the gateway, and for a Revision that batches no more, it is the Revision itself.
+        setup.gateway = Gateway()
+        await setup.apply(one)
+        assert await body(client, "http://a.example.com/") == "straight"
+        setup.gateway = there
+        await setup.apply(one)
+        assert await body(client, "http://a.example.com/") == "gateway"
         setup.revisions.clear()
         await setup.apply(one)
         assert await body(client, "http://a.example.com/") == "straight"

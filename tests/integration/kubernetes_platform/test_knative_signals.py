@@ -8,6 +8,7 @@ import struct
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
+from functools import partial
 
 import pytest
 from aiohttp import web
@@ -24,6 +25,7 @@ from gnomon_platforms.knative.scaling.signals.scraper import (
     Scraper,
 )
 from gnomon_platforms.knative.scaling.signals.stat import PodStat
+from gnomon_platforms.knative.scaling.signals.waiting import told
 from gnomon_platforms.kubernetes.channel import open_session
 from tests.waiting import until
 
@@ -145,6 +147,8 @@ async def scraper(
     pods: Iterable[RevisionPod] = (),
     asleep: Callable[[], bool] = lambda: False,
     took_stats: Callable[[FunctionKey, list[PodStat]], None] = lambda *_: None,
+    gateways: Iterable[RevisionPod] = (),
+    took_beside: Callable[[Mapping[FunctionKey, float]], None] = lambda _: None,
 ) -> AsyncIterator[Scraper]:
     async with open_session() as session:
         made = Scraper(
@@ -155,6 +159,8 @@ async def scraper(
             asleep=asleep,
             took_stats=took_stats,
             took_waiting=clock.take,
+            gateways=lambda: gateways,
+            took_beside=took_beside,
         )
         made.start()
         try:
@@ -191,6 +197,40 @@ def patient(monkeypatch: pytest.MonkeyPatch) -> None:
     """Whoever does not answer is waited for without end, so that whoever waits for it too is found out."""
     monkeypatch.setattr(scraping, "ACTIVATOR_PATIENCE_S", FOREVER_S)
     monkeypatch.setattr(scraping, "POD_PATIENCE_S", FOREVER_S)
+
+
+def _noted(came: list[float], counts: Mapping[FunctionKey, float]) -> None:
+    came.append(counts.get(KEY, 0.0))
+
+
+@pytest.mark.usefixtures("activator")
+async def test_a_gateway_is_asked_as_activators_are_and_counts_what_pods_do_not() -> None:
+    clock, counted, came = Paced(), iter((70, 70, 84, 7)), list[float]()
+    last = 7
+
+    async def page(_: web.Request) -> web.Response:
+        return web.Response(text=told({KEY: 5}, {KEY: next(counted, last)}))
+
+    gateway = replace(ACTIVATOR, name="gateway-1", ip=OTHER)
+    came_beside = partial(_noted, came)
+    async with at(OTHER, page), scraper(clock, ACTIVATOR, gateways=[gateway], took_beside=came_beside) as made:
+        await until(lambda: sum(came) == 21.0)
+        assert made.seeing
+        assert clock.told[-1][1] == {KEY: 7.0}
+    # What was counted before it was heard first is not known to be new; 84 − 70; 7 of one that began again.
+    assert [one for one in came if one] == [14.0, 7.0]
+
+
+@pytest.mark.usefixtures("activator")
+async def test_a_gateway_that_is_not_heard_may_hold_requests_and_one_alone_wakes_nobody(silent: Silent) -> None:
+    clock = Paced()
+    gateway = replace(ACTIVATOR, name="gateway-1", ip=OTHER)
+    async with scraper(clock, ACTIVATOR, gateways=[gateway]) as made:
+        await until(lambda: clock.told and silent.asked)
+        assert not made.seeing
+    async with scraper(clock, gateways=[replace(gateway, ip=ADDRESS)]) as made:
+        await until(lambda: len(clock.told) > 3)
+        assert not made.seeing
 
 
 @pytest.mark.usefixtures("patient", "activator")

@@ -18,6 +18,7 @@ from kubernetes import client
 
 from deploy.test_cluster import build
 from deploy.test_cluster.clusters import Cluster, until
+from gnomon_platforms.knative.ingress.backends import GatewayPlace
 from gnomon_platforms.knative.ingress.config import Binds
 from gnomon_platforms.knative.ingress.controller import Controller, ControllerOptions
 from gnomon_platforms.knative.ingress.probing import probe
@@ -130,9 +131,18 @@ def own_namespace(ingress_kind: Cluster) -> Iterator[str]:
 
 @asynccontextmanager
 async def controller(
-    cluster: Cluster, namespace: str, *, peers: str = "", probes: tuple[str, ...] = (), leading: bool = True
+    cluster: Cluster,
+    namespace: str,
+    *,
+    peers: str = "",
+    probes: tuple[str, ...] = (),
+    leading: bool = True,
+    gateway: GatewayPlace | None = None,
 ) -> AsyncIterator[Ingresses]:
-    """A controller of the namespace's class. `peers` is the Service of all proxies, `probes` where this one is probed."""
+    """A controller of the namespace's class.
+
+    `peers` is the Service of all proxies, `probes` where this one is probed, `gateway` where Revisions that batch are led to.
+    """
     folder = Path(tempfile.mkdtemp(prefix="gnomon-"))
     sockets = [f"unix@{folder}/{name}.sock" for name in ("http", "https", "local", "probe-http", "probe-local")]
     binds = Binds(*sockets[: 5 - len(probes)], *probes)
@@ -141,7 +151,9 @@ async def controller(
     proxy = Proxy(ProxyOptions(folder / "proxy", binds=binds))
     addresses = Addresses("public.system.svc.cluster.local", "private.system.svc.cluster.local")
     all_proxies = (namespace, peers) if peers else None
-    options = ControllerOptions(addresses, (binds.probe_http, binds.probe_local), SeeingOptions(made.ingress_class), all_proxies)
+    options = ControllerOptions(
+        addresses, (binds.probe_http, binds.probe_local), SeeingOptions(made.ingress_class, gateway), all_proxies
+    )
     task = asyncio.create_task(Controller(api, proxy, options, leading=lambda: made.leading[0]).run())
     try:
         yield made

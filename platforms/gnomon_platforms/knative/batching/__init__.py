@@ -6,5 +6,5 @@
     channel    how a batch travels: as one, or request by request, through the pod's queue-proxy
     platform   the seam `Platform`: instances come and go as pods do; who scales them is the autoscaler class
 
-docs/decisions/0040-buffering-on-knative.md says why.
+docs/decisions/0041-buffering-on-knative.md says why.
 """

@@ -129,6 +129,7 @@ class KnativeAutoscaler:
             asleep=lambda: any(one.wanted == 0 for one in self._scaled.values()),
             took_stats=self._take_stats,
             took_waiting=self._take_waiting,
+            took_beside=self._take_beside,
         )
         self._around = Surroundings(
             pa=lambda key: self._pas.get(key.namespace, key.name),
@@ -227,6 +228,12 @@ class KnativeAutoscaler:
             if found is not None:
                 found.waits(waiting.get(key, 0.0))
         self._waited = set(waiting)
+
+    def _take_beside(self, came: Mapping[FunctionKey, float]) -> None:
+        for key, requests in came.items():
+            found = self._scaled.get(key)
+            if found is not None:
+                found.came_beside(requests)
 
     def _pa_changed(self, change: Change[PaFacts]) -> None:
         assert self._around is not None

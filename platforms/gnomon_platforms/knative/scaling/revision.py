@@ -105,6 +105,10 @@ class ScaledRevision:
         if self._load.waits(self._around.clock.now_s(), requests) and self.wanted == 0:
             self._around.brain.poke(self.name)
 
+    def came_beside(self, requests: float) -> None:
+        """So many requests more have come, in batches, than its pods tell of."""
+        self._load.beside(requests)
+
     @property
     def wanted(self) -> int:
         """How many pods the policy wants."""

@@ -49,6 +49,10 @@ class RevisionLoad:
             self._last_request_s = now_s
         self._remember(now_s)
 
+    def beside(self, requests: float) -> None:
+        """So many requests more have come than pods have counted."""
+        self._arrivals += requests
+
     def waits(self, now_s: float, requests: float) -> bool:
         """So many wait at activators now; whether some do and none did before."""
         first = requests > 0.0 >= self._waiting

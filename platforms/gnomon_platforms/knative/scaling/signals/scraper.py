@@ -25,7 +25,7 @@ from gnomon_platforms.knative.scaling.signals.stat import PAGE as STATS
 from gnomon_platforms.knative.scaling.signals.stat import PodStat, read_stat
 from gnomon_platforms.knative.scaling.signals.waiting import MOST_BYTES as MOST_WAITING_BYTES
 from gnomon_platforms.knative.scaling.signals.waiting import PAGE as WAITING
-from gnomon_platforms.knative.scaling.signals.waiting import waiting
+from gnomon_platforms.knative.scaling.signals.waiting import beside, waiting
 
 if TYPE_CHECKING:
     import aiohttp
@@ -46,7 +46,8 @@ _LOG = logging.getLogger("gnomon.knative")
 class Scraper:
     """The two loops. `took_stats` is told every second what a Revision's pods say, `took_waiting` what waits at all activators.
 
-    `asleep` is whether some Revision has no pods. `gateways` are asked as activators are, and need not be there.
+    `took_beside` is told how many requests more have come than pods have counted. `asleep` is whether some Revision has no pods.
+    `gateways` are asked as activators are, and need not be there.
     """
 
     def __init__(
@@ -60,14 +61,17 @@ class Scraper:
         asleep: Callable[[], bool],
         took_stats: Callable[[FunctionKey, list[PodStat]], None],
         took_waiting: Callable[[Mapping[FunctionKey, float]], None],
+        took_beside: Callable[[Mapping[FunctionKey, float]], None] = lambda _: None,
     ) -> None:
         self._session, self._clock = session, clock
         self._pods, self._activators, self._gateways, self._asleep = pods, activators, gateways, asleep
-        self._took_stats, self._took_waiting = took_stats, took_waiting
+        self._took_stats, self._took_waiting, self._took_beside = took_stats, took_waiting, took_beside
         self._places = asyncio.Semaphore(AT_ONCE)
         self._last: dict[str, tuple[float, PodStat]] = {}
         self._told: dict[str, tuple[float, Mapping[FunctionKey, float]]] = {}
         """What each activator said last, and when."""
+        self._counted: dict[str, Mapping[FunctionKey, float]] = {}
+        """What each gateway had counted when it was heard last."""
         self._asking: dict[str, asyncio.Task[None]] = {}
         self._saw_s, self._blind = clock.now_s(), False
         self._tasks: list[asyncio.Task[None]] = []
@@ -147,6 +151,7 @@ class Scraper:
         gone = self._told.keys() - activators.keys()
         for name in gone:
             del self._told[name]
+            self._counted.pop(name, None)
         if gone:
             self._hand_on()
         for name, one in activators.items():
@@ -160,8 +165,20 @@ class Scraper:
         url = at(activator.ip, ACTIVATOR_METRICS_PORT, WAITING)
         page = await asked(self._session, url, most_bytes=MOST_WAITING_BYTES, patience_s=ACTIVATOR_PATIENCE_S)
         if page is not None:
-            self._told[activator.name] = self._clock.now_s(), waiting(page.decode("utf-8", "replace"))
+            text = page.decode("utf-8", "replace")
+            self._told[activator.name] = self._clock.now_s(), waiting(text)
+            self._count(activator.name, beside(text))
         self._hand_on()
+
+    def _count(self, name: str, counts: Mapping[FunctionKey, float]) -> None:
+        """Hand on what a gateway has counted since it was heard last; what it had counted before that is nobody's news."""
+        before, self._counted[name] = self._counted.get(name), counts
+        if before is not None and counts:
+            # One that counts from nothing again has been restarted.
+            since = {
+                key: count - before.get(key, 0.0) if count >= before.get(key, 0.0) else count for key, count in counts.items()
+            }
+            self._took_beside({key: count for key, count in since.items() if count})
 
     def _hand_on(self) -> None:
         total: dict[FunctionKey, float] = {}
