@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import partial
@@ -122,6 +122,7 @@ class Autoscaler:
         """The function is gone: one by the same name begins with nothing."""
         self._runners.pop(function, None)
         self._logs.pop(function, None)
+        self._saved.pop(function, None)
         self._resting.forget(function)
 
     def decisions(self, function: str, limit: int = 100) -> list[DecisionRecord]:
@@ -139,17 +140,22 @@ class Autoscaler:
         runner = self._runners.get(function)
         return runner.desired if runner else None
 
-    def export_state(self) -> JsonObject:
-        """Windows and policy states as JSON, from which another autoscaler goes on."""
+    def known(self) -> list[str]:
+        """The functions of which something has been learned."""
+        return sorted(self._runners)
+
+    def export_state(self, functions: Collection[str] | None = None) -> JsonObject:
+        """Windows and policy states as JSON, from which another autoscaler goes on; of these functions, or of all."""
+        wanted = self._runners.keys() if functions is None else functions
         return {
             "version": STATE_VERSION,
             "saved_at": self._stamp_s(),
             "clock_s": self._clock.now_s(),
-            "functions": {function: runner.to_json() for function, runner in self._runners.items()},
+            "functions": {name: self._runners[name].to_json() for name in wanted if name in self._runners},
         }
 
     def import_state(self, document: JsonObject) -> None:
-        """Go on from an exported state. One that cannot be read is reported and left out."""
+        """Go on from an exported state, as far as it reaches. One that cannot be read is reported and left out."""
         if document.get("version") != STATE_VERSION:
             log.warning(
                 "the saved autoscaler state has version %s, not %s: starting afresh", document.get("version"), STATE_VERSION
@@ -158,7 +164,7 @@ class Autoscaler:
         away_s = max(0.0, self._stamp_s() - cast("float", document["saved_at"]))
         shift_s = self._clock.now_s() - away_s - cast("float", document["clock_s"])
         functions = cast("Mapping[str, JsonObject]", document["functions"])
-        self._saved = {function: (saved, shift_s) for function, saved in functions.items()}
+        self._saved |= {function: (saved, shift_s) for function, saved in functions.items()}
 
     async def _turn(self) -> None:
         functions = self._fleet.functions()

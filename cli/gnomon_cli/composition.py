@@ -147,7 +147,7 @@ class Gnomon:
         await self.platform.start(self.manager.instances)
         if self._leads:
             await self._namespaces.ensure(self.options.namespaces)
-            self._kept_scaling.restore()
+        self._kept_scaling.restore()
         await asyncio.to_thread(self._corrections.load)
         await self.manager.start()
         if self._cluster is not None:
@@ -172,7 +172,6 @@ class Gnomon:
         await self._cluster.platform.lead()
         self._leads = True
         await self._namespaces.ensure(self.options.namespaces)
-        self._kept_scaling.restore()
         await self.manager.lead()
         self._tasks += [asyncio.create_task(self.autoscaler.run())]
 
@@ -284,8 +283,8 @@ class Gnomon:
         """Share the functions with the cluster's other gateways."""
         from gnomon_cli.replicas import Replicas  # noqa: PLC0415 - the client is an extra of its own
 
-        replicas = Replicas(cluster, self._clock, self.manager, elsewhere, self._app)
-        replicas.bind(scaling)
+        autoscaler = self.autoscaler
+        replicas = Replicas(cluster, self._clock, self.manager, elsewhere, self._app, autoscaler=autoscaler, scaling=scaling)
         self._invoke = replicas.invoke(self._invoke)
         return replicas
 

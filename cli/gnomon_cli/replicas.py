@@ -14,6 +14,8 @@ import logging
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
+from gnomon_autoscaler.loop import Autoscaler
+from gnomon_cli.handed_on import HandedOn
 from gnomon_cli.on_kubernetes import OnKubernetes
 from gnomon_cli.scaling import ScalingAdapter
 from gnomon_core.clock import Clock
@@ -34,13 +36,24 @@ _LOG = logging.getLogger("gnomon")
 
 
 class Replicas:
-    """This replica."""
+    """This replica. `autoscaler` decides where it leads, and hears by `scaling` of what others want."""
 
-    def __init__(self, cluster: OnKubernetes, clock: Clock, manager: Manager, elsewhere: Elsewhere, app: GatewayApp) -> None:
+    def __init__(
+        self,
+        cluster: OnKubernetes,
+        clock: Clock,
+        manager: Manager,
+        elsewhere: Elsewhere,
+        app: GatewayApp,
+        *,
+        autoscaler: Autoscaler,
+        scaling: ScalingAdapter,
+    ) -> None:
         self._cluster, self._clock, self._elsewhere = cluster, clock, elsewhere
         self._manager = manager
         self._reporter = Reporter(manager.runtimes, elsewhere.lost)
         self._followed = FollowedPairs(manager.instances.runtime_of)
+        handed_on = HandedOn(autoscaler, elsewhere.leads)
         self._board = cluster.board()
         host, port = cluster.inside
         self._shared = SharedGateway(
@@ -57,6 +70,8 @@ class Replicas:
                 self._heard,
                 pairs=self._pairs,
                 follow_pairs=self._followed.follow,
+                learned=handed_on.next,
+                follow_learned=handed_on.take,
             ),
         )
         self.app = self._shared.app
@@ -65,10 +80,6 @@ class Replicas:
         self._tasks: list[asyncio.Task[None]] = []
         self._leaving = False
         self._unwatch: Callable[[], None] = lambda: None
-        self._scaling: ScalingAdapter | None = None
-
-    def bind(self, scaling: ScalingAdapter) -> None:
-        """The autoscaler that hears of what others want."""
         self._scaling = scaling
 
     def want(self, function: str) -> None:
@@ -124,5 +135,5 @@ class Replicas:
         for instance, (reason, served) in report["lost"].items():
             self._manager.instances.lost_elsewhere(str(instance), Lost(str(reason), bool(served)))
         for function in report["wanted"]:
-            if self._scaling is not None and self._manager.lookup(str(function)) is not None:
+            if self._manager.lookup(str(function)) is not None:
                 self._scaling.poke(str(function))

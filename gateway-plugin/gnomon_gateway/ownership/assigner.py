@@ -111,7 +111,7 @@ class Assigner:
         asked: dict[str, Any] = {"from": "", "map": current, "draining": []}
         if self._life is not None:
             reports = self._life.reports
-            asked |= {"leader": self._leader, "heard": reports.heard.get(address, 0), "pairs": reports.pairs()}
+            asked |= {"leader": self._leader, "heard": reports.heard.get(address, 0), **reports.say(address)}
         question = json.dumps(asked).encode()
         try:
             status, body = await self._peers.call(address, OWNERSHIP_PATH.decode(), question, ANSWER_TIMEOUT_S)

@@ -126,7 +126,7 @@ class ReplicaLife:
         if "leader" in said:
             self.leader, self.reports.told = str(said["leader"]), _number(said.get("heard"))
             if self.leader != self.identity:
-                self.reports.hear_pairs(said.get("pairs"))
+                self.reports.follow(said)
                 answer["report"] = self.reports.tell()
         elif "report" in said:
             self.hear_report(str(said["from"]), said["report"], str(said.get("address")))

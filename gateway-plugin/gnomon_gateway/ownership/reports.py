@@ -1,9 +1,10 @@
 """Reports of load between replicas: given to whoever leads when it asks, or at once, and heard by the one that leads.
 
-    leader ─{"leader", "heard", "pairs"}─▶ replica          replica ─{…, "report"}─▶ leader, where a request waits for an instance
+    leader ─{"leader", "heard", "pairs", "learned"}─▶ replica
+    replica ─{…, "report"}─▶ leader, where a request waits for an instance
 
 The number of the last report that was heard goes with each question, by address, so that only what is new is told; and so does
-what replicas must know of instances that only the leader knows: their Shadows.
+what replicas must know of instances that only the leader knows, their Shadows, and a part of what its autoscaler has learned.
 """
 
 from __future__ import annotations
@@ -41,19 +42,30 @@ class Reports:
     follow_pairs: Callable[[Mapping[str, Any]], None] | None = None
     """Takes what a leader says of that. It raises as `listener` does."""
 
-    def hear_pairs(self, document: Any) -> None:
-        """The leader says which Bodies have Shadows.
+    learned: Callable[[str], Mapping[str, Any] | None] = lambda _: None
+    """As the leader: what whoever is at this address is to know next of what was learned of functions."""
+    follow_learned: Callable[[Mapping[str, Any]], None] | None = None
+    """Takes what a leader says of that. It raises as `listener` does."""
+
+    def say(self, address: str) -> dict[str, Any]:
+        """What the leader tells with its question."""
+        return {"pairs": self.pairs(), "learned": self.learned(address)}
+
+    def follow(self, said: Mapping[str, Any]) -> None:
+        """The leader has told this with its question.
 
         Raises:
-            GnomonError: 400 `invalid_pairs`.
+            GnomonError: 400 `invalid_pairs`, `invalid_learned`.
 
         """
-        if self.follow_pairs is None or document is None:
-            return
-        try:
-            self.follow_pairs(document)
-        except (KeyError, TypeError, ValueError, AttributeError) as error:
-            raise bad_request("invalid_pairs", f"These are no pairs: {error!r}.") from None
+        for name, take in (("pairs", self.follow_pairs), ("learned", self.follow_learned)):
+            document = said.get(name)
+            if take is None or document is None:
+                continue
+            try:
+                take(document)
+            except (KeyError, TypeError, ValueError, AttributeError) as error:
+                raise bad_request(f"invalid_{name}", f"This is not what is told of {name}: {error!r}.") from None
 
     def tell(self) -> dict[str, Any] | None:
         """What the leader has not heard yet."""

@@ -110,6 +110,11 @@ async def detail(gateways: Gateways, name: str) -> dict[str, Any]:
     return dict(answer.json()) if answer.status == 200 else {}
 
 
+def decisions(gateways: Gateways, name: str) -> list[dict[str, Any]]:
+    """What has been decided, the newest first."""
+    return list(gateways.processes[name].call("GET", f"/gnomon/functions/{FUNCTION}/decisions").json())
+
+
 def pair_batches(gateways: Gateways, name: str) -> float:
     """How many batches this gateway has sent to a Body with its Shadow."""
     found = BATCHES.search(gateways.processes[name].call("GET", "/metrics").data.decode())
@@ -153,9 +158,8 @@ async def test_a_burst_gets_a_shadow_which_outlives_the_leader(gateways: Gateway
     await gateways.eventually(lambda: gateways.leader() == "b", "nobody leads")
     await gateways.shared_by("b", members=1)
     # The next leader knows the pair, and has decided since.
-    await gateways.eventually(
-        lambda: bool(b.call("GET", f"/gnomon/functions/{FUNCTION}/decisions").json()), "the next leader decides nothing"
-    )
+    await gateways.eventually(lambda: bool(decisions(gateways, "b")), "the next leader decides nothing")
+    assert not decisions(gateways, "b")[-1]["reason"].startswith("0.00 rps"), "it was told of the load before"
     before = pair_batches(gateways, "b")
     await gateways.eventually(lambda: pair_batches(gateways, "b") >= before + 20, "the pair works no more")
     seen = await detail(gateways, "b")
