@@ -21,7 +21,7 @@ from gnomon_core.scaling import Action, CreateBody, DestroyBody, DestroyShadow, 
 from gnomon_core.seam_values import InstanceRequest
 from gnomon_core.seams import BatchChannel, Platform, SchedulingPolicy
 from gnomon_core.settings import Settings
-from gnomon_gateway.lifecycle.background import Background
+from gnomon_gateway.background import Background
 from gnomon_gateway.lifecycle.control import ScalingControl
 from gnomon_gateway.lifecycle.deployed import Deployed
 from gnomon_gateway.lifecycle.elsewhere import Elsewhere, Lost

@@ -13,12 +13,13 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Coroutine, Iterable
+from collections.abc import Callable, Iterable
 from functools import partial
 from typing import cast
 
 from gnomon_core.seams import BatchChannel
 from gnomon_core.wire import Frame, Kind, Member
+from gnomon_gateway.background import Background
 from gnomon_gateway.dispatch.dispatcher import Dispatcher
 from gnomon_gateway.dispatch.effects import Answer, Cancel, Effects, Send
 from gnomon_gateway.dispatch.refusals import queue_moved
@@ -54,7 +55,7 @@ class Delivery:
         self._served: set[str] = set()
         self._drains: dict[str, list[asyncio.Future[None]]] = {}
         self._emptied: list[asyncio.Future[None]] = []
-        self._background: set[asyncio.Task[None]] = set()
+        self._background = Background()
         self._timer: asyncio.TimerHandle | None = None
         self._timer_s = float("inf")
         self._health = Health(dispatcher, self._channels, partial(self._frozen, on_frozen))
@@ -126,7 +127,7 @@ class Delivery:
     def _done(self, batch: Batch, frame: Frame | None) -> None:
         """The batch has its results, or None came because the instance was lost."""
         if frame is None and batch.streamed:
-            self._in_background(self._stream_broke(batch))
+            self._background.begin(self._stream_broke(batch))
             return
         if frame is None:
             self.instance_gone(batch.instance_id, "its channel closed")
@@ -208,11 +209,6 @@ class Delivery:
             self._carry_out(self.dispatcher.finished(batch.instance_id, batch.id, (), time.monotonic()))
         else:
             self.instance_gone(batch.instance_id, "its channel closed")
-
-    def _in_background(self, work: Coroutine[None, None, None]) -> None:
-        task = asyncio.get_running_loop().create_task(work)
-        self._background.add(task)
-        task.add_done_callback(self._background.discard)
 
     def _set_timer(self, wake_s: float) -> None:
         if self._timer is not None:

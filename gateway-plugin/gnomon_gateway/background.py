@@ -1,4 +1,4 @@
-"""What goes on behind the caller of a command: begun here, and waited for by whoever stops."""
+"""What goes on behind its caller: begun here, and waited for by whoever stops."""
 
 from __future__ import annotations
 
@@ -30,4 +30,4 @@ class Background:
     def _ended(self, task: asyncio.Task[None]) -> None:
         self._tasks.discard(task)
         if not task.cancelled() and (error := task.exception()) is not None:
-            _LOG.error("stopping an instance failed", exc_info=error)
+            _LOG.error("what went on behind its caller has failed", exc_info=error)
