@@ -103,4 +103,4 @@ async def test_shadows_of_an_earlier_version_are_not_replaced_by_bodies(stage: S
 
 
 def test_a_leader_that_does_not_know_yet_changes_nothing_of_what_is_followed() -> None:
-    Reports(follow_pairs=lambda _: pytest.fail("there is nothing to follow")).hear_pairs(None)
+    Reports(follow_pairs=lambda _: pytest.fail("there is nothing to follow")).follow({"pairs": None})
