@@ -17,6 +17,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from gnomon_core.blocks import Layers, Run
+from gnomon_core.evidence import Evidence
 
 FORMAT = "gnomon-profile/1"
 
@@ -111,7 +112,7 @@ class ModelProfile:
     `block_load_s` is, by weight mode, what loading each block by itself took; empty where that was not measured. `network` is
     what a hand-over to another node takes; None where nobody has measured or declared it, and then no Shadow is made elsewhere.
     `memories` is the whole model by memory size in MB instead of cores, where a platform sells that; each call pays for its own
-    time there, and instances cost nothing while they are idle.
+    time there, and instances cost nothing while they are idle. `evidence` is what the other numbers were taken from.
     """
 
     model: str
@@ -129,6 +130,7 @@ class ModelProfile:
     block_load_s: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
     network: Network | None = None
     memories: LatencyTable = LatencyTable({})
+    evidence: Evidence = field(default_factory=Evidence)
 
     def at(self, size: int, batch: int) -> float | None:
         """The whole model's latency on an instance of that size (`gnomon_core.fleet.Instance.size`); None where not known."""
@@ -211,6 +213,8 @@ class ModelProfile:
         }
         if self.memories.seconds:
             document["memories_s"] = self.memories.to_json()
+        if measured := self.evidence.to_json():
+            document["measured"] = measured
         return document if self.network is None else document | {"network": _network_to_json(self.network)}
 
     @staticmethod
@@ -224,9 +228,10 @@ class ModelProfile:
         if document.get("format") != FORMAT:
             raise ValueError(f"not {FORMAT}")
         try:
+            layers = Layers.from_json(document["layers"])
             profile = ModelProfile(
                 model=str(document["model"]),
-                layers=Layers.from_json(document["layers"]),
+                layers=layers,
                 whole=LatencyTable.from_json(document["whole_s"]),
                 blocks=tuple(LatencyTable.from_json(table) for table in document["blocks_s"]),
                 loading={
@@ -245,6 +250,7 @@ class ModelProfile:
                 },
                 network=_network_from_json(document["network"]) if "network" in document else None,
                 memories=LatencyTable.from_json(document.get("memories_s", {})),
+                evidence=Evidence.from_json(document.get("measured", {}), len(layers.blocks)),
             )
         except (KeyError, TypeError, AttributeError) as error:
             raise ValueError(f"no profile: {type(error).__name__}: {error}") from None

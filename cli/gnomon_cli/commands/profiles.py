@@ -17,6 +17,7 @@ from gnomon_cli.errors import CommandFailed
 from gnomon_cli.model_folder import folder_options, model_repository, profile_store
 from gnomon_cli.options import json_option
 from gnomon_cli.output import note, print_json, print_table
+from gnomon_core.evidence import Points
 from gnomon_core.profiles import ModelProfile
 from gnomon_core.seam_values import ModelEntry
 from gnomon_profiler.measuring.assembly import ReadyTimes
@@ -180,15 +181,21 @@ def _show(one: ModelProfile, serial_fractions: tuple[float, ...]) -> None:
     batches = sorted({batch for row in one.whole.seconds.values() for batch in row})
     print_table(("CORES", *(f"b={batch}" for batch in batches), "ms"), list(_latency_rows(one, batches, serial_fractions)))
     click.echo("")
-    print_table(("BLOCK", "MB", "GMAC", *(f"b={batch} ms" for batch in batches), "LOAD ms"), list(_block_rows(one, batches)))
+    header = ("BLOCK", "MB", "GMAC", *(f"b={batch} ms" for batch in batches), "SPREAD", "LOAD ms")
+    print_table(header, list(_block_rows(one, batches)))
     click.echo("")
     for mode, loading in one.loading.items():
-        click.echo(f"load {mode}: {1000 * loading.fixed_s:.2f} ms + {1e9 * loading.seconds_per_byte:.3f} ms/MB")
+        points = _points_said(one.evidence.loading.get(mode), loading.fixed_s, loading.seconds_per_byte)
+        click.echo(f"load {mode}: {1000 * loading.fixed_s:.2f} ms + {1e9 * loading.seconds_per_byte:.3f} ms/MB{points}")
     click.echo(f"start: Body {1000 * one.body_start_s:.1f} ms, Shadow {1000 * one.shadow_start_s:.1f} ms, before loading")
-    click.echo(f"hand-over: {1e6 * one.transfer_fixed_s:.0f} µs + {1e9 * one.transfer_seconds_per_byte:.3f} ms/MB, each way")
+    points = _points_said(one.evidence.transfer, one.transfer_fixed_s, one.transfer_seconds_per_byte)
+    click.echo(
+        f"hand-over: {1e6 * one.transfer_fixed_s:.0f} µs + {1e9 * one.transfer_seconds_per_byte:.3f} ms/MB, each way{points}"
+    )
     if (network := one.network) is not None:
         price = f"{1e6 * network.fixed_s:.0f} µs + {1e9 * network.seconds_per_byte:.3f} ms/MB, each way"
-        click.echo(f"to another node: {price} ({network.source})")
+        points = _points_said(one.evidence.network, network.fixed_s, network.seconds_per_byte)
+        click.echo(f"to another node: {price} ({network.source}){points}")
     click.echo(f"memory besides weights: {one.overhead_bytes / 1e6:.1f} MB")
     click.echo(f"a GMAC: {1000 * one.core_seconds_per_gmac():.1f} core-ms")
     for key, value in one.provenance.items():
@@ -229,9 +236,21 @@ def _beyond(one: ModelProfile, serial: float) -> dict[str, Any]:
 def _block_rows(one: ModelProfile, batches: Sequence[int]) -> Iterator[tuple[object, ...]]:
     cores = min(one.whole.seconds)
     loads_s = next(iter(one.block_load_s.values()), (0.0,) * len(one.blocks))
-    for block, table, load_s in zip(one.layers.blocks, one.blocks, loads_s, strict=True):
+    for number, (block, table, load_s) in enumerate(zip(one.layers.blocks, one.blocks, loads_s, strict=True)):
         cells = (_milliseconds(table.at(cores, batch)) for batch in batches)
-        yield (block.name, f"{block.parameter_bytes / 1e6:.2f}", f"{block.macs / 1e9:.3f}", *cells, _milliseconds(load_s))
+        worst = one.evidence.worst_block_spread(number)
+        spread = "-" if worst is None else f"{100 * worst:.1f} %"
+        size = (f"{block.parameter_bytes / 1e6:.2f}", f"{block.macs / 1e9:.3f}")
+        yield (block.name, *size, *cells, spread, _milliseconds(load_s))
+
+
+def _points_said(points: Points | None, fixed_s: float, seconds_per_byte: float) -> str:
+    """What a line was fitted through, and how well; nothing where that was not kept."""
+    if points is None or not points.sizes_bytes:
+        return ""
+    sizes = f"{len(points.sizes_bytes)} sizes up to {max(points.sizes_bytes) / 1e6:.1f} MB"
+    off = points.off(fixed_s, seconds_per_byte)
+    return f"; {sizes}, spread up to {100 * points.spread:.0f} %, up to {100 * off:.0f} % off the line"
 
 
 def _milliseconds(seconds: float | None) -> str:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
+from gnomon_core.evidence import Evidence, Points
 from gnomon_core.profiles import LatencyTable, Loading, ModelProfile, Network
 from gnomon_profiler.measuring.cells import WEIGHT_MODES, Cell, Plan, Subject, loading_sets
 from gnomon_profiler.measuring.fits import fixed_and_per_unit
@@ -89,7 +90,30 @@ def assemble(measured: Measured, surroundings: Surroundings, ready: ReadyTimes |
         network=Network(*_hand_over(measured.one("network")), LOOPBACK),
         spread=spread,
         provenance=_provenance(measured, surroundings) | {"starts": starts.how},
+        evidence=_evidence(measured),
     )
+
+
+def _evidence(measured: Measured) -> Evidence:
+    """The spread of each block, and what the lines were fitted through."""
+    sizes = [measured.subject.layers.parameter_bytes(numbers) for numbers in loading_sets(measured.subject.layers)]
+    transfer, network = (measured.one(what) for what in ("transfer", "network"))
+    return Evidence(
+        block_spread={f"{cell.cores}/{cell.batch}": _block_spreads(result) for cell, result in measured.latencies()},
+        loading={mode: _points(sizes, measured.one("loading", mode)) for mode in WEIGHT_MODES},
+        transfer=_points(transfer["sizes_bytes"], transfer),
+        network=_points(network["sizes_bytes"], network),
+    )
+
+
+def _block_spreads(result: Result) -> tuple[float, ...]:
+    """Relative interquartile ranges; 0 for a block that takes no time."""
+    pairs = zip(result["block_ranges_s"], result["blocks_s"], strict=True)
+    return tuple(round(range_s / block_s, 4) if block_s else 0.0 for range_s, block_s in pairs)
+
+
+def _points(sizes_bytes: Sequence[int], result: Result) -> Points:
+    return Points(tuple(sizes_bytes), tuple(map(_rounded, result["seconds"])), tuple(map(_rounded, result["ranges_s"])))
 
 
 def _hand_over(result: Result) -> tuple[float, float]:

@@ -248,6 +248,9 @@ def test_profiles_are_listed_and_shown_with_other_cores_marked(models: Path, pro
     for serial in (2, 5, 10):
         assert f"extrapolated, {serial} % serial" in shown
     assert "16*" in shown
+    for told in ("load shared: ", "hand-over: ", "to another node: "):
+        [line] = [line for line in shown.splitlines() if line.startswith(told)]
+        assert re.search(r"; \d+ sizes up to [\d.]+ MB, spread up to \d+ %, up to \d+ % off the line$", line), line
     [document] = json.loads(say("models", "profiles", "funnel", "--serial", "5", "--json", "--models", str(models)).stdout)
     assert ModelProfile.from_json(document) == profile
     [beyond] = document["extrapolated"]

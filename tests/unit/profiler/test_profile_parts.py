@@ -13,6 +13,7 @@ import pytest
 
 from gnomon_core.blocks import Block, Layers
 from gnomon_core.errors import GnomonError
+from gnomon_core.evidence import Evidence
 from gnomon_core.profiles import ModelProfile
 from gnomon_profiler.measuring.assembly import Measured, ReadyTimes, Surroundings, assemble
 from gnomon_profiler.measuring.cells import Cell, Plan, Subject, loading_sets
@@ -62,7 +63,10 @@ class Bench:
             return
         self._count(order["measure"])
         yield {
-            "loading": {"seconds": [0.002 + 1e-9 * LAYERS.parameter_bytes(numbers) for numbers in order.get("sets", ())]},
+            "loading": {
+                "seconds": [0.002 + 1e-9 * LAYERS.parameter_bytes(numbers) for numbers in order.get("sets", ())],
+                "ranges_s": [0.0005 for _ in order.get("sets", ())],
+            },
             "memory": {
                 "idle_bytes": 20 * MB,
                 "busy_bytes": (30 + 10 * order.get("batch", 0)) * MB,
@@ -72,10 +76,12 @@ class Bench:
             "transfer": {
                 "sizes_bytes": order.get("sizes_bytes"),
                 "seconds": [1e-4 + 1e-10 * size for size in order.get("sizes_bytes", ())],
+                "ranges_s": [1e-5 for _ in order.get("sizes_bytes", ())],
             },
             "network": {
                 "sizes_bytes": order.get("sizes_bytes"),
                 "seconds": [2e-4 + 5e-10 * size for size in order.get("sizes_bytes", ())],
+                "ranges_s": [2e-5 for _ in order.get("sizes_bytes", ())],
             },
         }[order["measure"]]
 
@@ -89,6 +95,7 @@ class Bench:
             "range_s": spread * whole_s,
             "repeats": 10,
             "blocks_s": [whole_s * part for part in (0.5, 0.1, 0.4)],
+            "block_ranges_s": [whole_s * part for part in (0.05, 0.02, 0.0)],
         }
 
     def _count(self, key: str) -> None:
@@ -236,6 +243,34 @@ def test_a_profile_holds_what_was_measured(profile: ModelProfile) -> None:
     assert profile.provenance["date"] == "2026-05-01"
     assert profile.provenance["weights"] == "random, seed 0"
     assert "GB/s" in profile.provenance["loading_private"]
+
+
+def test_a_profile_keeps_what_its_numbers_were_taken_from(profile: ModelProfile) -> None:
+    kept = profile.evidence
+    assert kept.block_spread["2/1"] == pytest.approx((0.1, 0.2, 0.0))
+    assert kept.worst_block_spread(1) == pytest.approx(0.2)
+    # Each block with weights alone, then growing parts: 1 MB takes 3 ms.
+    assert kept.loading["shared"].sizes_bytes == (MB, 3 * MB, MB, MB, 4 * MB, 4 * MB)
+    assert kept.loading["shared"].seconds[0] == pytest.approx(0.003)
+    assert kept.loading["shared"].spread == pytest.approx(0.5 / 3)
+    assert kept.transfer is not None
+    assert kept.transfer.off(profile.transfer_fixed_s, profile.transfer_seconds_per_byte) < 0.001
+    assert kept.transfer.off(2 * profile.transfer_fixed_s, profile.transfer_seconds_per_byte) == pytest.approx(1.0, rel=0.01)
+    assert kept.network is not None
+    assert kept.network.ranges_s[0] == 2e-5
+
+
+def test_a_profile_from_before_evidence_was_kept_can_be_read(profile: ModelProfile) -> None:
+    document = profile.to_json()
+    del document["measured"]
+    assert ModelProfile.from_json(document) == replace(profile, evidence=Evidence())
+    assert Evidence().worst_block_spread(0) is None
+
+
+@pytest.mark.parametrize("broken", [{"block_spread": {"1/1": [0.1]}}, {"transfer": {"sizes_bytes": [1], "seconds": []}}, []])
+def test_evidence_of_something_else_makes_no_profile(profile: ModelProfile, broken: object) -> None:
+    with pytest.raises(ValueError, match="no"):
+        ModelProfile.from_json(profile.to_json() | {"measured": broken})
 
 
 def test_a_profile_is_the_same_after_a_file(profile: ModelProfile) -> None:
