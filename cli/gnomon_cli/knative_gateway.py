@@ -36,7 +36,7 @@ from gnomon_gateway.logs import LogBook
 from gnomon_gateway.loop_lag import LoopLag
 from gnomon_gateway.metrics import GatewayCollector, metrics_page
 from gnomon_gateway.openfaas.measured import ControlCounters
-from gnomon_gateway.revisions import RevisionApp
+from gnomon_gateway.revisions import HELD_S, RevisionApp
 from gnomon_gateway.scheduling.registry import scheduling_policy
 from gnomon_gateway.server.gateway_server import GatewayServer
 from gnomon_gateway.service import DecisionRecord
@@ -57,7 +57,10 @@ _LOG = logging.getLogger("gnomon.knative")
 
 @dataclass(frozen=True, slots=True)
 class KnativeGatewayOptions:
-    """What is told to it. `namespace` None serves the Revisions of all; `page_port` is where the autoscaler class asks."""
+    """What is told to it. `namespace` None serves the Revisions of all; `page_port` is where the autoscaler class asks.
+
+    `held_s` is how long a request for a Revision is held that is not known yet.
+    """
 
     kubeconfig: Path | None = None
     context: str | None = None
@@ -66,6 +69,7 @@ class KnativeGatewayOptions:
     host: str = "127.0.0.1"
     port: int = 0
     page_port: int = ACTIVATOR_METRICS_PORT
+    held_s: float = HELD_S
 
 
 class ScaledByClass:
@@ -140,7 +144,8 @@ class KnativeGateway:
         )
         self._loop_lag = LoopLag(clock)
         self._following = Following()
-        self.server = GatewayServer(RevisionApp(self.manager), options.host, options.port, grace_s=GRACE_S)
+        app = RevisionApp(self.manager, held_s=options.held_s)
+        self.server = GatewayServer(app, options.host, options.port, grace_s=GRACE_S)
         collector = GatewayCollector(
             lambda: readings(self.manager, self.manager, lambda _: 0), ControlCounters(), self._loop_lag.histogram
         )

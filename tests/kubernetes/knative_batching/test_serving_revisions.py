@@ -25,7 +25,7 @@ BATCHES = {**QUICK, "gnomon/max-batch": "8", "gnomon/scheduler": "fixed", "gnomo
 async def serving(cluster: Cluster, knative: PlayedKnative) -> AsyncIterator[KnativeGateway]:
     """A gateway that is a pod of the system's namespace, as the autoscaler sees it."""
     address = await asyncio.to_thread(knative.pod, GATEWAY, LABELS)
-    options = KnativeGatewayOptions(kubeconfig=cluster.kubeconfig, namespace=knative.namespace, host=address)
+    options = KnativeGatewayOptions(kubeconfig=cluster.kubeconfig, namespace=knative.namespace, host=address, held_s=60.0)
     gateway = KnativeGateway(options, Random(3))
     await gateway.start()
     try:
