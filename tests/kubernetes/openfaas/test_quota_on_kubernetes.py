@@ -1,0 +1,50 @@
+"""A namespace whose quota has room for two pods, on a real control plane: what there is goes on, and everybody is told why."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+
+import pytest
+
+from deploy.test_cluster.clusters import Cluster
+from deploy.test_cluster.clusters import until as found
+from gnomon_platforms.testing import answers, request_frame, send
+from tests.contracts.test_platform import deployment, instance_of
+from tests.kubernetes.openfaas.conftest import NAMESPACE
+from tests.kubernetes.openfaas.kubelet import Kubelet
+from tests.kubernetes.openfaas.test_platform_on_kubernetes import begun
+from tests.waiting import until
+
+
+@pytest.fixture
+def two_pods(controlled: Cluster, kubelet: Kubelet) -> Iterator[Cluster]:
+    del kubelet
+    quota = {"metadata": {"name": "small"}, "spec": {"hard": {"pods": "2"}}}
+    controlled.core.create_namespaced_resource_quota(NAMESPACE, quota)
+    yield controlled
+    controlled.core.delete_namespaced_resource_quota("small", NAMESPACE)
+
+
+async def test_a_victim_goes_and_another_version_comes_where_no_more_pods_can_be_made(two_pods: Cluster) -> None:
+    platform, told = await begun(two_pods)
+    first, second, third = [await platform.create(instance_of(deployment())) for _ in range(3)]
+    await until(lambda: len(told.ready) == 2, "two do not serve")
+    [waiting] = {first.id, second.id, third.id} - set(told.ready)
+
+    def told_of() -> bool:
+        events = two_pods.core.list_namespaced_event(NAMESPACE).items
+        return any((one.involved_object.kind, one.reason) == ("Deployment", "FailedCreate") for one in events)
+
+    await asyncio.to_thread(found, told_of, "the Event")
+    # The load falls.
+    kept, victim = sorted(told.ready)
+    for one in (waiting, victim):
+        await platform.destroy(one)
+    assert await told.reason(victim) == "stopped"
+    assert answers(await send(told.channels[kept], request_frame(b"on"))) == [(200, b"on")]
+    # Its pod has made room for one of the next version, beside which it serves on.
+    new = await platform.create(instance_of(deployment(envVars={"newer": "1"}), version=2))
+    await told.channel(new.id)
+    assert answers(await send(told.channels[kept], request_frame(b"on"))) == [(200, b"on")]
+    await platform.stop()
