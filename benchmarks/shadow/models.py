@@ -30,6 +30,7 @@ CATALOG = {
     "vgg19": "torchvision:vgg19",
     "efficientnet_b5": "torchvision:efficientnet_b5",
     "ssd300": "torchvision:ssd300_vgg16",
+    "yolov8x": "ultralytics:yolov8x",
 }
 MEGABYTE = 1_000_000
 
