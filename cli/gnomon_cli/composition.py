@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING
 
 from gnomon_autoscaler.loop import Autoscaler
 from gnomon_autoscaler.registry import provided, with_entry_points
+from gnomon_cli.cluster_metrics import ClusterCollector
 from gnomon_cli.fetching import ModelFetcher
 from gnomon_cli.in_front import InFront
 from gnomon_cli.kept_logs import KeptLogs
@@ -249,6 +250,7 @@ class Gnomon:
                         self._loop_lag.histogram,
                     ),
                     AsyncCollector(self._async_queue, self._callbacks),
+                    ClusterCollector(self._cluster),
                     OwnershipCollector(lambda: None if self._replicas is None else self._replicas.life),
                 ]
             ),

@@ -25,6 +25,7 @@ from gnomon_core.seams import ModelRepository
 from gnomon_gateway.ownership.secret import PeerSecret, read_peer_secret
 from gnomon_gateway.server.pass_through import PassThrough, Place
 from gnomon_platforms.kubernetes.api import SERVICE_ACCOUNT, connect
+from gnomon_platforms.kubernetes.asked import Asked
 from gnomon_platforms.kubernetes.leader import Leader, Tenure, Watchdog
 from gnomon_platforms.kubernetes.objects.pod_template import PodOptions
 from gnomon_platforms.kubernetes.ownership import ConfigMapBoard
@@ -107,6 +108,11 @@ class OnKubernetes:
         if not self.leader.leading.is_set():
             print(f"Gnomon stands by on port {self.port}, for {self.leader_is}.", flush=True)
         await self.leader.leading.wait()
+
+    @property
+    def asked(self) -> Asked:
+        """What was asked of the API server, and how it was answered."""
+        return self._api.asked
 
     def leads(self) -> bool:
         """Whether this process may write."""

@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gnomon_core.errors import GnomonError
+from gnomon_platforms.kubernetes.asked import FENCED, UNANSWERED, Asked
 from gnomon_platforms.kubernetes.errors import Refused, Unreachable, refused
 
 if TYPE_CHECKING:
@@ -94,6 +95,8 @@ class Api:
 
     def __init__(self, client: ApiClient) -> None:
         self._client = client
+        self.asked = Asked()
+        """What was, and how it was answered."""
 
     def call(
         self,
@@ -160,12 +163,18 @@ class Api:
             body=request.body,
             auth_settings=["BearerToken"],
         )
-        if request.fence is not None:
-            request.fence()
+        try:
+            if request.fence is not None:
+                request.fence()
+        except GnomonError:
+            self.asked.count(request.method, request.path, FENCED)
+            raise
         try:
             response = self._client.call_api(*prepared, _request_timeout=(CONNECT_TIMEOUT_S, request.timeout_s)).response
         except Exception as error:
+            self.asked.count(request.method, request.path, UNANSWERED)
             raise _unreachable(error) from error
+        self.asked.count(request.method, request.path, int(response.status))
         try:
             yield response
         finally:
