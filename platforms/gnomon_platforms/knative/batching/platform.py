@@ -1,10 +1,10 @@
-"""Revisions' pods behind the seam `Platform`: an instance is a place in a ready pod, the right to have one batch under way there.
+"""Revisions' pods behind the seam `Platform`: an instance is a slot in a ready pod, the right to have one batch under way there.
 
-    pod ready ▶ its places, each with a channel through its queue-proxy ▶ unready, or ending ▶ answers what it has ▶ gone
+    pod ready ▶ its slots, each with a channel through its queue-proxy ▶ unready, or ending ▶ answers what it has ▶ gone
 
 Nothing is created or destroyed here: how many pods there are is the autoscaler class's to say, to which the gateway tells what
 waits (`gnomon_platforms.knative.scaling.signals`). So this is a platform whose instances outlive us (`gnomon_core.lasting`) and
-that another process leads. A place that is lost while its pod is ready, because a connection failed or a batch took too long, is
+that another process leads. A slot that is lost while its pod is ready, because a connection failed or a batch took too long, is
 opened again after a second.
 """
 
@@ -51,8 +51,8 @@ AGAIN_S = 1.0
 PodName = tuple[str, str]
 
 
-class Place(RemoteLife[PodChannel]):
-    """An instance: a place in this pod."""
+class PodSlot(RemoteLife[PodChannel]):
+    """An instance: a slot in this pod."""
 
     def __init__(self, instance: Instance, facts: RevisionFacts, pod: RevisionPod, platform: RevisionPlatform) -> None:
         assert platform.listener is not None
@@ -89,9 +89,9 @@ class RevisionPlatform:
         self._tokens = Tokens(api, self._clock)
         source = Source(PODS, namespace, labels=REVISION_LABEL)
         self._pods: Informer[RevisionPod] = Informer(api, source, revision_pod, index=(REVISION_LABEL,))
-        self._places: dict[str, Place] = {}
-        self._of_pod: dict[PodName, list[Place]] = {}
-        self._of_function: dict[str, dict[str, Place]] = {}
+        self._slots: dict[str, PodSlot] = {}
+        self._of_pod: dict[PodName, list[PodSlot]] = {}
+        self._of_function: dict[str, dict[str, PodSlot]] = {}
         self._adopted: set[FunctionKey] = set()
         self._numbers = itertools.count(1)
         self._tasks: set[asyncio.Task[None]] = set()
@@ -114,11 +114,11 @@ class RevisionPlatform:
         self._pods.listen(self._pod_changed)
 
     async def stop(self) -> None:
-        """End every place. The pods serve on."""
+        """End every slot. The pods serve on."""
         self._adopted.clear()
         await self._pods.stop()
-        for place in list(self._places.values()):
-            place.end("stopped")
+        for slot in list(self._slots.values()):
+            slot.end("stopped")
         for task in list(self._tasks):
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
@@ -162,18 +162,18 @@ class RevisionPlatform:
         return ()
 
     def instances(self, function: str) -> tuple[Instance, ...]:
-        return tuple(place.instance for place in self._of_function.get(function, {}).values())
+        return tuple(slot.instance for slot in self._of_function.get(function, {}).values())
 
     async def create(self, request: InstanceRequest) -> Instance:
         """Refused: the autoscaler class says how many pods there are."""
         raise GnomonError(503, "no_capacity", f"How many pods {request.spec.key} has is its class's to say.", "Wait for it.")
 
     async def destroy(self, instance_id: str) -> None:
-        """Let a place go. Its pod stays, and gets another if it is ready."""
-        place = self._places.get(instance_id)
-        if place is not None:
+        """Let a slot go. Its pod stays, and gets another if it is ready."""
+        slot = self._slots.get(instance_id)
+        if slot is not None:
             # As everywhere else it is told from the loop, after this has returned.
-            asyncio.get_running_loop().call_soon(place.end, "let go")
+            asyncio.get_running_loop().call_soon(slot.end, "let go")
 
     async def resize(self, instance_id: str, cores: int) -> None:
         """A pod is as large as its Revision says."""
@@ -199,17 +199,17 @@ class RevisionPlatform:
         if change.new is not None:
             self._match(change.new)
         else:
-            for place in list(self._of_pod.get(change.name, ())):
-                place.retire("its pod has gone")
+            for slot in list(self._of_pod.get(change.name, ())):
+                slot.retire("its pod has gone")
 
     def _match(self, pod: RevisionPod) -> None:
-        """Let a pod have the places that are its due: none unless it is ready, and of a Revision that is served here."""
+        """Let a pod have the slots that are its due: none unless it is ready, and of a Revision that is served here."""
         key = FunctionKey(pod.revision, pod.namespace)
         facts = self._store.of(key) if key in self._adopted else None
         due = facts.places if facts is not None and pod.ready and not pod.ending and pod.ip else 0
         there = self._of_pod.get((pod.namespace, pod.name), [])
-        for place in there[due:]:
-            place.retire("its pod is not ready" if not due else "its pod has fewer places")
+        for slot in there[due:]:
+            slot.retire("its pod is not ready" if not due else "its pod has fewer slots")
         for _ in range(due - len(there)):
             assert facts is not None
             self._open(facts, pod)
@@ -226,38 +226,38 @@ class RevisionPlatform:
             state=InstanceState.STARTING,
             started_s=self._clock.now_s(),
         )
-        place = Place(instance, facts, pod, self)
-        self._places[instance.id] = place
-        self._of_pod.setdefault((pod.namespace, pod.name), []).append(place)
-        self._of_function.setdefault(function, {})[instance.id] = place
-        self._begin(self._reach(place))
+        slot = PodSlot(instance, facts, pod, self)
+        self._slots[instance.id] = slot
+        self._of_pod.setdefault((pod.namespace, pod.name), []).append(slot)
+        self._of_function.setdefault(function, {})[instance.id] = slot
+        self._begin(self._reach(slot))
 
-    async def _reach(self, place: Place) -> None:
-        """Give a place its channel."""
+    async def _reach(self, slot: PodSlot) -> None:
+        """Give a slot its channel."""
         assert self._session is not None
-        pod, facts = place.pod, place.facts
+        pod, facts = slot.pod, slot.facts
         token = await self._tokens.of(pod.namespace) if facts.takes_batches else ""
         host = f"[{pod.ip}]" if ":" in pod.ip else pod.ip
         route = Route(self._session, f"http://{host}:{QUEUE_PORT}", _there, self._chance)
         around = Around(lambda: self._serves(pod), _untold, facts.spec.settings.deadline_s, who="pod")
-        place.ready(PodChannel(route, around, token, place.end))
+        slot.ready(PodChannel(route, around, token, slot.end))
 
     def _serves(self, pod: RevisionPod) -> bool:
         """Whether the cluster says that a pod is ready: its kubelet asks it, and we need not."""
         now = self._pods.get(pod.namespace, pod.name)
         return now is not None and now.ready and not now.ending
 
-    def ended(self, place: Place) -> None:
-        """A place has ended; its pod gets another where it is due one."""
-        name = (place.pod.namespace, place.pod.name)
-        self._places.pop(place.instance.id)
-        self._of_function[place.instance.function].pop(place.instance.id)
+    def ended(self, slot: PodSlot) -> None:
+        """A slot has ended; its pod gets another where it is due one."""
+        name = (slot.pod.namespace, slot.pod.name)
+        self._slots.pop(slot.instance.id)
+        self._of_function[slot.instance.function].pop(slot.instance.id)
         there = self._of_pod[name]
-        there.remove(place)
+        there.remove(slot)
         if not there:
             del self._of_pod[name]
-        if self._store.of(place.facts.key) is None:
-            self._adopted.discard(place.facts.key)
+        if self._store.of(slot.facts.key) is None:
+            self._adopted.discard(slot.facts.key)
         elif self._adopted:
             asyncio.get_running_loop().call_later(AGAIN_S, self._look_again, name)
 
@@ -277,5 +277,5 @@ async def _there() -> None:
 
 
 def _untold(why: str) -> None:
-    """Nobody else depends on this pod: that it was lost is told of its place."""
+    """Nobody else depends on this pod: that it was lost is told of its slot."""
     del why
