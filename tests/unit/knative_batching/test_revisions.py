@@ -86,6 +86,13 @@ def test_a_request_may_wait_as_long_as_knative_lets_it_unless_the_revision_says_
     assert (settings.deadline_s, settings.slo_s) == (0.5, 0.1)
 
 
+def test_no_batch_waits_longer_than_knative_lets_its_requests() -> None:
+    read = RevisionReader(anything)
+    assert read(revision(BATCHES, timeoutSeconds=10)).spec.settings.slo_s == 10.0
+    assert read(revision({**BATCHES, "gnomon/slo-ms": "100"}, timeoutSeconds=10)).spec.settings.slo_s == 0.1
+    assert read(revision({**BATCHES, "gnomon/slo-ms": "20000"}, timeoutSeconds=10)).spec.settings.slo_s == 10.0
+
+
 def refusing(problem: str) -> Callable[[Settings], None]:
     def check(settings: Settings) -> None:
         if settings.scheduler is not None:

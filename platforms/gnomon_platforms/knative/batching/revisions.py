@@ -78,7 +78,9 @@ class RevisionReader:
         function = self._function(document)
         settings = function.settings
         if DEADLINE not in function.annotations:
-            settings = replace(settings, deadline_s=float(spec.get("timeoutSeconds") or TIMEOUT_S))
+            deadline_s = float(spec.get("timeoutSeconds") or TIMEOUT_S)
+            # An objective of 30 s would have a batch wait for 30 s where Knative gives its requests 10.
+            settings = replace(settings, deadline_s=deadline_s, slo_s=min(settings.slo_s, deadline_s))
         if not takes_batches:
             settings = replace(settings, max_batch=1)
         return RevisionFacts(
