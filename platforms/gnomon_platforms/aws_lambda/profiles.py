@@ -2,9 +2,10 @@
 
     FOLDER/NAME@VERSION/lambda/REGION.json ▶ cells by memory size and batch ▶ ModelProfile.memories
 
-A plan may choose a memory size that was measured for all of the measured batches, that the function's memory limit allows, and
-no other: between two sizes nobody has looked. The function's own size is the one row of `whole`, where it was measured, so that a
-function is foretold before it was ever invoked. Only what was measured of this very program and image counts.
+A plan may choose a memory size that was measured for the smallest and the largest of all measured batches (between two batches
+times are read on the straight line), that the function's memory limit allows, and no other: between two sizes nobody has looked.
+The function's own size is the one row of `whole`, where it was measured, so that a function is foretold before it was ever
+invoked. Only what was measured of this very program and image counts.
 """
 
 from __future__ import annotations
@@ -86,10 +87,12 @@ def path_of(folder: Path, model: str, region: str) -> Path:
 
 
 def profile_of(table: Table, wanted: Wanted) -> ModelProfile | None:
-    """The cells as a profile; None where no size has all measured batches."""
+    """The cells as a profile; None where no size has the smallest and the largest measured batch."""
     batches = {batch for _, batch in table.cells}
-    rows = _rows(table.cells)
-    whole = {size_mb: row for size_mb, row in sorted(rows.items()) if row.keys() == batches and size_mb >= wanted.least_mb}
+    # Sizes need not have the same batches between these: `--grid` measures others than a run before it.
+    ends = {min(batches, default=1), max(batches, default=1)}
+    rows = {size_mb: row for size_mb, row in _rows(table.cells).items() if ends <= row.keys()}
+    whole = {size_mb: row for size_mb, row in rows.items() if size_mb >= wanted.least_mb}
     if not whole:
         return None
     own = rows.get(wanted.memory_mb)
@@ -97,7 +100,7 @@ def profile_of(table: Table, wanted: Wanted) -> ModelProfile | None:
     return ModelProfile(
         model=wanted.model,
         layers=Layers(wanted.program_sha256, (), ()),
-        whole=LatencyTable({wanted.cores: own} if own is not None and own.keys() == batches else {}),
+        whole=LatencyTable({wanted.cores: own} if own is not None else {}),
         blocks=(),
         loading={},
         body_start_s=statistics.median(cold_s) if cold_s else 0.0,

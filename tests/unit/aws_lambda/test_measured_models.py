@@ -34,7 +34,7 @@ def found(folder: Path, wanted: Wanted = WANTED, region: str = "eu-west-1") -> M
     return MeasuredModels(folder).find(wanted, region)
 
 
-def test_every_size_with_all_batches_is_there_and_the_own_one_foretells_the_function(folder: Path) -> None:
+def test_every_size_with_both_ends_of_the_batches_is_there_and_the_own_one_foretells_the_function(folder: Path) -> None:
     profile = found(folder)
     assert profile is not None
     assert set(profile.memories.seconds) == {885, 1769, 3538}, "7,076 MB have not been measured for a batch of 4"
@@ -44,6 +44,19 @@ def test_every_size_with_all_batches_is_there_and_the_own_one_foretells_the_func
     assert profile.at(2, 1) is None
     assert profile.body_start_s == 0.8
     assert profile.provenance["region"] == "eu-west-1"
+
+
+def test_sizes_that_were_measured_with_other_batches_in_between_stay(folder: Path) -> None:
+    """As `gnomon lambda-profile --grid` does after a run without."""
+    table = Table.open(path_of(folder, "net@1", "eu-west-1"), IDENTITY)
+    table.add(cell(1769, 2))
+    for batch in (1, 3, 4):
+        table.add(cell(2048, batch))
+    profile = found(folder)
+    assert profile is not None
+    assert set(profile.memories.seconds) == {885, 1769, 2048, 3538}
+    assert profile.at(885, 3) == pytest.approx(0.3 * 1769 / 885)
+    assert profile.at(1, 2) == pytest.approx(0.2), "by cores it is the own size"
 
 
 def test_memory_sizes_are_kept_with_a_profile_on_disk() -> None:
