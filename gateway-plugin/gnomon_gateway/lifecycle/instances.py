@@ -22,6 +22,7 @@ from gnomon_core.seam_values import InstanceRequest
 from gnomon_core.seams import BatchChannel, Platform, SchedulingPolicy
 from gnomon_core.settings import Settings
 from gnomon_gateway.background import Background
+from gnomon_gateway.dispatch.refusals import function_removed
 from gnomon_gateway.lifecycle.control import ScalingControl
 from gnomon_gateway.lifecycle.deployed import Deployed
 from gnomon_gateway.lifecycle.elsewhere import Elsewhere, Lost
@@ -243,6 +244,8 @@ class Instances:
             _LOG.warning("%s: instance %s has ended: %s", deployed.name, instance_id, reason)
         deployed.draining.discard(instance_id)
         deployed.runtime.instance_gone(instance_id, reason)
+        if not self._is_there(deployed) and not deployed.runtime.ready:
+            deployed.runtime.give_up(function_removed())  # nobody makes another for it
         self._begin(self.shadows.end_those_of(deployed, instance_id))
         self._tell_starting(deployed)
         if instance_id in deployed.retired:

@@ -10,6 +10,7 @@ from dataclasses import replace
 
 import pytest
 
+from gnomon_core.errors import GnomonError
 from gnomon_core.fleet import Instance, InstanceState
 from gnomon_core.pairs import Pair
 from gnomon_core.scaling import CreateBody, CreateShadow
@@ -102,6 +103,34 @@ async def test_taking_over_what_is_left_takes_nothing_from_a_function_that_still
     assert removed.stage.instances.runtime_of("b1") is removed.old.runtime
     await removed.answer()
     assert removed.platform.destroyed == ["b1"]
+
+
+class Client:
+    """Whoever waits for an answer."""
+
+    def __init__(self) -> None:
+        self.heard: list[str] = []
+
+    def answer(self, member: Member, head: bytes) -> None:
+        self.heard.append(str(member.status))
+
+    def refuse(self, error: GnomonError) -> None:
+        self.heard.append(error.code)
+
+    def stream(self, frame: Frame) -> None: ...
+    def broken(self) -> None: ...
+
+
+async def test_what_waits_for_a_removed_function_hears_so_when_its_last_instance_is_gone(removed: Removed) -> None:
+    clients = [Client(), Client()]
+    now_s = time.monotonic()
+    for runtime, client in zip((removed.old.runtime, removed.new.runtime), clients, strict=True):
+        runtime.submit(Request(runtime.event_lane, now_s, now_s + 60.0, responder=client))
+    await asyncio.sleep(0)
+    assert [client.heard for client in clients] == [[], []], "its instance may still answer"
+    removed.stage.gone("b1")
+    assert [client.heard for client in clients] == [["function_removed"], []], "the one in its place will have instances"
+    await removed.stage.settle()
 
 
 # A decision that is being carried out when its function is removed.
