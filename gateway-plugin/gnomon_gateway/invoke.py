@@ -129,7 +129,9 @@ class Invocation:
         self._call_id = call_id_of(seen)
         client, host = exchange.client, seen.get(b"host", b"")
         if behind:
-            client = b", ".join(hop for hop in (seen.get(b"x-forwarded-for"), client) if hop)
+            # Each proxy on the way may have added to the line before it, or have written one of its own.
+            hops = [value for name, value in exchange.headers if name == b"x-forwarded-for"]
+            client = b", ".join(hop for hop in (*hops, client) if hop)
             host = seen.get(b"x-forwarded-host", host)
         lines.append(
             b"x-call-id: %b\nx-start-time: %d\nx-forwarded-for: %b\nx-forwarded-host: %b"

@@ -29,8 +29,12 @@ class Telling:
 
     unread = False
 
+    def __init__(self) -> None:
+        self.metas: list[bytes] = []
+
     def run(self, frame: Frame, done: Callable[[Frame | None], None], stream: Callable[[Frame], None] | None = None) -> None:
         del stream
+        self.metas += [bytes(member.meta) for member in frame.members]
         members = [
             Member(200, 1, b"", b"\n".join(bytes(member.meta).split(b"\n")[:3]) + b"\n" + bytes(member.body))
             for member in frame.members
@@ -56,10 +60,12 @@ class Directory:
     def refusal(self, name: str) -> GnomonError:
         return no_such_function(name)
 
-    def add(self) -> None:
+    def add(self) -> Telling:
         runtime = FunctionRuntime(KEY, Settings(), Immediate(), LearnedLatency())
         self.known[str(KEY)] = runtime
-        runtime.instance_ready(Instance("pod-1", str(KEY), 1, "", 1, 0, InstanceState.READY, 0.0), Telling())
+        channel = Telling()
+        runtime.instance_ready(Instance("pod-1", str(KEY), 1, "", 1, 0, InstanceState.READY, 0.0), channel)
+        return channel
 
 
 @pytest.fixture
@@ -85,6 +91,17 @@ async def test_every_path_is_the_revisions(directory: Directory, user: aiohttp.C
     async with user.put(path, data=b"body") as answer:
         plain, _, query = path.partition("?")
         assert (answer.status, await answer.text()) == (200, f"PUT\n{plain}\n{query}\nbody")
+
+
+async def test_a_pod_learns_of_every_proxy_that_a_request_came_through(directory: Directory, user: aiohttp.ClientSession) -> None:
+    """HAProxy adds a line of its own behind the line that is there."""
+    channel = directory.add()
+    lines = [("X-Forwarded-For", "192.0.2.7"), ("X-Forwarded-For", "10.0.0.1, 10.0.0.2")]
+    async with user.get("/", headers=lines) as answer:
+        assert answer.status == 200
+    [meta] = channel.metas
+    told = [line for line in meta.split(b"\n") if line.startswith(b"x-forwarded-for: ")]
+    assert told == [b"x-forwarded-for: 192.0.2.7, 10.0.0.1, 10.0.0.2, 127.0.0.1"]
 
 
 async def test_what_comes_before_the_revision_is_known_waits_for_it(directory: Directory, user: aiohttp.ClientSession) -> None:
