@@ -20,11 +20,10 @@ from typing import Any
 
 from gnomon_coordinator.node.wishes import ZYGOTE
 from gnomon_core.coordinator_client import CoordinatorClient
-from gnomon_core.libraries import FOR_LIBRARIES
 from gnomon_core.packet_link import PacketLink
 
 RETRY_S = 0.25
-ENVIRONMENT = {"PATH": "/usr/local/bin:/usr/bin:/bin", "LANG": "C.UTF-8", **FOR_LIBRARIES}
+ENVIRONMENT = {"PATH": "/usr/local/bin:/usr/bin:/bin", "LANG": "C.UTF-8"}
 PRELOAD = ("numpy", "torch", "gnomon_runtime.body", "gnomon_runtime.pair.shadow_side", "gnomon_runtime.pair.rehearsal")
 
 _LOG = logging.getLogger("gnomon.node")
@@ -51,6 +50,8 @@ class Pool:
         self._link: PacketLink | None = None
         self._coordinator: CoordinatorClient | None = None
         self._python = ""
+        self._environment: Mapping[str, str] = {}
+        """Of what computes in the container, whose libraries are not ours."""
         self._starts = 0
         """Of zygotes, in all pools: what is told of an earlier one does not mean the newest."""
         self._pause: asyncio.TimerHandle | None = None
@@ -97,11 +98,11 @@ class Pool:
     def _begin(self, connection: socket.socket) -> None:
         self._link = PacketLink(connection, self._heard, self._gone)
 
-    def _hello(self, python: str) -> None:
-        """The supervisor is there, in a container whose Python is at this path."""
-        self._python = python
+    def _hello(self, python: str, libraries: Mapping[str, str]) -> None:
+        """The supervisor is there, in a container whose Python is at this path, and whose libraries want these variables."""
+        self._python, self._environment = python, {**ENVIRONMENT, **libraries}
         self._start_zygote()
-        self._coordinator = CoordinatorClient(self.to_supervisor, self._coordinator_said, ENVIRONMENT, self._epoch, python)
+        self._coordinator = CoordinatorClient(self.to_supervisor, self._coordinator_said, self._environment, self._epoch, python)
         self._ears.begun()
 
     def _start_zygote(self) -> None:
@@ -109,12 +110,12 @@ class Pool:
         self._starts += 1
         command = [self._python, "-I", "-u", "-m", "gnomon_runtime.bootstrap", order]
         about = {"do": "zygote", "id": ZYGOTE, "start": self._starts}
-        self.to_supervisor({**about, "command": command, "environment": ENVIRONMENT})
+        self.to_supervisor({**about, "command": command, "environment": self._environment})
 
     def _heard(self, event: dict[str, Any]) -> None:
         kind = event["event"]
         if kind == "hello":
-            self._hello(str(event["python"]))
+            self._hello(str(event["python"]), event["libraries"])
         elif kind == "warm":
             for problem in event["problems"]:
                 _LOG.error("the pool's zygote could not import all: %s", problem)

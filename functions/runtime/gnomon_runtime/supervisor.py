@@ -15,7 +15,7 @@ inherits (`python -m gnomon_runtime.supervisor FD`), in JSON messages (gnomon_co
           {"do": "promoted", "id"}                           a Shadow that has become a Body
           {"do": "adopt", "id", "kind"}                      + the coordination socket of an instance of another container
           {"do": "forget", "id"}                             it has gone
-    out   {"event": "hello", "isolation", "python"}    {"event": "warm", "zygote", "start", …}
+    out   {"event": "hello", "isolation", "python", "libraries"}   {"event": "warm", "zygote", "start", …}
           {"event": "zygote_gone", "zygote", "start", "reason"}
           {"event": "born", "id", "pid"}    {"event": "gone", "id", "status", "cpu_s", "reason"}
           {"event": "coordinator", "epoch", "pid"}           {"event": "coordinator_gone", "epoch", "status"}
@@ -40,6 +40,7 @@ from pathlib import Path
 from typing import Any
 
 from gnomon_core import packets
+from gnomon_core.libraries import FOR_LIBRARIES
 from gnomon_runtime import linux, sandbox
 from gnomon_runtime.keeper import Keeper
 from gnomon_runtime.zygote_table import Midwife, ZygoteTable
@@ -73,7 +74,8 @@ class Supervisor:
         self._selector.register(self._owner, selectors.EVENT_READ, self._read_owner)
         self._selector.register(woken, selectors.EVENT_READ, lambda: self._reap(woken))
         try:
-            self._report("hello", isolation=sandbox.why_no_isolation(), python=sys.executable)
+            here = {"python": sys.executable, "libraries": dict(FOR_LIBRARIES)}
+            self._report("hello", isolation=sandbox.why_no_isolation(), **here)
             while True:
                 for key, _ in self._selector.select(self._keeper.patience_s()):
                     act: Callable[[], None] = key.data

@@ -15,6 +15,8 @@ from gnomon_coordinator.node.pool import Ears, Pool
 from gnomon_core import packets
 from tests.waiting import until
 
+LIBRARIES = {"LD_PRELOAD": "/of/the/container/libjemalloc.so.2"}
+
 
 class Container:
     """The pool's container: whom the agent connects to."""
@@ -34,7 +36,7 @@ class Container:
         self.asked.clear()
         self.supervisor, _ = await asyncio.get_running_loop().sock_accept(self._arrivals)
         self.supervisor.setblocking(False)  # noqa: FBT003 - as above
-        self.tell(event="hello", isolation=None, python="/usr/bin/python3")
+        self.tell(event="hello", isolation=None, python="/usr/bin/python3", libraries=LIBRARIES)
         await until(self.zygotes)
 
     def tell(self, **event: Any) -> None:
@@ -96,3 +98,8 @@ async def test_the_pause_before_the_next_ends_with_its_pool(container: Container
     await container.begin()
     await asyncio.sleep(3 * pool.RETRY_S)
     assert container.zygotes() == 1, "the new pool's own"
+
+
+async def test_it_is_started_with_the_libraries_of_its_own_container(container: Container) -> None:
+    [zygote] = container.asked
+    assert zygote["environment"].items() >= LIBRARIES.items()
