@@ -58,6 +58,16 @@ def test_on_lambda_a_bound_on_slots_refuses_no_plan(rate: float, most: int) -> N
         assert bound.said.startswith(free.said)
 
 
+def test_a_plan_takes_as_many_instances_as_it_needs_up_to_as_many_as_there_may_be() -> None:
+    counts = tuple(np.random.default_rng(2).poisson(1900.0, 300).astype(float))
+    task = Task(0.5, 95.0, (0.1, 0.2, 0.3), 1, 10**9, 0.5, 500)
+    plan = plan_for(counts, 1.0, task)
+    assert plan.instances > 200
+    assert "No plan does" not in plan.said
+    fewer = plan_for(counts, 1.0, replace(task, most=205))
+    assert "No plan does with 205 instances at most" in fewer.said
+
+
 def test_a_plan_takes_less_than_a_decision_may() -> None:
     chance = np.random.default_rng(1)
     counts = tuple(float(count) for count in chance.poisson(1500.0 * (1.0 + np.arange(3600) // 60 % 2)))

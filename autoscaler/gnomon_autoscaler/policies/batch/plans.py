@@ -4,8 +4,8 @@ The only part of the policies that needs numpy, for which the registry imports t
 
 A plan is looked for among the `BATCHES` up to the largest and 12 timeouts up to the SLO, closer together where they are short:
 SLO·(i/12)². It has to be found within the second that a decision may take, so that few of the plans that promise to be cheapest
-are settled exactly, and more than `MOST_BUSY` instances are not planned for. No plan takes more instances than there may be;
-where none does with those it is the one that takes the fewest, which is said.
+are settled exactly, and there is none where even full batches keep more than `MOST_BUSY` instances busy. No plan takes more
+instances than there may be; where none does with those it is the one that takes the fewest, which is said.
 
 Where calls are paid, as on Lambda, instances are unlimited: a plan is chosen by its price alone, which is known without being
 settled, so that there are 48 timeouts, SLO·i/48. How many slots may be used at once is the user's own bound there: what it cuts
@@ -119,14 +119,15 @@ def plan_for(counts: Sequence[float], bin_s: float, task: Task) -> Planned:
 
     """
     fitted = fit(of_counts(counts, bin_s))
-    process, most = fitted.process, min(task.most, MOST_BUSY) if task.memory_mb is None else math.inf
+    process = fitted.process
+    most, most_busy = (task.most, min(task.most, MOST_BUSY)) if task.memory_mb is None else (math.inf, math.inf)
     busy = {size: _busy(process, size) for size in task.sizes}
-    sizes = tuple(size for size in busy if busy[size] <= most)
+    sizes = tuple(size for size in busy if busy[size] <= most_busy)
     if not sizes:
         raise GnomonError(
             400,
             "too_many_instances",
-            f"{process.rate_rps:.2f} rps keep {min(busy.values()):.1f} instances busy, of {most:.0f} at most.",
+            f"{process.rate_rps:.2f} rps keep {min(busy.values()):.1f} instances busy, of {most_busy:.0f} at most.",
         )
     longest = min(BATCHES[-1], max(len(size.service_s) for size in sizes))
     space = Space(sizes, tuple(batch for batch in BATCHES if batch <= longest), task.timeouts_s)
