@@ -31,11 +31,12 @@ def sizes_of_file(file: Path, max_batch: int) -> tuple[Size, ...]:
     noted with its error. Where their runs are in the file as well (`cells`), service varies as they do.
 
     Raises:
-        GnomonError: 400 for measurements that make no model.
+        GnomonError: 400 for measurements that make no model, and for ratios that are not positive numbers.
         WrongCommand: the file holds no sizes.
 
     """
     from gnomon_planner.plans import Size  # noqa: PLC0415
+    from gnomon_planner.spread import of_ratios  # noqa: PLC0415
 
     document = _read(file)
     try:
@@ -48,7 +49,7 @@ def sizes_of_file(file: Path, max_batch: int) -> tuple[Size, ...]:
                 float(one["memory_mb"]),
                 float(one.get("cores", float(one["memory_mb"]) / MB_PER_VCPU)),
                 tuple(float(value) / MS_PER_S for value in one["service_ms"])[:max_batch],
-                tuple(float(ratio) for ratio in one.get("ratios", (1.0,))),
+                of_ratios([float(ratio) for ratio in one.get("ratios", (1.0,))]),
             )
             for one in document["sizes"]
         )

@@ -46,6 +46,26 @@ def of_runs(cells: Iterable[Sequence[float]]) -> tuple[float, ...]:
     return ALWAYS if float(runs.std()) < NONE else _means(np.quantile(runs, _SHARES))
 
 
+def of_ratios(ratios: Sequence[float]) -> tuple[float, ...]:
+    """At most `COUNT` ratios for these, each as likely: of more, the mean of each of `COUNT` equal shares, in ascending order.
+
+    Predictions bring the ratios of all sizes to one length, a common multiple of theirs.
+
+    Raises:
+        GnomonError: 400 `bad_measurements`: none, or one that is no positive number.
+
+    """
+    found = np.array(ratios, dtype=float)
+    if not len(found) or not (np.isfinite(found) & (found > 0.0)).all():
+        raise bad_request(
+            "bad_measurements", "The ratios of a size are not positive numbers.", "Leave them out where none are known."
+        )
+    if len(found) > COUNT:
+        # Each is repeated as often as there are shares, so that all shares hold equally many.
+        found = np.repeat(np.sort(found), COUNT).reshape(COUNT, -1).mean(axis=1)
+    return tuple(float(one) for one in found)
+
+
 def of_range(relative: float) -> tuple[float, ...]:
     """The ratios of times whose interquartile range is this share of their median, and whose logarithm is normal."""
     return _log_normal(math.asinh(relative / 2.0) / _QUARTILE)

@@ -127,6 +127,22 @@ def test_service_times_that_varied_are_planned_for_as_they_did(tmp_path: Path) -
     assert json.loads(done.stdout)["plan"]["latency_ms"] == pytest.approx(60.0)
 
 
+def test_sizes_may_have_any_number_of_measured_ratios(tmp_path: Path) -> None:
+    """100, 97 and 91 have no common multiple below 882,700."""
+    file = tmp_path / "sizes.json"
+    sizes = [
+        {"memory_mb": 1024 * number, "service_ms": [40, 52], "ratios": [1.0] * (count - 10) + [1.5] * 10}
+        for number, count in enumerate((100, 97, 91), start=1)
+    ]
+    file.write_text(json.dumps({"sizes": sizes}))
+    done = gnomon("--rate", 50, "--sizes", file, "--max-batch", 1, "--slo-ms", 100, "--json")
+    assert done.returncode == 0, done.stderr
+    sizes[0]["ratios"] = [1.0, -1.0]
+    file.write_text(json.dumps({"sizes": sizes}))
+    done = gnomon("--rate", 50, "--sizes", file, "--slo-ms", 100)
+    assert (done.returncode, "ratios of a size are not positive numbers" in done.stderr) == (2, True)
+
+
 @pytest.mark.parametrize(
     ("text", "code", "words"),
     [

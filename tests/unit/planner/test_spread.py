@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from gnomon_core.errors import GnomonError
-from gnomon_planner.spread import ALWAYS, COUNT, of_deviation, of_range, of_runs
+from gnomon_planner.spread import ALWAYS, COUNT, of_deviation, of_range, of_ratios, of_runs
 
 
 def test_ratios_have_the_mean_and_the_quantiles_of_the_runs() -> None:
@@ -40,4 +40,22 @@ def test_a_range_and_a_deviation_stand_for_the_same_law() -> None:
 def test_a_run_that_is_no_time_is_refused(run: float) -> None:
     with pytest.raises(GnomonError) as refused:
         of_runs([[0.1, run]])
+    assert refused.value.code == "bad_measurements"
+
+
+def test_few_ratios_are_kept_and_many_are_condensed_with_their_mean() -> None:
+    assert of_ratios([1.5, 1.0]) == (1.5, 1.0)
+    many = [0.9 + number / 500.0 for number in range(100)]
+    condensed = of_ratios(many[::-1])
+    assert len(condensed) == COUNT
+    assert np.mean(condensed) == pytest.approx(np.mean(many))
+    assert condensed == tuple(sorted(condensed))
+    # The largest ninth: eleven whole ones, and a ninth of the one below them.
+    assert condensed[-1] == pytest.approx((sum(many[-11:]) + many[-12] / 9.0) / (100.0 / 9.0))
+
+
+@pytest.mark.parametrize("ratios", [[], [0.0], [1.0, -1.0], [math.nan], [math.inf] * 20])
+def test_ratios_that_are_none_are_refused(ratios: list[float]) -> None:
+    with pytest.raises(GnomonError) as refused:
+        of_ratios(ratios)
     assert refused.value.code == "bad_measurements"
