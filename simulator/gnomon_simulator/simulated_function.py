@@ -281,6 +281,7 @@ class SimulatedFunction:
         latency, variant = self._dispatcher.latency, self.plan.profile.variant
         known = [latency.seconds(variant, settings.cores, batch) for batch in range(1, settings.max_batch + 1)]
         counters = self._dispatcher.counters(self._events.now_s)
+        sizes = {body.size for body in self._bodies()}
         return FunctionLoad(
             settings=settings,
             counters=counters if self._on_demand is None else self._on_demand.counted(counters),
@@ -288,7 +289,7 @@ class SimulatedFunction:
             nodes=self._platform.nodes(),
             latency_s=tuple([seconds for seconds in known if seconds is not None]) if None not in known else (),
             profile=self.plan.profile.model,
-            latency_spread=latency.spread(variant, settings.cores),
+            latency_spread=max((latency.spread(variant, size) for size in sizes), default=0.0),
         )
 
     def _seen(self, instance: Instance) -> Instance:

@@ -2,10 +2,12 @@
 
 from pathlib import Path
 
-from gnomon_core.scaling import Resize
+from gnomon_autoscaler import BUILT_IN, Offer
+from gnomon_core.profiles import LatencyTable
+from gnomon_core.scaling import CreateBody, Decision, Observation, PolicyState, Resize
 from gnomon_core.settings import ScaleSettings, Settings
 from gnomon_simulator.function_plan import FunctionPlan
-from gnomon_simulator.profiles import read_profile
+from gnomon_simulator.profiles import Noise, Profile, read_profile
 from gnomon_simulator.results import FunctionResult
 from gnomon_simulator.simulated_node import NodePlan
 from gnomon_simulator.simulation import simulate
@@ -39,3 +41,25 @@ def test_instances_of_a_fixed_size_keep_it() -> None:
     result = half_an_hour("fixed")
     assert not any(isinstance(action, Resize) for decision in result.decisions for action in decision.actions)
     assert "No plan has its P95 within 90 ms" in result.decisions[-1].reason
+
+
+def test_policies_see_how_far_batches_are_from_what_was_predicted_of_the_sizes_that_there_are() -> None:
+    seen_spreads: list[float] = []
+
+    class TwoCores:
+        """An instance of two cores, for a function of one."""
+
+        name, period_s, default_scheduler = "two", 1.0, "immediate"
+
+        def decide(self, seen: Observation, state: PolicyState) -> tuple[Decision, PolicyState]:
+            seen_spreads.append(seen.latency_spread)
+            return Decision(() if seen.live else (CreateBody(2),), "two cores", 1), state
+
+    settings = Settings(autoscaler="two", max_batch=1, slo_s=5.0)
+    profile = Profile("v", LatencyTable({1: {1: 0.2}, 2: {1: 0.1}}), noise=Noise("lognormal", 0.3))
+    policies = {**BUILT_IN, "two": Offer(lambda _: TwoCores(), "Two cores.")}
+    plan = FunctionPlan("f", settings, profile, [2.0 + 0.3 * number for number in range(200)], policies=policies)
+    simulate([plan], [NodePlan("node-1", 16)])
+    assert seen_spreads[0] == 0.0
+    # The mean distance from the mean of a log-normal time whose standard deviation is 0.3 of it: 0.23.
+    assert 0.1 < seen_spreads[-1] < 0.4
