@@ -9,12 +9,14 @@ from random import Random
 from typing import Any
 
 import aiohttp
+import pytest
 
 from deploy.test_cluster.clusters import Cluster
 from gnomon_cli.knative_gateway import KnativeGateway, KnativeGatewayOptions
 from tests.kubernetes.knative_autoscaler.played_knative import SERVING, PlayedKnative
 from tests.kubernetes.knative_autoscaler.test_reconciler import QUICK, grace, running, until
-from tests.kubernetes.knative_batching.conftest import ENV, Pods
+from tests.kubernetes.knative_batching.conftest import ENV, SECRET, Pods
+from tests.kubernetes.knative_batching.pods import TOKEN
 
 GATEWAY = "gateway"
 LABELS = {"app.kubernetes.io/name": "gnomon", "app.kubernetes.io/component": "knative-gateway"}
@@ -115,6 +117,34 @@ async def test_a_revision_may_ask_for_batches_while_it_serves_and_for_none_again
             pods.seen.clear()
             assert await all_of(user, [b"late"] * 4) == [(200, b"late")] * 4
             assert pods.batches == [1] * 4
+
+
+async def test_a_pod_gets_batches_as_soon_as_the_token_that_it_takes_is_known(
+    knative_kinds: Cluster, knative: PlayedKnative, pods: Pods, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its token is another one at first, as where the Secret was changed while it started; the pod stays the same."""
+    for module in ("tokens", "platform"):
+        monkeypatch.setattr(f"gnomon_platforms.knative.batching.{module}.KEPT_S", 0.2)
+
+    async def told(token: str) -> None:
+        patch = {"stringData": {SECRET: token}}
+        await asyncio.to_thread(knative_kinds.core.patch_namespaced_secret, SECRET, knative.namespace, patch)
+
+    await told("another")
+    async with running(knative_kinds, knative), serving(knative_kinds, knative) as gateway:
+        knative.revision("f-00001", {**BATCHES, "autoscaling.knative.dev/min-scale": "1"}, env=ENV)
+        async with ingress(gateway, knative, "f-00001") as user:
+            assert await call(user, b"x") == (200, b"x")
+            assert [path for path, _ in pods.seen] == ["/gnomon/batch", "/some/path"], "it was refused, and sent as it came"
+            await told(TOKEN)
+            slots = {one.id for one in gateway.platform.instances(f"f-00001.{knative.namespace}")}
+            await until(
+                lambda: slots.isdisjoint(one.id for one in gateway.platform.instances(f"f-00001.{knative.namespace}")),
+                "a new slot",
+            )
+            pods.seen.clear()
+            assert await all_of(user, [b"x"] * 8) == [(200, b"x")] * 8
+            assert pods.seen == [("/gnomon/batch", 8)]
 
 
 async def test_a_pod_that_ends_answers_what_it_has_and_gets_nothing_more(

@@ -28,7 +28,7 @@ from gnomon_core.signature import ModelSignature
 from gnomon_platforms.knative.batching.channel import PodChannel
 from gnomon_platforms.knative.batching.revisions import RevisionFacts
 from gnomon_platforms.knative.batching.store import RevisionStore
-from gnomon_platforms.knative.batching.tokens import Tokens
+from gnomon_platforms.knative.batching.tokens import KEPT_S, Tokens
 from gnomon_platforms.knative.scaling.objects import RevisionPod, revision_pod
 from gnomon_platforms.knative.scaling.resources import REVISION_LABEL
 from gnomon_platforms.kubernetes.api import Api
@@ -240,7 +240,21 @@ class RevisionPlatform:
         host = f"[{pod.ip}]" if ":" in pod.ip else pod.ip
         route = Route(self._session, f"http://{host}:{QUEUE_PORT}", _there, self._chance)
         around = Around(lambda: self._serves(pod), _untold, facts.spec.settings.deadline_s, who="pod")
-        slot.ready(PodChannel(route, around, token, slot.end))
+        channel = PodChannel(route, around, token, slot.end)
+        slot.ready(channel)
+        if facts.takes_batches:
+            await self._renew(slot, channel, token)
+
+    async def _renew(self, slot: PodSlot, channel: PodChannel, token: str) -> None:
+        """Let a slot that sends no batches, for its token could not be read or was refused, be opened anew with another one.
+
+        A pod reads its token when it starts: one that was refused by it is refused for as long as it lives.
+        """
+        while not slot.gone:
+            await asyncio.sleep(KEPT_S)
+            if not channel.batches and await self._tokens.of(slot.pod.namespace) not in ("", token):
+                slot.retire("there is another token for its batches")
+                return
 
     def _serves(self, pod: RevisionPod) -> bool:
         """Whether the cluster says that a pod is ready: its kubelet asks it, and we need not."""

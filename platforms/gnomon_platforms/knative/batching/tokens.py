@@ -1,7 +1,8 @@
 """The tokens by which pods take batches: each namespace has its own, in its Secret `gnomon-batch-token`.
 
 So a function of one namespace cannot send batches to another's. A token is read when a pod gets ready and kept for half a minute:
-a burst of new pods asks once, and a token that was changed is known soon.
+a burst of new pods asks once, and a token that was changed is known soon. That nobody told it is not kept: the next pod asks
+again.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from gnomon_platforms.kubernetes.api import Api, Refused, Unreachable
 from gnomon_platforms.kubernetes.resources import SECRETS
 
 KEPT_S = 30.0
+"""How long a token is taken for the one that there is, and how soon a slot without a good one asks for another."""
 
 _LOG = logging.getLogger("gnomon.knative")
 
@@ -42,16 +44,18 @@ class Tokens:
 
     async def _ask(self, namespace: str) -> str:
         path = SECRETS.path(namespace, BATCH_SECRET)
-        token = ""
+        token, passing = "", False
         try:
             document = await asyncio.to_thread(self._api.call, "GET", path)
             token = base64.b64decode((document.get("data") or {}).get(BATCH_SECRET) or "").decode().strip()
         except (Refused, Unreachable, binascii.Error, UnicodeDecodeError) as error:
+            passing = isinstance(error, Unreachable) or (isinstance(error, Refused) and not error.missing)
             _LOG.warning(
                 "%s: the Secret %s cannot be read, so its pods get requests one by one: %s", namespace, BATCH_SECRET, error
             )
         else:
             if not token:
                 _LOG.warning("%s: the Secret %s has no key %s: requests go one by one", namespace, BATCH_SECRET, BATCH_SECRET)
-        self._known[namespace] = self._clock.now_s(), token
+        if not passing:
+            self._known[namespace] = self._clock.now_s(), token
         return token
