@@ -24,15 +24,16 @@ FORMS = (
 )
 
 
-def sizes_of_file(file: Path, max_batch: int) -> tuple[Size, ...]:
+def sizes_of_file(file: Path, max_batch: int, *, on_lambda: bool) -> tuple[Size, ...]:
     """Sizes with their service times, or such as a model of measured cells says.
 
     The model is asked for every 64 MB between the measured memories, or for the measured cores and whole ones between them, and
-    noted with its error. Where their runs are in the file as well (`cells`), service varies as they do.
+    noted with its error; on Lambda, up to the largest memory there is. Where the runs of the cells are in the file as well
+    (`cells`), service varies as they do.
 
     Raises:
         GnomonError: 400 for measurements that make no model, and for ratios that are not positive numbers.
-        WrongCommand: the file holds no sizes.
+        WrongCommand: the file holds no sizes, or measurements of which Lambda has no such instances.
 
     """
     from gnomon_planner.plans import Size  # noqa: PLC0415
@@ -42,7 +43,13 @@ def sizes_of_file(file: Path, max_batch: int) -> tuple[Size, ...]:
     try:
         if "measured" in document:
             runs = [[float(one) for one in cell["runs_s"]] for cell in document.get("cells", ())]
-            return _modelled(document["measured"], runs, max_batch)
+            sizes = _modelled(document["measured"], runs, max_batch)
+            fitting = tuple(size for size in sizes if not on_lambda or size.memory_mb <= LARGEST_LAMBDA_MB)
+            if not fitting:
+                raise WrongCommand(
+                    f"{file}: no measured size fits into an instance of Lambda.", "--platform held has larger ones."
+                )
+            return fitting
         return tuple(
             Size(
                 _name(float(one["memory_mb"]), one.get("cores")),

@@ -162,7 +162,7 @@ def _sizes(inputs: dict[str, Any], *, on_lambda: bool) -> tuple[Size, ...]:
     if inputs["profile"] is not None:
         return plan_inputs.sizes_of_profile(inputs["profile"], most, on_lambda=on_lambda)
     if inputs["sizes"] is not None:
-        return plan_inputs.sizes_of_file(inputs["sizes"], most)
+        return plan_inputs.sizes_of_file(inputs["sizes"], most, on_lambda=on_lambda)
     return plan_inputs.single_size(inputs["service_ms"], most, inputs["memory_mb"], inputs["cores"])
 
 
