@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import socket
 from collections.abc import AsyncIterator
 from random import Random
 from typing import Any
@@ -16,7 +17,7 @@ from gnomon_cli.knative_gateway import KnativeGateway, KnativeGatewayOptions
 from tests.kubernetes.knative_autoscaler.played_knative import SERVING, PlayedKnative
 from tests.kubernetes.knative_autoscaler.test_reconciler import QUICK, grace, running, until
 from tests.kubernetes.knative_batching.conftest import ENV, SECRET, Pods
-from tests.kubernetes.knative_batching.pods import TOKEN
+from tests.kubernetes.knative_batching.pods import QUEUE_PORT, TOKEN
 
 GATEWAY = "gateway"
 LABELS = {"app.kubernetes.io/name": "gnomon", "app.kubernetes.io/component": "knative-gateway"}
@@ -161,6 +162,42 @@ async def test_a_pod_that_ends_answers_what_it_has_and_gets_nothing_more(
                 knative.replace_pods("f-00001")
                 answers += await asyncio.gather(*under_way)
             assert answers == [(200, b"slow")] * 48
+
+
+class Deaf:
+    """A pod whose node has died: who is connected hears nothing of it, and nothing from it."""
+
+    def __init__(self, address: str) -> None:
+        self._socket = socket.create_server((address, QUEUE_PORT))
+
+    def stat(self) -> tuple[float, float]:
+        return 1.0, 1.0
+
+    def end(self) -> None:
+        self._socket.close()
+
+
+async def test_what_a_pod_had_that_was_deleted_with_its_node_is_answered(
+    knative_kinds: Cluster, knative: PlayedKnative, pods: Pods
+) -> None:
+    """Well before its time, 300 s, is over, and before the user here gives up, who waits for 60 s."""
+    knative.begins = lambda _, address: Deaf(address)
+    async with running(knative_kinds, knative), serving(knative_kinds, knative) as gateway:
+        knative.revision("f-00001", {**BATCHES, "autoscaling.knative.dev/min-scale": "1"}, env=ENV)
+        function = f"f-00001.{knative.namespace}"
+        async with ingress(gateway, knative, "f-00001") as user:
+            under_way = asyncio.create_task(call(user, b"x"))
+            await until(lambda: 1 in in_flight(gateway, function).values(), "it has been sent")
+            [slot] = in_flight(gateway, function)
+            pod = slot.rpartition("-")[0]
+            await asyncio.to_thread(knative_kinds.core.delete_namespaced_pod, pod, knative.namespace, grace_period_seconds=0)
+            status, answer = await under_way
+            assert (status, b"instance_lost" in answer) == (502, True), answer
+
+
+def in_flight(gateway: KnativeGateway, function: str) -> dict[str, int]:
+    runtime = gateway.manager.lookup(function)
+    return {} if runtime is None else runtime.all_in_flight()
 
 
 def largest(gateway: KnativeGateway, knative: PlayedKnative) -> set[int]:

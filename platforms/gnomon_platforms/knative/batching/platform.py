@@ -48,6 +48,9 @@ QUEUE_PORT = 8012
 CONNECT_TIMEOUT_S = 3.0
 KEEP_ALIVE_S = 5.0
 AGAIN_S = 1.0
+ANSWERS_S = 1.0
+"""How long what was on its way from a pod that has gone is waited for."""
+GONE = "its pod has gone"
 PodName = tuple[str, str]
 
 
@@ -200,7 +203,9 @@ class RevisionPlatform:
             self._match(change.new)
         else:
             for slot in list(self._of_pod.get(change.name, ())):
-                slot.retire("its pod has gone")
+                slot.retire(GONE)
+                # Its last answer may be on the way. Where its node died there is none, and no connection that breaks off.
+                asyncio.get_running_loop().call_later(ANSWERS_S, slot.end, GONE)
 
     def _match(self, pod: RevisionPod) -> None:
         """Let a pod have the slots that are its due: none unless it is ready, and of a Revision that is served here."""
