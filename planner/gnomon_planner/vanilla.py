@@ -78,7 +78,7 @@ def deployment(plan: Plan, process: Map, slo_s: float, percent: float) -> Deploy
 
     There are as many slots as 999 of 1000 moments need; idle ones cost nothing.
     """
-    slots = str(fleet_for(Buffer(process, ALONE), plan.size.service_s[0]).instances)
+    slots = str(fleet_for(Buffer(process, ALONE), float(plan.size.service(1).means[0])).instances)
     return Deployment(
         {
             "gnomon/autoscaler": "fixed",

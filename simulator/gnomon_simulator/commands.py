@@ -192,6 +192,12 @@ def _profile(options: SimulateOptions, settings: Settings) -> Profile:
             profile = profile.extrapolated(options.serial_fraction)
     else:
         assert options.service_s is not None
+        if options.serial_fraction is not None:
+            raise bad_request(
+                "bad_profile",
+                "A time per request says nothing of other cores.",
+                "Name a profile, or leave the serial fraction out.",
+            )
         if options.service_s <= 0:
             raise bad_request("bad_profile", f"{options.service_s} s for a request.", "It takes longer than 0 s.")
         profile = constant("function", options.service_s, cores=settings.cores)

@@ -7,6 +7,7 @@ import pytest
 from gnomon_core.errors import GnomonError
 from gnomon_core.settings import read_settings
 from gnomon_planner.billing import PerCall
+from gnomon_planner.buffer import BufferPlan
 from gnomon_planner.costs import LAMBDA
 from gnomon_planner.maps import Map
 from gnomon_planner.optimizer import Landscape
@@ -94,3 +95,11 @@ def test_it_deploys_with_as_many_slots_as_the_arrivals_need() -> None:
     assert (settings.slo_s, settings.slo_percentile) == (0.15, 95.0)
     # 50 a second for 0.1 s: Poisson of mean 5, whose 99.9 % quantile is 13.
     assert (settings.scale.min, settings.scale.max) == (13, 13)
+
+
+def test_slots_are_for_what_a_request_takes_in_the_mean() -> None:
+    """A median of 100 ms, and a third of the requests take four times that: 200 ms in the mean, and 10 at once."""
+    varying = Plan(replace(SIZES[2], ratios=(1.0, 1.0, 4.0)), BufferPlan(1, 0.0), 0.4, 0.0)
+    even = Plan(size(2048, 0.2), BufferPlan(1, 0.0), 0.2, 0.0)
+    found, expected = (deployment(one, Map.poisson(50.0), 1.0, 95.0).labels for one in (varying, even))
+    assert found == expected

@@ -102,6 +102,13 @@ def test_speed_comes_from_exactly_one_source(speed: Any) -> None:
         simulate(SimulateOptions(ArrivalOptions(rate_rps=1.0, duration_s=1.0), **speed))
 
 
+def test_a_serial_fraction_is_of_a_profile_alone() -> None:
+    options = SimulateOptions(ArrivalOptions(rate_rps=1.0, duration_s=1.0), service_s=0.1, serial_fraction=0.05)
+    with pytest.raises(GnomonError, match="A time per request") as refused:
+        simulate(options)
+    assert refused.value.code == "bad_profile"
+
+
 def test_a_declared_network_lets_shadows_be_on_other_nodes(tmp_path: Path) -> None:
     """A Body fills its node and sustains 2 rps; 3 come. Without a price for the way there is nothing to be done."""
     path = tmp_path / "model.json"
