@@ -74,8 +74,9 @@ class ScalingAdapter:
             self._autoscaler.served(function)
 
     def removed(self, function: str) -> None:
-        if self._autoscaler is not None:
-            self._autoscaler.removed(function)
+        # Whoever follows has what the leader told of it.
+        if self._bound is not None:
+            self._bound.removed(function)
 
     def desired(self, function: str) -> int | None:
         return self._autoscaler.desired(function) if self._autoscaler is not None else None

@@ -7,9 +7,12 @@ import json
 
 from gnomon_autoscaler.beside import at_once
 from gnomon_autoscaler.loop import Autoscaler
+from gnomon_autoscaler.registry import BUILT_IN
 from gnomon_autoscaler.testing import MemoryFleet, MemoryFunction
 from gnomon_cli.handed_on import MOST, HandedOn
+from gnomon_cli.scaling import ScalingAdapter
 from gnomon_core.clock import VirtualClock
+from gnomon_core.seam_values import Capabilities
 from gnomon_core.settings import ScaleSettings, Settings
 
 NAMES = [f"f{number}.ns" for number in range(45)]
@@ -74,3 +77,18 @@ async def test_who_leads_takes_nothing_and_who_follows_tells_nothing() -> None:
     assert other.autoscaler.desired(NAMES[0]) is None
     other.leads = False
     assert other.handed_on.next("10.0.0.1") is None
+
+
+async def test_a_function_that_was_removed_before_the_next_one_leads_begins_with_nothing() -> None:
+    leader, heir = Replica(leads=True), Replica(leads=False)
+    leader.autoscaler.request(NAMES[0], 3)
+    document = leader.handed_on.next("10.0.0.2")
+    assert document is not None
+    heir.handed_on.take(document)
+    able = Capabilities(place=True, size=True, victim=True, resize=True, pair=True)
+    scaling = ScalingAdapter(BUILT_IN, lambda: able, lambda: heir.leads)
+    scaling.bind(heir.autoscaler)
+    scaling.removed(NAMES[0])
+    heir.leads = True
+    heir.autoscaler.redeployed(NAMES[0])
+    assert heir.autoscaler.desired(NAMES[0]) is None
