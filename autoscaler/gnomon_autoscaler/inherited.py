@@ -33,5 +33,6 @@ class Inherited:
         if not self._found or seen.requested is not None or len(kept) == len(decision.actions):
             return decision, ""
         desired = decision.desired if decision.desired is None else max(decision.desired, len(seen.live))
-        why = f"taken over with {covered_s:g} s of its load known: nothing ends before {seen.settings.stable_window_s:g} s are"
+        # The same each time, so that it is one record however long it holds.
+        why = f"taken over: nothing ends before {seen.settings.stable_window_s:g} s of its load are known"
         return replace(decision, actions=kept, desired=desired), why
