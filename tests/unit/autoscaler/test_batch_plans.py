@@ -58,6 +58,15 @@ def test_on_lambda_a_bound_on_slots_refuses_no_plan(rate: float, most: int) -> N
         assert bound.said.startswith(free.said)
 
 
+@pytest.mark.parametrize("memory_mb", [None, 1769])
+def test_batches_that_vary_take_what_was_learned_in_the_mean(memory_mb: int | None) -> None:
+    task = Task(0.5, 95.0, (0.1, 0.2), 1, 10**9, 0.5, 40, memory_mb, {4: (0.05, 0.1)}, spread=0.2)
+    own, other = task.sizes
+    assert own.ratios[0] < 1.0 < own.ratios[-1]
+    assert own.service(2).means == pytest.approx([0.1, 0.2])
+    assert other.service(2).means == pytest.approx([0.05, 0.1])
+
+
 def test_a_plan_takes_as_many_instances_as_it_needs_up_to_as_many_as_there_may_be() -> None:
     counts = tuple(np.random.default_rng(2).poisson(1900.0, 300).astype(float))
     task = Task(0.5, 95.0, (0.1, 0.2, 0.3), 1, 10**9, 0.5, 500)
