@@ -109,11 +109,11 @@ class Assigner:
     async def _ask_one(self, address: str) -> None:
         current = None if self._current is None else self._current.to_json()
         asked: dict[str, Any] = {"from": "", "map": current, "draining": []}
-        if self._life is not None:
-            reports = self._life.reports
-            asked |= {"leader": self._leader, "heard": reports.heard.get(address, 0), **reports.say(address)}
-        question = json.dumps(asked).encode()
         try:
+            if self._life is not None:
+                reports = self._life.reports
+                asked |= {"leader": self._leader, "heard": reports.heard.get(address, 0), **reports.say(address)}
+            question = json.dumps(asked).encode()
             status, body = await self._peers.call(address, OWNERSHIP_PATH.decode(), question, ANSWER_TIMEOUT_S)
             answer = json.loads(body) if status == 200 else None  # noqa: PLR2004 - heard
             if answer is not None:

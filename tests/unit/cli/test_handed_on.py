@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import json
+import logging
+
+import pytest
 
 from gnomon_autoscaler.beside import at_once
 from gnomon_autoscaler.loop import Autoscaler
-from gnomon_autoscaler.registry import BUILT_IN
+from gnomon_autoscaler.registry import BUILT_IN, Offer, Policies
 from gnomon_autoscaler.testing import MemoryFleet, MemoryFunction
 from gnomon_cli.handed_on import MOST, HandedOn
 from gnomon_cli.scaling import ScalingAdapter
 from gnomon_core.clock import VirtualClock
+from gnomon_core.scaling import Decision, Observation, PolicyState
 from gnomon_core.seam_values import Capabilities
 from gnomon_core.settings import ScaleSettings, Settings
 
@@ -21,13 +25,13 @@ NAMES = [f"f{number}.ns" for number in range(45)]
 class Replica:
     """One that follows until it leads. Clocks of two processes have nothing to do with each other."""
 
-    def __init__(self, *, leads: bool, began_s: float = 0.0) -> None:
+    def __init__(self, *, leads: bool, began_s: float = 0.0, policies: Policies = BUILT_IN) -> None:
         self.leads = leads
         self.clock = VirtualClock(began_s)
         self.fleet = MemoryFleet(self.clock.now_s)
         for name in NAMES:
             self.fleet.known[name] = MemoryFunction(Settings(autoscaler="lv", scale=ScaleSettings(max=9)), latency_s=(0.1,))
-        self.autoscaler = Autoscaler(self.fleet, self.clock, caller=at_once, stamp_s=lambda: 1e9)
+        self.autoscaler = Autoscaler(self.fleet, self.clock, policies=policies, caller=at_once, stamp_s=lambda: 1e9)
         self.handed_on = HandedOn(self.autoscaler, lambda: self.leads)
 
 
@@ -92,3 +96,27 @@ async def test_a_function_that_was_removed_before_the_next_one_leads_begins_with
     heir.leads = True
     heir.autoscaler.redeployed(NAMES[0])
     assert heir.autoscaler.desired(NAMES[0]) is None
+
+
+class Odd:
+    """A third party's policy, which keeps what is no JSON."""
+
+    name, period_s, needs, state_version, default_scheduler = "odd", 1.0, frozenset[str](), 1, "immediate"
+
+    def decide(self, seen: Observation, state: PolicyState) -> tuple[Decision, PolicyState]:
+        del seen, state
+        return Decision((), "as it is", 0), PolicyState("odd", 1, {"seen": {1, 2}})  # type: ignore[dict-item]
+
+
+async def test_a_function_whose_state_cannot_be_told_is_left_out_and_logged_once(caplog: pytest.LogCaptureFixture) -> None:
+    leader = Replica(leads=True, policies={**BUILT_IN, "odd": Offer(lambda _: Odd(), "Keeps a set.")})
+    leader.fleet.known[NAMES[0]] = MemoryFunction(Settings(autoscaler="odd"))
+    running = asyncio.create_task(leader.autoscaler.run())
+    await leader.clock.advance(3)
+    running.cancel()
+    await asyncio.gather(running, return_exceptions=True)
+    with caplog.at_level(logging.WARNING, "gnomon"):
+        told = [leader.handed_on.next("10.0.0.2") for _ in range(6)]
+    assert {name for document in told if document is not None for name in document["functions"]} == set(NAMES) - {NAMES[0]}
+    json.dumps(told)
+    assert [record.getMessage().split(":")[0] for record in caplog.records if "no JSON" in record.getMessage()] == [NAMES[0]]
