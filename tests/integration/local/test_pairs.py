@@ -1,6 +1,7 @@
 """Body and Shadow on the real platform: forked, sandboxed, computing; and whoever of them, or of their keepers, dies."""
 
 import asyncio
+import contextlib
 import os
 import signal
 from collections.abc import AsyncIterator
@@ -108,7 +109,8 @@ async def test_shadows_are_made_again_after_the_zygote_they_are_forked_from_was_
     body = await running.body()
     killed = [*running.supervised("gnomon zygote"), *running.supervised("gnomon empty")]
     for pid in killed:
-        os.kill(pid, signal.SIGKILL)
+        with contextlib.suppress(ProcessLookupError):  # what was forked from the zygote ends with it
+            os.kill(pid, signal.SIGKILL)
     await until(lambda: not set(killed) & set(running.supervised("gnomon empty")))
     await until(lambda: running.supervised("gnomon empty"))
     await running.paired(body)
