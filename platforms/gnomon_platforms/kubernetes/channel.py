@@ -41,7 +41,6 @@ if TYPE_CHECKING:
 
 BATCH_PATH, HEALTH_PATH, RESIZE_PATH = "/gnomon/batch", "/_/health", "/gnomon/resize"
 FRAME_TYPE = "application/octet-stream"
-CONNECT_TIMEOUT_S = 3.0
 CANARY_S = 30.0
 """The longest silence after which a pod is asked; for each pod another time between three quarters of it and all of it."""
 OWN_SHARE = 10.0
@@ -76,17 +75,6 @@ class Heard:
 
     def __init__(self) -> None:
         self.at_s = float("-inf")
-
-
-def open_session(connect_timeout_s: float = CONNECT_TIMEOUT_S) -> aiohttp.ClientSession:
-    """Connections to all pods. Connecting has a bound; how long an answer may take is known to whoever waits for it."""
-    import aiohttp  # noqa: PLC0415 - only who has instances elsewhere needs it
-
-    return aiohttp.ClientSession(
-        connector=aiohttp.TCPConnector(limit=0, keepalive_timeout=60.0),
-        timeout=aiohttp.ClientTimeout(total=None, sock_connect=connect_timeout_s),  # the library's own total is 300 s
-        trust_env=False,
-    )
 
 
 def _body(frame: Frame) -> bytes | io.BytesIO:

@@ -24,7 +24,6 @@ from gnomon_core.seam_values import InstanceRequest
 from gnomon_core.seams import PlatformListener
 from gnomon_platforms.kubernetes.api import Api, Fence
 from gnomon_platforms.kubernetes.cache import Change
-from gnomon_platforms.kubernetes.channel import open_session
 from gnomon_platforms.kubernetes.informer import Informer
 from gnomon_platforms.kubernetes.ledger import Ledger
 from gnomon_platforms.kubernetes.nodes import Load, NodeFacts, node_facts, pod_load
@@ -47,6 +46,7 @@ from gnomon_platforms.openfaas.rivals import Rivals, tell
 from gnomon_platforms.openfaas.steps import Steps
 from gnomon_platforms.openfaas.surroundings import Surroundings
 from gnomon_platforms.openfaas.workloads import Workload
+from gnomon_platforms.sessions import open_session
 
 CAUGHT_UP_S = 10.0
 

@@ -32,12 +32,10 @@ from gnomon_platforms.provider.exchange import Route
 from gnomon_platforms.provider.logs import ProviderLogs
 from gnomon_platforms.provider.options import ProviderOptions
 from gnomon_platforms.provider.slots import Slot
+from gnomon_platforms.sessions import FOREIGN_KEEP_ALIVE_S, open_session
 
 BATCH_SECRET = "gnomon-batch-token"  # noqa: S105 - its name, not its value
 WAKE_POLL_S, AWAY_POLL_S = 0.1, 0.1
-CONNECT_TIMEOUT_S = 3.0
-KEEP_ALIVE_S = 5.0
-"""Shorter than any provider keeps an idle connection: what it closes under a request would be a lost one."""
 
 _LOG = logging.getLogger("gnomon.provider")
 
@@ -74,12 +72,8 @@ class ProviderPlatform:
 
     async def start(self, listener: PlatformListener) -> None:
         """Nothing is asked of the provider: its catalog has been read."""
-        import aiohttp  # noqa: PLC0415 - only who has instances elsewhere needs it
-
         self._listener = listener
-        connector = aiohttp.TCPConnector(limit=0, keepalive_timeout=KEEP_ALIVE_S)
-        timeout = aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_TIMEOUT_S)  # each batch has a bound of its own
-        self._session = aiohttp.ClientSession(connector=connector, timeout=timeout, auto_decompress=False, trust_env=False)
+        self._session = open_session(FOREIGN_KEEP_ALIVE_S, decompress=False)
 
     async def stop(self) -> None:
         """End every slot. The functions go on without us."""

@@ -26,7 +26,7 @@ from gnomon_platforms.knative.scaling.signals.scraper import (
 )
 from gnomon_platforms.knative.scaling.signals.stat import PodStat
 from gnomon_platforms.knative.scaling.signals.waiting import told
-from gnomon_platforms.kubernetes.channel import open_session
+from gnomon_platforms.sessions import open_session
 from tests.waiting import until
 
 ADDRESS, OTHER, THIRD, PORT = "127.93.0.1", "127.93.0.2", "127.93.0.3", 9090

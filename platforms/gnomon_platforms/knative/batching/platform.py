@@ -39,14 +39,13 @@ from gnomon_platforms.kubernetes.watching import Source
 from gnomon_platforms.provider.channel import Around
 from gnomon_platforms.provider.exchange import Route
 from gnomon_platforms.remote_lives import RemoteLife
+from gnomon_platforms.sessions import FOREIGN_KEEP_ALIVE_S, open_session
 
 if TYPE_CHECKING:
     import aiohttp
 
 QUEUE_PORT = 8012
 """Where queue-proxy takes requests by HTTP/1.1."""
-CONNECT_TIMEOUT_S = 3.0
-KEEP_ALIVE_S = 5.0
 AGAIN_S = 1.0
 ANSWERS_S = 1.0
 """How long what was on its way from a pod that has gone is waited for."""
@@ -107,12 +106,8 @@ class RevisionPlatform:
             GnomonError: 503 `kubernetes_…`.
 
         """
-        import aiohttp  # noqa: PLC0415 - only who has instances elsewhere needs it
-
         self.listener = listener
-        timeout = aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_TIMEOUT_S)  # each batch has a bound of its own
-        connector = aiohttp.TCPConnector(limit=0, keepalive_timeout=KEEP_ALIVE_S)
-        self._session = aiohttp.ClientSession(connector=connector, timeout=timeout, auto_decompress=False, trust_env=False)
+        self._session = open_session(FOREIGN_KEEP_ALIVE_S, decompress=False)
         await self._pods.start()
         self._pods.listen(self._pod_changed)
 

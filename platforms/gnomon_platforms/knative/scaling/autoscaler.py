@@ -45,11 +45,11 @@ from gnomon_platforms.knative.scaling.steps import Steps
 from gnomon_platforms.knative.scaling.surroundings import Brain, Surroundings
 from gnomon_platforms.kubernetes.api import Api, Fence
 from gnomon_platforms.kubernetes.cache import Change
-from gnomon_platforms.kubernetes.channel import open_session
 from gnomon_platforms.kubernetes.informer import Informer
 from gnomon_platforms.kubernetes.resources import DEPLOYMENTS, PODS
 from gnomon_platforms.kubernetes.watching import Source
 from gnomon_platforms.kubernetes.writes import Writer
+from gnomon_platforms.sessions import open_session
 
 if TYPE_CHECKING:
     import aiohttp
