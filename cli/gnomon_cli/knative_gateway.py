@@ -29,7 +29,7 @@ from gnomon_core.functions import FunctionKey
 from gnomon_core.profiles import ModelProfile
 from gnomon_core.settings import Settings
 from gnomon_gateway.dispatch.latency import LearnedLatency
-from gnomon_gateway.lifecycle.elsewhere import Elsewhere, Lost
+from gnomon_gateway.lifecycle.elsewhere import Elsewhere
 from gnomon_gateway.lifecycle.manager import Manager
 from gnomon_gateway.lifecycle.surroundings import Surroundings
 from gnomon_gateway.logs import LogBook
@@ -110,13 +110,6 @@ class ScaledByClass:
         return {name: offer.about for name, offer in self._policies.items()}
 
 
-class _Untold(dict[str, Lost]):
-    """Instances that were lost here: nobody asks for them, so none is kept."""
-
-    def __setitem__(self, key: str, value: Lost) -> None:
-        return
-
-
 class KnativeGateway:
     """The whole of it. `start` returns when requests are accepted, `stop` when all of them are answered."""
 
@@ -127,8 +120,6 @@ class KnativeGateway:
         self._scaling = ScaledByClass(with_entry_points(options.policies))
         self.store = RevisionStore(self._api, options.namespace, self._check)
         self.platform = RevisionPlatform(self._api, self.store, options.namespace, clock=clock, chance=chance)
-        elsewhere = Elsewhere(lambda: False)
-        elsewhere.lost = _Untold()
         self._logs = LogBook(_now)
         self.manager = Manager(
             Surroundings(
@@ -139,7 +130,7 @@ class KnativeGateway:
                 logs=self._logs,
                 fetch_model=in_images,
                 now=_now,
-                elsewhere=elsewhere,
+                elsewhere=Elsewhere(lambda: False, asked=False),
             )
         )
         self._loop_lag = LoopLag(clock)

@@ -45,18 +45,29 @@ _NOTHING = Told()
 
 
 class Elsewhere:
-    """`leads` says whether this process decides; `now_s` is the clock of counters."""
+    """`leads` says whether this process decides; `now_s` is the clock of counters.
 
-    def __init__(self, leads: Callable[[], bool] = lambda: True, now_s: Callable[[], float] = time.monotonic) -> None:
+    `asked` is False where who decides never asks what was lost here: it is not kept then.
+    """
+
+    def __init__(
+        self, leads: Callable[[], bool] = lambda: True, now_s: Callable[[], float] = time.monotonic, *, asked: bool = True
+    ) -> None:
         self.leads = leads
         self.lost: dict[str, Lost] = {}
         """Instances that were lost here while another process leads: it is to know."""
+        self._asked = asked
         self._now_s = now_s
         self._told: dict[str, dict[str, Told]] = {}
         """By replica, then by function."""
         self._gone: dict[str, Told] = {}
         """What those have counted that are gone."""
         self._numbers: dict[str, int] = {}
+
+    def lose(self, instance_id: str, lost: Lost) -> None:
+        """An instance was lost here while another process leads."""
+        if self._asked:
+            self.lost[instance_id] = lost
 
     def hear(self, replica: str, functions: Mapping[str, Any]) -> None:
         """A replica tells of functions; of others it said what it had to say before.

@@ -197,7 +197,7 @@ class Instances:
             deployed.draining.add(instance_id)
             self._log(deployed.spec.key, instance_id, f"gnomon: instance {instance_id} is stopped: {reason}")
         if not self._elsewhere.leads():
-            self._elsewhere.lost[instance_id] = Lost(reason)
+            self._elsewhere.lose(instance_id, Lost(reason))
         self._begin(self._platform.destroy(instance_id))
 
     def lost_elsewhere(self, instance_id: str, lost: Lost) -> None:
@@ -236,7 +236,7 @@ class Instances:
             return
         served = deployed.runtime.forget(instance_id)
         if not self._elsewhere.leads():
-            self._elsewhere.lost[instance_id] = Lost(reason, served)
+            self._elsewhere.lose(instance_id, Lost(reason, served))
         elif instance_id not in deployed.draining:
             if served:
                 self._scaling.served(deployed.name)
