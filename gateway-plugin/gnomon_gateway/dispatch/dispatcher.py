@@ -221,7 +221,9 @@ class Dispatcher(Sending):
         Where its instance or what helped that changed meanwhile, nobody knows what it was computed with. An instance that is
         drained may be of a version that is replaced. What a model refuses, it refuses in a millisecond, without computing it.
         """
-        if worker.draining or batch.streamed or batch.pair is not worker.pair or batch.instance_size != worker.slot.size:
+        if not self.learns or worker.draining or batch.streamed:
+            return False
+        if batch.pair is not worker.pair or batch.instance_size != worker.slot.size:
             return False
         return not self._is_model or (len(codes) == len(batch.requests) and SUCCESS.issuperset(codes))
 

@@ -42,6 +42,8 @@ class Endings:
         self._sizing = Sizing(latency, settings.slo_s, sized_by)
         self.workers = Workers(self._sizing.largest)
         self.queue = FunctionQueue(settings.queue_max_requests, settings.queue_max_bytes)
+        self.learns = True
+        """Whether what batches take, and whom predictions refuse, says anything of those to come."""
         self.late_answers = 0
         """Results that came for requests which had been answered already: their deadline had passed or their client had left."""
         self._deadlines = Deadlines()
@@ -114,5 +116,5 @@ class Endings:
     def _doubt(self, request: Request, now_s: float) -> None:
         """Although an instance is idle, this request is refused: by a prediction, unless its deadline had passed anyway."""
         variant, capacity = request.lane.variant, self.workers.capacity()
-        if request.deadline_s > now_s and self._doubts.are_due(variant, capacity.size, now_s):
+        if self.learns and request.deadline_s > now_s and self._doubts.are_due(variant, capacity.size, now_s):
             self.latency.doubt(variant, capacity.size, capacity.pair)

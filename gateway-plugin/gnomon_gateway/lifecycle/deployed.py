@@ -47,6 +47,7 @@ class Deployed:
 
     async def answer_all(self) -> None:
         """It is removed: answer what waits, as far as somebody can, and return when nothing is in flight or its time is over."""
+        self.runtime.learn_no_more()
         if not self.runtime.ready:
             self.runtime.give_up(GnomonError(503, "function_removed", f"{self.name} was removed before it could answer."))
         try:

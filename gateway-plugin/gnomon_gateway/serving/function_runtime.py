@@ -170,13 +170,17 @@ class FunctionRuntime(Delivery):
 
     def learn_afresh(self) -> None:
         """Another handler is to serve: what the one before it took says nothing of this one. A model takes what it takes."""
-        if self.settings.model is None:
+        if self.dispatcher.learns and self.settings.model is None:
             for variant in set(self.variants):
                 self.latency.forget(variant)
 
-    def close(self) -> None:
-        """Release the loop's timers, and forget what the handler took. Nothing is submitted afterwards."""
+    def learn_no_more(self) -> None:
+        """It is removed. What its last batches take says nothing of a function by its name, which may serve before they end."""
         self.learn_afresh()
+        self.dispatcher.learns = False
+
+    def close(self) -> None:
+        """Release the loop's timers. Nothing is submitted afterwards."""
         self._health.stop()
         if self._timer is not None:
             self._timer.cancel()

@@ -105,6 +105,13 @@ def test_what_another_variant_measures_answers_no_doubt_of_this_one(stage: Stage
     assert allowed(stage.now_s)
 
 
+def test_a_function_that_was_removed_doubts_nothing_for_the_one_in_its_place(stage: Stage) -> None:
+    stage.now_s += 60.0
+    stage.dispatcher.learns = False
+    assert not any(stage.serve(allows_s=0.005) for _ in range(100))
+    assert stage.foretold_s == pytest.approx(0.03)
+
+
 def test_doubts_are_not_kept(stage: Stage) -> None:
     kept = stage.latency.learned("f")
     for _ in range(20):

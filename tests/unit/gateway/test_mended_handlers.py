@@ -141,6 +141,19 @@ async def test_one_that_is_deployed_anew_begins_with_nothing(stage: Stage) -> No
     assert stage.latency.seconds(NAME, 1, 1) is None
 
 
+async def test_what_a_removed_one_still_ends_does_not_speak_for_the_one_in_its_place(stage: Stage) -> None:
+    stage.latency.forget(NAME)
+    last = stage.ready("b1")
+    await stage.ask()
+    await stage.manager.remove(KEY)
+    await stage.manager.deploy(deployment("quick"))
+    last.end()
+    assert stage.latency.seconds(NAME, 1, 1) is None
+    stage.latency.observe(NAME, 1, 1, 0.05)
+    await stage.manager.instances.settle()
+    assert stage.latency.seconds(NAME, 1, 1) == pytest.approx(0.05), "nor does its end take away what that one has learned"
+
+
 async def test_nothing_is_kept_of_one_that_was_removed(stage: Stage) -> None:
     await stage.manager.remove(KEY)
     await stage.manager.instances.settle()
