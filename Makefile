@@ -5,9 +5,10 @@ PORT ?= 8080
 BIN := .venv/bin
 # Tests that do not look at the clock run side by side, one file at a time in each process; the others run alone.
 SIDE_BY_SIDE := -n logical --dist loadfile
-BESIDE := tests/unit tests/properties tests/contracts tests/e2e/test_readme.py tests/integration/profiler/test_add_models.py \
-	$(addprefix tests/integration/,adoption aws_lambda builder cli coordinator_node engine knative_ingress \
-	kubernetes_platform ownership packaging runtime)
+# Those of few and long ones begin first.
+BESIDE := tests/e2e/test_readme.py $(addprefix tests/integration/,profiler aws_lambda coordinator_node adoption engine runtime \
+	kubernetes_platform packaging ownership cli builder coordinator gateway_api knative_batching knative_ingress) \
+	tests/contracts tests/unit tests/properties
 TORCH_CPU_INDEX ?= https://download.pytorch.org/whl/cpu
 export TORCH TORCH_CPU_INDEX
 
@@ -24,7 +25,7 @@ check: venv  ## format, lint, types, import contracts, unit and property tests
 	@$(BIN)/python -m pytest -q tests/unit tests/properties --timeout 60 $(SIDE_BY_SIDE)
 
 test: venv  ## every test that one machine can run
-	@$(BIN)/python -m pytest -q $(BESIDE) $(SIDE_BY_SIDE); beside=$$?; \
+	@$(BIN)/python -m pytest -q $(BESIDE) $(SIDE_BY_SIDE) --no-loadscope-reorder; beside=$$?; \
 	$(BIN)/python -m pytest -q tests $(addprefix --ignore=,$(BESIDE) tests/kubernetes) && exit $$beside
 
 test-again: venv  ## those that failed the last time
