@@ -2,14 +2,20 @@
 
 A moving mean for every batch size that was seen. What is expected, where anything is, is scaled as a whole by the measurements:
 a machine twice as slow is believed to be so for sizes not yet seen as well. The means are smoothed into a curve that never falls
-with the batch size (pool adjacent violators, weighted by how often each size was seen). What is expected and the curve are read
-in between on straight lines, and beyond the largest size in proportion.
+with the batch size (pool adjacent violators, weighted by how often each size was seen). What is only expected lies between the
+sizes beside it that were seen often. What is expected and the curve are read in between on straight lines, and beyond the largest
+size in proportion.
+
+Doubts shrink what is read of the sizes that nobody measures, but never below what a smaller one is measured to take, and the
+first batch of such a size answers them. Example: 1 sample takes 30 ms all the time, and 8, which are never sent, are foretold
+800. Ten doubts make that 800 · 0.9¹⁰ = 279 ms, a hundred 30. A batch of 8 in 60 ms is nearer to those by ratio: they were right.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from math import inf
 
 WEIGHT = 0.2
 """Of the newest measurement in a moving mean; the first few weigh more: 1, 1/2, 1/3 …"""
@@ -20,21 +26,22 @@ _REFIT_S = 1e-4
 _MOST_SEEN = 20
 _SPREAD_WEIGHT = 0.1
 _SPEAKS = 5
-"""Fewer batches say nothing about the machine: the first ones are cold."""
+"""Fewer batches say nothing about the machine, nor about other sizes: the first ones are cold."""
 
 
 class Curve:
     """Seconds over batch size for one variant on one number of cores, with one Shadow or without.
 
     `expected` is given by ascending size. `factor` is what it is multiplied by, at first and as it has been learned; `ratio` is
-    what an earlier curve had learned, if this one goes on where that ended. `doubted` is what doubts since the last batch have
-    multiplied it by. `spread` is how far batches are from the curve, in the mean of the last ten or so, as a share of it.
-    `measured_last` says which of several curves is the newest: its owner numbers what is measured.
+    what an earlier curve had learned, if this one goes on where that ended. `doubted` is what doubts that no batch has answered
+    multiply the curve by, but for the sizes that are measured. `spread` is how far batches are from the curve, in the mean of the
+    last ten or so, as a share of it. `measured_last` says which of several curves is the newest: its owner numbers what is
+    measured.
     """
 
     __slots__ = (
-        "_batches", "_expected", "_fitted", "_fitted_factor", "_means", "_ratio", "_ratios", "_read", "_seconds", "_seen",
-        "doubted", "factor", "measured_last", "spread",
+        "_batches", "_expected", "_fitted", "_fitted_factor", "_means", "_measured", "_ratio", "_ratios", "_read", "_seconds",
+        "_seen", "doubted", "factor", "measured_last", "spread",
     )  # fmt: skip
 
     def __init__(self, expected: Mapping[int, float], factor: float = 1.0, ratio: float | None = None) -> None:
@@ -43,6 +50,7 @@ class Curve:
         self.measured_last = 0
         self.spread = 0.0
         self._expected = tuple(expected), tuple(expected.values())
+        self._measured: tuple[int, ...] = ()
         self._ratio = 0.0 if ratio is None else ratio
         # It speaks, and gives way to the next measurements as one does that has just begun to.
         self._ratios = 0 if ratio is None else _SPEAKS
@@ -60,7 +68,7 @@ class Curve:
         try:
             return self._read[batch]
         except KeyError:
-            seconds = self._read[batch] = between(self._batches, self._seconds, batch)
+            seconds = self._read[batch] = self._believed(batch)
             return seconds
 
     @property
@@ -73,7 +81,8 @@ class Curve:
 
     def observe(self, batch: int, seconds: float) -> bool:
         """A batch took this long; whether that changed the curve."""
-        if self.doubted < 1:
+        answers = self._doubts(batch)
+        if answers:
             self._answer_doubts(batch, seconds)
         foretold = self.at(batch)
         if foretold:
@@ -94,38 +103,66 @@ class Curve:
         # A fit costs microseconds per known size: it is made again when a mean has moved enough to matter.
         fitted = self._fitted.get(batch)
         moved = fitted is None or abs(mean - fitted) > max(_REFIT * mean, _REFIT_S)
-        if moved or abs(self.factor - self._fitted_factor) > _REFIT * self.factor:
+        if answers or moved or abs(self.factor - self._fitted_factor) > _REFIT * self.factor:
             self._fit()
             return True
         return False
 
-    def doubt(self, factor: float) -> None:
-        """Believe all of it to be this share of what it was, until the next batch says whether that is right."""
+    def doubt(self, factor: float, measured: Iterable[int] = ()) -> None:
+        """Believe it to be this share of what it was, but for the `measured` sizes, until a batch says whether that is right."""
         self.doubted *= factor
-        self._scale(factor)
+        self._measured = tuple(sorted(measured))
+        self._read = {}
+
+    def _doubts(self, batch: int) -> bool:
+        """Whether what is foretold of this size is doubted."""
+        return self.doubted < 1 and batch not in self._measured
+
+    def _believed(self, batch: int) -> float | None:
+        """The curve at this size, less the doubts."""
+        seconds = self._foretold(batch)
+        if seconds is None or not self._doubts(batch):
+            return seconds
+        smaller = bisect_left(self._measured, batch)
+        least_s = self._foretold(self._measured[smaller - 1]) if smaller else None
+        return max(seconds * self.doubted, least_s or 0.0)
 
     def _answer_doubts(self, batch: int, seconds: float) -> None:
-        """Take the doubts back where the first batch since took rather what was foretold before them.
+        """The first doubted batch since: unless it took rather what was foretold before them, they were right.
 
-        Example: 30 ms have been doubted down to 3. A batch in 11 ms is nearer to 30, by ratio, and one in 9 ms to 3.
+        Example: 30 ms have been doubted down to 3. A batch in 11 ms is nearer to 30, by ratio, and one in 9 ms to 3. Then smaller
+        ones take no more than 3 either, and larger ones as much less as has been doubted of them.
         """
-        doubted, self.doubted = self.doubted, 1.0
-        foretold = self.at(batch)
-        if foretold and (seconds / foretold) ** 2 * doubted > 1:
-            self._scale(1 / doubted)
-
-    def _scale(self, factor: float) -> None:
-        self.factor *= factor
-        self._means = {batch: mean * factor for batch, mean in self._means.items()}
+        foretold_s, believed_s = self._foretold(batch), self.at(batch)
+        if foretold_s and believed_s and seconds**2 <= foretold_s * believed_s:
+            self.factor *= believed_s / foretold_s
+            for size, mean in self._means.items():
+                if self._doubts(size):
+                    self._means[size] = min(mean, max(believed_s, self.at(size) or 0.0))
+        self.doubted = 1.0
         self._fit()
 
     def _fit(self) -> None:
-        points = {batch: (seconds * self.factor, 1) for batch, seconds in zip(*self._expected, strict=True)}
+        points = self._guessed()
         points |= {batch: (mean, self._seen[batch]) for batch, mean in self._means.items()}
         self._batches = sorted(points)
         self._seconds = never_falling([points[batch] for batch in self._batches])
         self._fitted, self._fitted_factor = dict(self._means), self.factor
         self._read = {}
+
+    def _guessed(self) -> dict[int, tuple[float, int]]:
+        """What is expected, each with the weight of one batch: within what the sizes beside it took that were seen often."""
+        often = sorted(batch for batch, seen in self._seen.items() if seen >= _SPEAKS)
+        points: dict[int, tuple[float, int]] = {}
+        for batch, seconds in zip(*self._expected, strict=True):
+            above = bisect_left(often, batch)
+            least_s = self._means[often[above - 1]] if above else 0.0
+            most_s = self._means[often[above]] if above < len(often) else inf
+            points[batch] = min(most_s, max(least_s, seconds * self.factor)), 1
+        return points
+
+    def _foretold(self, batch: int) -> float | None:
+        return between(self._batches, self._seconds, batch)
 
 
 def between(batches: Sequence[int], seconds: Sequence[float], batch: int) -> float | None:

@@ -183,7 +183,7 @@ class Dispatcher(Sending):
         answers: Effects = []
         if batch.live and self._teaches(worker, batch, codes):
             self.latency.observe(batch.lane.variant, worker.slot.size, batch.size, now_s - batch.sent_s, batch.pair)
-            self._doubts.measured(batch.lane.variant, worker.slot.size, now_s)
+            self._doubts.measured(batch.lane.variant, worker.slot.size, batch.size, now_s)
             if self._sizing.outdated:
                 self.workers.size_again()
         self._collect(batch, codes, now_s, answers)

@@ -115,6 +115,12 @@ class Endings:
 
     def _doubt(self, request: Request, now_s: float) -> None:
         """Although an instance is idle, this request is refused: by a prediction, unless its deadline had passed anyway."""
+        left_s = request.deadline_s - now_s
+        if not self.learns or left_s <= 0:
+            return
         variant, capacity = request.lane.variant, self.workers.capacity()
-        if self.learns and request.deadline_s > now_s and self._doubts.are_due(variant, capacity.size, now_s):
-            self.latency.doubt(variant, capacity.size, capacity.pair)
+        size, pair = capacity.size, capacity.pair
+        measured = self._doubts.lately(variant, size, now_s)
+        known = [batch for batch in measured if batch <= request.size]
+        if not known or (self.latency.seconds(variant, size, max(known), pair) or 0.0) <= left_s:
+            self.latency.doubt(variant, size, pair, measured)

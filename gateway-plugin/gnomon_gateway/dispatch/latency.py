@@ -6,13 +6,14 @@ prediction for the two, scaled by what the Body's own curve has learned: a Body 
 expected to be so with a Shadow as well. Without a profile it begins at the Body's own curve.
 
 A prediction that refuses every request would never be corrected. A refusal by prediction alone may therefore be a `doubt`
-(`doubts`) that shrinks the curve by a tenth, until a request is let through and measures it anew: where that takes rather what
-was foretold before, the doubts are taken back. They are nothing that was learned, and are not kept.
+(`doubts`) that shrinks what is foretold of the batch sizes that nobody measures by a tenth, until a request is let through and
+measures one of them anew: where that takes rather what was foretold before, the doubts are taken back. They are nothing that was
+learned, and are not kept.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from types import MappingProxyType
 from typing import Protocol
 
@@ -34,8 +35,11 @@ class LiveLatency(LatencyModel, Protocol):
         """A batch has ended, which this Shadow helped with where there is one."""
         ...
 
-    def doubt(self, variant: str, cores: int, pair: Pair | None = None) -> None:
-        """A request was refused because of a prediction alone, although an instance was idle."""
+    def doubt(self, variant: str, cores: int, pair: Pair | None = None, measured: Collection[int] = ()) -> None:
+        """A request was refused because of a prediction alone, although an instance was idle.
+
+        `measured` are the batch sizes that have lately been measured, about which there is no doubt.
+        """
         ...
 
     def forget(self, variant: str) -> None:
@@ -73,7 +77,7 @@ class GivenLatency:
 
     def observe(self, variant: str, cores: int, batch: int, seconds: float, pair: Pair | None = None) -> None: ...
 
-    def doubt(self, variant: str, cores: int, pair: Pair | None = None) -> None: ...
+    def doubt(self, variant: str, cores: int, pair: Pair | None = None, measured: Collection[int] = ()) -> None: ...
 
     def forget(self, variant: str) -> None: ...
 
@@ -111,8 +115,8 @@ class LearnedLatency:
         if curve.observe(batch, seconds):
             self.revision += 1
 
-    def doubt(self, variant: str, cores: int, pair: Pair | None = None) -> None:
-        self._curve(variant, cores, pair).doubt(DOUBT)
+    def doubt(self, variant: str, cores: int, pair: Pair | None = None, measured: Collection[int] = ()) -> None:
+        self._curve(variant, cores, pair).doubt(DOUBT, measured)
         self.revision += 1
 
     def spread(self, variant: str, cores: int, pair: Pair | None = None) -> float:
@@ -131,7 +135,7 @@ class LearnedLatency:
     def learned(self, variant: str) -> dict[int, tuple[float, float]]:
         """By cores of lone Bodies, factor and ratio of their curves; only where enough were measured against a profile."""
         return {
-            cores: (curve.factor / curve.doubted, curve.ratio)
+            cores: (curve.factor, curve.ratio)
             for (known, cores, pair), curve in self._curves.items()
             if known == variant and pair is None and curve.ratio is not None
         }

@@ -1,10 +1,11 @@
-"""Whose refusal shrinks a prediction. Batches take 30 ms, as foretold; some clients allow less."""
+"""Whose refusal shrinks a prediction, and of what. Batches take 30 ms, as foretold; some clients allow less."""
 
 from __future__ import annotations
 
 import pytest
 
 from gnomon_core.pairs import Pair
+from gnomon_core.seams import LatencyModel
 from gnomon_core.settings import Settings
 from gnomon_gateway.dispatch.dispatcher import Dispatcher
 from gnomon_gateway.dispatch.latency import LearnedLatency
@@ -21,13 +22,21 @@ class Foretold:
         return 0.03 * batch
 
 
+class Steep:
+    """More than four samples were measured while the machine had something else to do."""
+
+    def seconds(self, variant: str, body_cores: int, batch: int, pair: Pair | None = None) -> float | None:
+        del variant, body_cores, pair
+        return 0.03 if batch <= 4 else 0.8
+
+
 class Stage:
     """A function with one instance, and a time."""
 
-    def __init__(self) -> None:
+    def __init__(self, foretold: LatencyModel | None) -> None:
         self.now_s = 0.0
         self.batches = 0
-        self.latency = LearnedLatency(Foretold())
+        self.latency = LearnedLatency(foretold)
         self.dispatcher = Dispatcher(Settings(), Immediate(), self.latency, 0.0)
         self.dispatcher.instance_ready("i0", 1, 4, 0.0)
 
@@ -35,9 +44,9 @@ class Stage:
     def foretold_s(self) -> float:
         return self.latency.seconds("f", 1, 1) or 0.0
 
-    def serve(self, *, takes_s: float = 0.03, allows_s: float = 30.0) -> bool:
+    def serve(self, *, takes_s: float = 0.03, allows_s: float = 30.0, size: int = 1) -> bool:
         """A request comes; whether it was let in. If so, it is executed."""
-        effects = self.dispatcher.arrive([request(self.now_s, self.now_s + allows_s)], self.now_s)
+        effects = self.dispatcher.arrive([request(self.now_s, self.now_s + allows_s, size=size)], self.now_s)
         if not sent(effects):
             assert errors(effects) == ["deadline_cannot_be_met"]
             return False
@@ -56,12 +65,16 @@ class Stage:
         return count
 
 
-@pytest.fixture
-def stage() -> Stage:
-    stage = Stage()
+def serving(foretold: LatencyModel | None) -> Stage:
+    stage = Stage(foretold)
     for _ in range(10):
         assert stage.serve()
     return stage
+
+
+@pytest.fixture
+def stage() -> Stage:
+    return serving(Foretold())
 
 
 def test_a_deadline_that_has_passed_says_nothing_of_the_function(stage: Stage) -> None:
@@ -103,6 +116,27 @@ def test_what_another_variant_measures_answers_no_doubt_of_this_one(stage: Stage
 
     assert not any(allowed(stage.now_s) for _ in range(4))
     assert allowed(stage.now_s)
+
+
+# Requests of eight samples take 60 ms, and are foretold more; those of one come all the time.
+
+
+@pytest.mark.parametrize("foretold", [None, Steep()], ids=["in proportion", "by a profile"])
+def test_large_requests_are_let_in_although_only_small_ones_are_measured(foretold: LatencyModel | None) -> None:
+    stage = serving(foretold)
+    let_in: list[bool] = []
+    for _ in range(150):
+        let_in.append(stage.serve(size=8, takes_s=0.06, allows_s=0.1))
+        assert stage.foretold_s == pytest.approx(0.03)
+        assert stage.serve()
+    assert not let_in[0]
+    assert all(let_in[-20:]), "by then enough have been measured"
+
+
+def test_who_allows_large_requests_less_than_small_ones_take_doubts_nothing() -> None:
+    stage = serving(Steep())
+    assert not any(stage.serve(size=8, allows_s=0.02) for _ in range(100))
+    assert stage.latency.seconds("f", 1, 8) == pytest.approx(0.8)
 
 
 def test_a_function_that_was_removed_doubts_nothing_for_the_one_in_its_place(stage: Stage) -> None:

@@ -84,6 +84,33 @@ def test_doubt_lets_a_wrong_prediction_be_corrected() -> None:
     assert doubts == 22  # 10 s · 0.9²² is just below a second
 
 
+def test_doubts_leave_alone_what_is_measured_and_what_that_says_of_larger_batches() -> None:
+    latency = LearnedLatency(Profile())
+    for _ in range(200):
+        latency.doubt("v", 1, None, [4, 2])
+    believed = [latency.seconds("v", 1, batch) for batch in (1, 2, 3, 4, 8)]
+    assert believed == pytest.approx([0.0, 0.02, 0.02, 0.04, 0.04], abs=1e-6)
+
+
+def test_a_doubt_that_was_right_says_it_of_larger_batches_too_and_a_smaller_one_takes_no_more() -> None:
+    latency = LearnedLatency()
+    for batch in (1, 4, 8):
+        latency.observe("v", 1, batch, 0.1 * batch)
+    for _ in range(22):
+        latency.doubt("v", 1)  # down to a tenth
+    latency.observe("v", 1, 4, 0.04)
+    believed = [latency.seconds("v", 1, batch) for batch in (1, 4, 8)]
+    assert believed == pytest.approx([0.04, 0.04, 0.08], rel=0.05)
+
+
+def test_what_is_only_expected_lies_between_what_was_seen_often() -> None:
+    latency = LearnedLatency(Profile())
+    for _ in range(5):
+        latency.observe("v", 1, 8, 0.02)
+    # Half as long as expected by now, 7 would take 35 ms.
+    assert [latency.seconds("v", 1, batch) for batch in (1, 7, 8)] == pytest.approx([0.005, 0.02, 0.02], rel=0.02)
+
+
 @given(st.lists(st.tuples(st.floats(0, 10), st.integers(1, 20)), min_size=1, max_size=20))
 def test_the_fit_never_falls_and_keeps_the_weighted_mean(points: list[tuple[float, int]]) -> None:
     fitted = never_falling(points)
