@@ -145,14 +145,13 @@ class Autoscaler:
         return sorted(self._runners)
 
     def export_state(self, functions: Collection[str] | None = None) -> JsonObject:
-        """Windows and policy states as JSON, from which another autoscaler goes on; of these functions, or of all."""
-        wanted = self._runners.keys() if functions is None else functions
-        return {
-            "version": STATE_VERSION,
-            "saved_at": self._stamp_s(),
-            "clock_s": self._clock.now_s(),
-            "functions": {name: self._runners[name].to_json() for name in wanted if name in self._runners},
-        }
+        """Windows and policy states as JSON, from which another autoscaler goes on; of these functions, or of all.
+
+        One whose state is no JSON is left out.
+        """
+        wanted = self._runners.keys() if functions is None else self._runners.keys() & functions
+        states = {name: state for name in wanted if (state := self._runners[name].to_json()) is not None}
+        return {"version": STATE_VERSION, "saved_at": self._stamp_s(), "clock_s": self._clock.now_s(), "functions": states}
 
     def import_state(self, document: JsonObject) -> None:
         """Go on from an exported state, as far as it reaches. One that cannot be read is reported and left out."""

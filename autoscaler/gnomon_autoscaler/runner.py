@@ -10,6 +10,7 @@ instance lives. Between those, instances that ended by themselves are replaced, 
 
 from __future__ import annotations
 
+import logging
 import math
 from dataclasses import dataclass, replace
 from typing import cast
@@ -44,6 +45,8 @@ OFTEN_S = 1.0
 """A policy that is asked as often as this replaces by itself what has ended, and knows better with which size."""
 _TOLERANCE_S = 1e-6
 """Sums of 0.1 s steps fall short of the whole second by less than this."""
+
+_LOG = logging.getLogger("gnomon.autoscaler")
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,6 +98,7 @@ class Runner:
         self._replace_after_s = float("-inf")
         self._failures = 0
         self._instead = ""
+        self._reported = False
 
     def tick(self, now_s: float, load: FunctionLoad) -> Decision | None:
         """Take a sample; the decision to carry out, None where it is not time for one."""
@@ -206,9 +210,15 @@ class Runner:
         """An operator asks for so many instances. It shows at once as what is desired; the next tick decides."""
         self._requested = self.desired = instances
 
-    def to_json(self) -> JsonObject:
-        """What a restarted autoscaler needs in order to go on."""
-        return {"state": state_to_json(self.state), "desired": self.desired, "windows": self.windows.to_json()}
+    def to_json(self) -> JsonObject | None:
+        """What a restarted autoscaler needs in order to go on; None, as is logged once, where a policy keeps what is no JSON."""
+        try:
+            return {"state": state_to_json(self.state), "desired": self.desired, "windows": self.windows.to_json()}
+        except Exception as error:  # noqa: BLE001 - a third party's policy may keep anything
+            if not self._reported:
+                self._reported = True
+                _LOG.warning("%s: what is known of it is neither kept nor handed on: %s", self.function, told(error))
+            return None
 
     def restore(self, document: JsonObject, shift_s: float) -> None:
         """Go on from a saved runner whose clock must be moved by `shift_s`."""

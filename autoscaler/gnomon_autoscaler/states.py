@@ -16,7 +16,12 @@ _MOMENT = "_at_s"
 
 
 def state_to_json(state: PolicyState) -> JsonObject:
-    """The state as a JSON document."""
+    """The state as a JSON document.
+
+    Raises:
+        TypeError: it holds what is no JSON. A third party's policy need not have been type-checked.
+
+    """
     return {"policy": state.policy, "version": state.version, "values": _plain(state.values)}
 
 
@@ -30,12 +35,22 @@ def state_from_json(document: JsonObject, shift_s: float = 0.0) -> PolicyState:
     )
 
 
-def _plain(value: StateValue) -> Json:
-    if isinstance(value, tuple):
+def _plain(value: object) -> Json:
+    if isinstance(value, tuple | list):
         return [_plain(item) for item in value]
     if isinstance(value, Mapping):
-        return {key: _plain(item) for key, item in value.items()}
-    return value
+        return {_name(key): _plain(item) for key, item in value.items()}
+    if value is None or isinstance(value, bool | int | float | str):
+        return value
+    msg = f"{type(value).__name__} is no JSON"
+    raise TypeError(msg)
+
+
+def _name(key: object) -> str:
+    if isinstance(key, str):
+        return key
+    msg = f"a {type(key).__name__} names no value in JSON"
+    raise TypeError(msg)
 
 
 def _value(value: Json, shift_s: float) -> StateValue:

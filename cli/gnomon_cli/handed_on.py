@@ -9,7 +9,6 @@ twenty kilobytes, and is told of each time that its turn comes.
 from __future__ import annotations
 
 import json
-import logging
 from bisect import bisect_right
 from collections.abc import Callable, Mapping
 from typing import Any, cast
@@ -19,8 +18,6 @@ from gnomon_autoscaler.loop import Autoscaler
 MOST, ENOUGH_BYTES = 20, 8192
 """Functions with one question; fewer once they take so much. That is a millisecond or two of the event loop."""
 
-_LOG = logging.getLogger("gnomon")
-
 
 class HandedOn:
     """Both sides of one replica. `leads` says which one it is."""
@@ -29,8 +26,6 @@ class HandedOn:
         self._autoscaler, self._leads = autoscaler, leads
         self._last: dict[str, str] = {}
         """By address, the function that it was told of last."""
-        self._untold: set[str] = set()
-        """Functions whose state cannot be told, which has been logged."""
 
     def next(self, address: str) -> Mapping[str, Any] | None:
         """What whoever is at this address is told of next; None where there is nothing, or another one leads."""
@@ -42,21 +37,12 @@ class HandedOn:
         size_bytes = 0
         for name in (names[begin:] + names[:begin])[:MOST]:
             self._last[address] = name
-            try:
-                state = cast("dict[str, Any]", self._autoscaler.export_state([name])["functions"])
-                size_bytes += len(json.dumps(state[name]))
-            except Exception as error:  # noqa: BLE001 - a third party's policy may keep anything
-                self._say_untold(name, error)
-                continue
+            state = cast("dict[str, Any]", self._autoscaler.export_state([name])["functions"])
             told |= state
+            size_bytes += len(json.dumps(state))
             if size_bytes >= ENOUGH_BYTES:
                 break
         return {**self._autoscaler.export_state([]), "functions": told}
-
-    def _say_untold(self, name: str, error: Exception) -> None:
-        if name not in self._untold:
-            self._untold.add(name)
-            _LOG.warning("%s: its policy's state is no JSON, and whoever leads next begins without it: %r", name, error)
 
     def take(self, document: Mapping[str, Any]) -> None:
         """The leader tells of some.

@@ -1,9 +1,12 @@
 """A policy's memory survives JSON and another clock."""
 
 import json
+from collections.abc import Mapping
+
+import pytest
 
 from gnomon_autoscaler.states import state_from_json, state_to_json
-from gnomon_core.scaling import PolicyState
+from gnomon_core.scaling import PolicyState, StateValue
 
 STATE = PolicyState(
     "kpa",
@@ -29,3 +32,9 @@ def test_moments_move_to_another_clock_and_nothing_else_does() -> None:
         "nothing_at_s": None,
         "inner": {"wished_at_s": (-89.0, -88.0), "wished": (3, 4), "on": True, "text": "x"},
     }
+
+
+@pytest.mark.parametrize("values", [{"seen": {1, 2}}, {"by": {1: 2}}, {"inner": {"at": [b"x"]}}], ids=str)
+def test_a_third_partys_state_that_is_no_json_is_refused(values: Mapping[str, StateValue]) -> None:
+    with pytest.raises(TypeError, match="JSON"):
+        state_to_json(PolicyState("odd", 1, values))
