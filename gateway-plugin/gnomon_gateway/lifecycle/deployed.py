@@ -7,11 +7,11 @@ import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from gnomon_core.errors import GnomonError
 from gnomon_core.fleet import Instance, InstanceKind, InstanceState, Node
 from gnomon_core.functions import FunctionSpec
 from gnomon_core.profiles import ModelProfile
 from gnomon_core.scaling import FunctionLoad
+from gnomon_gateway.dispatch.refusals import function_removed
 from gnomon_gateway.lifecycle.elsewhere import Elsewhere, summed
 from gnomon_gateway.serving.function_runtime import FunctionRuntime
 
@@ -49,7 +49,7 @@ class Deployed:
         """It is removed: answer what waits, as far as somebody can, and return when nothing is in flight or its time is over."""
         self.runtime.learn_no_more()
         if not self.runtime.ready:
-            self.runtime.give_up(GnomonError(503, "function_removed", f"{self.name} was removed before it could answer."))
+            self.runtime.give_up(function_removed())
         try:
             await asyncio.wait_for(self.runtime.drain_all(), self.spec.settings.deadline_s + 5.0)
         except TimeoutError:

@@ -17,6 +17,7 @@ from gnomon_core.scaling import CreateBody, CreateShadow
 from gnomon_core.seam_values import InstanceRequest
 from gnomon_core.wire import Frame, Kind, Member
 from gnomon_gateway.dispatch.latency import LearnedLatency
+from gnomon_gateway.dispatch.refusals import function_removed
 from gnomon_gateway.lifecycle.deployed import Deployed
 from gnomon_gateway.queueing.request import Request
 from gnomon_gateway.scheduling.immediate import Immediate
@@ -110,12 +111,14 @@ class Client:
 
     def __init__(self) -> None:
         self.heard: list[str] = []
+        self.told: list[GnomonError] = []
 
     def answer(self, member: Member, head: bytes) -> None:
         self.heard.append(str(member.status))
 
     def refuse(self, error: GnomonError) -> None:
         self.heard.append(error.code)
+        self.told.append(error)
 
     def stream(self, frame: Frame) -> None: ...
     def broken(self) -> None: ...
@@ -131,6 +134,15 @@ async def test_what_waits_for_a_removed_function_hears_so_when_its_last_instance
     removed.stage.gone("b1")
     assert [client.heard for client in clients] == [["function_removed"], []], "the one in its place will have instances"
     await removed.stage.settle()
+
+
+async def test_without_an_instance_it_hears_so_at_once_in_the_same_words() -> None:
+    stage, client, now_s = Stage(), Client(), time.monotonic()
+    runtime = stage.deployed.runtime
+    runtime.submit(Request(runtime.event_lane, now_s, now_s + 60.0, responder=client))
+    stage.instances.release(stage.deployed)
+    await stage.settle()
+    assert client.told == [function_removed()]
 
 
 # A decision that is being carried out when its function is removed.
