@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from weakref import WeakValueDictionary
 
 from gnomon_core.errors import GnomonError, conflict
 from gnomon_core.functions import FunctionKey, FunctionSpec
@@ -37,7 +38,8 @@ class Manager:
         self._checks = Checks(around)
         self._functions: dict[FunctionKey, Deployed] = {}
         self._names: dict[str, FunctionRuntime] = {}
-        self._locks: dict[FunctionKey, asyncio.Lock] = {}
+        self._locks: WeakValueDictionary[FunctionKey, asyncio.Lock] = WeakValueDictionary()
+        """Those that commands hold or wait for."""
         self._last_version = 0
         self._unserved = Unserved(self.follow, around.logs.append)
         self.instances = Instances(around.platform, around.logs.append, around.scaling, self._checks.policy, around.elsewhere)
@@ -88,6 +90,7 @@ class Manager:
         async with self._lock(spec.key):
             if spec.key in self._functions or spec.key in self._unserved:
                 raise conflict("function_exists", f"{spec.key} is deployed already.", "Send a PUT to change it.")
+            self._around.scaling.removed(str(spec.key))  # what was kept of one by this name is of one that is gone
             await self._put(spec, self._around.now())
 
     async def update(self, spec: FunctionSpec) -> None:

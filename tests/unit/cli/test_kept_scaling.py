@@ -1,4 +1,4 @@
-"""What the autoscaler has learned survives a restart, whatever one function's policy keeps."""
+"""What the autoscaler has learned survives a restart, of those functions that do and whatever a policy keeps."""
 
 from __future__ import annotations
 
@@ -13,9 +13,17 @@ from gnomon_autoscaler.loop import Autoscaler
 from gnomon_autoscaler.registry import BUILT_IN, Offer
 from gnomon_autoscaler.testing import MemoryFleet, MemoryFunction
 from gnomon_cli.kept_scaling import KeptScaling
+from gnomon_cli.scaling import ScalingAdapter
 from gnomon_core.clock import VirtualClock
+from gnomon_core.functions import read_deployment
 from gnomon_core.scaling import Decision, Observation, PolicyState
 from gnomon_core.settings import ScaleSettings, Settings
+from gnomon_gateway.dispatch.latency import LearnedLatency
+from gnomon_gateway.lifecycle.manager import Manager
+from gnomon_gateway.lifecycle.surroundings import Surroundings
+from gnomon_gateway.logs import LogBook
+from gnomon_gateway.store.sqlite import SqliteStore
+from tests.unit.gateway.shadow_stage import NAME, Scripted
 
 
 class Odd:
@@ -56,3 +64,49 @@ async def test_one_functions_state_that_is_no_json_costs_no_other_its_own(
         successor.redeployed(name)
     assert [successor.desired(name) for name in ("a.ns", "b.ns")] == [None, last.desired("b.ns")]
     assert last.desired("b.ns") == 3
+
+
+async def _is_there(_: str) -> None:
+    pass
+
+
+class Gateway:
+    """A gateway on the state folder of an earlier one. No policy ever answers it."""
+
+    def __init__(self, folder: Path) -> None:
+        platform = Scripted()
+        scaling = ScalingAdapter(BUILT_IN, lambda: platform.capabilities)
+        self.store = SqliteStore(folder / "functions.db")
+        self.manager = Manager(
+            Surroundings(self.store, platform, scaling, LearnedLatency(), LogBook(lambda: 0.0), _is_there, lambda: 0.0)
+        )
+        self.autoscaler = Autoscaler(self.manager.instances, VirtualClock(), caller=lambda *_: None, stamp_s=lambda: 1e9)
+        scaling.bind(self.autoscaler)
+        self.kept = KeptScaling(self.autoscaler, folder)
+
+    async def start(self) -> None:
+        self.kept.restore()
+        await self.manager.start()
+
+    async def stop(self) -> None:
+        self.kept.save()
+        await self.manager.stop()
+        self.store.close()
+
+
+async def test_what_was_kept_of_a_function_that_is_gone_is_not_for_the_next_one_by_its_name(tmp_path: Path) -> None:
+    spec = read_deployment({"service": "fn", "image": "i"})
+    first = Gateway(tmp_path)
+    await first.manager.deploy(spec)
+    first.autoscaler.request(NAME, 7)
+    await first.stop()
+    second = Gateway(tmp_path)
+    await second.start()
+    assert second.autoscaler.desired(NAME) == 7
+    second.store.delete_function(spec.key)  # it was removed, and this process has not heard of it yet
+    await second.stop()
+    third = Gateway(tmp_path)
+    await third.start()
+    await third.manager.deploy(spec)
+    assert third.autoscaler.desired(NAME) is None
+    await third.stop()
