@@ -182,6 +182,7 @@ class Gnomon:
         if self._replicas is None:
             self._app.draining = True
         elif self._started:
+            self.server.announce_end()
             await self._replicas.leave()
         if self._started:
             await self._stop_serving()

@@ -31,6 +31,8 @@ from gnomon_gateway.ownership.gateway import SharedGateway
 from gnomon_gateway.ownership.reports import Reports
 
 AGAIN_S = 1.0
+FAREWELL_S = 1.0
+"""Whoever is told by `/healthz` or by an answer that we go goes elsewhere within this time."""
 
 _LOG = logging.getLogger("gnomon")
 
@@ -96,9 +98,9 @@ class Replicas:
         self._tasks = [asyncio.create_task(assigner.run()), asyncio.create_task(self._lead(lead))]
 
     async def leave(self) -> None:
-        """Give every function to the others. What comes is passed on to them, until the servers stop."""
+        """Give every function to the others. What comes is passed on to them, for a moment at least, until the servers stop."""
         self._leaving = True
-        await self._shared.leave()
+        await asyncio.gather(self._shared.leave(), self._clock.sleep(FAREWELL_S))
 
     async def stop(self) -> None:
         """Take no part any more. Everything that was let in has been answered."""

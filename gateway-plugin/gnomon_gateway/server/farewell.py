@@ -1,13 +1,22 @@
-"""How one of uvicorn's cycles closes its connection: so that the client still gets the answer.
+"""How connections end so that no client is left without the answer.
 
-A cycle that is not to keep its connection closes the transport with the last of the answer. Where part of the request has not
-been read by then, the kernel resets the connection instead of ending it, and the reset may overtake the answer on its way.
+A cycle of uvicorn's that is not to keep its connection closes the transport with the last of the answer. Where part of the
+request has not been read by then, the kernel resets the connection instead of ending it, and the reset may overtake the answer.
+
+When the server ends, the same happens to whoever has connected, perhaps sent a request too, and was not heard: in the kernel's
+queue before the listener, or on a connection of ours. He could not know whether it was executed.
 """
 
 from __future__ import annotations
 
+import socket
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+from gnomon_gateway.server.shared import Phase
+
+if TYPE_CHECKING:
+    from gnomon_gateway.server.protocol import GatewayProtocol
 
 
 class PoliteTransport:
@@ -40,3 +49,21 @@ def announcing(app: Any, cycle: Any, closes: Callable[[], bool]) -> Any:
         await app(scope, receive, tell)
 
     return answer
+
+
+def expects(connection: GatewayProtocol) -> bool:
+    """Whether a request has been sent on a connection and not been read, or may be about to be sent: on one that is new."""
+    shared = connection.shared
+    is_new = connection.phase == Phase.HEAD and shared.now_s - connection.since_s < shared.limits.last_s
+    return is_new or connection.has_sent()
+
+
+def taken(listener: socket.socket) -> list[socket.socket]:
+    """The connections that the kernel has taken for a listener, and that nobody has accepted yet."""
+    listener.settimeout(0.0)
+    found = []
+    try:
+        while True:
+            found.append(listener.accept()[0])
+    except OSError:  # there are no more, or no more can be opened
+        return found

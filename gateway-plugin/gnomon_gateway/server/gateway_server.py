@@ -17,6 +17,7 @@ import uvicorn
 from uvicorn.config import Config
 
 from gnomon_core.errors import GnomonError
+from gnomon_gateway.server.farewell import taken
 from gnomon_gateway.server.hot_routes import HotRoutes
 from gnomon_gateway.server.limits import Limits
 from gnomon_gateway.server.protocol import GatewayProtocol
@@ -48,6 +49,21 @@ class _Server(uvicorn.Server):
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(sockets)
         self.listening.set()
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        """Serve also who has connected by now; who connects afterwards is refused, and may go elsewhere."""
+        waiting = [connection for listener in sockets or () for connection in taken(listener)]
+        for server in self.servers:
+            server.close()
+        for connection in waiting:
+            with contextlib.suppress(OSError):  # who has gone again
+                await asyncio.get_running_loop().connect_accepted_socket(self._protocol, connection)
+        await super().shutdown(sockets)
+
+    def _protocol(self) -> asyncio.Protocol:
+        make: Any = self.config.http_protocol_class
+        protocol: asyncio.Protocol = make(config=self.config, server_state=self.server_state, app_state=self.lifespan.state)
+        return protocol
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
@@ -92,6 +108,12 @@ class GatewayServer:
         self._serving = asyncio.get_running_loop().create_task(self._server.serve(sockets=[listener]))
         await self._server.listening.wait()
 
+    def announce_end(self) -> None:
+        """From now on each answer ends its connection, and says so: clients make their next one elsewhere."""
+        self._shared.closing = True
+        for connection in self._connections():
+            connection.answer_and_close()
+
     async def stop(self) -> None:
         """Answer what is under way (for at most the grace time), then accept nothing more, and return.
 
@@ -103,8 +125,7 @@ class GatewayServer:
         loop = asyncio.get_running_loop()
         self._shared.stopping_s = loop.time()
         end_s = loop.time() + self._grace_s
-        for connection in self._connections():
-            connection.answer_and_close()
+        self.announce_end()
         while any(connection.is_answering for connection in self._connections()) and loop.time() < end_s:  # noqa: ASYNC110
             await asyncio.sleep(_LOOK_S)  # an event would be one more thing to do for every answer
         self._server.config.timeout_graceful_shutdown = max(1, round(end_s - loop.time()))

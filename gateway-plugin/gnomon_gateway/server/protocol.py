@@ -19,9 +19,9 @@ from uvicorn.server import ServerState
 
 from gnomon_core.errors import GnomonError
 from gnomon_gateway.server.exchange import SMALL_BYTES, Exchange, leave
-from gnomon_gateway.server.farewell import PoliteTransport, announcing
+from gnomon_gateway.server.farewell import PoliteTransport, announcing, expects
 from gnomon_gateway.server.heads import CHECKED, Head, body_bytes, malformed, too_large, without_offer
-from gnomon_gateway.server.hung_up import has_hung_up
+from gnomon_gateway.server.hung_up import has_hung_up, has_sent
 from gnomon_gateway.server.intake import REQUEST_EVENTS, Intake
 from gnomon_gateway.server.refusals import STATUS_LINES, error_lines
 from gnomon_gateway.server.shared import Phase, Shared
@@ -72,6 +72,12 @@ class GatewayProtocol(Intake):
         """Whether the client has closed the connection, as the kernel knows it."""
         return self.transport.is_closing() or has_hung_up(self.transport.get_extra_info("socket").fileno())
 
+    def has_sent(self) -> bool:
+        """Whether the client has sent something that was not read."""
+        if self.transport.is_closing():
+            return False
+        return bool(self._waiting) or has_sent(self.transport.get_extra_info("socket").fileno())
+
     def connection_lost(self, exc: Exception | None) -> None:
         active, self._active = self._active, None
         waiting = [cycle for cycle, _ in self.pipeline]
@@ -105,9 +111,9 @@ class GatewayProtocol(Intake):
             self._active.keep_alive = False
 
     def shutdown(self) -> None:
-        """Finish what is under way, then close."""
+        """Answer what is under way, and what the client has sent or is about to send; then close."""
         self.answer_and_close()
-        if self._active is None:
+        if self._active is None and not expects(self):
             self.transport.close()
 
     def refuse(self, error: GnomonError) -> None:
@@ -206,7 +212,7 @@ class GatewayProtocol(Intake):
             query,
             self.headers,
             http_version=version,
-            keep_alive=version != "1.0" and parser.should_keep_alive(),
+            keep_alive=version != "1.0" and parser.should_keep_alive() and not self.shared.closing,
             expects_continue=self._head.expects_continue,
         )
         previous = self.cycle
@@ -270,7 +276,7 @@ class GatewayProtocol(Intake):
             self._turn(cycle)
         else:
             self._active = cycle
-            super()._start_asgi_task(cycle, announcing(app, cycle, lambda: self._leaves_unread(cycle)))
+            super()._start_asgi_task(cycle, announcing(app, cycle, lambda: self._leaves_unread(cycle) or self.shared.closing))
 
     # Ours
 

@@ -24,7 +24,7 @@ class Shared:
     """What all connections of a server share.
 
     `now_s` is the loop's time at the last sweep, `held_bytes` what the large bodies hold that have not come to their end,
-    `stopping_s` when the server began to stop.
+    `stopping_s` when the server began to stop. `closing` is whether each answer ends its connection.
     """
 
     def __init__(self, routes: HotRoutes, prefixes: tuple[bytes, ...], limits: Limits) -> None:
@@ -34,6 +34,7 @@ class Shared:
         self.now_s = 0.0
         self.held_bytes = 0
         self.stopping_s = float("inf")
+        self.closing = False
         self._headers: list[tuple[bytes, bytes]] | None = None
         self._line = b""
 

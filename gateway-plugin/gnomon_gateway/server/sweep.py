@@ -63,13 +63,18 @@ def judge(connection: GatewayProtocol, now_s: float) -> None:
             transport.abort()
         else:
             transport.close()
-    elif phase == Phase.HEAD and waited_s > limits.head_s:
-        connection.refuse(_slow("head", limits.head_s))
+    elif phase == Phase.HEAD and waited_s > (allowed_s := _in_time(limits.head_s, connection)):
+        connection.refuse(_slow("head", allowed_s))
     elif phase == Phase.BODY and not connection.flow.read_paused:
         allowed_s = limits.body_s + connection.received_bytes / limits.body_bytes_per_s
-        allowed_s = min(allowed_s, connection.shared.stopping_s - connection.since_s + limits.last_body_s)
-        if waited_s > allowed_s:
+        if waited_s > (allowed_s := _in_time(allowed_s, connection)):
             connection.refuse(_slow("body", allowed_s))
+
+
+def _in_time(allowed_s: float, connection: GatewayProtocol) -> float:
+    """How long receiving may take where it may usually take so long: little once the server stops."""
+    shared = connection.shared
+    return min(allowed_s, max(0.0, shared.stopping_s - connection.since_s) + shared.limits.last_s)
 
 
 def _credit(connection: GatewayProtocol, now_s: float) -> None:

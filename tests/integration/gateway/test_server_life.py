@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import signal
+import socket
 from typing import Any
 
 import pytest
 
 from gnomon_core.errors import GnomonError
 from gnomon_gateway.server.gateway_server import GatewayServer
+from gnomon_gateway.server.limits import Limits
+from gnomon_gateway.server.shared import Phase
 from gnomon_gateway.serving import health
 from tests.waiting import until
 
@@ -31,6 +35,84 @@ async def test_stopping_answers_what_is_under_way_and_closes_what_is_idle(gatewa
     assert await idle.closed()
     with pytest.raises(ConnectionRefusedError):
         await gateway.connect()
+
+
+def request(path: str, body: bytes) -> bytes:
+    return b"POST %b HTTP/1.1\r\nHost: gnomon\r\nContent-Length: %d\r\n\r\n%b" % (path.encode(), len(body), body)
+
+
+@pytest.mark.parametrize("gateway", [Limits(sweep_s=0.05, last_s=20.0)], indirect=True)
+async def test_who_has_connected_when_it_stops_is_answered(gateway: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also who was not heard yet: in the kernel's queue, on a connection that is kept, or by a request that follows later."""
+    await gateway.deploy()
+    kept, server = await gateway.connect(), gateway.server._server
+    assert (await kept.call("/function/f", b"first")).headers.get("connection") is None
+    ends = server.shutdown
+    early: list[socket.socket] = []
+    late: list[socket.socket] = []
+
+    async def shutdown(sockets: list[socket.socket]) -> None:
+        """In one turn of the loop, in which nobody is accepted and nothing is read."""
+        for number in range(3):
+            early.append(socket.create_connection(("127.0.0.1", gateway.server.port)))
+            early[-1].sendall(request("/function/f", b"early %d" % number))
+        late.append(socket.create_connection(("127.0.0.1", gateway.server.port)))
+        os.write(kept.writer.get_extra_info("socket").fileno(), request("/function/f", b"again"))
+        await ends(sockets)
+
+    monkeypatch.setattr(server, "shutdown", shutdown)
+    stopping = asyncio.ensure_future(gateway.server.stop())
+    await until(lambda: bool(late))
+    with pytest.raises(ConnectionRefusedError):
+        await gateway.connect()
+    await asyncio.to_thread(late[0].sendall, request("/function/f", b"late"))
+    answer = await kept.answer()
+    assert (answer.status, answer.headers["connection"], answer.body) == (200, "close", b"again")
+    for one, body in ((early[0], b"early 0"), (early[1], b"early 1"), (early[2], b"early 2"), (late[0], b"late")):
+        said = await asyncio.to_thread(everything_from, one)
+        assert said.startswith(b"HTTP/1.1 200 ")
+        assert said.endswith(b"\r\n\r\n" + body)
+    await stopping
+
+
+@pytest.mark.parametrize("gateway", [Limits(sweep_s=0.05, last_s=0.1)], indirect=True)
+async def test_who_connects_and_says_nothing_does_not_hold_up_the_end(gateway: Any) -> None:
+    silent = await gateway.connect()
+    await until(lambda: bool(gateway.server._connections()))
+    await gateway.server.stop()
+    assert await silent.closed()
+
+
+@pytest.mark.parametrize("gateway", [Limits(sweep_s=0.02, last_s=20.0)], indirect=True)
+async def test_a_body_that_begins_to_come_while_the_server_stops_has_its_time(gateway: Any) -> None:
+    await gateway.deploy()
+    client, shared = await gateway.connect(), gateway.server._shared
+    shared.stopping_s = shared.now_s - 60.0
+    await client.send(b"POST /function/f HTTP/1.1\r\nHost: gnomon\r\nContent-Length: 4\r\n\r\nbo")
+    await until(lambda: [one.phase for one in gateway.server._connections()] == [Phase.BODY])
+    begun_s = shared.now_s
+    await until(lambda: shared.now_s > begun_s + 0.1)
+    await client.send(b"dy")
+    assert (await client.answer()).body == b"body"
+
+
+async def test_who_keeps_a_connection_is_told_to_leave_it_before_the_end(gateway: Any) -> None:
+    """Hot routes and others; everything is answered, and comes by a new connection afterwards."""
+    await gateway.deploy()
+    one, other = await gateway.connect(), await gateway.connect()
+    assert [(await one.call("/function/f", b"1")).status, (await other.call("/system/info")).status] == [200, 200]
+    gateway.server.announce_end()
+    for connection, path in ((one, "/function/f"), (other, "/system/info")):
+        answer = await connection.call(path, b"2")
+        assert (answer.status, answer.headers["connection"]) == (200, "close")
+        assert await connection.closed()
+    assert (await gateway.call("/function/f", b"3")).body == b"3"
+
+
+def everything_from(client: socket.socket) -> bytes:
+    client.settimeout(20)
+    with client:
+        return b"".join(iter(lambda: client.recv(65536), b""))
 
 
 async def test_signals_stay_with_the_program(gateway: Any) -> None:
