@@ -8,9 +8,11 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
+from flask import Flask
 from werkzeug.serving import WSGIRequestHandler, make_server
 
 from gnomon_runtime.http_app import create_app
+from tests.unit.runtime.conftest import forget_handlers
 
 
 class Quiet(WSGIRequestHandler):
@@ -20,11 +22,17 @@ class Quiet(WSGIRequestHandler):
         pass
 
 
+def application_of(handler: Path, token: str) -> Flask:
+    """What an image of a handler's folder runs. A process has one handler for its life; ours may have had other tests'."""
+    forget_handlers()
+    return create_app({"GNOMON_HANDLER_FOLDER": str(handler), "GNOMON_BATCH_TOKEN": token, "GNOMON_CORES": "1"})
+
+
 class InstanceServer:
     """An instance of a handler's folder, at an address of its own."""
 
     def __init__(self, host: str, port: int, handler: Path, token: str) -> None:
-        app = create_app({"GNOMON_HANDLER_FOLDER": str(handler), "GNOMON_BATCH_TOKEN": token, "GNOMON_CORES": "1"})
+        app = application_of(handler, token)
 
         def bounded(environ: dict[str, Any], start: Any) -> Iterable[bytes]:
             # gunicorn ends a body where its length says; this server would wait for more.

@@ -15,7 +15,6 @@ from benchmarks.kubernetes.planes import Plane, booted
 from deploy.test_cluster import build
 from deploy.test_cluster.clusters import Cluster, reached, until
 from tests.kubernetes.openfaas.kubelet import Kubelet
-from tests.unit.runtime.conftest import forget_handlers
 
 NAMESPACE = "openfaas-fn"
 HANDLER = """
@@ -35,7 +34,6 @@ class Breakable:
 
 @pytest.fixture
 def handler(tmp_path: Path) -> Path:
-    forget_handlers()
     folder = tmp_path / "function"
     folder.mkdir()
     (folder / "handler.py").write_text(HANDLER)

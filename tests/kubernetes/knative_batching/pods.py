@@ -16,8 +16,7 @@ from typing import Any
 from werkzeug.serving import make_server
 
 from gnomon_core.wire import FrameReader
-from gnomon_runtime.http_app import create_app
-from tests.integration.kubernetes_platform.instance_server import Quiet
+from tests.integration.kubernetes_platform.instance_server import Quiet, application_of
 
 TOKEN = "batches-please"
 QUEUE_PORT = 8012
@@ -27,7 +26,7 @@ class Pod:
     """The application of an image at an address; what came to it is noted in `seen`."""
 
     def __init__(self, address: str, handler: Path, seen: list[tuple[str, int]], *, token: str) -> None:
-        app = create_app({"GNOMON_HANDLER_FOLDER": str(handler), "GNOMON_BATCH_TOKEN": token, "GNOMON_CORES": "1"})
+        app = application_of(handler, token)
         self._lock = threading.Lock()
         self._inside, self._came, self._asked_s = 0, 0, time.monotonic()
 

@@ -25,7 +25,6 @@ from tests.integration.ownership.callers import FUNCTIONS, HANDLER, Balanced
 from tests.kubernetes.openfaas.conftest import controlled, kubelet
 from tests.kubernetes.openfaas.gateways import Gateway
 from tests.kubernetes.openfaas.kubelet import Kubelet
-from tests.unit.runtime.conftest import forget_handlers
 from tests.waiting import until
 
 __all__ = ["controlled", "echo_handler", "gateways", "kubelet"]
@@ -159,7 +158,6 @@ def ledger(tmp_path: Path) -> Path:
 @pytest.fixture
 def echo_handler(tmp_path: Path, ledger: Path) -> Path:
     """What the node's pods run: it writes down what it executes."""
-    forget_handlers()
     folder = tmp_path / "function"
     folder.mkdir()
     (folder / "handler.py").write_text(HANDLER.format(ledger=str(ledger)))
