@@ -16,6 +16,7 @@ from dataclasses import dataclass, field, replace
 from gnomon_autoscaler.registry import BUILT_IN, Policies
 from gnomon_autoscaler.runner import Runner
 from gnomon_autoscaler.windows import BIN_S
+from gnomon_core.carrying_out import CarryingOut
 from gnomon_core.errors import GnomonError
 from gnomon_core.fleet import Instance, InstanceKind, InstanceState, Node
 from gnomon_core.memory_sizes import LARGEST_MB, MEGABYTE
@@ -29,7 +30,6 @@ from gnomon_core.scaling import (
     Decision,
     DestroyBody,
     DestroyShadow,
-    Dispensable,
     FunctionLoad,
     LoadCounters,
     PromoteShadow,
@@ -131,16 +131,11 @@ class MemoryFleet:
             GnomonError: 503 `no_capacity` where no node has room, as `ScaledFleet.apply` says.
 
         """
-        refused: GnomonError | None = None
-        for action in actions:
-            try:
+        carrying = CarryingOut(actions)
+        for action in carrying:
+            with carrying.attempt(action):
                 self._carry_out(function, self.known[function], action)
-            except GnomonError as error:
-                refused = error
-                if not isinstance(action, Dispensable):
-                    break
-        if refused is not None:
-            raise refused
+        carrying.end()
 
     def _carry_out(self, function: str, known: MemoryFunction, action: Action) -> None:
         match action:

@@ -194,7 +194,7 @@ Action: TypeAlias = (
 )
 """What a decision may ask for. A platform says by its capabilities what it can do."""
 Dispensable: TypeAlias = CreateShadow | ChangeShadow | PromoteShadow | Resize
-"""What may be refused without holding up the rest of its decision: in a burst it may be refused at each tick."""
+"""What may be refused without holding up the rest of its decision (`carrying_out`)."""
 
 
 def action_to_json(action: Action) -> dict[str, Any]:

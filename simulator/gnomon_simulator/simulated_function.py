@@ -16,7 +16,7 @@ from dataclasses import replace
 from gnomon_autoscaler import Runner, require, scaling_policy
 from gnomon_autoscaler.decisions import DecisionLog
 from gnomon_autoscaler.windows import BIN_S
-from gnomon_core.errors import GnomonError
+from gnomon_core.carrying_out import CarryingOut
 from gnomon_core.fleet import Instance, InstanceKind, InstanceState
 from gnomon_core.scaling import (
     Action,
@@ -26,7 +26,6 @@ from gnomon_core.scaling import (
     Decision,
     DestroyBody,
     DestroyShadow,
-    Dispensable,
     FunctionLoad,
     PromoteShadow,
     Resize,
@@ -227,14 +226,11 @@ class SimulatedFunction:
         self._lives.add(sum(body.state is not InstanceState.DRAINING for body in self._bodies()))
 
     def _apply(self, decision: Decision) -> str:
-        refused: GnomonError | None = None
-        for action in decision.actions:
-            try:
+        carrying = CarryingOut(decision.actions)
+        for action in carrying:
+            with carrying.attempt(action):
                 self._act(action)
-            except GnomonError as error:
-                refused = error
-                if not isinstance(action, Dispensable):
-                    break
+        refused = carrying.refused
         if refused is None:
             self._runner.carried_out(decision)
             return ""

@@ -14,10 +14,10 @@ import logging
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
-from gnomon_core.errors import GnomonError
+from gnomon_core.carrying_out import CarryingOut
 from gnomon_core.fleet import Instance, InstanceKind, InstanceState
 from gnomon_core.functions import FunctionKey
-from gnomon_core.scaling import Action, CreateBody, DestroyBody, DestroyShadow, Dispensable, FunctionLoad, Resize, SetBufferPlan
+from gnomon_core.scaling import Action, CreateBody, DestroyBody, DestroyShadow, FunctionLoad, Resize, SetBufferPlan
 from gnomon_core.seam_values import InstanceRequest
 from gnomon_core.seams import BatchChannel, Platform, SchedulingPolicy
 from gnomon_core.settings import Settings
@@ -120,17 +120,12 @@ class Instances:
         if deployed is None:
             return
         refuse_hindered(self._platform, function)
-        refused: GnomonError | None = None
-        for action in actions:
-            try:
+        carrying = CarryingOut(actions)
+        for action in carrying:
+            with carrying.attempt(action):
                 await self._apply_one(deployed, action)
-            except GnomonError as error:
-                refused = error
-                if not isinstance(action, Dispensable):
-                    break
         self.replacing.retire(deployed)
-        if refused is not None:
-            raise refused
+        carrying.end()
 
     async def _apply_one(self, deployed: Deployed, action: Action) -> None:
         match action:
