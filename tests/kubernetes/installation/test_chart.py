@@ -88,10 +88,14 @@ def test_a_cluster_wide_gateway_may_do_everywhere_what_it_else_may_in_one_namesp
     assert binding["subjects"] == [{"kind": "ServiceAccount", "name": "gateway", "namespace": SYSTEM}]
 
 
-def test_a_single_gateway_for_knative_does_not_keep_its_node_from_being_drained() -> None:
-    budget = chart('knative.gateway={"enabled":true,"replicas":1}')["PodDisruptionBudget", "knative-serving", "gnomon-gateway"]
-    assert budget["spec"]["maxUnavailable"] == 1
-    assert "minAvailable" not in budget["spec"], "one of one would have to stay"
+def test_a_single_replica_of_anything_does_not_keep_its_node_from_being_drained() -> None:
+    one = '{"enabled":true,"replicas":1}'
+    rendered = chart("replicas=1", *(f"knative.{part}={one}" for part in ("autoscaler", "ingress", "gateway")))
+    budgets = [each["spec"] for (kind, _, _), each in rendered.items() if kind == "PodDisruptionBudget"]
+    assert len(budgets) == 4
+    for budget in budgets:
+        assert budget["maxUnavailable"] == 1
+        assert "minAvailable" not in budget, "one of one would have to stay"
 
 
 def test_the_charts_values_reach_what_they_name(kubectl: Kubectl) -> None:

@@ -1,0 +1,27 @@
+"""What `kubectl apply -k` of the folders in `deploy` applies, as it is written there. The chart is compared with it elsewhere."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+DEPLOY = Path(__file__).parents[2] / "deploy"
+FILES = sorted(path for folder in ("knative", "openfaas", "openfaas-models") for path in (DEPLOY / folder).rglob("*.yaml"))
+
+
+def objects(kind: str) -> dict[tuple[str, str], dict[str, Any]]:
+    """All of a kind, by namespace and name."""
+    found = [one for path in FILES for one in yaml.safe_load_all(path.read_text()) if one and one["kind"] == kind]
+    return {(one["metadata"]["namespace"], one["metadata"]["name"]): one["spec"] for one in found}
+
+
+def test_each_of_our_deployments_may_be_drained_one_pod_after_the_other_also_the_only_one() -> None:
+    """Bounded from below, a Deployment with one replica would keep its node for ever, and one with a broken pod as well."""
+    deployments, budgets = objects("Deployment"), objects("PodDisruptionBudget")
+    assert len(deployments) == 4
+    assert budgets.keys() == deployments.keys()
+    for name, budget in budgets.items():
+        selector = deployments[name]["selector"]
+        assert budget == {"maxUnavailable": 1, "unhealthyPodEvictionPolicy": "AlwaysAllow", "selector": selector}
