@@ -138,7 +138,9 @@ class Coordination:
         elif said.say == "changed":
             self._pairing.shadow_changed(work, said, now_s)
         elif said.say == "paired":
-            work.joined = True
+            self._pairing.shadow_joined(work, now_s)
+        elif said.say == "unpaired" and work.task is not None and work.task.afar:
+            self._endings.end(work, said.reason or "its Body has gone", now_s)
         elif said.say == "complete":
             self._promotions.complete(work, said, now_s)
         elif said.say == "failed":
@@ -223,6 +225,12 @@ class Coordination:
         if work is not None and work.task is not None and work.step not in ENDING:
             self._shadows.change(work, change.applied_to(work.task), now_s)
 
+    def reached(self, shadow_id: str, connection: Papers) -> None:
+        """A Body of another node has come to this Shadow."""
+        work = self._work(shadow_id)
+        if work is not None and work.task is not None and work.task.afar and work.step in (Step.BODY, Step.REST, Step.WIDEN):
+            self._pairing.reached(work, connection)
+
     def promote(self, shadow_id: str, papers: Papers, now_s: float) -> None:
         """Let a Shadow become a Body. The papers are taken over. Unknown ones are ignored: they have ended."""
         work = self._work(shadow_id)
@@ -263,6 +271,7 @@ class Coordination:
                 if container in self.table:
                     self.broken(container, "it never said that it is ready", now_s)
         self._shadows.take_turns(now_s)
+        self._pairing.tick(now_s)
         self._keep_pool(now_s)
 
     def _keep_pool(self, now_s: float) -> None:
@@ -284,5 +293,5 @@ class Coordination:
         """When `tick` has something to do next; None when it waits for events only."""
         times = [work.deadline_s for work in self._ledger.works.values() if work.deadline_s is not None]
         times += self._silent_until_s.values()
-        others = (self.pool.due_s(self._reserve()), self._shadows.turns.due_s())
+        others = (self.pool.due_s(self._reserve()), self._shadows.turns.due_s(), self._pairing.due_s())
         return min((*times, *(other_s for other_s in others if other_s is not None)), default=None)

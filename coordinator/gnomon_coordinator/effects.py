@@ -9,7 +9,7 @@ from typing import Any, TypeAlias
 
 
 class Papers:
-    """Descriptors that belong to a Shadow until it has registered: its order and the pipe of its log."""
+    """Descriptors for a Shadow: its order and the pipe of its log, until it has registered, or the connection of its Body."""
 
     def __init__(self, descriptors: tuple[int, ...]) -> None:
         self.descriptors = descriptors

@@ -42,7 +42,7 @@ class Endings:
 
     def kill(self, work: Work, now_s: float) -> None:
         """End a Shadow's process at once."""
-        if work.step is not Step.KILL:
+        if work.step is not Step.KILL and not self._elsewhere(work):
             work.drop_papers()
             work.drop_rising()
             self._ledger.apart(work, "it is ended")
@@ -56,8 +56,18 @@ class Endings:
         self.kill(work, now_s)
 
     def _stop(self, work: Work, now_s: float) -> None:
-        self._ledger.enter(work, Step.STOP, now_s)
-        self._ledger.effects.append(Send(work.shadow, {"do": "stop"}))
+        if not self._elsewhere(work):
+            self._ledger.enter(work, Step.STOP, now_s)
+            self._ledger.effects.append(Send(work.shadow, {"do": "stop"}))
+
+    def _elsewhere(self, work: Work) -> bool:
+        """Whether it is on another node: then it ends there, and here it is over as soon as its Body works without it."""
+        if work.task is None or work.task.way is None:
+            return False
+        self._ledger.apart(work, "it is ended")
+        self._ledger.forget(work)
+        self._ledger.tell("failed", work, reason="its Body works without it")
+        return True
 
     def body_let_go(self, work: Work, reason: str, now_s: float) -> None:
         """The Body works without it, told to or not."""

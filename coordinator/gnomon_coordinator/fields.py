@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Mapping
+from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any
 
@@ -17,10 +18,19 @@ MAX_PATH = 4096
 MAX_CPUS = 4096
 MAX_BYTES = 1 << 50
 _ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,299}")
+_LETTERS = re.compile(r"[!-~]{1,1000}")
 
 
 class BadMessageError(ValueError):
     """A message that nobody who keeps to the protocol sends."""
+
+
+@dataclass(frozen=True, slots=True)
+class Way:
+    """Where a Body finds its Shadow on another node, and what it shows there."""
+
+    url: str
+    token: str = field(repr=False)
 
 
 def read_id(message: Mapping[str, Any], name: str) -> str:
@@ -135,3 +145,31 @@ def path_of(value: object) -> str:
     if not isinstance(value, str) or not value.startswith("/") or len(value) > MAX_PATH or "\0" in value:
         raise BadMessageError("a path is none")
     return value
+
+
+def truth_of(message: Mapping[str, Any], name: str) -> bool:
+    """A truth value; false where it is not there.
+
+    Raises:
+        BadMessageError: it is none.
+
+    """
+    value = message.get(name, False)
+    if not isinstance(value, bool):
+        raise BadMessageError(f"{name} is no truth value")
+    return value
+
+
+def way_of(message: Mapping[str, Any]) -> Way | None:
+    """Where a Shadow on another node is reached, and the token for it; None for one of this node.
+
+    Raises:
+        BadMessageError: these are none.
+
+    """
+    url, token = message.get("url"), message.get("token")
+    if url is None and token is None:
+        return None
+    if not all(isinstance(text, str) and _LETTERS.fullmatch(text) for text in (url, token)):
+        raise BadMessageError("a url or a token is none")
+    return Way(str(url), str(token))

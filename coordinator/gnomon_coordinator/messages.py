@@ -16,6 +16,7 @@ from gnomon_coordinator.fields import (
     MAX_BYTES,
     MAX_CPUS,
     BadMessageError,
+    Way,
     blocks_of,
     expected_of,
     list_of,
@@ -23,6 +24,8 @@ from gnomon_coordinator.fields import (
     path_of,
     read_id,
     split_of,
+    truth_of,
+    way_of,
     whole_of,
     wholes_of,
 )
@@ -33,11 +36,12 @@ MAX_REASON = 300
 
 @dataclass(frozen=True, slots=True)
 class PairSaid:
-    """What a Body says that it does with one of its Shadows."""
+    """What a Body says that it does with one of its Shadows, which may be `elsewhere`, on another node."""
 
     shadow: str
     blocks: tuple[int, ...]
     split: tuple[int, ...]
+    elsewhere: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,12 +57,16 @@ class Said:
     resident_bytes: int = 0
     load_ms: float = 0.0
     paired: bool = False
+    afar: bool = False
     reason: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """What a Shadow does for its Body, and what it is made of. `join` are control-group files; paths are in the repository."""
+    """What a Shadow does for its Body, and what it is made of. `join` are control-group files; paths are in the repository.
+
+    `afar`: its Body is on another node, and comes to it. `way`: it is itself on another node, where its Body goes to it.
+    """
 
     shadow: str
     body: str
@@ -73,6 +81,8 @@ class Task:
     max_batch: int
     expected_ms: tuple[tuple[float, ...], ...] = ()
     join: tuple[str, ...] = ()
+    afar: bool = False
+    way: Way | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,9 +122,6 @@ def _bare(_message: Mapping[str, Any], say: str, epoch: int) -> Said:
 
 
 def _registered(message: Mapping[str, Any], say: str, epoch: int) -> Said:
-    paired = message.get("paired", False)
-    if not isinstance(paired, bool):
-        raise BadMessageError("paired is no truth value")
     return Said(
         say,
         epoch,
@@ -123,7 +130,8 @@ def _registered(message: Mapping[str, Any], say: str, epoch: int) -> Said:
         blocks=blocks_of(message),
         resident_bytes=whole_of(message, "resident_bytes", 0, MAX_BYTES),
         load_ms=milliseconds_of(message, "load_ms"),
-        paired=paired,
+        paired=truth_of(message, "paired"),
+        afar=truth_of(message, "afar"),
     )
 
 
@@ -132,7 +140,7 @@ def _body(message: Mapping[str, Any], say: str, epoch: int) -> Said:
     for pair in list_of(message, "pairs", MAX_SHADOWS):
         if not isinstance(pair, dict):
             raise BadMessageError("a pair is none")
-        pairs.append(PairSaid(read_id(pair, "shadow"), blocks_of(pair), split_of(pair)))
+        pairs.append(PairSaid(read_id(pair, "shadow"), blocks_of(pair), split_of(pair), truth_of(pair, "elsewhere")))
     if len({pair.shadow for pair in pairs}) < len(pairs):
         raise BadMessageError("it has a Shadow twice")
     return Said(say, epoch, pairs=tuple(pairs))
@@ -202,6 +210,8 @@ def read_task(message: Mapping[str, Any]) -> Task:
         max_batch=whole_of(message, "max_batch", 1, MAX_BATCH),
         expected_ms=expected_of(message),
         join=tuple(path_of(path) for path in list_of(message, "join", 16)),
+        afar=truth_of(message, "afar"),
+        way=way_of(message),
     )
 
 

@@ -26,17 +26,20 @@ def load(task: Task) -> dict[str, Any]:
         "cpus": task.cpus,
         "blocks": task.blocks,
         "split": task.split,
+        "afar": task.afar,
     }
 
 
 def pair(task: Task) -> dict[str, Any]:
     """To the Body: this is your Shadow."""
-    return _fitting({"do": "pair", "shadow": task.shadow, **_for_body(task)})
+    way = {} if task.way is None else {"url": task.way.url, "token": task.way.token}
+    return _fitting({"do": "pair", "shadow": task.shadow, **_for_body(task), **way})
 
 
-def join(task: Task) -> dict[str, Any]:
-    """To the Shadow: this is your Body."""
-    return {"do": "join", "shadow": task.shadow, "body": task.body, "blocks": task.blocks, "split": task.split}
+def join(task: Task, sizes_bytes: tuple[int, int] | None = None) -> dict[str, Any]:
+    """To the Shadow: this is your Body. One of another node has no buffers: the Shadow makes its own, of these sizes."""
+    sizes = {} if sizes_bytes is None else {"to_bytes": sizes_bytes[0], "from_bytes": sizes_bytes[1]}
+    return {"do": "join", "shadow": task.shadow, "body": task.body, "blocks": task.blocks, "split": task.split, **sizes}
 
 
 def change_body(task: Task) -> dict[str, Any]:

@@ -4,12 +4,15 @@ A change never leaves a batch without its blocks: the Shadow holds old and new o
 its batches, and only then the old ones go.
 
     old {1, 2}, new {2, 3}:   Shadow: hold {1, 2, 3}   ▶   Body: offload {2, 3}   ▶   Shadow: hold {2, 3}
+
+A pair on two nodes is two halves, one at each coordinator. On the Body's node there is no process of the Shadow: its Body is told
+the `way` to it, and its words are all that is heard of the pair. On the Shadow's node there is no Body: a connection comes.
 """
 
 from __future__ import annotations
 
 from gnomon_coordinator import orders
-from gnomon_coordinator.effects import Connect, Send
+from gnomon_coordinator.effects import Connect, Papers, Send
 from gnomon_coordinator.endings import Endings
 from gnomon_coordinator.fields import BadMessageError
 from gnomon_coordinator.ledger import Ledger
@@ -17,6 +20,9 @@ from gnomon_coordinator.messages import Said, Task
 from gnomon_coordinator.promotions import Promotions
 from gnomon_coordinator.table import Record, Status
 from gnomon_coordinator.work import Step, Work, capacity
+
+CLAIM_S = 10.0
+"""After a restart, for the wish for a Shadow on another node, of which only its Body knows."""
 
 
 class Pairing:
@@ -26,6 +32,8 @@ class Pairing:
         self._ledger = ledger
         self._endings = endings
         self._promotions = promotions
+        self._unclaimed_until_s: dict[tuple[str, str], float] = {}
+        """By Body and Shadow: what a Body does with one on another node that nobody has wished for yet."""
 
     def settle(self, work: Work, now_s: float) -> None:
         """Take the next step, if one can be taken now."""
@@ -90,12 +98,20 @@ class Pairing:
         work.capacity = capacity(work.layers, work.doing.max_batch)
         self._ledger.enter(work, Step.CONNECT, now_s)
         pair, join = orders.pair(work.doing), orders.join(work.doing)
-        self._ledger.effects.append(Connect(work.doing.body, work.shadow, pair, join, *work.capacity))
+        if work.doing.way is not None:
+            self._ledger.effects.append(Send(work.doing.body, pair))
+        else:
+            self._ledger.effects.append(Connect(work.doing.body, work.shadow, pair, join, *work.capacity))
 
     def _widen(self, work: Work, now_s: float) -> None:
         """First the Shadow holds old and new blocks."""
         assert work.task is not None
         before, work.doing = work.doing, work.task
+        if work.task.way is not None:
+            # What it holds is seen to on its own node.
+            work.held = work.task.blocks
+            self._switch(work, now_s)
+            return
         union = _union(work, work.task)
         if before is not None and union == work.held and (before.cores, before.cpus) == (work.task.cores, work.task.cpus):
             self._switch(work, now_s)
@@ -107,6 +123,11 @@ class Pairing:
         """Then its Body changes, with larger buffers where these are too small."""
         assert work.doing is not None
         assert work.layers is not None
+        if work.doing.afar:
+            # Its Body is told on its own node.
+            self._ledger.enter(work, Step.REST, now_s)
+            self.settle(work, now_s)
+            return
         needed = capacity(work.layers, work.doing.max_batch)
         if not work.connected:
             self._connect(work, now_s)
@@ -129,7 +150,21 @@ class Pairing:
             self._ledger.enter(work, Step.NARROW, now_s)
             self._ledger.effects.append(Send(work.shadow, orders.change_shadow(work.doing, work.doing.blocks)))
 
+    def reached(self, work: Work, connection: Papers) -> None:
+        """A Body of another node has come to its Shadow, which answers it, or lets go of the connection."""
+        assert work.task is not None
+        assert work.layers is not None
+        join = orders.join(work.task, capacity(work.layers, work.task.max_batch))
+        self._ledger.effects.append(Send(work.shadow, join, connection))
+
     # What the two say
+
+    def shadow_joined(self, work: Work, now_s: float) -> None:
+        """The Shadow has its Body's buffers, or its connection: on another node that is all there is to see of a pair."""
+        work.joined = True
+        if work.step is Step.BODY and work.task is not None and work.task.afar:
+            self._ledger.enter(work, Step.REST, now_s)
+            self.settle(work, now_s)
 
     def shadow_changed(self, work: Work, said: Said, now_s: float) -> None:
         """The Shadow holds other blocks now.
@@ -154,9 +189,24 @@ class Pairing:
         """The first words of a Body: with whom it works."""
         ledger = self._ledger
         ledger.body_words[body.id] = {pair.shadow: pair for pair in said.pairs}
-        ledger.effects += [Send(body.id, orders.unpair(pair.shadow)) for pair in said.pairs if pair.shadow not in ledger.works]
+        unknown = [pair for pair in said.pairs if pair.shadow not in ledger.works]
+        ledger.effects += [Send(body.id, orders.unpair(pair.shadow)) for pair in unknown if not pair.elsewhere]
+        # No supervisor hands over those on other nodes: after a restart only the wish for one says that it is wanted.
+        self._unclaimed_until_s |= {(body.id, pair.shadow): now_s + CLAIM_S for pair in unknown if pair.elsewhere}
         for work in [ledger.works[shadow] for shadow in body.partners if shadow in ledger.works]:
             self.settle(work, now_s)
+
+    def tick(self, now_s: float) -> None:
+        """Have Bodies let go of Shadows on other nodes that nobody has wished for."""
+        for (body, shadow), until_s in list(self._unclaimed_until_s.items()):
+            if shadow in self._ledger.works or now_s >= until_s:
+                del self._unclaimed_until_s[body, shadow]
+            if shadow not in self._ledger.works and now_s >= until_s:
+                self._ledger.effects.append(Send(body, orders.unpair(shadow)))
+
+    def due_s(self) -> float | None:
+        """When `tick` has something to do next."""
+        return min(self._unclaimed_until_s.values(), default=None)
 
     def body_paired(self, work: Work, now_s: float) -> None:
         """The Body uses the buffers that it was given."""

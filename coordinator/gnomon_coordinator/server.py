@@ -146,6 +146,11 @@ class Server(Doing):
             layers = self._layers.read(task.layers)
             self._coordination.create(task, layers, papers if papers.descriptors else None, now_s)
             return
+        if do == "join" and len(papers.descriptors) == 1:
+            self._coordination.reached(fields.read_id(message, "shadow"), papers)
+            self._carry_out()
+            papers.close()
+            return
         if do == "promote" and len(papers.descriptors) == PAPERS:
             self._coordination.promote(fields.read_id(message, "shadow"), papers, now_s)
             return

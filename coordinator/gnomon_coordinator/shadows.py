@@ -52,10 +52,12 @@ class Shadows:
             self._endings.end(work, reason, now_s)
         elif reason:
             ledger.effects.append(Tell({"event": "failed", "shadow": task.shadow, "reason": reason}))
+        elif work is None and task.way is not None:
+            self._introduce(task, layers, now_s)
         elif work is None:
             work = ledger.works[task.shadow] = Work(task.shadow, Step.WAIT, task, task, layers, papers)
             ledger.table.insert(task.shadow, Kind.SHADOW, Status.LOADING)
-            ledger.table.link(task.body, task.shadow, task.blocks, task.split)
+            self._link(task)
             self._find_container(work, now_s)
             return
         else:
@@ -73,18 +75,36 @@ class Shadows:
             work.task = task
             self._go_on(work, now_s)
 
+    def _introduce(self, task: Task, layers: Layers, now_s: float) -> None:
+        """Bring a Shadow that another node has made together with its Body."""
+        work = Work(task.shadow, Step.BODY, task, task, layers, held=task.blocks, joined=True)
+        self._ledger.works[task.shadow] = work
+        self._ledger.table.insert(task.shadow, Kind.SHADOW)
+        self._link(task)
+        self._ledger.enter(work, Step.BODY, now_s)
+        self._pairing.settle(work, now_s)
+
+    def _link(self, task: Task) -> None:
+        """Enter into the table that they are partners, where both are of this node's concern."""
+        if not task.afar:
+            self._ledger.table.link(task.body, task.shadow, task.blocks, task.split)
+
     def _why_not(self, task: Task, layers: Layers | None, papers: Papers | None, work: Work | None) -> str:
-        body = self._ledger.table.get(task.body)
-        if work is None and (papers is None or task.shadow in self._ledger.table):
+        if work is None and ((papers is None and task.way is None) or task.shadow in self._ledger.table):
             return "it has ended"
+        reason = "" if task.afar else self._body_refuses(task)
+        if not reason and (layers is None or not task.blocks or task.blocks[-1] >= len(layers.blocks)):
+            return "the model has no such blocks"
+        return reason
+
+    def _body_refuses(self, task: Task) -> str:
+        body = self._ledger.table.get(task.body)
         if body is None or body.kind is not Kind.BODY:
             return f"there is no Body {task.body}"
         if body.status is Status.BARRED:
             return f"{task.body} does not keep to the protocol"
         if not _takes(body, task.shadow):
             return f"{task.body} has {MAX_SHADOWS} Shadows already"
-        if layers is None or not task.blocks or task.blocks[-1] >= len(layers.blocks):
-            return "the model has no such blocks"
         return ""
 
     def _go_on(self, work: Work, now_s: float) -> None:
@@ -106,8 +126,11 @@ class Shadows:
         if work.held and work.held[-1] >= len(work.layers.blocks):
             self._endings.broken(work, f"it says that it holds block {work.held[-1]} of {len(work.layers.blocks)}", now_s)
             return
-        self._ledger.table.link(task.body, work.shadow, work.held, ())
-        self._ledger.enter(work, Step.BODY, now_s)
+        if task.afar:
+            self._ledger.enter(work, Step.REST if work.joined else Step.BODY, now_s)
+        else:
+            self._ledger.table.link(task.body, work.shadow, work.held, ())
+            self._ledger.enter(work, Step.BODY, now_s)
         self._pairing.settle(work, now_s)
 
     def _load_after_all(self, work: Work, task: Task, now_s: float) -> None:
@@ -115,7 +138,7 @@ class Shadows:
         if reason:
             self._endings.end(work, reason, now_s)
             return
-        self._ledger.table.link(task.body, work.shadow, task.blocks, task.split)
+        self._link(task)
         self._queue(work, now_s)
 
     # Containers
@@ -232,11 +255,12 @@ class Shadows:
     def _found_loaded(self, work: Work, said: Said, now_s: float) -> None:
         work.drop_papers()
         body = self._ledger.table.get(said.body)
-        if body is None or body.kind is not Kind.BODY or not _takes(body, work.shadow):
+        afar = said.afar if work.task is None else work.task.afar
+        if not afar and (body is None or body.kind is not Kind.BODY or not _takes(body, work.shadow)):
             self._endings.end(work, "its Body has gone", now_s)
             return
         self._ledger.tell("registered", work, resident_bytes=said.resident_bytes, load_ms=said.load_ms)
-        work.claims, work.held, work.joined = body.id, said.blocks, said.paired
+        work.claims, work.held, work.joined = str(said.body), said.blocks, said.paired
         self._ledger.enter(work, Step.CLAIM, now_s)
         self._go_on(work, now_s)
 

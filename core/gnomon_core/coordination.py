@@ -10,7 +10,7 @@ Coordinator to instance; `shadow` and `body` are instance ids, `blocks` block nu
     {"do": "hello"}                     say who you are; the answer is "empty", "registered" or "body"
     {"do": "load", "shadow", "body", "program", "weights", "layers", "weight_mode", "cores", "cpus", "blocks", "split"}
         with [order, log]               to a pool container: enter the order's sandbox, write to the log, load the blocks, and be
-                                        that Shadow
+                                        that Shadow. With "afar" its Body is on another node, and comes over a connection
     {"do": "pair", "shadow", "blocks", "split", "shadow_cores", "expected_ms"}
         with [data, to, from]           to the Body, which writes the buffer `to` and reads `from`. It holds from its next batch
                                         on, beside what the Body does with other Shadows; what it had with this one is dropped
@@ -19,6 +19,7 @@ Coordinator to instance; `shadow` and `body` are instance ids, `blocks` block nu
                                         says "paired" when the Shadow has agreed, "unpaired" with the reason when it cannot be had
     {"do": "join", "shadow", "body", "blocks", "split"}
         with [data, to, from]           the mirror image to the Shadow, which reads the buffer `to` and writes `from`
+        with [connection]               from a Body on another node, which waits for the answer to its upgrade
     {"do": "change", "shadow", "blocks", "split"}
         and "cores", "cpus" to a Shadow, "shadow_cores", "expected_ms" to a Body. A Shadow is told the union of old and new blocks
                                         first, its Body is told next, and then the Shadow is told the new ones alone: no batch
@@ -37,13 +38,15 @@ writing; `data` is one end of a SOCK_SEQPACKET pair; both buffers are sealed in 
 Instance to coordinator:
 
     {"say": "empty", "pid"}             a pool container that can be given a load
-    {"say": "registered", "shadow", "body", "blocks", "resident_bytes", "load_ms", "paired"}
-                                        a Shadow with its blocks resident; `paired` says that it has a partner's buffers
-    {"say": "body", "pairs"}            a Body; `pairs` is a list of {"shadow", "blocks", "split"}, empty where it works alone
+    {"say": "registered", "shadow", "body", "blocks", "resident_bytes", "load_ms", "paired", "afar"}
+                                        a Shadow with its blocks resident; `paired` says that it has a partner's buffers, or its
+                                        connection, `afar` that its Body is on another node
+    {"say": "body", "pairs"}            a Body; `pairs` is a list of {"shadow", "blocks", "split", "elsewhere"}, empty where it
+                                        works alone; `elsewhere` are Shadows on another node
     {"say": "paired", "shadow"}         the Body uses this Shadow; from a Shadow: it has joined
     {"say": "changed", "blocks"}        both; a Body says which "shadow"
     {"say": "unpaired", "shadow", "reason"}
-                                        the Body works without this Shadow, told to or not
+                                        the Body works without this Shadow, told to or not; from a Shadow: its Body has gone
     {"say": "complete", "shadow", "resident_bytes", "load_ms"}
                                         a Shadow that holds the whole model
     {"say": "failed", "shadow", "reason"}
@@ -59,5 +62,7 @@ DESCRIPTOR = 4
 """Where an instance finds its end of the coordination socket."""
 EMPTY_KIND = "empty"
 """`Launch.kind` of a pool container. It is born with /dev/null as its batch channel."""
+PAIR_PATH, PAIR_PROTOCOL = "/gnomon/pair", "gnomon-pair/1"
+"""What a Body asks of a Shadow on another node, and what the connection is upgraded to."""
 SHADOW_KIND = "shadow"
 """`Launch.kind` in the order that comes with a load. Its options are those of "model" with `layers`, `body` and `weight_mode`."""

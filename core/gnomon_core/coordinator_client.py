@@ -6,6 +6,7 @@ is asked to replace it. Nothing here waits or decides.
 
     to it      {"do": "create", "zygote", …}   {"do": "change", …}         {"do": "destroy", "shadow"}
                {"do": "pool", "size", "most", "zygote"}    {"do": "ping", "number"}   {"do": "table"}
+               {"do": "join", "shadow"} with the connection of its Body, which is on another node
     from it    {"event": "ready", "epoch"}   {"event": "registered", "shadow", "resident_bytes", "load_ms"}
                {"event": "paired", "shadow", "body", "blocks", "split"}   {"event": "unpaired", "shadow", "body", "reason"}
                {"event": "ending", "shadow", "reason"}: its process ends; the supervisor says when it has

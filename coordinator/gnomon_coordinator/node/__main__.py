@@ -11,7 +11,7 @@ import ssl
 import sys
 from pathlib import Path
 
-from gnomon_coordinator.node.agent import KUBELET, PORT, Agent, Settings
+from gnomon_coordinator.node.agent import KUBELET, PAIR_PORT, PORT, Agent, Settings
 from gnomon_core.errors import GnomonError
 
 
@@ -29,6 +29,7 @@ def settings_from(arguments: list[str]) -> Settings:
     parser.add_argument("--models", type=Path, default=Path("/models"), help="the model repository in the pool's container")
     parser.add_argument("--host", default="127.0.0.1", help="where the platform's port listens")
     parser.add_argument("--port", type=int, default=PORT)
+    parser.add_argument("--pair-port", type=int, default=PAIR_PORT, help="where Bodies of other nodes come to its Shadows")
     parser.add_argument("--token-file", type=Path, help="the token that the platform sends")
     parser.add_argument("--tls-certificate", type=Path, help="of the platform's port, with --tls-key")
     parser.add_argument("--tls-key", type=Path)
@@ -43,7 +44,17 @@ def settings_from(arguments: list[str]) -> Settings:
         tls.load_cert_chain(found.tls_certificate, found.tls_key)
     token = None if found.token_file is None else found.token_file.read_text(encoding="utf-8").strip()
     return Settings(
-        found.node, found.kubelet, found.pool, found.models, found.host, found.port, token, found.containers, found.most, tls
+        found.node,
+        found.kubelet,
+        found.pool,
+        found.models,
+        found.host,
+        found.port,
+        found.pair_port,
+        token,
+        found.containers,
+        found.most,
+        tls,
     )
 
 

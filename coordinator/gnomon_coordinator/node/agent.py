@@ -2,6 +2,7 @@
 
     kubelet ─ CSI ▶ volumes ─ doors ▶ bodies ─┐
     platform ─ HTTP ▶ control ▶ shadows ──────┴▶ pool (another container): supervisor, zygote, coordinator, Shadows
+    Bodies of other nodes ─ HTTP ▶ arrivals ─┘
 
 It holds nothing that cannot be had again: records of volumes lie on disk, Bodies come again by themselves, the platform wishes
 again. When it ends the pool ends with it, and Bodies go on alone until the next one is there.
@@ -21,6 +22,7 @@ from typing import Any
 
 from aiohttp import web
 
+from gnomon_coordinator.node.arrivals import Arrivals
 from gnomon_coordinator.node.bodies import Bodies
 from gnomon_coordinator.node.control import Control
 from gnomon_coordinator.node.cpus import Cpus
@@ -34,14 +36,14 @@ from gnomon_coordinator.node.volumes import Volumes
 from gnomon_core.errors import GnomonError
 
 KUBELET = Path("/var/lib/kubelet")
-PORT = 7468
+PORT, PAIR_PORT = 7468, 7469
 END_S = 2.0
 """What is under way on the platform's port may take so long when the process is told to end."""
 
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """Where everything is. Paths of the kubelet's are the same in the container as on the node; `port` 0 is any."""
+    """Where everything is. Paths of the kubelet's are the same in the container as on the node; a port 0 is any."""
 
     node: str
     kubelet: Path = KUBELET
@@ -49,6 +51,7 @@ class Settings:
     models: Path = Path("/models")
     host: str = "127.0.0.1"
     port: int = PORT
+    pair_port: int = PAIR_PORT
     token: str | None = None
     containers: int = 1
     most: int = 4
@@ -77,8 +80,9 @@ class Agent:
         self._services = Services(settings.node, self.volumes, state / "csi.sock", registration)
         control = Control(self.shadows, self.news, Epochs(file_of(state, settings.token)), self.state, settings.token)
         self._runner = web.AppRunner(control.application(), access_log=None, shutdown_timeout=END_S)
+        self._arrivals = web.AppRunner(Arrivals(self.shadows).application(), access_log=None, shutdown_timeout=END_S)
         self._finding: asyncio.Task[None] | None = None
-        self.port = settings.port
+        self.port, self.pair_port = settings.port, settings.pair_port
 
     async def start(self) -> None:
         """Open the doors of pods that are there, find the pool, serve kubelet and platform.
@@ -98,12 +102,16 @@ class Agent:
         site = web.TCPSite(self._runner, settings.host, settings.port, ssl_context=settings.tls)
         await site.start()
         self.port = self._runner.addresses[0][1]
+        await self._arrivals.setup()
+        await web.TCPSite(self._arrivals, settings.host, settings.pair_port).start()
+        self.pair_port = self._arrivals.addresses[0][1]
         self._services.start()
 
     async def stop(self) -> None:
         """Be found no more, and let go of everything. Folders and records stay for whoever comes next."""
         await self._services.stop()
         self.news.end()
+        await self._arrivals.cleanup()
         await self._runner.cleanup()
         self.volumes.close()
         self.pool.close()
@@ -119,6 +127,7 @@ class Agent:
         pool = self.pool
         return {
             "node": self._settings.node,
+            "pair_port": self.pair_port,
             "pool": {
                 "ready": pool.warm and pool.coordinated,
                 "containers": pool.containers,

@@ -3,14 +3,19 @@
     wished for ▶ STARTING ─ registered ▶ READY ─ paired, unpaired … ▶ ENDING ▶ GONE, with the reason
                                             the platform has seen that it is gone ▶ forgotten
 
+Where the Body is on another node, the platform is told a token with which it comes to its Shadow (`arrivals`). On the Body's node
+the same Shadow is a wish with the way there, and no process.
+
 A wish is kept until its Shadow has gone, and said again to each new coordinator, as on one machine. What was wished for is told
 with what is: another leader than the one that has asked for a Shadow goes on with it.
 """
 
 from __future__ import annotations
 
+import hmac
 import logging
 import os
+import secrets
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -54,6 +59,8 @@ class Shadow:
     blocks: tuple[int, ...] = ()
     split: tuple[int, ...] = ()
     details: dict[str, float] = field(default_factory=dict)
+    token: str = field(default="", repr=False)
+    """What its Body shows, where that comes from another node."""
 
     def row(self) -> dict[str, Any]:
         """For the platform."""
@@ -68,6 +75,9 @@ class Shadow:
             "split": list(self.split),
             "wished": {"blocks": list(self.wish.what.blocks), "split": list(self.wish.what.split)},
             "memory_bytes": self.wish.memory_bytes,
+            "afar": self.wish.afar,
+            "elsewhere": self.wish.way is not None,
+            "token": self.token,
             **self.details,
         }
 
@@ -100,21 +110,33 @@ class Shadows:
             if known.wish.pod_uid != wish.pod_uid or known.state is State.GONE:
                 raise GnomonError(409, "shadow_exists", f"{wish.shadow} is another Shadow's name here.", "Choose another.")
             return known
-        pod = self._bodies.of_pod(wish.pod_uid)
-        if pod is None:
-            text = f"No Body of pod {wish.pod_uid} has come to this node's coordinator."
-            raise GnomonError(409, "no_such_body", text, "Its pod needs the volume of driver node.gnomon, and a Body in it.")
-        if not (self._pool.warm and self._pool.coordinated):
+        body = self._body_of(wish)
+        if not self._pool.coordinated or not (self._pool.warm or wish.way is not None):
             raise GnomonError(503, "no_pool", "This node's pool is not ready.", "Try again in a moment.")
-        if wish.what.cores > len(self._cpus):
-            raise GnomonError(503, "no_capacity", f"This node has {len(self._cpus)} CPUs.", "Ask for fewer cores.")
-        cpus = self._cpus.claim(wish.shadow, wish.what.cores)
-        order = packets.sealed_file("order", wish.order(pod.instance, cpus, self._models).to_json().encode())
-        shadow = Shadow(wish, pod.instance, cpus, (order, os.dup(sys.stderr.fileno())))
+        shadow = Shadow(wish, body, ()) if wish.way is not None else self._begun(wish, body)
         self._shadows[wish.shadow] = shadow
         self._ask_for(shadow)
         self._changed()
         return shadow
+
+    def _body_of(self, wish: Wish) -> str:
+        """The Body's name among the instances of the node; of one on another node its pod's id, as everywhere."""
+        if wish.afar:
+            return wish.pod_uid
+        pod = self._bodies.of_pod(wish.pod_uid)
+        if pod is None:
+            text = f"No Body of pod {wish.pod_uid} has come to this node's coordinator."
+            raise GnomonError(409, "no_such_body", text, "Its pod needs the volume of driver node.gnomon, and a Body in it.")
+        return pod.instance
+
+    def _begun(self, wish: Wish, body: str) -> Shadow:
+        """One that is made here, with its CPUs and its papers."""
+        if wish.what.cores > len(self._cpus):
+            raise GnomonError(503, "no_capacity", f"This node has {len(self._cpus)} CPUs.", "Ask for fewer cores.")
+        cpus = self._cpus.claim(wish.shadow, wish.what.cores)
+        order = packets.sealed_file("order", wish.order(body, cpus, self._models).to_json().encode())
+        token = secrets.token_urlsafe() if wish.afar else ""
+        return Shadow(wish, body, cpus, (order, os.dup(sys.stderr.fileno())), token=token)
 
     def change(self, shadow_id: str, document: Mapping[str, Any]) -> None:
         """Let a Shadow do something else. Unknown ones are ignored: they have ended.
@@ -127,7 +149,8 @@ class Shadows:
         if shadow is None:
             return
         shadow.wish = shadow.wish.changed(document)
-        shadow.cpus = self._cpus.claim(shadow_id, shadow.wish.what.cores)
+        if shadow.wish.way is None:
+            shadow.cpus = self._cpus.claim(shadow_id, shadow.wish.what.cores)
         self._pool.ask({"do": "change", "shadow": shadow_id, **shadow.wish.task(shadow.cpus)})
         self._changed()
 
@@ -140,6 +163,18 @@ class Shadows:
         shadow.state, shadow.reason = State.ENDING, shadow.reason or "stopped"
         self._pool.ask({"do": "destroy", "shadow": shadow_id})
         self._changed()
+
+    # Bodies of other nodes
+
+    def of_token(self, token: str) -> Shadow | None:
+        """The Shadow whose Body shows this."""
+        living = [shadow for shadow in self._shadows.values() if shadow.token and shadow.state is State.READY]
+        shown = token.encode("utf-8", "surrogateescape")
+        return next((one for one in living if hmac.compare_digest(one.token.encode(), shown)), None)
+
+    def reached(self, shadow: Shadow, connection: int) -> None:
+        """Its Body has come over this connection, which is copied."""
+        self._pool.ask({"do": "join", "shadow": shadow.wish.shadow}, [connection])
 
     # What becomes of them
 
@@ -163,6 +198,9 @@ class Shadows:
                 shadow.state = State.READY
         elif kind == "paired":
             shadow.paired, shadow.blocks, shadow.split = True, tuple(event["blocks"]), tuple(event["split"])
+            if shadow.state is State.STARTING:
+                # One on another node registers there.
+                shadow.state = State.READY
         elif kind == "unpaired":
             shadow.paired = False
         elif kind == "ending":

@@ -11,7 +11,7 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 from gnomon_coordinator import fields
-from gnomon_coordinator.fields import BadMessageError
+from gnomon_coordinator.fields import BadMessageError, Way
 from gnomon_coordinator.messages import Change, read_change
 from gnomon_core.coordination import SHADOW_KIND
 from gnomon_core.launch import Launch, Limits, Order, Sandbox
@@ -26,6 +26,9 @@ class Wish:
     """A Shadow for the Body in this pod. `files` are the model's in the repository; `cpus` are given to it here.
 
     `memory_bytes` is what the platform has claimed for it: kept for the next leader, who finds the Shadow here.
+
+    With `afar` the pod is on another node, and its Body comes to the Shadow. With a `way` the Shadow is on another node: nothing
+    is made here, and the Body is told where to go.
     """
 
     shadow: str
@@ -36,6 +39,8 @@ class Wish:
     max_batch: int
     memory_bytes: int
     what: Change
+    afar: bool = False
+    way: Way | None = None
 
     @staticmethod
     def read(shadow: str, document: Mapping[str, Any]) -> Wish:
@@ -46,6 +51,9 @@ class Wish:
         function = document.get("function")
         if not isinstance(function, str) or len(function) > fields.MAX_PATH:
             raise BadMessageError("no function")
+        afar, way = fields.truth_of(document, "afar"), fields.way_of(document)
+        if afar and way is not None:
+            raise BadMessageError("neither its Shadow nor the Body is here")
         return Wish(
             shadow=fields.read_id({"shadow": shadow}, "shadow"),
             pod_uid=fields.read_id(document, "pod_uid"),
@@ -55,6 +63,8 @@ class Wish:
             max_batch=fields.whole_of(document, "max_batch", 1, fields.MAX_BATCH),
             memory_bytes=_claimed(document, 0),
             what=read_change({**document, "cpus": []}),
+            afar=afar,
+            way=way,
         )
 
     def changed(self, document: Mapping[str, Any]) -> Wish:
@@ -64,7 +74,9 @@ class Wish:
 
     def create(self, body: str, cpus: tuple[int, ...], models: Path) -> dict[str, Any]:
         """The wish to the coordinator of the node."""
-        about = {"do": "create", "zygote": ZYGOTE, "shadow": self.shadow, "body": body, "join": []}
+        about = {"do": "create", "zygote": ZYGOTE, "shadow": self.shadow, "body": body, "join": [], "afar": self.afar}
+        if self.way is not None:
+            about |= {"url": self.way.url, "token": self.way.token}
         return about | self._options(models) | {"max_batch": self.max_batch} | self.task(cpus)
 
     def task(self, cpus: tuple[int, ...]) -> dict[str, Any]:

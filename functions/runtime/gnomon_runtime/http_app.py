@@ -31,6 +31,7 @@ from typing import Any, NoReturn
 from flask import Flask, Response, request
 from werkzeug.exceptions import HTTPException
 
+from gnomon_core.coordination import PAIR_PATH, PAIR_PROTOCOL
 from gnomon_core.errors import GnomonError, bad_request
 from gnomon_core.launch import Launch
 from gnomon_core.wire import Frame, Kind, Member, WireError, decode, encode
@@ -45,7 +46,6 @@ EXTENSION = "gnomon"
 TOKEN_FILE = "/var/openfaas/secrets/gnomon-batch-token"  # noqa: S105 - where it is, not what it is
 MAX_BODY_BYTES = 256 << 20
 MAX_CORES = 1024
-PAIR_PATH, PAIR_PROTOCOL = "/gnomon/pair", "gnomon-pair/1"
 CONNECTION = "gunicorn.socket"
 
 

@@ -169,7 +169,10 @@ class Node:
         """So is the agent's."""
         where = {"pool": "pool.sock", "models": "models", "token-file": "token"}
         options = [word for name, path in where.items() for word in (f"--{name}", str(self.folder / path))]
-        options += ["--kubelet", str(self.where), "--node", self.name, "--host", self.host, "--port", self._at.partition(":")[2]]
+        port = self._at.partition(":")[2]
+        options += ["--kubelet", str(self.where), "--node", self.name, "--host", self.host, "--port", port]
+        if port == "0":
+            options += ["--pair-port", "0"]
         self.agent = Started(self.folder, "agent", ["-I", "-m", "gnomon_coordinator.node", *options])
         self.started.append(self.agent)
         self.port = self.agent.port(rf"listening on {re.escape(self.host)}:")

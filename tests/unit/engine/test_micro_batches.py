@@ -196,7 +196,7 @@ def test_nonsense_ends_the_connection_and_nothing_else(folder: Path, noise: byte
 
 
 def test_a_body_that_stalls_in_a_message_is_left(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("gnomon_runtime.pair.micro_batches.STALL_S", 0.2)
+    monkeypatch.setattr("gnomon_runtime.pair.stream_link.STALL_S", 0.2)
     with serving(folder, (0,)) as served:
         client = served.connect()
         client.connection.sendall(encode(client.message(operations(folder, 0, 0), torch.zeros(2, 3, 16, 16))))

@@ -12,7 +12,8 @@ import time
 from urllib.parse import urlsplit
 
 from gnomon_core import packets
-from gnomon_runtime.pair.stream import PATH, PROTOCOL, prepare
+from gnomon_core.coordination import PAIR_PATH, PAIR_PROTOCOL
+from gnomon_runtime.pair.stream import prepare
 
 CONNECT_S = 3.0
 MAX_ANSWER_BYTES = 8192
@@ -63,11 +64,11 @@ def address(url: str) -> tuple[str, int]:
 
 def _request(host: str, token: str) -> bytes:
     lines = (
-        f"GET {PATH} HTTP/1.1",
+        f"GET {PAIR_PATH} HTTP/1.1",
         f"Host: {host}",
         f"Authorization: Bearer {token}",
         "Connection: Upgrade",
-        f"Upgrade: {PROTOCOL}",
+        f"Upgrade: {PAIR_PROTOCOL}",
     )
     return "\r\n".join((*lines, "", "")).encode("ascii")
 

@@ -124,7 +124,12 @@ class BodySide:
 
     def _hello(self, _message: dict[str, Any], _descriptors: list[int]) -> None:
         pairs = [
-            {"shadow": partner.shadow, "blocks": list(partner.pair.blocks), "split": list(partner.pair.split)}
+            {
+                "shadow": partner.shadow,
+                "blocks": list(partner.pair.blocks),
+                "split": list(partner.pair.split),
+                "elsewhere": partner.link.elsewhere,
+            }
             for partner in self._partners.values()
         ]
         self._say("body", pairs=pairs)

@@ -56,6 +56,9 @@ class Outcome(StrEnum):
 class DataPath(ABC):
     """What carries hand-overs there and answers back. Tensors lie in `to` and `back`, whoever brings them to the other side."""
 
+    elsewhere = False
+    """Whether the other side is on another node."""
+
     def __init__(self, to: SharedBuffer, back: SharedBuffer) -> None:
         self.to = to
         self.back = back

@@ -12,7 +12,6 @@ lost it and cannot say so, or that of a Body that has been replaced.
 
 from __future__ import annotations
 
-import select
 import socket
 import threading
 from collections.abc import Callable, Iterator, Mapping
@@ -21,18 +20,16 @@ from typing import Any, TypeAlias
 
 import torch
 
-from gnomon_core import packets
 from gnomon_core.errors import GnomonError
 from gnomon_core.launch import Launch
 from gnomon_core.shared_memory import hand_over_bytes
 from gnomon_core.wire import Frame, Kind, Member
 from gnomon_runtime.answers import JSON
 from gnomon_runtime.engine.allocator import keep_freed_memory
-from gnomon_runtime.pair.buffers import OwnBuffer
 from gnomon_runtime.pair.headers import Kind as Say
 from gnomon_runtime.pair.headers import Message, NonsenseError
 from gnomon_runtime.pair.shadow_model import HeldBlocks, computed
-from gnomon_runtime.pair.stream import STALL_S, SWITCHING, Incoming, Outgoing, prepare
+from gnomon_runtime.pair.stream_link import StreamLink
 
 Turn: TypeAlias = Callable[[Callable[[], Message]], Message]
 """Runs something when it is its turn, in the one thread that computes."""
@@ -75,10 +72,11 @@ class BlocksApplication:
                 _shut(self._current)
             self._current = connection
         try:
-            connection.settimeout(STALL_S)
-            connection.sendall(SWITCHING)
-            prepare(connection)
-            _Attendance(connection, self._held, self._sizes).serve(turn, ending)
+            link = StreamLink(connection, self._sizes)
+            link.agree()
+            while not ending():
+                if link.comes(_LOOK_S):
+                    self._answer(link, turn)
         except (OSError, NonsenseError):
             # The Body has gone, or talks nonsense. It computes alone, and comes again if it wants to.
             pass
@@ -87,52 +85,17 @@ class BlocksApplication:
                 if self._current is connection:
                     self._current = None
 
-
-class _Attendance:
-    """One connection to a Body, with its buffers."""
-
-    def __init__(self, connection: socket.socket, held: HeldBlocks, sizes: tuple[int, int]) -> None:
-        self._connection = connection
-        self._held = held
-        self._to, self._back = OwnBuffer(sizes[0]), OwnBuffer(sizes[1])
-        self._incoming = Incoming(self._to)
-        self._poll = select.poll()
-
-    def serve(self, turn: Turn, ending: Callable[[], bool]) -> None:
-        """Answer one message after the other.
+    def _answer(self, link: StreamLink, turn: Turn) -> None:
+        """Compute the newest of the waiting hand-overs: earlier ones were given up.
 
         Raises:
             OSError: the Body has gone, or stalls.
             NonsenseError: it talks nonsense.
 
         """
-        while not ending():
-            asked = self._newest()
-            if asked is not None and asked.kind is Say.COMPUTE:
-                self._send(turn(lambda message=asked: computed(self._held, message, self._to, self._back)))  # type: ignore[misc]
-
-    def _newest(self) -> Message | None:
-        """The last of the messages that have begun to arrive; earlier ones were given up. None after a moment without any."""
-        newest: Message | None = None
-        while True:
-            message = self._incoming.take(self._connection)
-            if message is not None:
-                newest = message
-            elif self._incoming.begun:
-                if not self._await(select.POLLIN, STALL_S):
-                    raise packets.PeerGoneError("the Body stalls in the middle of a message")
-            elif newest is not None or not self._await(select.POLLIN, _LOOK_S):
-                return newest
-
-    def _send(self, answer: Message) -> None:
-        outgoing = Outgoing(answer, self._back)
-        while not outgoing.push(self._connection):
-            if not self._await(select.POLLOUT, STALL_S):
-                raise packets.PeerGoneError("the Body does not read")
-
-    def _await(self, event: int, wait_s: float) -> bool:
-        self._poll.register(self._connection, event)
-        return bool(self._poll.poll(max(0.0, 1e3 * wait_s)))
+        asked = [message for message in link.pending() if message.kind is Say.COMPUTE]
+        if asked:
+            link.send(turn(lambda: computed(self._held, asked[-1], link.to, link.back)))
 
 
 def _shut(connection: socket.socket) -> None:

@@ -54,6 +54,8 @@ class RemoteLink(DataPath):
 
     """
 
+    elsewhere = True
+
     def __init__(self, url: str, token: str) -> None:
         address(url)
         super().__init__(OwnBuffer(1), OwnBuffer(1))

@@ -31,10 +31,11 @@ from gnomon_core.launch import Order as Birth
 from gnomon_runtime.engine.allocator import keep_freed_memory
 from gnomon_runtime.instance import pin
 from gnomon_runtime.pair.headers import Kind, NonsenseError
-from gnomon_runtime.pair.link import Link
+from gnomon_runtime.pair.link import DataPath, Link
 from gnomon_runtime.pair.orders import REFUSALS, Coordination, Duties
 from gnomon_runtime.pair.promotion import Promotion
 from gnomon_runtime.pair.shadow_model import HeldBlocks, computed
+from gnomon_runtime.pair.stream_link import StreamLink
 
 LOAD_FAILED = 1
 GREETINGS_BYTES = 128
@@ -51,9 +52,11 @@ class ShadowSide:
         self._become = become
         self._held: HeldBlocks | None = None
         self._shadow = self._body = ""
+        self._afar = False
+        """Whether its Body is on another node."""
         self._phases_ms: list[float] = []
         """Entering the sandbox, reading the program, loading and binding the blocks."""
-        self._link: Link | None = None
+        self._link: DataPath | None = None
         self._status: int | None = None
         self._poll = select.poll()
         self._poll.register(coordination.fileno(), select.POLLIN)
@@ -84,7 +87,7 @@ class ShadowSide:
         """What it is to be from now on, where it did not end as a Shadow."""
         return self._promotion if self._rises else None
 
-    def _attend(self, link: Link) -> None:
+    def _attend(self, link: DataPath) -> None:
         """Compute the newest of the waiting hand-overs."""
         try:
             asked = link.pending()
@@ -132,6 +135,7 @@ class ShadowSide:
         held.hold(int(block) for block in message["blocks"])
         stamps_s.append(time.monotonic())
         self._held, self._shadow, self._body = held, str(message["shadow"]), str(message["body"])
+        self._afar = bool(message.get("afar", False))
         self._phases_ms = [round(1e3 * (end_s - begin_s), 3) for begin_s, end_s in pairwise(stamps_s)]
         self._registered(held)
 
@@ -145,13 +149,14 @@ class ShadowSide:
             load_ms=round(sum(self._phases_ms), 3),
             phases_ms=self._phases_ms,
             paired=self._link is not None,
+            afar=self._afar,
         )
 
-    def _join(self, _message: dict[str, Any], descriptors: list[int]) -> None:
+    def _join(self, message: dict[str, Any], descriptors: list[int]) -> None:
         if self._held is None:
             raise ValueError("it has loaded nothing")
         self._part()
-        self._link = Link(descriptors, body=False)
+        self._link = _way_from(message, descriptors)
         self._poll.register(self._link.fileno(), select.POLLIN)
         self._say("paired", shadow=self._shadow)
 
@@ -211,6 +216,27 @@ class ShadowSide:
     def _say(self, what: str, **details: Any) -> None:
         if self._duties is not None:
             self._duties.say(what, **details)
+
+
+def _way_from(message: dict[str, Any], descriptors: list[int]) -> DataPath:
+    """The way that an order to join names: descriptors from a Body of this node, a connection from one of another.
+
+    Raises:
+        ValueError, OSError: it names none, or the Body has gone meanwhile.
+
+    """
+    if "to_bytes" not in message:
+        return Link(descriptors, body=False)
+    sizes = int(message["to_bytes"]), int(message["from_bytes"])
+    (connection,) = descriptors
+    descriptors.clear()
+    link = StreamLink(socket.socket(fileno=connection), sizes)
+    try:
+        link.agree()
+    except OSError:
+        link.close()
+        raise
+    return link
 
 
 def _wanted(connection: socket.socket) -> bool:

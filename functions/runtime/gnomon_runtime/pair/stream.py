@@ -19,12 +19,11 @@ import socket
 from collections.abc import Sequence
 
 from gnomon_core import packets
+from gnomon_core.coordination import PAIR_PROTOCOL
 from gnomon_runtime.pair.buffers import SharedBuffer
 from gnomon_runtime.pair.headers import HEADER, MAX_BYTES, Message, decode, encode, message_bytes, tensor_bytes
 
-PATH = "/gnomon/pair"
-PROTOCOL = "gnomon-pair/1"
-SWITCHING = f"HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: {PROTOCOL}\r\n\r\n".encode()
+SWITCHING = f"HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: {PAIR_PROTOCOL}\r\n\r\n".encode()
 STALL_S = 10.0
 """For so long a peer may neither take nor give a byte in the middle of a message. A node that has lost its power says no more."""
 _IDLE_S, _EVERY_S, _TIMES = 5, 2, 3

@@ -1,0 +1,217 @@
+"""A pair on two nodes, as each of their coordinators sees its half of it."""
+
+import os
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from gnomon_coordinator.effects import Papers, Send
+from gnomon_coordinator.fields import Way
+from gnomon_coordinator.messages import PairSaid, Task
+from gnomon_coordinator.table import Kind, Status
+
+MakeTask = Callable[..., Task]
+Node = Any
+"""The class PlayedNode of conftest.py, which pytest does not let us import."""
+WAY = Way("http://10.0.0.7:7469", "token")
+WITH_S1 = PairSaid("s1", (1, 2), (0, 1), elsewhere=True)
+
+
+# The Shadow's node
+
+
+def loaded(node: Node, wish: Task) -> None:
+    """A Shadow that has its blocks, and whose Body has not come."""
+    node.empty()
+    node.create(wish)
+    node.registered(wish)
+
+
+def comes(node: Node, shadow: str = "s1") -> list[Send]:
+    """Its Body comes over a connection: what the Shadow is told."""
+    told = len(node.done)
+    connection = os.open(os.devnull, os.O_RDONLY)
+    papers = Papers((connection,))
+    node.coordination.reached(shadow, papers)
+    node._carry_out()
+    papers.close()
+    return [one for one in node.done[told:] if isinstance(one, Send)]
+
+
+def test_a_shadow_is_made_without_a_body_and_gets_its_connection(node: Node, task: MakeTask) -> None:
+    wish = task(body="uid-elsewhere", afar=True)
+    loaded(node, wish)
+    assert node.last_sent("s1")["do"] == "load"
+    assert node.last_sent("s1")["afar"]
+    assert node.last_told("registered")["shadow"] == "s1"
+    [join] = comes(node)
+    # As a pair's buffers are, for any run.
+    assert join.message == {
+        "do": "join", "shadow": "s1", "body": "uid-elsewhere", "blocks": (1, 2), "split": (0, 1),
+        "to_bytes": 64, "from_bytes": 448,
+    }  # fmt: skip
+    node.say("s1", say="paired", shadow="s1")
+    assert node.status("s1") is Status.PAIRED
+    assert "paired" not in node.told(), "what the pair does is told on its Body's node"
+    node.wait(3600)
+    assert "ending" not in node.told()
+    # The same Body again, over another connection.
+    assert [one.message["do"] for one in comes(node)] == ["join"]
+
+
+def test_nobody_comes_to_what_is_not_wished_for_so(node: Node, task: MakeTask) -> None:
+    node.paired()
+    assert comes(node) == []
+    node.empty()
+    node.create(task("s2", "uid-elsewhere", afar=True))
+    assert comes(node, "s2") == [], "it loads"
+    assert comes(node, "s9") == []
+
+
+def test_one_to_which_nobody_comes_ends(node: Node, task: MakeTask) -> None:
+    loaded(node, task(body="uid-elsewhere", afar=True))
+    node.wait(61)
+    assert "60 s for its Body" in node.last_told("ending")["reason"]
+    assert node.sent("s1")[-1] == "stop"
+
+
+def test_one_whose_body_has_gone_ends(node: Node, task: MakeTask) -> None:
+    loaded(node, task(body="uid-elsewhere", afar=True))
+    comes(node)
+    node.say("s1", say="paired", shadow="s1")
+    node.say("s1", say="unpaired", shadow="s1", reason="the Body has gone")
+    assert node.last_told("ending")["reason"] == "the Body has gone"
+    assert node.sent("s1")[-1] == "stop"
+    node.gone("s1")
+    assert "s1" not in node.coordination.table
+
+
+def test_it_gets_other_cores_and_is_ended_when_it_is_told_to(node: Node, task: MakeTask) -> None:
+    wish = task(body="uid-elsewhere", afar=True)
+    loaded(node, wish)
+    comes(node)
+    node.say("s1", say="paired", shadow="s1")
+    node.create(task(body="uid-elsewhere", afar=True, cores=2, cpus=(0, 1)), papers=False)
+    assert node.last_sent("s1") == {"do": "change", "blocks": (1, 2), "split": (0, 1), "cores": 2, "cpus": (0, 1), "shadow": "s1"}
+    node.say("s1", say="changed", blocks=(1, 2))
+    assert node.status("s1") is Status.PAIRED
+    node.destroy()
+    assert node.sent("s1")[-1] == "stop"
+
+
+def test_a_new_coordinator_takes_it_up_as_it_is(next_node: Node, task: MakeTask) -> None:
+    node, wish = next_node, task(body="uid-elsewhere", afar=True)
+    node.found("s1", Kind.SHADOW)
+    node.say("s1", say="registered", shadow="s1", body="uid-elsewhere", blocks=(1, 2), paired=True, afar=True)
+    node.create(wish, papers=False)
+    node.say("s1", say="changed", blocks=(1, 2))
+    node.wait(3600)
+    assert "ending" not in node.told()
+    assert node.status("s1") is Status.PAIRED
+    # Nobody wishes for this one, and that one says that its Body is elsewhere, which is not so.
+    node.found("s2", Kind.SHADOW)
+    node.say("s2", say="registered", shadow="s2", body="uid-elsewhere", blocks=(1, 2), paired=True, afar=True)
+    node.wait(11)
+    assert node.sent("s2")[-1] == "stop"
+    node.body("b1")
+    node.found("s3", Kind.SHADOW)
+    node.create(task("s3"), papers=False)
+    node.gone("b1")
+    node.say("s3", say="registered", shadow="s3", body="b1", blocks=(1, 2), paired=True, afar=True)
+    assert node.killed() == ["s3"]
+
+
+# The Body's node
+
+
+def met(node: Node, wish: Task) -> None:
+    """A Body that works with a Shadow on another node."""
+    node.body()
+    node.create(wish, papers=False)
+    node.say("b1", say="paired", shadow="s1")
+
+
+def test_a_body_is_told_the_way_and_nothing_is_made_here(node: Node, task: MakeTask) -> None:
+    node.body()
+    node.create(task(way=WAY), papers=False)
+    told = node.last_sent("b1")
+    assert (told["do"], told["url"], told["token"], told["blocks"]) == ("pair", WAY.url, WAY.token, (1, 2))
+    assert (node.forks(), node.connected(), node.assigned(), node.sent("s1")) == ([], [], [], [])
+    assert node.status("b1") is Status.PAIRING
+    node.say("b1", say="paired", shadow="s1")
+    assert node.status("b1") is Status.PAIRED
+    assert node.last_told("paired") == {"event": "paired", "shadow": "s1", "body": "b1", "blocks": [1, 2], "split": [0, 1]}
+
+
+def test_its_share_changes_with_its_body_alone(node: Node, task: MakeTask) -> None:
+    met(node, task(way=WAY))
+    node.create(task(way=WAY, blocks=(1,), split=(0, 0), cores=2), papers=False)
+    assert node.last_sent("b1")["do"] == "change"
+    assert node.last_sent("b1")["shadow_cores"] == 2
+    node.say("b1", say="changed", shadow="s1", blocks=(1,))
+    assert node.last_told("paired")["blocks"] == [1]
+    assert node.sent("s1") == []
+    node.wait(3600)
+    assert "ending" not in node.told()
+
+
+@pytest.mark.parametrize("how", ["told to", "it gave up", "it cannot", "it has gone", "it breaks the protocol"])
+def test_it_is_over_here_when_its_body_works_without_it(node: Node, task: MakeTask, how: str) -> None:
+    met(node, task(way=WAY))
+    if how == "told to":
+        node.destroy()
+        assert node.last_sent("b1") == {"do": "unpair", "shadow": "s1"}
+        assert "failed" not in node.told()
+        node.say("b1", say="unpaired", shadow="s1", reason="told to")
+    elif how == "it gave up":
+        node.say("b1", say="unpaired", shadow="s1", reason="3 misses in a row")
+        assert node.last_told("ending")["reason"] == "3 misses in a row"
+    elif how == "it cannot":
+        node.say("b1", say="failed", shadow="s1", reason="no way")
+        node.say("b1", say="unpaired", shadow="s1", reason="told to")
+    elif how == "it has gone":
+        node.gone("b1")
+    else:
+        node.coordination.broken("b1", "nonsense", node.now_s)
+        node._carry_out()
+    assert node.told()[-2:] == ["unpaired", "failed"]
+    assert "s1" not in node.coordination.table
+    assert (node.killed(), node.sent("s1")) == ([], [])
+    node.wait(3600)
+    assert node.told().count("failed") == 1
+
+
+def test_a_body_that_never_says_that_it_has_come_there_goes_on_alone(node: Node, task: MakeTask) -> None:
+    node.body()
+    node.create(task(way=WAY), papers=False)
+    node.wait(61)
+    assert node.last_sent("b1") == {"do": "unpair", "shadow": "s1"}
+    node.wait(6)
+    assert node.told()[-1] == "failed"
+
+
+@pytest.mark.parametrize("body_first", [True, False])
+def test_a_new_coordinator_finds_the_pair_by_its_bodys_words(next_node: Node, task: MakeTask, *, body_first: bool) -> None:
+    node = next_node
+    node.found("b1", Kind.BODY)
+    if body_first:
+        node.say("b1", say="body", pairs=(WITH_S1,))
+        node.create(task(way=WAY), papers=False)
+    else:
+        node.create(task(way=WAY), papers=False)
+        node.say("b1", say="body", pairs=(WITH_S1,))
+    node.wait(60)
+    assert node.sent("b1") == ["hello"]
+    assert node.last_told("paired")["shadow"] == "s1"
+    assert node.status("b1") is Status.PAIRED
+
+
+def test_a_body_lets_go_of_one_that_nobody_wishes_for_any_more(next_node: Node) -> None:
+    node = next_node
+    node.body("b1", WITH_S1)
+    assert node.sent("b1") == ["hello"], "the wish may be on its way"
+    assert node.coordination.due_s() is not None
+    node.wait(11)
+    assert node.last_sent("b1") == {"do": "unpair", "shadow": "s1"}
+    assert node.coordination.due_s() is None
