@@ -242,11 +242,11 @@ class Autoscaler:
             await self._fleet.apply(step.function, decision.actions)
         except GnomonError as refused:
             error = f"{refused.code}: {refused}"
-            step.runner.refused(self._clock.now_s())
+            step.runner.refused(self._clock.now_s(), refused)
         except Exception as failed:
             error = told(failed)
             log.exception("%s: the decision could not be carried out", step.function)
-            step.runner.refused(self._clock.now_s())
+            step.runner.refused(self._clock.now_s(), failed)
         else:
             step.runner.carried_out(decision)
         finally:

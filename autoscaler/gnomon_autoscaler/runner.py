@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import logging
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import cast
 
@@ -22,10 +23,12 @@ from gnomon_autoscaler.registry import BUILT_IN, Policies, scaling_policy
 from gnomon_autoscaler.starts import Starts
 from gnomon_autoscaler.states import state_from_json, state_to_json
 from gnomon_autoscaler.windows import LoadWindows
+from gnomon_core.carrying_out import PartlyRefused
 from gnomon_core.errors import GnomonError
 from gnomon_core.fleet import Instance, InstanceKind, InstanceState
 from gnomon_core.json_types import JsonObject
 from gnomon_core.scaling import (
+    Action,
     CreateBody,
     CreateShadow,
     Decision,
@@ -193,13 +196,18 @@ class Runner:
 
     def carried_out(self, decision: Decision) -> None:
         """The decision has been carried out: what it made is there at the next look, or has failed."""
-        self._starts.expect(sum(isinstance(action, CreateBody | PromoteShadow) for action in decision.actions))
-        self._shadow_starts.expect(sum(isinstance(action, CreateShadow) for action in decision.actions))
+        self._expect(decision.actions)
 
-    def refused(self, now_s: float) -> None:
-        """The platform had no room: nothing is tried again before the policy's next turn."""
+    def refused(self, now_s: float, why: Exception) -> None:
+        """Not all of it could be, for want of room: nothing is tried again before the policy's next turn."""
         period_s = self._policy.period_s if self._policy else 1.0
         self._replace_after_s = max(self._next_s, now_s + min(1.0, period_s))
+        if isinstance(why, PartlyRefused):
+            self._expect(why.done)
+
+    def _expect(self, done: Sequence[Action]) -> None:
+        self._starts.expect(sum(isinstance(action, CreateBody | PromoteShadow) for action in done))
+        self._shadow_starts.expect(sum(isinstance(action, CreateShadow) for action in done))
 
     def forgive(self) -> None:
         """The function was deployed again, or is known to start: what failed to start before says nothing about it."""

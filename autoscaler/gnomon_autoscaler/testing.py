@@ -128,7 +128,7 @@ class MemoryFleet:
         """Carry out actions in order.
 
         Raises:
-            GnomonError: 503 `no_capacity` where no node has room, as `ScaledFleet.apply` says.
+            PartlyRefused: 503 `no_capacity` where no node has room, as `ScaledFleet.apply` says.
 
         """
         carrying = CarryingOut(actions)
@@ -260,7 +260,7 @@ class Timeline(MemoryFunction):
                 self.fleet.carry_out(FUNCTION, decision.actions)
             except GnomonError as error:
                 self.errors.append(error.code)
-                self.runner.refused(self.now_s)
+                self.runner.refused(self.now_s, error)
             else:
                 self.runner.carried_out(decision)
         return decision

@@ -14,17 +14,26 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 
 from gnomon_core.errors import GnomonError
 from gnomon_core.scaling import Action, Dispensable
 
 
+@dataclass(slots=True)
+class PartlyRefused(GnomonError):  # noqa: N818 - it is what happened
+    """Why not all of a decision was carried out, the last of several reasons. `done` are those of its actions that were."""
+
+    done: tuple[Action, ...] = ()
+
+
 class CarryingOut:
-    """One decision. `refused` is why something of it was not carried out, the last of several reasons."""
+    """One decision."""
 
     def __init__(self, actions: Sequence[Action]) -> None:
-        self.refused: GnomonError | None = None
         self._actions = actions
+        self._done: list[Action] = []
+        self._refused: GnomonError | None = None
         self._over = False
 
     def __iter__(self) -> Iterator[Action]:
@@ -40,15 +49,18 @@ class CarryingOut:
         try:
             yield
         except GnomonError as error:
-            self.refused = error
+            self._refused = error
             self._over = not isinstance(action, Dispensable)
+        else:
+            self._done.append(action)
 
     def end(self) -> None:
         """All has been attempted.
 
         Raises:
-            GnomonError: `refused`.
+            PartlyRefused: something was refused.
 
         """
-        if self.refused is not None:
-            raise self.refused
+        if self._refused is not None:
+            why = self._refused
+            raise PartlyRefused(why.status, why.code, why.message, why.hint, why.retry_after_s, tuple(self._done)) from why

@@ -250,8 +250,9 @@ class ScaledFleet(Protocol):
         """Carry out a decision. Returns when it is under way: creating and draining go on behind it.
 
         Raises:
-            GnomonError: 503 `no_capacity`, the last of several. All else has been carried out if what was refused is
-                `Dispensable`; else what came before it in the list, because what follows may be the end of what it replaces.
+            PartlyRefused: 503 `no_capacity`, the last of several. All else has been carried out if what was refused is
+                `Dispensable`; else what came before it in the list (`carrying_out`).
+            GnomonError: nothing of it can be carried out.
 
         """
         ...

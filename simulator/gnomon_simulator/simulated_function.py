@@ -17,6 +17,7 @@ from gnomon_autoscaler import Runner, require, scaling_policy
 from gnomon_autoscaler.decisions import DecisionLog
 from gnomon_autoscaler.windows import BIN_S
 from gnomon_core.carrying_out import CarryingOut
+from gnomon_core.errors import GnomonError
 from gnomon_core.fleet import Instance, InstanceKind, InstanceState
 from gnomon_core.scaling import (
     Action,
@@ -230,12 +231,13 @@ class SimulatedFunction:
         for action in carrying:
             with carrying.attempt(action):
                 self._act(action)
-        refused = carrying.refused
-        if refused is None:
-            self._runner.carried_out(decision)
-            return ""
-        self._runner.refused(self._events.now_s)
-        return f"{refused.code}: {refused}"
+        try:
+            carrying.end()
+        except GnomonError as refused:
+            self._runner.refused(self._events.now_s, refused)
+            return f"{refused.code}: {refused}"
+        self._runner.carried_out(decision)
+        return ""
 
     def _act(self, action: Action) -> None:
         now_s = self._events.now_s

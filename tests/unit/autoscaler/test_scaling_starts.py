@@ -28,6 +28,19 @@ def test_a_function_that_cannot_start_is_tried_ever_more_rarely() -> None:
     assert waits == [1.5, 2.5, 4.5, 8.5, 16.5, 32.5, 60.5, 60.5]
 
 
+def test_so_is_one_of_which_no_node_has_room_for_as_many_as_it_wants() -> None:
+    line = Timeline(Settings(autoscaler="fixed", scale=ScaleSettings(min=4)), nodes=(("small", 3),), start_s=5.0)
+    begun_s = []
+    for _ in range(4 * 60 * 2):
+        begun_s += [line.now_s] * bool(line.instances)
+        line.instances.clear()  # whatever was started has crashed
+        line.play(0.5)
+    assert set(line.errors) == {"no_capacity"}
+    waits_s = [later - earlier for earlier, later in pairwise(begun_s)]
+    assert waits_s == sorted(waits_s)
+    assert min(waits_s[-2:]) > 59.0
+
+
 def test_one_that_had_served_is_replaced_at_once_however_often_it_ends() -> None:
     line = Timeline(Settings(autoscaler="fixed"), start_s=0.0)
     created = []
