@@ -9,12 +9,13 @@ import yaml
 
 DEPLOY = Path(__file__).parents[2] / "deploy"
 FILES = sorted(path for folder in ("knative", "openfaas", "openfaas-models") for path in (DEPLOY / folder).rglob("*.yaml"))
+COLLECTORS = {"namespaceSelector": {"matchLabels": {"metrics": "enabled"}}}
 
 
 def objects(kind: str) -> dict[tuple[str, str], dict[str, Any]]:
     """All of a kind, by namespace and name."""
     found = [one for path in FILES for one in yaml.safe_load_all(path.read_text()) if one and one["kind"] == kind]
-    return {(one["metadata"]["namespace"], one["metadata"]["name"]): one["spec"] for one in found}
+    return {(one["metadata"].get("namespace", ""), one["metadata"]["name"]): one["spec"] for one in found}
 
 
 def test_each_of_our_deployments_may_be_drained_one_pod_after_the_other_also_the_only_one() -> None:
@@ -25,3 +26,22 @@ def test_each_of_our_deployments_may_be_drained_one_pod_after_the_other_also_the
     for name, budget in budgets.items():
         selector = deployments[name]["selector"]
         assert budget == {"maxUnavailable": 1, "unhealthyPodEvictionPolicy": "AlwaysAllow", "selector": selector}
+
+
+def test_what_prometheus_is_told_to_read_listens_there_and_lets_it_in() -> None:
+    """By the pods' annotations, from anywhere or from namespaces with the label that the how-tos name."""
+    policies = objects("NetworkPolicy")
+    for (namespace, name), spec in {**objects("Deployment"), **objects("DaemonSet")}.items():
+        pod = spec["template"]
+        said = {key.removeprefix("prometheus.io/"): text for key, text in pod["metadata"]["annotations"].items()}
+        assert (said["scrape"], said["path"]) == ("true", "/metrics"), name
+        port = int(said["port"])
+        assert port in [one["containerPort"] for each in pod["spec"]["containers"] for one in each.get("ports", ())], name
+        rules = [
+            rule
+            for (where, _), policy in policies.items()
+            if where == namespace and policy["podSelector"].get("matchLabels", {}).items() <= pod["metadata"]["labels"].items()
+            for rule in policy["ingress"]
+        ]
+        admitted = [rule.get("from", [COLLECTORS]) for rule in rules if port in [one["port"] for one in rule["ports"]]]
+        assert any(COLLECTORS in peers for peers in admitted), name

@@ -4,9 +4,13 @@
                     &epoch=E   asked by the leader of this epoch: from here on nobody older is obeyed, or answered
     PUT    /v1/shadows/ID      {"epoch", "pod_uid", "function", "program", "weights", "layers", "weight_mode", "max_batch",
                                 "memory_bytes", "cores", "blocks", "split", "expected_ms"}     a Shadow for the Body in that pod
+                                with "afar" that pod is on another node: the state then has a "token" with which its Body comes to
+                                the Shadow, at the node's "pair_port"; with "url" and "token" the Shadow is on another node, and
+                                the Body in that pod is told to go there
     PATCH  /v1/shadows/ID      {"epoch", "memory_bytes", "cores", "blocks", "split", "expected_ms"}
     DELETE /v1/shadows/ID?epoch=E       end it; forget it where it has gone
     GET    /healthz            open: this process answers
+    GET    /metrics            open: the state as numbers, for Prometheus
 
 Errors are those of every other part of Gnomon: a status, a stable code, what to do.
 """
@@ -22,6 +26,7 @@ from aiohttp import web
 
 from gnomon_coordinator import fields
 from gnomon_coordinator.fields import BadMessageError
+from gnomon_coordinator.node import metrics
 from gnomon_coordinator.node.epochs import Epochs
 from gnomon_coordinator.node.news import News
 from gnomon_coordinator.node.shadows import Shadows
@@ -30,6 +35,7 @@ from gnomon_core.errors import GnomonError
 
 MAX_WAIT_S = 60.0
 MAX_BODY_BYTES = 1 << 20
+OPEN = ("/healthz", "/metrics")
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
@@ -46,12 +52,12 @@ class Control:
         self._token = token
 
     def application(self) -> web.Application:
-        """Everything but /healthz needs the token, where there is one."""
+        """Everything but what is `OPEN` needs the token, where there is one."""
 
         @web.middleware
         async def guarded(request: web.Request, handler: Handler) -> web.StreamResponse:
             try:
-                if request.path != "/healthz":
+                if request.path not in OPEN:
                     self._authorize(request.headers.get("Authorization", ""))
                 return await handler(request)
             except GnomonError as error:
@@ -62,6 +68,7 @@ class Control:
 
         app = web.Application(middlewares=[guarded], client_max_size=MAX_BODY_BYTES)
         app.router.add_get("/healthz", _healthz)
+        app.router.add_get("/metrics", self._measure)
         app.router.add_get("/v1/state", self._tell)
         app.router.add_put("/v1/shadows/{id}", self._create)
         app.router.add_patch("/v1/shadows/{id}", self._change)
@@ -83,6 +90,9 @@ class Control:
         if epoch is not None:
             self._epochs.obey(_whole(epoch))
         return web.json_response({"incarnation": self._news.incarnation, "version": self._news.version, **self._state()})
+
+    async def _measure(self, _request: web.Request) -> web.Response:
+        return web.Response(text=metrics.page(self._state()), headers={"Content-Type": metrics.CONTENT_TYPE})
 
     async def _create(self, request: web.Request) -> web.Response:
         document = await self._document(request)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import socket
+import urllib.request
 from pathlib import Path
 
 import pytest
@@ -199,6 +200,8 @@ def test_who_has_not_come_has_no_shadow_and_who_has_no_token_no_say(node: Node) 
     assert (status, refusal["code"]) == (409, "no_such_body")
     for method, path in (("GET", "/v1/state"), ("PUT", "/v1/shadows/s"), ("PATCH", "/v1/shadows/s"), ("DELETE", "/v1/shadows/s")):
         assert node.ask(method, path, {}, token="guessed")[0] == 401
+    with urllib.request.urlopen(f"http://{node.host}:{node.port}/metrics") as answer:
+        assert b"\ngnomon_node_pool_ready 1\n" in answer.read(), "numbers are for everybody"
 
 
 def test_an_older_leader_is_refused_also_after_a_restart(node: Node) -> None:
