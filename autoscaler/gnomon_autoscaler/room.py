@@ -44,6 +44,10 @@ class Room:
         """Whole free cores of a node, without its reserve; 0 for one that is not known."""
         return _whole(self._free.get(node, _NOTHING)[0])
 
+    def makes_shadows(self, node: str) -> bool:
+        """Whether Shadows can be made there now, and Bodies be told of them."""
+        return node in self._pairs
+
     def shadow_cores(self, node: str) -> int:
         """Whole cores of a node that Shadows may have; 0 for one that is not known, or where none can be made now."""
         spare, held, _ = self._free.get(node, _NOTHING)

@@ -69,7 +69,13 @@ class OnKubernetes:
         """Whether the functions are shared with other replicas."""
         self.platform = OpenFaasPlatform(
             self._api,
-            OpenFaasOptions(namespace=namespace, pods=pods, stored=True, models=served_models(serve, repository), nodes=nodes),
+            OpenFaasOptions(
+                namespace=namespace,
+                pods=pods,
+                stored=True,
+                models=served_models(serve, options, repository),
+                nodes=nodes,
+            ),
             fence=self._tenure.check,
             clock=clock,
             epoch=lambda: self._tenure.epoch,
@@ -187,9 +193,9 @@ class OnKubernetes:
         return (address.hostname, address.port) if address.hostname and address.port else None
 
 
-def served_models(serve: ServeOptions, repository: ModelRepository) -> ServedModels:
+def served_models(serve: ServeOptions, options: ClusterOptions, repository: ModelRepository) -> ServedModels:
     """The models that functions may name, with what was measured of them."""
-    return ServedModels(repository, serve.model_folder, serve.model_folder / PROFILES)
+    return ServedModels(repository, serve.model_folder, serve.model_folder / PROFILES, wire=options.network)
 
 
 def node_options(options: ClusterOptions) -> NodeOptions | None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
+from gnomon_core.profiles import Network
 from gnomon_platforms.aws_lambda.options import LambdaOptions
 from gnomon_platforms.provider.options import ProviderOptions
 
@@ -18,7 +19,8 @@ class ClusterOptions:
     one, empty for the address that it listens on. With `coordinator_token`, the file of the secret that nodes' coordinators know
     us by, functions that name a model may have Shadows; `models_claim` is the volume that their pods find models in. With
     `peer_secret`, the file of the secret that gateways have in common, they share the functions if it is there, and reach each
-    other at `inside_port`.
+    other at `inside_port`. `network` is what lies between nodes: with it a Body whose own node is full may have its Shadow on
+    another.
     """
 
     kubeconfig: Path | None = None
@@ -28,6 +30,7 @@ class ClusterOptions:
     models_claim: str | None = None
     peer_secret: Path | None = None
     inside_port: int = 8082
+    network: Network | None = None
 
 
 @dataclass(frozen=True, slots=True)

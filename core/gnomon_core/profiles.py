@@ -97,9 +97,15 @@ class Network:
         """
         if not 0 < gbps < float("inf") or not 0 <= rtt_ms < float("inf"):
             raise ValueError(f"a network of {gbps} Gbit/s and {rtt_ms} ms")
-        fixed_s, seconds_per_byte = (software.fixed_s, software.seconds_per_byte) if software else (0.0, 0.0)
         said = f"declared: {gbps:g} Gbit/s, {rtt_ms:g} ms there and back"
-        return Network(fixed_s + rtt_ms / 2e3, seconds_per_byte + 8 / (gbps * 1e9), said)
+        return Network(rtt_ms / 2e3, 8 / (gbps * 1e9), said).over(software)
+
+    def over(self, software: Network | None) -> Network:
+        """The same with what the two ends' software takes beside it."""
+        if software is None:
+            return self
+        fixed_s, seconds_per_byte = self.fixed_s + software.fixed_s, self.seconds_per_byte + software.seconds_per_byte
+        return Network(fixed_s, seconds_per_byte, self.source)
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,9 +9,21 @@ import click
 
 from gnomon_cli.command import option_group
 from gnomon_cli.serve_options import ClusterOptions
+from gnomon_core.errors import bad_request
 from gnomon_core.functions import DEFAULT_NAMESPACE
+from gnomon_core.profiles import Network
 
-CLUSTER_OPTIONS = ("kubeconfig", "cluster_wide", "advertise", "coordinator_token", "models_claim", "peer_secret", "inside_port")
+CLUSTER_OPTIONS = (
+    "kubeconfig",
+    "cluster_wide",
+    "advertise",
+    "coordinator_token",
+    "models_claim",
+    "network_gbps",
+    "network_rtt_ms",
+    "peer_secret",
+    "inside_port",
+)
 
 
 cluster_options = option_group(
@@ -47,6 +59,18 @@ cluster_options = option_group(
         help="On a cluster, the PersistentVolumeClaim that functions' pods find models in.",
     ),
     click.option(
+        "--network-gbps",
+        type=float,
+        default=None,
+        help="On a cluster, the bandwidth between nodes: a Body whose node is full may then have its Shadow on another.",
+    ),
+    click.option(
+        "--network-rtt-ms",
+        type=float,
+        default=0.0,
+        help="On a cluster, there and back between nodes, with --network-gbps; default 0.",
+    ),
+    click.option(
         "--peer-secret",
         type=click.Path(dir_okay=False, path_type=Path),
         default=None,
@@ -71,9 +95,26 @@ def read_cluster_options(
     advertise: str,
     coordinator_token: Path | None,
     models_claim: str | None,
+    network_gbps: float | None,
+    network_rtt_ms: float,
     peer_secret: Path | None,
     inside_port: int,
 ) -> ClusterOptions:
-    """The options as a value. A namespace beside the default one is to be seen as well."""
+    """The options as a value. A namespace beside the default one is to be seen as well.
+
+    Raises:
+        GnomonError: 400 `bad_network`.
+
+    """
     wide = cluster_wide or bool(set(namespaces) - {DEFAULT_NAMESPACE})
-    return ClusterOptions(kubeconfig, wide, advertise, coordinator_token, models_claim, peer_secret, inside_port)
+    network = _network(network_gbps, network_rtt_ms)
+    return ClusterOptions(kubeconfig, wide, advertise, coordinator_token, models_claim, peer_secret, inside_port, network)
+
+
+def _network(gbps: float | None, rtt_ms: float) -> Network | None:
+    if gbps is None:
+        return None
+    try:
+        return Network.of(gbps, rtt_ms)
+    except ValueError as error:
+        raise bad_request("bad_network", f"There is no such thing as {error}.", "Use a bandwidth above 0.") from None

@@ -247,9 +247,13 @@ class Pairs:
 
 
 def shadow_bytes(layers: Layers, pair: Pair, profile: ModelProfile | None, weight_mode: str) -> int:
-    """What a Shadow takes on its Body's node: what any instance holds, and weights of its own where they are not shared."""
+    """What a Shadow takes: what any instance holds, and weights of its own where it does not map those that its Body holds.
+
+    On another node, which the pair names then, nobody holds them for it.
+    """
     overhead_bytes = MODEL_OVERHEAD_BYTES if profile is None else profile.overhead_bytes
-    return overhead_bytes + (0 if weight_mode == "shared" else layers.parameter_bytes(pair.blocks))
+    mapped = weight_mode == "shared" and pair.node is None
+    return overhead_bytes + (0 if mapped else layers.parameter_bytes(pair.blocks))
 
 
 def predicted_ms(profile: ModelProfile | None, pair: Pair) -> list[list[float]]:

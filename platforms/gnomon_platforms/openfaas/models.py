@@ -14,20 +14,33 @@ from pathlib import Path
 from gnomon_core.blocks import Layers
 from gnomon_core.errors import GnomonError
 from gnomon_core.functions import FunctionSpec
-from gnomon_core.profiles import ModelProfile
+from gnomon_core.profiles import ModelProfile, Network
 from gnomon_core.seam_values import ModelEntry
 from gnomon_core.seams import ModelRepository
 from gnomon_platforms.local.profiles import LayerFiles, ProfileFiles
 
 
 class ServedModels:
-    """`folder` is what nodes' pools have of the repository; `profiles` what was measured, on `machine_id` if that has any."""
+    """`folder` is what nodes' pools have of the repository; `profiles` what was measured, on `machine_id` if that has any.
 
-    def __init__(self, repository: ModelRepository, folder: Path, profiles: Path | None = None, machine_id: str = "") -> None:
+    `wire` is what an operator declares to lie between nodes. Without it no profile prices the network, and no Shadow is made on
+    another node than its Body's: what the two ends' software takes on one machine says nothing of a cluster.
+    """
+
+    def __init__(
+        self,
+        repository: ModelRepository,
+        folder: Path,
+        profiles: Path | None = None,
+        machine_id: str = "",
+        *,
+        wire: Network | None = None,
+    ) -> None:
         self._repository = repository
         self._folder = folder
         self._profiles = ProfileFiles(profiles, machine_id)
         self._layers = LayerFiles()
+        self._wire = wire
 
     def blocks_of(self, spec: FunctionSpec) -> Layers | None:
         """The layer blocks of the function's model; None where it has none, or no model that is here."""
@@ -37,15 +50,16 @@ class ServedModels:
     def profile(self, spec: FunctionSpec) -> ModelProfile | None:
         """What was measured of the function's model; None without a profile of these very blocks.
 
-        Without the network's price: a policy that knew it would choose Shadows on other nodes than their Body's, which are
-        refused on a cluster.
+        With the network's price only where a wire was declared: then it is that of the wire and of both ends' software.
         """
         found = self._found(spec)
         if found is None:
             return None
         entry, layers = found
         profile = self._profiles.find(f"{entry.name}@{entry.version}", entry.sha256.get("program.json", ""), layers)
-        return None if profile is None else replace(profile, network=None)
+        if profile is None:
+            return None
+        return replace(profile, network=None if self._wire is None else self._wire.over(profile.network))
 
     def files(self, spec: FunctionSpec) -> dict[str, str]:
         """Where a pool finds the files of the function's model, below its folder.

@@ -101,10 +101,16 @@ def no_such_body(why: str) -> GnomonError:
 
 
 def no_such_node(node: str | None, body_node: str) -> GnomonError:
-    """404: a Shadow is a process of its Body's node."""
-    return GnomonError(404, "no_such_node", f"No Shadow of a Body on {body_node} can be on {node}.", "Name its node or none.")
+    """404: no coordinator that is reached there makes Shadows."""
+    return GnomonError(404, "no_such_node", f"No Shadow of a Body on {body_node} can be on {node}.", "Name another, or none.")
 
 
 def no_capacity(node: str, pair: Pair) -> GnomonError:
     """503: the node's cores are claimed by others."""
     return GnomonError(503, "no_capacity", f"Node {node} has no {pair.shadow_cores} cores for a Shadow.", "Ask for fewer.")
+
+
+def no_such_blocks(shadow_id: str, holds: tuple[int, ...]) -> GnomonError:
+    """409: what a Shadow on another node than its Body's holds does not change."""
+    text = f"{shadow_id} is on another node than its Body and holds blocks {holds}, no others."
+    return GnomonError(409, "no_such_blocks", text, "Use of these as many as you like, or ask for another Shadow.")

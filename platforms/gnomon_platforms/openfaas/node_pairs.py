@@ -5,6 +5,8 @@
 
     a Shadow that an earlier leader has left ▶ its Body is known ▶ `shadow_found` ▶ as if it had been asked for here
 
+A Shadow may be on another node than its Body, where the pair names one (`far_pairs`): then there is something to tell both nodes.
+
 A Body can have a Shadow where the node's coordinator says that the Body of its pod has come. What a coordinator has that we have
 not asked for is an earlier leader's: it goes on where its Body does. That one may be found a moment later; when the time for that
 is over, what is nobody's is ended.
@@ -15,20 +17,18 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from gnomon_core.blocks import Layers
 from gnomon_core.errors import GnomonError
 from gnomon_core.fleet import Instance, InstanceState
-from gnomon_core.functions import FunctionSpec
 from gnomon_core.pairs import MAX_SHADOWS, Pair
-from gnomon_core.profiles import ModelProfile
 from gnomon_platforms.kubernetes.nodes import Given
-from gnomon_platforms.local.pairs import predicted_ms, shadow_bytes
 from gnomon_platforms.openfaas.behind import Behind
+from gnomon_platforms.openfaas.far_pairs import FarPairs
 from gnomon_platforms.openfaas.node_client import NodeClient, State
 from gnomon_platforms.openfaas.node_home import BodyPod, Home, no_capacity, no_such_body, no_such_node
 from gnomon_platforms.openfaas.node_shadows import LIVING, NodeShadow, Row, asked_for, found, paired, should_know, version_of
+from gnomon_platforms.openfaas.node_wishes import Wishes
 from gnomon_platforms.openfaas.reached_nodes import ReachedNodes
 
 if TYPE_CHECKING:
@@ -53,6 +53,8 @@ class NodePairs:
         """Shadows whose end we have told of, and where they are, as long as their node has them."""
         self._again: asyncio.TimerHandle | None = None
         self._behind = Behind()
+        self._wishes = Wishes(home)
+        self._far = FarPairs(self.nodes, self._behind, self._wishes, self._end_on, self._works)
 
     def instances(self, function: str) -> list[Instance]:
         return [one.instance for one in self._shadows.values() if one.instance.function == function]
@@ -60,6 +62,8 @@ class NodePairs:
     def abandoned(self, node: str) -> None:
         """The node has no coordinator any more, and so no pool: what it had has ended with it."""
         self.nodes.reach(node, None)
+        for shadow in [one for one in self._shadows.values() if one.home == node]:
+            self._far.part(shadow, "its Body's node has no coordinator any more")
         for shadow_id in [name for name, one in self._shadows.items() if one.instance.node == node]:
             self._gone(shadow_id, "its node has no coordinator any more")
 
@@ -78,26 +82,25 @@ class NodePairs:
         """Begin a Shadow for a ready Body.
 
         Raises:
-            GnomonError: 404 `no_such_node` for another node than the Body's, 409 `no_such_body`, 503 `no_capacity`, 503
+            GnomonError: 404 `no_such_node` for one that makes no Shadows, 409 `no_such_body`, 503 `no_capacity`, 503
                 `node_unreachable`, or what the node refuses.
 
         """
         body, client = self._with_coordinator(body_id)
-        if pair.node not in (None, body.node):
-            raise no_such_node(pair.node, body.node)
-        layers, profile = self._blocks(body.spec), self._home.models.profile(body.spec)
+        pair = replace(pair, node=None if pair.node == body.node else pair.node)
+        node = pair.node or body.node
+        if pair.node is not None:
+            client = self._making(pair.node, body.node)
+        layers = self._wishes.blocks(body.spec)
         if not pair.blocks or max(pair.blocks) >= len(layers.blocks):
             raise no_such_body(f"Its model has blocks 0 to {len(layers.blocks) - 1}, not {pair.blocks}.")
-        files = self._home.models.files(body.spec)
-        memory_bytes = shadow_bytes(layers, pair, profile, body.spec.settings.weight_mode)
-        if self._home.free_cores(body.node) < pair.shadow_cores:
-            raise no_capacity(body.node, pair)
-        self._home.claims.give(shadow_id, Given(body.node, float(pair.shadow_cores), memory_bytes))
+        memory_bytes = self._wishes.memory_bytes(body.spec, pair)
+        if self._home.free_cores(node) < pair.shadow_cores:
+            raise no_capacity(node, pair)
+        self._home.claims.give(shadow_id, Given(node, float(pair.shadow_cores), memory_bytes))
         shadow = self._shadows[shadow_id] = asked_for(shadow_id, body, pair, memory_bytes, self._home.now_s())
-        about = {"pod_uid": body.uid, "function": body.instance.function, "weight_mode": body.spec.settings.weight_mode}
-        max_batch = max(body.spec.settings.max_batch, len(pair.split))
-        document = about | files | {"max_batch": max_batch} | self._task(pair, profile, memory_bytes)
         try:
+            document = self._wishes.whole(shadow) | {"afar": pair.node is not None}
             answer = await client.wish("PUT", f"/v1/shadows/{shadow_id}", document)
         except GnomonError:
             self._forget(shadow_id)
@@ -111,7 +114,7 @@ class NodePairs:
         """Let a Shadow do something else. Unknown ones are ignored.
 
         Raises:
-            GnomonError: 503 `no_capacity`; it keeps what it has.
+            GnomonError: 503 `no_capacity`, 409 `no_such_blocks` for one on another node than its Body; it keeps what it has.
 
         """
         shadow = self._shadows.get(shadow_id)
@@ -119,14 +122,18 @@ class NodePairs:
         client = None if body is None else self.nodes.clients.get(body.node)
         if shadow is None or body is None or client is None:
             return
+        node = shadow.instance.node
+        pair = replace(pair, node=None if shadow.home is None else node)
         more = pair.shadow_cores - shadow.instance.cores
-        if more > 0 and self._home.free_cores(body.node) < more:
-            raise no_capacity(body.node, pair)
-        profile = self._home.models.profile(body.spec)
-        memory_bytes = shadow_bytes(self._blocks(body.spec), pair, profile, body.spec.settings.weight_mode)
-        self._home.claims.give(shadow_id, Given(body.node, float(pair.shadow_cores), memory_bytes))
+        if more > 0 and self._home.free_cores(node) < more:
+            raise no_capacity(node, pair)
+        memory_bytes = self._wishes.memory_bytes(body.spec, shadow.holding(pair))
+        self._home.claims.give(shadow_id, Given(node, float(pair.shadow_cores), memory_bytes))
         shadow.instance = replace(shadow.instance, cores=pair.shadow_cores, memory_bytes=memory_bytes)
-        await client.wish("PATCH", f"/v1/shadows/{shadow_id}", self._task(pair, profile, memory_bytes))
+        if shadow.home is not None:
+            await self._far.change(shadow, body.spec, pair)
+        else:
+            await client.wish("PATCH", f"/v1/shadows/{shadow_id}", self._wishes.task(body.spec, pair, memory_bytes))
 
     def destroy(self, shadow_id: str) -> bool:
         """End a Shadow; whether there is one of this name. Its end is told of like any other."""
@@ -136,6 +143,9 @@ class NodePairs:
         shadow.instance = replace(shadow.instance, state=InstanceState.DRAINING)
         shadow.reason = shadow.reason or "stopped"
         client = self.nodes.clients.get(shadow.instance.node)
+        if shadow.home is not None and self._far.leave(shadow):
+            # It ends when its Body has let go of it.
+            return True
         if client is None:
             self._gone(shadow_id, "its node's coordinator is not reached")
         else:
@@ -158,6 +168,10 @@ class NodePairs:
 
     def _lost(self, node: str) -> None:
         self._home.claims.pool_ready(node, ready=False)
+        for shadow in [one for one in self._shadows.values() if one.home == node]:
+            if shadow.instance.state is InstanceState.DRAINING:
+                # Nobody says when its Body has let go of it.
+                self._far.part(shadow, "stopped")
 
     def look(self, node: str) -> None:
         """See what the node has said last, by what is known now, such as by a Body that was found since."""
@@ -166,6 +180,10 @@ class NodePairs:
             return
         rows: dict[str, Row] = {str(row["id"]): row for row in state["shadows"]}
         for shadow_id, row in rows.items():
+            if row.get("elsewhere"):
+                if shadow_id not in self._shadows and self._find_elsewhere(shadow_id) is None:
+                    self._let_go(node, row)
+                continue
             shadow = self._shadows.get(shadow_id) or self._find(state, row)
             if shadow is None:
                 self._let_go(node, row)
@@ -175,8 +193,10 @@ class NodePairs:
             else:
                 self._told(shadow, row)
         for shadow_id, shadow in list(self._shadows.items()):
-            if shadow_id not in rows and shadow.instance.node == node and should_know(state, shadow):
+            if shadow_id not in rows and shadow.instance.node == node and should_know(state, shadow.since):
                 self._gone(shadow_id, "its node's coordinator was started anew")
+            elif shadow.home is not None and node in (shadow.home, shadow.instance.node):
+                self._far.look(shadow)
         self._over = {name: where for name, where in self._over.items() if where != node or name in rows}
 
     def _find(self, state: State, row: Row) -> NodeShadow | None:
@@ -189,6 +209,14 @@ class NodePairs:
         self._home.claims.give(shadow_id, Given(instance.node, float(instance.cores), instance.memory_bytes))
         self._home.listener.shadow_found(instance)
         return shadow
+
+    def _find_elsewhere(self, shadow_id: str) -> NodeShadow | None:
+        """The same for one of which its Body's node tells: another node has it."""
+        for state in self.nodes.states.values():
+            for row in state["shadows"]:
+                if row["id"] == shadow_id and row.get("afar"):
+                    return self._find(state, row)
+        return None
 
     def _let_go(self, node: str, row: Row) -> None:
         """End a Shadow that is nobody's, once it is known that nobody's it stays; or forget one that has gone."""
@@ -207,7 +235,11 @@ class NodePairs:
     def _told(self, shadow: NodeShadow, row: Row) -> None:
         if row["state"] == "ready" and shadow.instance.state is InstanceState.STARTING:
             shadow.instance = replace(shadow.instance, state=InstanceState.READY)
-        pair = paired(row)
+        if shadow.home is None:
+            self._works(shadow, paired(row))
+
+    def _works(self, shadow: NodeShadow, pair: Pair | None) -> None:
+        """It does this for its Body now."""
         if pair != shadow.paired:
             shadow.paired = pair
             if pair is not None:
@@ -217,6 +249,7 @@ class NodePairs:
     def _gone(self, shadow_id: str, reason: str) -> None:
         shadow = self._forget(shadow_id)
         if shadow is not None:
+            self._far.over(shadow)
             self._home.listener.instance_gone(shadow_id, shadow.reason or reason)
 
     def _forget(self, shadow_id: str) -> NodeShadow | None:
@@ -253,16 +286,12 @@ class NodePairs:
             raise no_such_body("Its pod has no volume of driver node.gnomon, or what runs in it is no Body.")
         return body, client
 
-    def _blocks(self, spec: FunctionSpec) -> Layers:
-        """The layer blocks of the function's model. Raises GnomonError where it has none."""
-        layers = self._home.models.blocks_of(spec)
-        if layers is None:
-            raise no_such_body("It serves no model of the repository that was captured with layer blocks.")
-        return layers
-
-    def _task(self, pair: Pair, profile: ModelProfile | None, memory_bytes: int) -> dict[str, Any]:
-        what = {"cores": pair.shadow_cores, "blocks": list(pair.blocks), "split": list(pair.split), "memory_bytes": memory_bytes}
-        return {"epoch": self._home.epoch(), **what, "expected_ms": predicted_ms(profile, pair)}
+    def _making(self, node: str, body_node: str) -> NodeClient:
+        """The coordinator of another node that can make a Shadow. Raises GnomonError where none does."""
+        client, state = self.nodes.clients.get(node), self.nodes.states.get(node)
+        if client is None or state is None or "pair_port" not in state:
+            raise no_such_node(node, body_node)
+        return client
 
     async def _end_on(self, client: NodeClient, shadow_id: str) -> None:
         await client.wish("DELETE", f"/v1/shadows/{shadow_id}?epoch={self._home.epoch()}")

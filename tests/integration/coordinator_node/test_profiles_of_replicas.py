@@ -55,7 +55,7 @@ def api() -> Iterator[Api]:
 
 
 def measure(models: Path) -> ModelProfile:
-    """Store a profile that prices the network; what is told of it on a cluster, where no Shadow is elsewhere than its Body."""
+    """Store a profile that prices the network; what is told of it on a cluster between whose nodes nothing was declared."""
     entry = DirectoryRepository(models).get("line@1")
     assert entry.layers is not None
     layers, table = Layers.from_json(json.loads(entry.layers.read_bytes())), LatencyTable({1: {1: 0.1}})
@@ -146,3 +146,10 @@ def test_a_profile_needs_no_coordinator(api: Api, models: Path) -> None:
     scaling = ScalingAdapter(BUILT_IN, lambda: platform.capabilities)
     assert scaling.check(spec.settings) == "adaptive"
     scaling.check_profile(spec.settings, platform.profile(spec))
+
+
+def test_what_is_declared_to_lie_between_nodes_prices_shadows_there(models: Path) -> None:
+    measured, wire = measure(models), Network.of(10, 0.2)
+    served = ServedModels(DirectoryRepository(models), models, models / "profiles", wire=wire)
+    # Both ends' software takes nothing here.
+    assert served.profile(SPEC) == replace(measured, network=wire)

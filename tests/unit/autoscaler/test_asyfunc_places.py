@@ -106,3 +106,9 @@ def test_a_shadow_elsewhere_carries_less_and_is_released_first() -> None:
     # 20 + 17.5 with both; 30 without the one elsewhere.
     assert scaled(37.0, [], *there) == LayerLevel()
     assert [gone.id for gone in scaled(29.0, [], *there).released] == ["s-b"]
+
+
+def test_a_body_whose_own_node_cannot_tell_it_gets_none_elsewhere() -> None:
+    """It hears of its Shadow from its own node. Were one asked for all the same, it would be refused at each tick."""
+    deaf = replace(node("full", 0), pairs=False)
+    assert scaled(99.0, [deaf, node("n2", 8)], body("a")).created == ()

@@ -3,6 +3,7 @@
     own node     any pairing that raises the Body's R_max, fits and is in time: the one of best η
     elsewhere    only where there is none on its own; hand-overs then cost what the profile says of the network
 
+A Body hears of its Shadow from its own node, wherever that is: where none can be made at home, none is asked for elsewhere.
 On either it may have the node's reserve and what is free beside it. On its Body's node a Shadow maps weights that the Body holds
 already where weights are shared. Elsewhere it brings its blocks.
 docs/decisions/0016-shadow-on-another-node.md has worked examples.
@@ -23,7 +24,8 @@ from gnomon_core.fleet import Instance
 def best_pairing(known: Knowledge, options: Options, body: Instance, rate_rps: float, room: Room) -> Pairing | None:
     """Lines 6 to 23 for one Body: the pairing of best η that fits a node and whose batch fills and ends in time."""
     here = _best_on(body.node, body, Burst(known, options, rate_rps, room))
-    if here is not None or known.pairings_elsewhere is None or not options.other_nodes:
+    nobody_tells = not room.makes_shadows(body.node)
+    if here is not None or known.pairings_elsewhere is None or not options.other_nodes or nobody_tells:
         return here
     found: list[Pairing] = []
     for node in room.others(body.node):
