@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -45,3 +46,14 @@ def test_what_prometheus_is_told_to_read_listens_there_and_lets_it_in() -> None:
         ]
         admitted = [rule.get("from", [COLLECTORS]) for rule in rules if port in [one["port"] for one in rule["ports"]]]
         assert any(COLLECTORS in peers for peers in admitted), name
+
+
+def test_the_policy_for_a_gateway_outside_opens_to_it_what_ours_opens_to_those_inside() -> None:
+    text = (DEPLOY.parent / "docs/howto/run-on-kubernetes.md").read_text()
+    [told] = [
+        one for one in map(yaml.safe_load, re.findall(r"```yaml\n(.*?)```", text, re.DOTALL)) if one["kind"] == "NetworkPolicy"
+    ]
+    ours = objects("NetworkPolicy")[told["metadata"]["namespace"], "functions"]
+    assert told["spec"]["podSelector"] == ours["podSelector"]
+    assert [rule["ports"] for rule in told["spec"]["ingress"]] == [rule["ports"] for rule in ours["ingress"]]
+    assert told["spec"]["policyTypes"] == ["Ingress"], "what functions may reach stays as it is"
