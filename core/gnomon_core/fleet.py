@@ -50,6 +50,7 @@ class Instance:
     `busy` is whether a batch is executing, `in_flight` its requests. `partner` is a Shadow's Body, or a Body's first Shadow once
     it is registered, and `others` are a Body's further ones; `pair` is what they do together, None for a Body that works alone.
     `memory_mb` is a memory size that it was given and that its cores follow from, as on Lambda; None where it was given cores.
+    `coming_cores` is how many it will have once its node has come to it, as on Kubernetes; None while it has what it was given.
     """
 
     id: str
@@ -67,6 +68,7 @@ class Instance:
     pair: Pair | None = None
     others: tuple[str, ...] = ()
     memory_mb: int | None = None
+    coming_cores: int | None = None
 
     @property
     def size(self) -> int:

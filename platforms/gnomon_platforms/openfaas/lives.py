@@ -64,11 +64,18 @@ class Life(RemoteLife[HttpChannel]):
         if self.channel is not None and self.instance.state is InstanceState.READY:
             self._listener.instance_ready(self.instance, self.channel)
 
+    def give(self, cores: int) -> None:
+        """Its pod is to have these cores, and has them once its node has come to it."""
+        self.request = replace(self.request, cores=cores)
+        coming = None if self.sized_cores in (None, self.instance.cores) else cores
+        if coming != self.instance.coming_cores:
+            self.instance = replace(self.instance, coming_cores=coming)
+
     def follow(self, cores: int) -> None:
         """Whoever leads has given its pod these cores, and wants it to have them."""
-        self.request = replace(self.request, cores=cores)
         if self.instance.state is InstanceState.STARTING:
             self.instance = replace(self.instance, cores=cores)
+        self.give(cores)
 
     def stop(self) -> None:
         """It is to end; nothing is in flight."""
@@ -78,3 +85,4 @@ class Life(RemoteLife[HttpChannel]):
     def resized(self, cores: int) -> None:
         """It has other cores from now on."""
         self.instance = replace(self.instance, cores=cores)
+        self.give(self.request.cores)

@@ -154,7 +154,7 @@ class OpenFaasPlatform(Fleet):
                 503, "no_capacity", f"Node {given.node} has no {wanted:g} cores for {instance_id}.", "Ask for fewer."
             )
         self._ledger.give(instance_id, replace(given, cores=wanted))
-        life.request = replace(life.request, cores=cores)
+        life.give(cores)
         self._workloads[life.instance.function].look()
 
     async def create_shadow(self, body_id: str, pair: Pair) -> Instance:

@@ -248,7 +248,7 @@ def test_cores_that_the_platform_refuses_are_not_counted_on() -> None:
 
 
 class Kubelet:
-    """Gives a timeline's Bodies the cores that were asked for last, so many seconds later."""
+    """Gives a timeline's Bodies the cores that were asked for last, so many seconds later; until then they are on their way."""
 
     def __init__(self, line: Timeline, delay_s: float) -> None:
         self.delay_s = delay_s
@@ -261,6 +261,9 @@ class Kubelet:
             if isinstance(action, Resize):
                 due_s, last = self._asked.get(action.id, (0.0, None))
                 self._asked[action.id] = due_s if last == action else self._line.now_s + self.delay_s, action
+                body = self._line.instances[action.id]
+                coming = None if action.cores == body.cores else action.cores
+                self._line.instances[action.id] = replace(body, coming_cores=coming)
         self._at_once(function, [action for action in actions if not isinstance(action, Resize)])
 
     def play(self, duration_s: float) -> None:
@@ -282,6 +285,24 @@ def test_cores_that_come_later_are_given_back_like_others(delay_s: float, burst_
     assert "Resize" in done(line)
     assert cores_of(line) == [1]
     assert line.runner.state.values.get("grown") is None
+
+
+def test_cores_on_their_way_are_counted_on_and_nobody_else_is_asked() -> None:
+    """Two Bodies of 10 rps, each with one free core beside it. With two cores one of them has 18.2, which is enough."""
+    line = Timeline(
+        replace(SETTINGS, scale=ScaleSettings(min=2, max=2)), nodes=(("n1", 2), ("n2", 2)), start_s=0.5, profile=profile(0.1)
+    )
+    line.rps = 12.0
+    line.play(20)
+    kubelet = Kubelet(line, 2.0)
+    line.rps = 26.0
+    kubelet.play(4)
+    assert done(line).count("Resize") == 1
+    assert sorted(cores_of(line)) == [1, 2]
+    line.rps = 12.0
+    kubelet.play(30)
+    assert done(line).count("Resize") == 2, "nor are they asked for back over and over"
+    assert cores_of(line) == [1, 1]
 
 
 def test_a_burst_that_comes_while_cores_are_given_back_leaves_nothing_either() -> None:

@@ -12,7 +12,8 @@ from gnomon_platforms.kubernetes.channel import HttpChannel
 from gnomon_platforms.openfaas.lives import Life
 from gnomon_platforms.testing import Recorder
 
-REQUEST = InstanceRequest(read_deployment({"service": "figlet", "image": "figlet:1"}), 1, 1, None, {})
+DEPLOYMENT = {"service": "figlet", "image": "figlet:1"}
+REQUEST = InstanceRequest(read_deployment(DEPLOYMENT), 1, 1, None, {})
 
 
 @pytest.mark.parametrize("how", ["stopped", "ended"])
@@ -30,3 +31,23 @@ async def test_what_ends_while_its_pod_is_reached_is_never_ready_and_ends_once(h
     assert listener.ready == {}
     assert listener.times_gone == {"figlet-1": 1}
     assert ended == [life]
+
+
+def test_cores_are_on_their_way_until_its_pod_has_them() -> None:
+    request = InstanceRequest(read_deployment({**DEPLOYMENT, "annotations": {"gnomon/cores": "1"}}), 1, 1, None, {})
+    life = Life(starting("figlet-1", request, "node-1", 0, 0.0), request, Recorder(), lambda _: None)
+    life.give(3)
+    assert (life.instance.cores, life.instance.coming_cores) == (1, 3)
+    life.resized(3)
+    assert (life.instance.cores, life.instance.coming_cores) == (3, None)
+    life.give(1)
+    assert (life.instance.cores, life.instance.coming_cores) == (3, 1)
+    life.give(3)
+    assert (life.instance.cores, life.instance.coming_cores) == (3, None), "it is to keep them"
+
+
+def test_none_are_where_the_deployment_says_how_many_its_pods_have() -> None:
+    request = InstanceRequest(read_deployment({**DEPLOYMENT, "limits": {"cpu": "2"}}), 1, 1, None, {})
+    life = Life(starting("figlet-1", request, "node-1", 0, 0.0), request, Recorder(), lambda _: None)
+    life.give(3)
+    assert life.instance.coming_cores is None

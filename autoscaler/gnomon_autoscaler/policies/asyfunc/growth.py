@@ -8,8 +8,8 @@ The two are compared as wholes, by line 7 of Algorithm 1: Body and Shadow hold c
 c cores and m. Line 15 judges a Shadow by itself; cores without memory would have an infinite η there.
 
 Which Bodies have grown, and from how many cores, is remembered, and when more were asked for: a pod has them once its kubelet has
-come to it. Model-level scaling sees Bodies as they were, as it sees pairs without their Shadows: else a long burst never gets a
-Body.
+come to it, and until then they count as Shadows do that load. Model-level scaling sees Bodies as they were, as it sees pairs
+without their Shadows: else a long burst never gets a Body.
 docs/decisions/0015-promotion-and-resizing.md has examples.
 """
 
@@ -94,6 +94,22 @@ def _growth(entry: StateValue) -> Growth | None:
 def cores_before(growths: Mapping[str, Growth]) -> Grown:
     """What each had before it grew."""
     return {name: growth.before for name, growth in growths.items()}
+
+
+def as_they_will_be(bodies: Iterable[Instance]) -> tuple[Instance, ...]:
+    """The same with the cores that are on their way, which are counted on as Shadows that load are.
+
+    A kubelet takes about a second, and a burst is looked at twice in that time: the second look would ask other Bodies as well.
+    """
+    return tuple(
+        body if body.coming_cores is None else replace(body, cores=body.coming_cores, coming_cores=None) for body in bodies
+    )
+
+
+def returning(growths: Mapping[str, Growth], seen: Observation) -> set[str]:
+    """The Bodies whose cores are on their way back."""
+    coming = {body.id: body.coming_cores for body in seen.live}
+    return {name for name, growth in growths.items() if (cores := coming[name]) is not None and cores <= growth.before}
 
 
 def overdue(growths: Mapping[str, Growth], seen: Observation) -> tuple[Resize, ...]:

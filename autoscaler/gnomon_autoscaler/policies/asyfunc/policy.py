@@ -17,11 +17,13 @@ from gnomon_autoscaler.policies.asyfunc.growth import (
     ARRIVES_WITHIN_S,
     Growth,
     as_they_were,
+    as_they_will_be,
     cores_before,
     given_back,
     grown_after,
     growths_in,
     overdue,
+    returning,
 )
 from gnomon_autoscaler.policies.asyfunc.knowledge import Knowledge, Known
 from gnomon_autoscaler.policies.asyfunc.layer_level import LayerLevel, Tick
@@ -117,9 +119,9 @@ class AsyFunc:
             return LayerLevel(released=shadows, resized=given_back(cores_before(kept)))
         serving = [body for body in seen.live if body.state is InstanceState.READY and body.id not in ending]
         late = overdue(kept, seen)
-        waited = {action.id for action in late}
+        waited = {action.id for action in late} | returning(kept, seen)
         grown = {name: before for name, before in cores_before(kept).items() if name not in waited}
-        level = Tick(known, self.options, seen, tuple(serving), grown).scale(room)
+        level = Tick(known, self.options, seen, as_they_will_be(serving), grown).scale(room)
         said = (level.reason, *(f"{action.id} got no more cores within {ARRIVES_WITHIN_S:g} s" for action in late))
         return replace(level, resized=(*late, *level.resized), reason="; ".join(one for one in said if one))
 
