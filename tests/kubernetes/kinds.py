@@ -33,3 +33,30 @@ def define(cluster: Cluster, *definitions: dict[str, Any]) -> None:
 
 def established(kind: Any) -> bool:
     return any(one.type == "Established" and one.status == "True" for one in kind.status.conditions or ())
+
+
+SCALED_OBJECTS: dict[str, Any] = {
+    "apiVersion": "apiextensions.k8s.io/v1",
+    "kind": "CustomResourceDefinition",
+    "metadata": {"name": "scaledobjects.keda.sh"},
+    "spec": {
+        "group": "keda.sh",
+        "scope": "Namespaced",
+        "names": {"plural": "scaledobjects", "singular": "scaledobject", "kind": "ScaledObject"},
+        "versions": [
+            {
+                "name": "v1alpha1",
+                "served": True,
+                "storage": True,
+                "schema": {"openAPIV3Schema": {"type": "object", "x-kubernetes-preserve-unknown-fields": True}},
+            }
+        ],
+    },
+}
+"""Of KEDA only what it is recognised by."""
+
+
+def rival(deployment: str) -> dict[str, Any]:
+    """A HorizontalPodAutoscaler that counts the pods of a Deployment."""
+    target = {"apiVersion": "apps/v1", "kind": "Deployment", "name": deployment}
+    return {"metadata": {"name": "theirs"}, "spec": {"scaleTargetRef": target, "minReplicas": 1, "maxReplicas": 9}}

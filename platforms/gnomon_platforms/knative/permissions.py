@@ -26,6 +26,9 @@ AUTOSCALER = (
     Permission(Scope.CLUSTER, "apps", "deployments/scale", ("patch",), "set how many there are"),
     Permission(Scope.CLUSTER, "", "pods", ("list", "watch"), "see which of them serve"),
     Permission(Scope.CLUSTER, "", "services", ("get",), "ask whether an activator answers before the last pod goes"),
+    Permission(Scope.CLUSTER, "", "events", ("get", "create"), "say on a Deployment that others count its pods"),
+    Permission(Scope.CLUSTER, "autoscaling", "horizontalpodautoscalers", ("list", "watch"), "see whose pods others count"),
+    Permission(Scope.CLUSTER, "keda.sh", "scaledobjects", ("list", "watch"), "see the same of KEDA"),
     Permission(Scope.SYSTEM, "", "configmaps", ("list", "watch"), "see what is set for all Revisions"),
     Permission(Scope.SYSTEM, "coordination.k8s.io", "leases", ("get", "create", "update"), "let one autoscaler lead"),
 )

@@ -1,6 +1,6 @@
 """Events on a function's Deployment: what `kubectl describe deployment` shows of what we do, and leave alone.
 
-    ForeignAutoscaler  somebody else counts its pods (`rivals`)
+    ForeignAutoscaler  somebody else counts its pods (`kubernetes.rivals`)
     BodiesAlone        no node can make Shadows now
     NoCapacity         no node has room for an instance
     FailedCreate       Kubernetes makes no pod: a quota, a LimitRange, a webhook
@@ -14,14 +14,12 @@ asks for one each second makes one request a minute.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from datetime import UTC, datetime
 
 from gnomon_core.clock import Clock
 from gnomon_core.functions import FunctionKey
-from gnomon_platforms.kubernetes.api import Document
+from gnomon_platforms.kubernetes.events import warn
 from gnomon_platforms.kubernetes.objects.functions import DeployedFunction
-from gnomon_platforms.kubernetes.resources import DEPLOYMENTS, EVENTS
-from gnomon_platforms.kubernetes.writes import Create, Target, Writer
+from gnomon_platforms.kubernetes.writes import Writer
 from gnomon_platforms.openfaas.behind import Behind
 
 AGAIN_S = 60.0
@@ -48,38 +46,5 @@ class Warnings:
     async def _write(self, key: FunctionKey, reason: str, text: str) -> None:
         deployed = await self._find(key)
         if deployed is not None:
-            await warn(self._writer, deployed, f"{deployed.uid}-{reason.lower()}", reason, text)
-
-
-async def warn(writer: Writer, deployed: DeployedFunction, about: str, reason: str, text: str) -> None:
-    """Put a warning on the Deployment, unless there is one `about` the same, a name, that the cluster still keeps.
-
-    Raises:
-        GnomonError: what the API server refuses.
-
-    """
-    key = deployed.spec.key
-    name = f"{key.name[:200]}.{about}"
-    stamp = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
-    event: Document = {
-        "apiVersion": EVENTS.api_version,
-        "kind": EVENTS.kind,
-        "metadata": {"name": name, "namespace": key.namespace},
-        "involvedObject": {
-            "apiVersion": DEPLOYMENTS.api_version,
-            "kind": DEPLOYMENTS.kind,
-            "name": key.name,
-            "namespace": key.namespace,
-            "uid": deployed.uid,
-        },
-        "reason": reason,
-        "message": text,
-        "type": "Warning",
-        "source": {"component": "gnomon"},
-        "reportingComponent": "gnomon",
-        "firstTimestamp": stamp,
-        "lastTimestamp": stamp,
-        "count": 1,
-    }
-    target = Target(EVENTS, key.namespace, name)
-    await writer.settle(target, lambda seen: Create(event) if seen is None else None, f"say {reason}")
+            about = f"{deployed.uid}-{reason.lower()}"
+            await warn(self._writer, key, deployed.uid, about=about, reason=reason, text=text)

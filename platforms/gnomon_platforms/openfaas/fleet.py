@@ -31,6 +31,7 @@ from gnomon_platforms.kubernetes.objects.functions import DeployedFunction, depl
 from gnomon_platforms.kubernetes.objects.names import FUNCTION_LABEL, MANAGED_LABEL
 from gnomon_platforms.kubernetes.objects.pods import PodFacts, pod_facts
 from gnomon_platforms.kubernetes.resources import DEPLOYMENTS, NODES, PODS
+from gnomon_platforms.kubernetes.rivals import Rivals, tell
 from gnomon_platforms.kubernetes.watching import Source
 from gnomon_platforms.kubernetes.writes import Writer
 from gnomon_platforms.openfaas.adopting import instance_of, may_be_found
@@ -42,7 +43,6 @@ from gnomon_platforms.openfaas.on_nodes import OnNodes, load_besides_shadows
 from gnomon_platforms.openfaas.options import OpenFaasOptions
 from gnomon_platforms.openfaas.pod_logs import PodLogs
 from gnomon_platforms.openfaas.resizing import resizes_pods
-from gnomon_platforms.openfaas.rivals import Rivals, tell
 from gnomon_platforms.openfaas.steps import Steps
 from gnomon_platforms.openfaas.surroundings import Surroundings
 from gnomon_platforms.openfaas.workloads import Workload
@@ -219,7 +219,7 @@ class Fleet:
             _LOG.warning("%s: %s", key, found.says)
             if self._listener is not None:
                 self._listener.log_line(key, "", f"gnomon: {found.says}")
-            self._behind.begin(tell(self._writer, deployed, found))
+            self._behind.begin(tell(self._writer, deployed.uid, found))
         if (workload := self._workloads.get(str(key))) is not None:
             workload.look()
 

@@ -20,7 +20,7 @@ from deploy.test_cluster.clusters import Cluster
 from gnomon_cli.knative import KnativeOptions, KnativeService
 from gnomon_platforms.knative.scaling.autoscaler import AutoscalerOptions
 from tests.kubernetes.access import EVERYWHERE, Account, Use, admitted, asked, restrict
-from tests.kubernetes.kinds import install_kinds
+from tests.kubernetes.kinds import SCALED_OBJECTS, define, install_kinds, rival
 from tests.kubernetes.knative_autoscaler.conftest import KINDS
 from tests.kubernetes.knative_autoscaler.played_knative import PlayedKnative
 from tests.kubernetes.knative_autoscaler.test_reconciler import QUICK, K, until
@@ -36,6 +36,7 @@ CHECKED_BY_ADMISSION = {Use(EVERYWHERE, "autoscaling.internal.knative.dev", "pod
 def knative_plane(own_plane: Cluster, compiled: build.Programs) -> Cluster:
     """One without other tests' Revisions: this account looks after every namespace."""
     install_kinds(own_plane, compiled, *KINDS)
+    define(own_plane, SCALED_OBJECTS)
     return own_plane
 
 
@@ -58,14 +59,17 @@ async def test_what_the_account_may_do_is_what_it_does(
     service = KnativeService(KnativeOptions(kubeconfig=kubeconfig, scaled=AutoscalerOptions()), Random(1))
     await service.start()
     try:
-        # To zero and back, and another that asks for an activator at its Service first.
+        # To zero and back, another that asks for an activator at its Service first, and one whose pods somebody else counts.
         played.revision("f-00001", QUICK)
         played.revision("asks-00001", {**QUICK, K + "target-burst-capacity": "0"})
+        theirs = cast("Any", rival("theirs-00001-deployment"))
+        client.AutoscalingV2Api(own_plane.api).create_namespaced_horizontal_pod_autoscaler("users", theirs)
+        played.revision("theirs-00001", QUICK)
         await until(lambda: played.replicas("f-00001") == 0, "no pods")
         played.queued["f-00001"] = 1
         await until(lambda: played.replicas("f-00001") == 1, "a pod for what waits")
-        address = Use(EVERYWHERE, "", "services", "get")
-        await until(lambda: address in ACCOUNT.uses(own_plane, may).all, "the Service's address")
+        last = {Use(EVERYWHERE, "", "services", "get"), Use(EVERYWHERE, "", "events", "create")}
+        await until(lambda: last <= ACCOUNT.uses(own_plane, may).all, "the Service's address, and an Event")
     finally:
         await service.stop()
     found = await asyncio.to_thread(ACCOUNT.uses, own_plane, may)

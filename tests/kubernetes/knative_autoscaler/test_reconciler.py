@@ -9,7 +9,7 @@ import time
 from collections.abc import AsyncIterator, Callable
 from functools import partial
 from random import Random
-from typing import Any
+from typing import Any, cast
 
 import aiohttp
 from kubernetes import client
@@ -17,6 +17,7 @@ from kubernetes import client
 from deploy.test_cluster.clusters import Cluster
 from gnomon_cli.knative import KnativeOptions, KnativeService
 from gnomon_platforms.knative.scaling.autoscaler import AutoscalerOptions
+from tests.kubernetes.kinds import rival
 from tests.kubernetes.knative_autoscaler.played_knative import PA, SERVING, SKS, PlayedKnative
 
 K = "autoscaling.knative.dev/"
@@ -119,6 +120,34 @@ async def test_what_is_decided_can_be_read_on_this_machine_with_its_reason(
         figures = (await get("/metrics"))[1]
         assert f'gnomon_knative_ready_pods{{namespace="{knative.namespace}",revision="f-00001"}}' in figures
         assert "gnomon_knative_leading 1.0" in figures
+
+
+async def test_pods_that_somebody_else_counts_are_left_alone_until_they_are_not(
+    knative_kinds: Cluster, knative: PlayedKnative
+) -> None:
+    name, autoscalers = f"f-00001.{knative.namespace}", client.AutoscalingV2Api(knative_kinds.api)
+
+    def refused(service: KnativeService) -> bool:
+        return any("foreign_autoscaler" in one.error for one in service.autoscaler.decisions(name))
+
+    async with running(knative_kinds, knative) as service:
+        knative.revision("f-00001", {**QUICK, K + "min-scale": "1"})
+        await until(lambda: knative.condition("f-00001", "Ready")["status"] == "True", "Ready")
+        theirs = cast("Any", rival("f-00001-deployment"))
+        await asyncio.to_thread(autoscalers.create_namespaced_horizontal_pod_autoscaler, knative.namespace, theirs)
+        await until(
+            lambda: knative.condition("f-00001", "ScalingPolicy").get("reason") == "ForeignAutoscaler", "it has been seen"
+        )
+        scale = knative_kinds.apps.patch_namespaced_deployment_scale
+        await asyncio.to_thread(scale, "f-00001-deployment", knative.namespace, {"spec": {"replicas": 2}})
+        await until(lambda: scales(knative, "f-00001") == (2, 2), "theirs are told of")
+        knative.load["f-00001"] = 30.0
+        await until(lambda: refused(service), "more are wished for")
+        assert knative.replicas("f-00001") == 2
+        [event] = await asyncio.to_thread(lambda: knative_kinds.core.list_namespaced_event(knative.namespace).items)
+        assert (event.reason, event.involved_object.name) == ("ForeignAutoscaler", "f-00001-deployment")
+        await asyncio.to_thread(autoscalers.delete_namespaced_horizontal_pod_autoscaler, "theirs", knative.namespace)
+        await until(lambda: scales(knative, "f-00001") == (5, 5), "five pods")
 
 
 async def test_other_classes_are_left_alone(knative_kinds: Cluster, knative: PlayedKnative) -> None:

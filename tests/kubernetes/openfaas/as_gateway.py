@@ -15,7 +15,7 @@ from deploy.test_cluster.clusters import Cluster, until
 from gnomon_platforms.kubernetes.permissions import Scope
 from gnomon_platforms.openfaas.permissions import asked as table
 from tests.kubernetes.access import EVERYWHERE, Account, Use, asked
-from tests.kubernetes.kinds import define
+from tests.kubernetes.kinds import SCALED_OBJECTS, define
 
 DEPLOY = Path(__file__).parents[3] / "deploy" / "openfaas"
 ACCESS = DEPLOY / "access.yaml"
@@ -24,26 +24,6 @@ ACCOUNT = Account(SYSTEM, "gateway")
 NAMESPACES = {Scope.SYSTEM: SYSTEM, Scope.FUNCTIONS: FUNCTIONS, Scope.CLUSTER: EVERYWHERE}
 MAY = {Use(NAMESPACES[scope], group, resource, verb) for scope, group, resource, verb in table()}
 """What the platform's own table asks for."""
-
-SCALED_OBJECTS: dict[str, Any] = {
-    "apiVersion": "apiextensions.k8s.io/v1",
-    "kind": "CustomResourceDefinition",
-    "metadata": {"name": "scaledobjects.keda.sh"},
-    "spec": {
-        "group": "keda.sh",
-        "scope": "Namespaced",
-        "names": {"plural": "scaledobjects", "singular": "scaledobject", "kind": "ScaledObject"},
-        "versions": [
-            {
-                "name": "v1alpha1",
-                "served": True,
-                "storage": True,
-                "schema": {"openAPIV3Schema": {"type": "object", "x-kubernetes-preserve-unknown-fields": True}},
-            }
-        ],
-    },
-}
-"""Of KEDA only what it is recognised by."""
 
 
 @contextlib.contextmanager

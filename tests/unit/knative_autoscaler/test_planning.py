@@ -254,3 +254,39 @@ def test_the_last_pod_does_not_go_under_a_request() -> None:
     assert played.replicas == 1
     played.holds = False
     played.until(lambda: played.replicas == 0, limit_s=5.0)
+
+
+def test_pods_that_somebody_else_counts_are_left_alone_and_the_status_says_so() -> None:
+    played = created()
+    played.wanted = 2
+    target = played.seen().target
+    assert target is not None
+    theirs = replace(played.seen(), rival="Theirs sets the number.", target=replace(target, replicas=4), ready=4)
+    planned = plan(theirs)
+    assert (planned.want, planned.replicas) == (4, None)
+    told = pa_facts({**played.pa, "status": planned.status})
+    assert (told.condition("ScalingPolicy").reason, told.condition("ScalingPolicy").message) == (
+        "ForeignAutoscaler",
+        "Theirs sets the number.",
+    )
+    assert told.condition("Ready").status == "True"
+    none = plan(replace(theirs, target=replace(target, replicas=0), ready=0))
+    assert (none.want, none.replicas) == (0, None)
+    assert pa_facts({**played.pa, "status": none.status}).condition("Active").reason == "NoTraffic"
+    ours = plan(replace(theirs, pa=told, rival=""))
+    assert ours.replicas == 2
+    assert pa_facts({**played.pa, "status": ours.status}).condition("ScalingPolicy").reason == "kpa"
+
+
+def test_a_revision_whose_first_pods_somebody_else_counts_has_not_failed_while_there_are_none() -> None:
+    """Theirs is enough for it to be ready, also where it says that it is to begin with more."""
+    played = Played({ANNOTATION + "initial-scale": "3"})
+    played.step()
+    played.step()
+    target = played.seen().target
+    assert target is not None
+    theirs = replace(played.seen(), rival="Theirs.", target=replace(target, replicas=0), ready=0)
+    assert pa_facts({**played.pa, "status": plan(theirs).status}).condition("Active").status == "Unknown"
+    serves = plan(replace(theirs, target=target, ready=1))
+    assert serves.replicas is None
+    assert pa_facts({**played.pa, "status": serves.status}).initialized

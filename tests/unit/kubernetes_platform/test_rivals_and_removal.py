@@ -11,8 +11,8 @@ from gnomon_platforms.kubernetes.objects.functions import DeployedFunction, depl
 from gnomon_platforms.kubernetes.objects.manifests import changed_metadata, deployment, with_creation
 from gnomon_platforms.kubernetes.objects.names import REMOVED_ANNOTATION
 from gnomon_platforms.kubernetes.objects.pod_template import PodOptions
+from gnomon_platforms.kubernetes.rivals import Rival, Rivals, rival
 from gnomon_platforms.openfaas.planning import Waiting, Wanted, Withdraw, plan
-from gnomon_platforms.openfaas.rivals import Rival, Rivals, rival
 
 SPEC = read_deployment({"service": "figlet", "image": "figlet:1", "labels": {"team": "vision"}, "annotations": {"topic": "a"}})
 HPA = {

@@ -47,6 +47,7 @@ from gnomon_platforms.kubernetes.api import Api, Fence
 from gnomon_platforms.kubernetes.cache import Change
 from gnomon_platforms.kubernetes.informer import Informer
 from gnomon_platforms.kubernetes.resources import DEPLOYMENTS, PODS
+from gnomon_platforms.kubernetes.rivals import Rivals
 from gnomon_platforms.kubernetes.watching import Source
 from gnomon_platforms.kubernetes.writes import Writer
 from gnomon_platforms.sessions import open_session
@@ -101,6 +102,7 @@ class KnativeAutoscaler:
         self._configs: Informer[Mapping[str, str]] = Informer(api, Source(CONFIG_MAPS, system), config_data)
         self._activators: Informer[RevisionPod] = Informer(api, Source(PODS, system, labels=ACTIVATOR_LABELS), revision_pod)
         self._gateways: Informer[RevisionPod] = Informer(api, Source(PODS, system, labels=GATEWAY_LABELS), revision_pod)
+        self._rivals = Rivals(api, everywhere, self._rivals_changed)
         self._cluster = ClusterSettings()
         self._scaled: dict[FunctionKey, ScaledRevision] = {}
         self._of_target: dict[tuple[str, str], FunctionKey] = {}
@@ -118,7 +120,7 @@ class KnativeAutoscaler:
             GnomonError: 503 `kubernetes_…`, with what to do.
 
         """
-        await asyncio.gather(*(informer.start() for informer in self._informers()))
+        await asyncio.gather(*(informer.start() for informer in self._informers()), self._rivals.start())
         self._session = open_session()
         self._scraper = Scraper(
             self._session,
@@ -134,10 +136,11 @@ class KnativeAutoscaler:
         self._around = Surroundings(
             pa=lambda key: self._pas.get(key.namespace, key.name),
             sks=lambda key: self._services.get(key.namespace, key.name),
-            target=lambda pa: self._targets.get(pa.key.namespace, str(pa.target.get("name"))),
+            target=lambda pa: self._targets.get(pa.key.namespace, pa.deployment.name),
             ready=lambda key: sum(pod.ready and not pod.ending for pod in self._pods_of(key)),
             live=lambda key: self._revisions.get(key.namespace, key.name),
             cluster=lambda: self._cluster,
+            rival=lambda pa: self._rivals.of(pa.deployment),
             wakeable=lambda: self.seeing,
             brain=brain,
             steps=Steps(self._writer),
@@ -158,7 +161,7 @@ class KnativeAutoscaler:
             await self._scraper.stop()
         await asyncio.gather(*(one.close() for one in self._scaled.values()), *self._closing)
         self._scaled.clear()
-        await asyncio.gather(*(informer.stop() for informer in self._informers()))
+        await asyncio.gather(*(informer.stop() for informer in self._informers()), self._rivals.stop())
         if self._session is not None:
             await self._session.close()
         self._writer.close()
@@ -173,8 +176,16 @@ class KnativeAutoscaler:
         return None if found is None else found.function_load()
 
     async def apply(self, function: str, actions: Sequence[Action]) -> None:
-        """Let the Revision have as many pods as this makes; they are made and ended behind it."""
-        found = self._scaled.get(parse_key(function))
+        """Let the Revision have as many pods as this makes; they are made and ended behind it.
+
+        Raises:
+            GnomonError: 409 `foreign_autoscaler`.
+
+        """
+        key = parse_key(function)
+        found, pa = self._scaled.get(key), self._pas.get(key.namespace, key.name)
+        if pa is not None and (refusal := self._rivals.hindrance(pa.deployment)) is not None:
+            raise refusal
         if found is not None:
             found.apply(actions)
 
@@ -269,7 +280,10 @@ class KnativeAutoscaler:
             self._look(FunctionKey(pod.revision, pod.namespace))
 
     def _target_changed(self, change: Change[ScaleTarget]) -> None:
-        key = self._of_target.get(change.name)
+        self._rivals_changed(FunctionKey(change.name[1], change.name[0]))
+
+    def _rivals_changed(self, deployment: FunctionKey) -> None:
+        key = self._of_target.get((deployment.namespace, deployment.name))
         if key is not None:
             self._look(key)
 

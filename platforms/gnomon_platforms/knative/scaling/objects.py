@@ -56,6 +56,11 @@ class PaFacts:
         return Condition() if found.reason == NOT_OWNED else found
 
     @property
+    def deployment(self) -> FunctionKey:
+        """By its name: the Deployment whose pods it counts."""
+        return FunctionKey(str(self.target.get("name") or ""), self.key.namespace)
+
+    @property
     def initialized(self) -> bool:
         """Whether the first scale was reached once."""
         return self.condition("ScaleTargetInitialized").status == "True"

@@ -20,6 +20,7 @@ from gnomon_platforms.knative.scaling.conditions import KEEP, Outcome, not_owned
 from gnomon_platforms.knative.scaling.objects import PaFacts, ScaleTarget, SksFacts
 from gnomon_platforms.knative.scaling.resources import METRIC_ANNOTATION
 from gnomon_platforms.knative.scaling.rules import Rules
+from gnomon_platforms.kubernetes.rivals import REASON
 
 SERVE, PROXY = "Serve", "Proxy"
 LEAST_ACTIVATORS = 2
@@ -48,6 +49,7 @@ class Seen:
 
     `proxied` is whether an activator answered at the public Service since it is to be in the way; None while it was not asked.
     `wakeable` is whether requests that wait at activators can be seen: without that nothing may go to zero.
+    `rival` is what is said where somebody else counts the pods, which are then left alone.
     """
 
     pa: PaFacts
@@ -59,6 +61,7 @@ class Seen:
     proxied: bool | None
     wakeable: bool
     now_s: float
+    rival: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,6 +129,8 @@ def first_scale(pa: PaFacts, rules: Rules) -> int:
 
 
 def _outcome(seen: Seen, count: _Count) -> Outcome:
+    if seen.rival:
+        return Outcome(count.want, seen.ready, 1, REASON, seen.rival)
     said = [seen.rules.trouble, count.why, seen.demand.reason]
     return Outcome(
         count.want,
@@ -139,6 +144,10 @@ def _outcome(seen: Seen, count: _Count) -> Outcome:
 def _count(seen: Seen) -> _Count:
     """How many pods: the policy's number within Knative's bounds, and never 0 before nothing can be lost by it."""
     pa, rules, demand = seen.pa, seen.rules, seen.demand
+    if seen.rival:
+        # None before the first were ready: a Revision that is inactive then has failed for ever.
+        there = seen.target.replicas if seen.target is not None else 0
+        return _Count(there if there or pa.initialized else KEEP, applied=False)
     wanted = demand.wanted
     if wanted > 0 and demand.busy:
         wanted = max(wanted, rules.activation_scale)

@@ -52,6 +52,8 @@ class ScaledRevision:
         self._proxied: bool | None = None
         self._probing: asyncio.Task[None] | None = None
         self._last_want: int | None = None
+        self._rival = ""
+        """The uid of who else counts its pods, once that was said."""
         self._look = asyncio.Event()
         self._adopt(pa)
         self._task = asyncio.get_running_loop().create_task(self._run())
@@ -152,6 +154,7 @@ class ScaledRevision:
 
     async def _once(self) -> float | None:
         """Plan and write; when to look again if nothing happens."""
+        await self._mind_rival()
         found = self._plan()
         if found is None:
             return None
@@ -171,6 +174,7 @@ class ScaledRevision:
             return None
         around, now_s = self._around, self._around.clock.now_s()
         rules_ = self._rules_of(pa)
+        rival = around.rival(pa)
         last = next(iter(around.brain.decisions(self.name, 1)), None)
         wanted = max(self.wanted, self._floor if now_s < self._floor_until_s else 0)
         counters = self._load.counters(now_s)
@@ -192,8 +196,23 @@ class ScaledRevision:
             proxied=self._proxied,
             wakeable=around.wakeable(),
             now_s=around.wall_s(),
+            rival=rival.says if rival is not None else "",
         )
         return seen, plan(seen)
+
+    async def _mind_rival(self) -> None:
+        """Say once that somebody else counts its pods; when nobody does any more, go on with those that there are."""
+        pa = self._around.pa(self.key)
+        if pa is None:
+            return
+        found, target = self._around.rival(pa), self._around.target(pa)
+        if found is None and self._rival:
+            self._rival = ""
+            self._adopt(pa)
+        elif found is not None and found.uid != self._rival and target is not None:
+            self._rival = found.uid
+            _LOG.warning("%s: %s", self.name, found.says)
+            await self._around.steps.say(target, found)
 
     def _rules_of(self, pa: PaFacts) -> Rules:
         """Read again only when one of the three has changed."""

@@ -14,6 +14,7 @@ from gnomon_platforms.knative.scaling.planning import Route, kept_annotations
 from gnomon_platforms.knative.scaling.resources import POD_AUTOSCALERS, SERVERLESS_SERVICES
 from gnomon_platforms.kubernetes.errors import Refused, Unreachable, told
 from gnomon_platforms.kubernetes.resources import DEPLOYMENTS, SERVICES
+from gnomon_platforms.kubernetes.rivals import Rival, tell
 from gnomon_platforms.kubernetes.writes import Create, Patch, Replace, Target, Write, Writer
 
 
@@ -79,6 +80,15 @@ class Steps:
                 return False
             raise told(error, f"scale {pa.key}") from error
         return True
+
+    async def say(self, seen: ScaleTarget, found: Rival) -> None:
+        """Put an Event on the Deployment, that somebody else counts its pods.
+
+        Raises:
+            GnomonError: what the API server refuses.
+
+        """
+        await tell(self._writer, seen.uid, found)
 
     async def address(self, namespace: str, service: str) -> str | None:
         """The address of a Service inside of the cluster; None for one that is not there or has none.

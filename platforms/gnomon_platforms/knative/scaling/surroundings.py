@@ -13,6 +13,7 @@ from gnomon_core.settings import Settings
 from gnomon_platforms.knative.scaling.configuration import ClusterSettings
 from gnomon_platforms.knative.scaling.objects import PaFacts, ScaleTarget, SksFacts
 from gnomon_platforms.knative.scaling.steps import Steps
+from gnomon_platforms.kubernetes.rivals import Rival
 
 
 class Recorded(Protocol):
@@ -53,6 +54,7 @@ class Surroundings:
     ready: Callable[[FunctionKey], int]
     live: Callable[[FunctionKey], Mapping[str, str] | None]
     cluster: Callable[[], ClusterSettings]
+    rival: Callable[[PaFacts], Rival | None]
     wakeable: Callable[[], bool]
     brain: Brain
     steps: Steps

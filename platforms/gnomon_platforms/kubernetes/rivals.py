@@ -1,8 +1,8 @@
-"""Who else sets the number of a function's pods: a HorizontalPodAutoscaler, or KEDA's ScaledObject, that targets its Deployment.
+"""Who else sets the number of a Deployment's pods: a HorizontalPodAutoscaler, or KEDA's ScaledObject, that targets it.
 
 Two who set one number undo each other's work for ever. Whoever made such an object has said what they want, so it is we who
-leave the function's pods alone: instances that there are serve on, none is added, resized or removed, and an Event on the
-Deployment, the log and the list of decisions say why. When the object goes, the function is ours again.
+leave the Deployment's pods alone: what there is serves on, nothing is added, resized or removed, and an Event on the Deployment,
+the log and the list of decisions say why. When the object goes, the Deployment is ours again.
 
 A cluster that does not let us see such objects, or has no KEDA, is one without them.
 """
@@ -20,15 +20,14 @@ from gnomon_core.functions import FunctionKey
 from gnomon_platforms.kubernetes.api import Api, Document
 from gnomon_platforms.kubernetes.cache import Change
 from gnomon_platforms.kubernetes.errors import Refused, Unreachable
+from gnomon_platforms.kubernetes.events import warn
 from gnomon_platforms.kubernetes.informer import Informer
-from gnomon_platforms.kubernetes.objects.functions import DeployedFunction
 from gnomon_platforms.kubernetes.resources import AUTOSCALERS, DEPLOYMENTS, SCALED_OBJECTS, Resource
 from gnomon_platforms.kubernetes.watching import Source
 from gnomon_platforms.kubernetes.writes import Writer
-from gnomon_platforms.openfaas.events import warn
 
 REASON = "ForeignAutoscaler"
-_LOG = logging.getLogger("gnomon.openfaas")
+_LOG = logging.getLogger("gnomon.kubernetes")
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,12 +59,12 @@ def rival(kind: str) -> Callable[[Document], Rival | None]:
 
 
 class Rivals:
-    """Those of one namespace, or of all. `changed` is called with each function that has one more, or one fewer."""
+    """Those of one namespace, or of all. `changed` is called with the name of each Deployment that has one more, or one fewer."""
 
     def __init__(self, api: Api, namespace: str | None, changed: Callable[[FunctionKey], None]) -> None:
         self._api, self._namespace, self._changed = api, namespace, changed
         self._informers: list[Informer[Rival | None]] = []
-        self._by_function: dict[FunctionKey, dict[str, Rival]] = {}
+        self._by_target: dict[FunctionKey, dict[str, Rival]] = {}
 
     async def start(self) -> None:
         """See those there are, of the kinds that can be seen."""
@@ -81,11 +80,11 @@ class Rivals:
         await asyncio.gather(*(informer.stop() for informer in self._informers))
 
     def of(self, key: FunctionKey) -> Rival | None:
-        """One that the function has."""
-        return next(iter(self._by_function.get(key, {}).values()), None)
+        """One that targets the Deployment of this name."""
+        return next(iter(self._by_target.get(key, {}).values()), None)
 
     def hindrance(self, key: FunctionKey) -> GnomonError | None:
-        """Why the function's pods are not ours to count; None where they are."""
+        """Why the pods of the Deployment of this name are not ours to count; None where they are."""
         found = self.of(key)
         if found is None:
             return None
@@ -106,21 +105,21 @@ class Rivals:
     def _seen(self, change: Change[Rival | None]) -> None:
         for held in (change.old, change.new):
             if held is not None:
-                mine = self._by_function.setdefault(FunctionKey(held.target, held.namespace), {})
+                mine = self._by_target.setdefault(FunctionKey(held.target, held.namespace), {})
                 mine.pop(held.uid, None)
         if change.new is not None:
-            self._by_function[FunctionKey(change.new.target, change.new.namespace)][change.new.uid] = change.new
+            self._by_target[FunctionKey(change.new.target, change.new.namespace)][change.new.uid] = change.new
         for key in {FunctionKey(held.target, held.namespace) for held in (change.old, change.new) if held is not None}:
-            if not self._by_function[key]:
-                del self._by_function[key]
+            if not self._by_target[key]:
+                del self._by_target[key]
             self._changed(key)
 
 
-async def tell(writer: Writer, deployed: DeployedFunction, found: Rival) -> None:
-    """Put an Event on the function's Deployment, once for each such object.
+async def tell(writer: Writer, uid: str, found: Rival) -> None:
+    """Put an Event on the Deployment, whose `uid` this is, once for each such object.
 
     Raises:
         GnomonError: what the API server refuses.
 
     """
-    await warn(writer, deployed, found.uid, REASON, found.says)
+    await warn(writer, FunctionKey(found.target, found.namespace), uid, about=found.uid, reason=REASON, text=found.says)
