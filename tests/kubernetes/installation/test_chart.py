@@ -31,14 +31,18 @@ def same(rendered: dict[Name, Manifest], applied: dict[Name, Manifest]) -> None:
         assert rendered[name] == manifest, name
 
 
-@pytest.fixture
-def wide(kustomized: Kustomized, tmp_path: Path) -> dict[Name, Manifest]:
-    """deploy/openfaas for every namespace, in a kustomization of a user's."""
-    here = tmp_path.resolve()
-    parts = {"resources": [OPENFAAS], "components": [OPENFAAS / "cluster-wide"]}
+def with_component(name: str, folder: Path) -> Path:
+    """deploy/openfaas with one of its components, in a kustomization of a user's."""
+    here = folder.resolve()
+    parts = {"resources": [OPENFAAS], "components": [OPENFAAS / name]}
     document = {field: [os.path.relpath(path, here) for path in paths] for field, paths in parts.items()}
     (here / "kustomization.yaml").write_text(json.dumps(document))
-    return kustomized(here)
+    return here
+
+
+@pytest.fixture
+def wide(kustomized: Kustomized, tmp_path: Path) -> dict[Name, Manifest]:
+    return kustomized(with_component("cluster-wide", tmp_path))
 
 
 def test_the_chart_is_what_the_kustomization_is(kustomized: Kustomized) -> None:
@@ -59,6 +63,19 @@ def test_a_cluster_wide_gateway_is_the_same_in_both_forms(wide: dict[Name, Manif
     same(chart("clusterWide=true"), wide)
     [container] = wide["Deployment", SYSTEM, "gateway"]["spec"]["template"]["spec"]["containers"]
     assert "--cluster-wide" in container["args"]
+
+
+def test_a_gateway_that_keeps_its_calls_is_one_with_a_volume_in_both_forms(kustomized: Kustomized, tmp_path: Path) -> None:
+    rendered = chart("keptCalls.enabled=true")
+    same(rendered, kustomized(with_component("kept-calls", tmp_path)))
+    deployment = rendered["Deployment", SYSTEM, "gateway"]["spec"]
+    assert (deployment["replicas"], deployment["strategy"]) == (1, {"type": "Recreate"}), "two cannot have one volume"
+    pod = deployment["template"]["spec"]
+    [container] = pod["containers"]
+    [state] = [word.removeprefix("--state=") for word in container["args"] if word.startswith("--state=")]
+    mounted = {one["mountPath"]: one["name"] for one in container["volumeMounts"]}
+    [volume] = [one for one in pod["volumes"] if one["name"] == mounted[state]]
+    assert ("PersistentVolumeClaim", SYSTEM, volume["persistentVolumeClaim"]["claimName"]) in rendered
 
 
 def test_functions_of_other_namespaces_get_the_same_policy_in_both_forms(kustomized: Kustomized, tmp_path: Path) -> None:
