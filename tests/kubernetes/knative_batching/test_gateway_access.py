@@ -1,4 +1,4 @@
-"""What the gateway's service account may do is what it does; its process ends as it is told to; its pods are restricted."""
+"""The gateway of Revisions as it is installed: its manifest works, its account does what it may, its pods are restricted."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import signal
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import aiohttp
 import pytest
@@ -29,6 +30,8 @@ KNATIVE = Path(__file__).parents[3] / "deploy" / "knative"
 FOLDER = KNATIVE / "gateway"
 SYSTEM = "knative-serving"
 ACCOUNT = Account(SYSTEM, "gnomon-gateway")
+ADDRESS = "127.0.98.1"
+"""Nobody else listens there at the ports of the manifest."""
 
 
 @pytest.fixture
@@ -46,9 +49,10 @@ def played(plane: Cluster) -> Iterator[PlayedKnative]:
     knative.stop()
 
 
-async def test_what_the_account_may_do_is_what_it_does(
+async def test_as_its_manifest_says_it_is_well_serves_writes_nothing_and_does_what_its_account_may(
     plane: Cluster, played: PlayedKnative, compiled: build.Programs, tmp_path: Path
 ) -> None:
+    """A process with the container's arguments, ports and probes; its address and its way to the cluster are the test's."""
     Kubectl(compiled.folder / "kubectl", plane.kubeconfig).apply(documents(FOLDER / "access.yaml"))
     may = asked(FOLDER / "access.yaml")
     kubeconfig = await asyncio.to_thread(ACCOUNT.kubeconfig, plane, tmp_path)
@@ -56,22 +60,37 @@ async def test_what_the_account_may_do_is_what_it_does(
     seen: list[tuple[str, int]] = []
     played.begins = lambda _, address: Pod(address, tmp_path, seen, token=TOKEN)
     plane.core.create_namespaced_secret("users", {"metadata": {"name": SECRET}, "stringData": {SECRET: TOKEN}})
-    gnomon = Path(sys.executable).with_name("gnomon")
-    given = ["--platform=knative", "--gateway", "--port=0", "--page-port=0", f"--kubeconfig={kubeconfig}"]
-    process = await asyncio.create_subprocess_exec(gnomon, "serve", *given, stdout=asyncio.subprocess.PIPE)
+    [deployment] = [one for one in documents(FOLDER / "gateway.yaml") if one["kind"] == "Deployment"]
+    [container] = deployment["spec"]["template"]["spec"]["containers"]
+    ports = {one["name"]: f"http://{ADDRESS}:{one['containerPort']}" for one in container["ports"]}
+    home = tmp_path / "home"
+    home.mkdir()
+    process = await asyncio.create_subprocess_exec(
+        *(Path(sys.executable).with_name("gnomon"), *container["args"], f"--host={ADDRESS}", f"--kubeconfig={kubeconfig}"),
+        cwd=home,
+        env={"PATH": "/usr/local/bin:/usr/bin:/bin", "HOME": str(home), "PYTHONDONTWRITEBYTECODE": "1", "PYTHONUNBUFFERED": "1"},
+        stdout=asyncio.subprocess.PIPE,
+    )
     try:
         assert process.stdout is not None
-        line = (await asyncio.wait_for(process.stdout.readline(), 60.0)).decode()
-        port = int(line.partition("on port ")[2].partition(".")[0])
+        line = await asyncio.wait_for(process.stdout.readline(), 60.0)
+        assert line == b"Gnomon buffers Revisions that batch, on port 8080. Ctrl-C stops it.\n"
         played.revision("f-00001", {**QUICK, "gnomon/max-batch": "8"}, env=ENV)
         names = {"Knative-Serving-Revision": "f-00001", "Knative-Serving-Namespace": "users"}
-        async with aiohttp.ClientSession(f"http://127.0.0.1:{port}", headers=names) as user, user.post("/", data=b"x") as answer:
-            assert (answer.status, await answer.read()) == (200, b"x")
+        async with aiohttp.ClientSession() as user:
+            for probe in (container[f"{kind}Probe"] for kind in ("startup", "readiness")):
+                async with user.get(ports[probe["httpGet"]["port"]] + probe["httpGet"]["path"]) as answer:
+                    assert (answer.status, await answer.text()) == (200, "OK")
+            async with user.post(ports["http"], data=b"x", headers=names) as answer:
+                assert (answer.status, await answer.read()) == (200, b"x")
+        alive = urlsplit(ports[container["livenessProbe"]["tcpSocket"]["port"]])
+        (await asyncio.open_connection(alive.hostname, alive.port))[1].close()
     finally:
         process.send_signal(signal.SIGTERM)
         status = await asyncio.wait_for(process.wait(), 60.0)
     assert status == 0
     assert seen == [("/gnomon/batch", 1)]
+    assert list(home.iterdir()) == [], "its root file system is read-only"
     found = await asyncio.to_thread(ACCOUNT.uses, plane, may)
     assert found.refused == set(), "the roles lack this"
     assert found.all == may
