@@ -141,6 +141,26 @@ def choose(rooms: Iterable[Room], allowed: set[str], wanted: Given, named: str |
     return max(fitting, key=lambda room: (room.node.name == named, room.node.free_cores, room.node.name)).node.name
 
 
+def place_shadow(nodes: Iterable[Node], allowed: set[str], cores: int, named: str) -> str:
+    """The node for a Shadow that is to be on another one than its Body: the one that was named, where its function may be there.
+
+    Who names one knows its cores, and neither a function's constraints nor the taints that it does not tolerate, such as those of
+    the control plane's nodes, which have pools as well. Where it may not be there, it is the other one with most cores left.
+
+    Raises:
+        GnomonError: 503 `no_capacity`.
+
+    """
+    nodes = tuple(nodes)
+    if named in allowed or all(node.name != named for node in nodes):
+        return named
+    fitting = [node for node in nodes if node.name in allowed and node.pairs and node.free_cores >= cores]
+    if not fitting:
+        problem = f"The function may not be on {named}, and no other node has {cores} cores for its Shadow."
+        raise _no_capacity(problem, "Check its constraints, and `kubectl get nodes`.")
+    return max(fitting, key=lambda node: (node.free_cores, node.name)).name
+
+
 def takes(facts: NodeFacts, placing: Placing) -> bool:
     """Whether a node meets a function's constraints, and a function tolerates its taints."""
     if not (facts.taints or placing.node_selector or placing.expressions):

@@ -108,8 +108,8 @@ class PodBody:
 class BodyKubelet(Kubelet):
     """Its pods are Bodies."""
 
-    def __init__(self, api: Any, node: Node) -> None:
-        super().__init__(api, node.name, Path())
+    def __init__(self, api: Any, node: Node, *, cores: int = 8, second_octet: int = 1) -> None:
+        super().__init__(api, node.name, Path(), cores=cores, second_octet=second_octet)
         self._node = node
 
     def serve(self, pod: Mapping[str, Any], address: str, token: str) -> PodBody:
@@ -125,10 +125,11 @@ def coordinator_pod(cluster: Cluster, node: Node) -> Iterator[None]:
     requests = {"coordinator": {"cpu": "20m"}, "pool": {"cpu": "100m"}}
     containers = [{"name": name, "image": "x", "resources": {"requests": given}} for name, given in requests.items()]
     spec = {"nodeName": node.name, "containers": containers, "automountServiceAccountToken": False}
-    core.create_namespaced_pod(NODES, {"metadata": {"name": "coordinator-x", "labels": COORDINATOR_LABELS}, "spec": spec})
+    name = f"coordinator-{node.name}"
+    core.create_namespaced_pod(NODES, {"metadata": {"name": name, "labels": COORDINATOR_LABELS}, "spec": spec})
     status = {"phase": "Running", "podIP": node.host, "podIPs": [{"ip": node.host}], "conditions": [condition("Ready", met=True)]}
-    core.patch_namespaced_pod_status("coordinator-x", NODES, {"status": status})
+    core.patch_namespaced_pod_status(name, NODES, {"status": status})
     try:
         yield
     finally:
-        core.delete_namespaced_pod("coordinator-x", NODES, grace_period_seconds=0)
+        core.delete_namespaced_pod(name, NODES, grace_period_seconds=0)

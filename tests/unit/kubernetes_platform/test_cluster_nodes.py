@@ -11,7 +11,18 @@ from gnomon_core.fleet import Node
 from gnomon_core.functions import read_deployment
 from gnomon_platforms.kubernetes.cache import Change
 from gnomon_platforms.kubernetes.ledger import Ledger
-from gnomon_platforms.kubernetes.nodes import Given, Load, NodeFacts, Room, choose, given_to, node_facts, pod_load, takes
+from gnomon_platforms.kubernetes.nodes import (
+    Given,
+    Load,
+    NodeFacts,
+    Room,
+    choose,
+    given_to,
+    node_facts,
+    place_shadow,
+    pod_load,
+    takes,
+)
 from gnomon_platforms.kubernetes.objects.placing import read_constraints
 from gnomon_platforms.kubernetes.objects.pods import PodFacts, pod_facts
 
@@ -329,3 +340,17 @@ def test_taints_keep_away_whom_does_not_tolerate_them(constraints: list[str], ta
     taints = [{"key": "gpu", "value": "yes", "effect": "NoSchedule"}, {"key": "slow", "effect": "PreferNoSchedule"}]
     facts: NodeFacts = node_facts(document(taints=taints))
     assert takes(facts, read_constraints(constraints)) is taken
+
+
+def test_a_shadow_on_another_node_is_where_its_function_may_be() -> None:
+    nodes = [
+        Node(name, 8, GIB, free, GIB, pairs=name != "cold") for name, free in (("full", 0), ("n2", 2), ("n3", 3), ("cold", 9))
+    ]
+    everywhere = {node.name for node in nodes}
+    assert place_shadow(nodes, everywhere, 4, "n2") == "n2", "who names it knows its cores"
+    assert place_shadow(nodes, everywhere, 1, "n9") == "n9", "that there is none is found out elsewhere"
+    # Such as the control plane's, which has a pool as well: not there, and not where no Shadow can be made.
+    assert place_shadow(nodes, everywhere - {"n2"}, 2, "n2") == "n3"
+    with pytest.raises(GnomonError) as caught:
+        place_shadow(nodes, {"full", "cold"}, 1, "n2")
+    assert (caught.value.status, caught.value.code) == (503, "no_capacity")

@@ -1,0 +1,131 @@
+"""A burst on a cluster of two nodes: each has room for one instance, and what lies between them was declared to the gateways.
+
+The Body gets a Shadow from the other node's pool, by policy, profile and that price. Gateways and both nodes' coordinators are
+real processes, on a real API server; Body, pools and Shadows are processes as well, and the kubelets are played.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import shutil
+import signal
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from deploy.test_cluster.clusters import Cluster, until
+from tests.integration.coordinator_node.node import Node
+from tests.integration.coordinator_node.test_body_and_shadow import pool_processes
+from tests.kubernetes.openfaas.conftest import gone
+from tests.kubernetes.openfaas.kubelet import Kubelet
+from tests.kubernetes.replicas.bodies import LABELS, MAX_BATCH, MODEL, SLOWER, BodyKubelet, coordinator_pod, put_model
+from tests.kubernetes.replicas.conftest import Gateways
+from tests.kubernetes.replicas.test_burst_on_kubernetes import CALLERS, FUNCTION, Callers, decisions, detail, pair_batches
+
+pytestmark = [pytest.mark.torch, pytest.mark.timeout(500)]
+CORES = 2
+"""Of each node: one for an instance, and what is left beside the coordinator's pod is less than another."""
+SHADOW = f"gnomon {FUNCTION}.openfaas"[:15]
+
+
+@pytest.fixture
+def nodes() -> Iterator[dict[str, Node]]:
+    """Two, at addresses of their own."""
+    made: dict[str, Node] = {}
+    for name, address in (("node-a", "127.0.9.200"), ("node-b", "127.0.9.201")):
+        made[name] = Node(Path(tempfile.mkdtemp(prefix="gnomon-")), name=name, at=f"{address}:7468")
+    yield made
+    for node in made.values():
+        node.close()
+        shutil.rmtree(node.folder)
+
+
+@pytest.fixture
+def sample_s(nodes: dict[str, Node]) -> float:
+    """How long a sample of the model takes, by the profile that the gateways have. Every node has the model."""
+    return {name: put_model(node.models) for name, node in nodes.items()}["node-a"]
+
+
+@pytest.fixture
+def options(nodes: dict[str, Node], sample_s: float) -> list[str]:
+    del sample_s
+    models, token = nodes["node-a"].models, nodes["node-a"].folder / "token"
+    between = ["--network-gbps", "100", "--network-rtt-ms", "0.1"]
+    return ["--models", str(models), "--coordinator-token", str(token), *between]
+
+
+@pytest.fixture
+def kubelet(controlled: Cluster, nodes: dict[str, Node]) -> Iterator[Kubelet]:
+    """One of the nodes; the other one is there as well."""
+    played = [BodyKubelet(controlled.api, node, cores=CORES, second_octet=1 + place) for place, node in enumerate(nodes.values())]
+    for one in played:
+        one.start()
+    for node in nodes.values():
+        node.warm()
+    with contextlib.ExitStack() as pods:
+        for node in nodes.values():
+            pods.enter_context(coordinator_pod(controlled, node))
+        yield played[0]
+        controlled.apps.delete_collection_namespaced_deployment("openfaas-fn", propagation_policy="Background")
+        until(lambda: not controlled.core.list_namespaced_pod("openfaas-fn").items, "the pods to end")
+    for one in played:
+        one.stop()
+    gone(controlled)
+
+
+async def test_a_burst_on_a_full_node_gets_its_shadow_from_another(
+    gateways: Gateways, nodes: dict[str, Node], sample_s: float
+) -> None:
+    """Sixteen callers always wait. Within the objective, six samples' time, a Body answers six of them, and a pair more."""
+    annotations = {
+        "gnomon/model": f"{MODEL}@1",
+        "gnomon/autoscaler": "asyfunc",
+        "gnomon/max-batch": str(MAX_BATCH),
+        "gnomon/slo-ms": str(round(1000 * 6 * sample_s / SLOWER)),
+        "gnomon/deadline-ms": "60000",
+    }
+    document = {"service": FUNCTION, "image": "body:1", "labels": {"com.openfaas.scale.max": "1"}, "annotations": annotations}
+    b = gateways.processes["b"]
+    answer = await asyncio.to_thread(b.call, "POST", "/system/functions", document)
+    assert answer.status == 202, answer.data
+    await gateways.eventually(lambda: b.status(FUNCTION).get("availableReplicas") == 1, "its pod never served")
+
+    callers = Callers(gateways)
+    running = asyncio.create_task(callers.run())
+    await gateways.eventually(lambda: pair_batches(gateways, "b") >= 20, "the owner sends no batches to a pair")
+    seen = await detail(gateways, "b")
+    [body], [shadow] = seen["bodies"], seen["shadows"]
+    assert {body["node"], shadow["node"]} == set(nodes), "they are on two nodes"
+    assert body["shadow"] == shadow["id"]
+    home, away = nodes[body["node"]], nodes[shadow["node"]]
+    assert (len(pool_processes(away, SHADOW)), pool_processes(home, SHADOW)) == (1, [])
+    assert any(f"on {shadow['node']}" in one["reason"] for one in decisions(gateways, "a")), "a decision says so"
+
+    # Killed, it costs no answer; and as the burst goes on, the Body gets another.
+    [process] = pool_processes(away, SHADOW)
+    os.kill(process, signal.SIGKILL)
+    await gateways.eventually(lambda: bool(set(pool_processes(away, SHADOW)) - {process}), "there is no other")
+    before = pair_batches(gateways, "b")
+    await gateways.eventually(lambda: pair_batches(gateways, "b") >= before + 20, "the next one gets no batches")
+    assert set(callers.answers) <= set(LABELS), callers.answers
+
+    # The leader is killed, and the next one goes on with what there is.
+    [shadow] = (await detail(gateways, "b"))["shadows"]
+    os.kill(gateways.pid("a"), signal.SIGKILL)
+    await gateways.end("a")
+    await gateways.eventually(lambda: gateways.leader() == "b", "nobody leads")
+    await gateways.shared_by("b", members=1)
+    await gateways.eventually(lambda: bool(decisions(gateways, "b")), "the next leader decides nothing")
+    before = pair_batches(gateways, "b")
+    await gateways.eventually(lambda: pair_batches(gateways, "b") >= before + 20, "the pair works no more")
+    [still] = (await detail(gateways, "b"))["shadows"]
+    assert (still["id"], still["node"], still["state"]) == (shadow["id"], shadow["node"], "ready")
+    callers.end()
+    await running
+    wrong = {told: count for told, count in callers.answers.items() if told not in LABELS}
+    assert set(wrong) <= {"broken off", "replica_lost"}, "what the killed gateway held, and nothing else"
+    assert sum(wrong.values()) <= CALLERS
