@@ -80,7 +80,7 @@ class Agent:
         self._services = Services(settings.node, self.volumes, state / "csi.sock", registration)
         control = Control(self.shadows, self.news, Epochs(file_of(state, settings.token)), self.state, settings.token)
         self._runner = web.AppRunner(control.application(), access_log=None, shutdown_timeout=END_S)
-        self._arrivals = web.AppRunner(Arrivals(self.shadows).application(), access_log=None, shutdown_timeout=END_S)
+        self._arrivals = Arrivals(self.shadows)
         self._finding: asyncio.Task[None] | None = None
         self.port, self.pair_port = settings.port, settings.pair_port
 
@@ -102,16 +102,15 @@ class Agent:
         site = web.TCPSite(self._runner, settings.host, settings.port, ssl_context=settings.tls)
         await site.start()
         self.port = self._runner.addresses[0][1]
-        await self._arrivals.setup()
-        await web.TCPSite(self._arrivals, settings.host, settings.pair_port).start()
-        self.pair_port = self._arrivals.addresses[0][1]
+        self._arrivals.start(settings.host, settings.pair_port)
+        self.pair_port = self._arrivals.port
         self._services.start()
 
     async def stop(self) -> None:
         """Be found no more, and let go of everything. Folders and records stay for whoever comes next."""
         await self._services.stop()
         self.news.end()
-        await self._arrivals.cleanup()
+        await self._arrivals.stop()
         await self._runner.cleanup()
         self.volumes.close()
         self.pool.close()

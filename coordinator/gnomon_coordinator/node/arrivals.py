@@ -6,57 +6,128 @@
 A Shadow of the pool listens nowhere and knows no HTTP: it is forked in milliseconds, and a pool of processes with ports of their
 own would need as many holes in every NetworkPolicy. It gets the connection as it would get a pair's buffers, answers the upgrade
 itself, and nothing of what follows passes through here.
+
+Every function's pod may come to this port, and some run anybody's code: who does not say what it wants is left after a moment, and
+there are a few of those at most. A Body says it straight away.
 """
 
 from __future__ import annotations
 
-import os
-from collections.abc import Awaitable, Callable
+import asyncio
+import contextlib
+import socket
+from http import HTTPStatus
 
-from aiohttp import web
-
-from gnomon_coordinator.node.shadows import Shadows
+from gnomon_coordinator.node.shadows import Shadow, Shadows
 from gnomon_core.coordination import PAIR_PATH, PAIR_PROTOCOL
 from gnomon_core.errors import GnomonError
 
-Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+PATIENCE_S = 3.0
+MAX_WAITING = 64
+MAX_HEAD_BYTES = 8192
+_END = b"\r\n\r\n"
 
 
 class Arrivals:
-    """The route."""
+    """Listens on an event loop, from `start` to `stop`. `port` is where."""
 
     def __init__(self, shadows: Shadows) -> None:
         self._shadows = shadows
+        self._loop = asyncio.get_running_loop()
+        self._listener: socket.socket | None = None
+        self._waiting: dict[asyncio.Task[None], None] = {}
+        """Who has connected and not said everything yet, in the order in which they came."""
+        self.port = 0
 
-    def application(self) -> web.Application:
-        """Nothing is open: whoever has no Shadow's token is refused."""
+    def start(self, host: str, port: int) -> None:
+        """Let them come; a port 0 is any.
 
-        @web.middleware
-        async def refusing(request: web.Request, handler: Handler) -> web.StreamResponse:
-            try:
-                return await handler(request)
-            except GnomonError as error:
-                return web.Response(body=error.body(), status=error.status, headers=dict(error.headers()))
+        Raises:
+            OSError: nobody may listen there.
 
-        app = web.Application(middlewares=[refusing], client_max_size=1)
-        app.router.add_get(PAIR_PATH, self._come)
-        return app
+        """
+        family = socket.AF_INET6 if ":" in host else socket.AF_INET
+        self._listener = socket.create_server((host, port), family=family)
+        self._listener.setblocking(False)  # noqa: FBT003 - the signature is socket's
+        self.port = self._listener.getsockname()[1]
+        self._loop.add_reader(self._listener.fileno(), self._accept, self._listener)
 
-    async def _come(self, request: web.Request) -> web.Response:
-        scheme, _, token = request.headers.get("Authorization", "").partition(" ")
+    async def stop(self) -> None:
+        """Let nobody come any more. Who has reached a Shadow stays with it. May be called again."""
+        listener, self._listener = self._listener, None
+        if listener is not None:
+            self._loop.remove_reader(listener.fileno())
+            listener.close()
+        waiting = list(self._waiting)
+        for task in waiting:
+            task.cancel()
+        await asyncio.gather(*waiting, return_exceptions=True)
+
+    def _accept(self, listener: socket.socket) -> None:
+        try:
+            connection, _ = listener.accept()
+        except OSError:
+            # Whoever it was has gone again, or we have no descriptor left: the next one tries anew.
+            return
+        connection.setblocking(False)  # noqa: FBT003 - the signature is socket's
+        if len(self._waiting) >= MAX_WAITING:
+            next(iter(self._waiting)).cancel()
+        task = self._loop.create_task(self._meet(connection))
+        self._waiting[task] = None
+        task.add_done_callback(lambda done: self._waiting.pop(done, None))
+
+    async def _meet(self, connection: socket.socket) -> None:
+        with connection, contextlib.suppress(TimeoutError, OSError):
+            async with asyncio.timeout(PATIENCE_S):
+                head = await self._head(connection)
+                try:
+                    shadow = self._asked_for(head)
+                except GnomonError as refusal:
+                    await self._loop.sock_sendall(connection, _answer(refusal))
+                else:
+                    # From here on it has it; ours is closed without a word.
+                    self._shadows.reached(shadow, connection.fileno())
+
+    async def _head(self, connection: socket.socket) -> bytes:
+        """The request, whole.
+
+        Raises:
+            OSError: it ends before that, or does not end.
+
+        """
+        head = b""
+        while _END not in head:
+            more = await self._loop.sock_recv(connection, MAX_HEAD_BYTES)
+            head += more
+            if not more or len(head) > MAX_HEAD_BYTES:
+                raise ConnectionError("no request")
+        return head
+
+    def _asked_for(self, head: bytes) -> Shadow:
+        """Whose Body this is.
+
+        Raises:
+            GnomonError: 404 `not_found`, 401 `bad_token`, 426 `upgrade_required`.
+
+        """
+        first, *lines = head.partition(_END)[0].decode("latin-1").split("\r\n")
+        if first.split(" ")[:2] != ["GET", PAIR_PATH]:
+            raise GnomonError(404, "not_found", "Here is nothing but the way to this node's Shadows.")
+        headers = {name.lower(): value.strip() for name, _, value in (line.partition(":") for line in lines)}
+        scheme, _, token = headers.get("authorization", "").partition(" ")
         shadow = self._shadows.of_token(token) if scheme == "Bearer" else None
         if shadow is None:
             raise GnomonError(401, "bad_token", "This is for the Bodies of this node's Shadows.", "Send your Shadow's token.")
-        if request.headers.get("Upgrade", "") != PAIR_PROTOCOL:
+        if headers.get("upgrade") != PAIR_PROTOCOL:
             raise GnomonError(426, "upgrade_required", f"This is for Bodies: it needs an upgrade to {PAIR_PROTOCOL}.")
-        transport = request.transport
-        if transport is None:
-            raise GnomonError(408, "gone", "Whoever asked has gone.")
-        connection = os.dup(transport.get_extra_info("socket").fileno())
-        try:
-            self._shadows.reached(shadow, connection)
-        finally:
-            os.close(connection)
-        # The server lets go of it, and says nothing: the Shadow has it open.
-        transport.abort()
-        return web.Response(status=101)
+        return shadow
+
+
+def _answer(refusal: GnomonError) -> bytes:
+    body = refusal.body()
+    headers = {**refusal.headers(), "Content-Length": str(len(body)), "Connection": "close"}
+    lines = [
+        f"HTTP/1.1 {refusal.status} {HTTPStatus(refusal.status).phrase}",
+        *(f"{name}: {text}" for name, text in headers.items()),
+    ]
+    return "\r\n".join([*lines, "", ""]).encode("latin-1") + body

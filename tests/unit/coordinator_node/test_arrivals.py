@@ -5,16 +5,19 @@ from __future__ import annotations
 import asyncio
 import os
 import socket
+from collections.abc import AsyncIterator
 from typing import cast
 
 import pytest
-from aiohttp.test_utils import TestServer
 
+from gnomon_coordinator.node import arrivals
 from gnomon_coordinator.node.arrivals import Arrivals
 from gnomon_coordinator.node.shadows import Shadow, Shadows
 from gnomon_core.coordination import PAIR_PATH, PAIR_PROTOCOL
+from tests.waiting import until
 
 TOKEN = "of-the-shadow"
+WHOLE = (f"GET {PAIR_PATH} HTTP/1.1", "Host: node", f"Authorization: Bearer {TOKEN}", f"Upgrade: {PAIR_PROTOCOL}")
 
 
 class OneShadow:
@@ -22,6 +25,8 @@ class OneShadow:
 
     def __init__(self) -> None:
         self.connections: list[socket.socket] = []
+        self.door = Arrivals(cast("Shadows", self))
+        self.door.start("127.0.0.1", 0)
 
     def of_token(self, token: str) -> Shadow | None:
         return cast("Shadow", self) if token == TOKEN else None
@@ -30,53 +35,91 @@ class OneShadow:
         assert cast("OneShadow", shadow) is self
         self.connections.append(socket.socket(fileno=os.dup(connection)))
 
+    async def visitor(self, *lines: str) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+        """Somebody who says this, and where there is no line nothing."""
+        reader, writer = await asyncio.open_connection("127.0.0.1", self.door.port)
+        if lines:
+            writer.write("\r\n".join([*lines, "", ""]).encode("latin-1"))
+        return reader, writer
 
-async def asked(port: int, *headers: str, path: str = PAIR_PATH) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-    reader, writer = await asyncio.open_connection("127.0.0.1", port)
-    lines = (f"GET {path} HTTP/1.1", "Host: node", "Connection: Upgrade", *headers, "", "")
-    writer.write("\r\n".join(lines).encode("latin-1"))
-    return reader, writer
+
+@pytest.fixture
+async def shadow() -> AsyncIterator[OneShadow]:
+    made = OneShadow()
+    yield made
+    await made.door.stop()
+    for connection in made.connections:
+        connection.close()
 
 
-async def test_a_connection_with_its_token_is_the_shadows_from_then_on() -> None:
-    shadow = OneShadow()
-    async with TestServer(Arrivals(cast("Shadows", shadow)).application()) as server:
-        assert server.port is not None
-        reader, writer = await asked(server.port, f"Authorization: Bearer {TOKEN}", f"Upgrade: {PAIR_PROTOCOL}")
-        async with asyncio.timeout(20):
-            while not shadow.connections:  # noqa: ASYNC110 - the server tells nobody
-                await asyncio.sleep(0.01)
-        [connection] = shadow.connections
-        await server.close()
-        # The server has gone, and has said nothing.
-        with connection:
-            connection.setblocking(True)  # noqa: FBT003 - the signature is socket's
-            connection.sendall(b"101, and what it likes")
-            assert await reader.readexactly(22) == b"101, and what it likes"
-            writer.write(b"a hand-over")
-            await writer.drain()
-            assert await asyncio.to_thread(connection.recv, 11) == b"a hand-over"
-        assert await reader.read() == b""
-        writer.close()
+async def test_a_connection_with_its_token_is_the_shadows_from_then_on(shadow: OneShadow) -> None:
+    reader, writer = await shadow.visitor(*WHOLE)
+    await until(lambda: shadow.connections, "nobody has come")
+    [connection] = shadow.connections
+    # The port is closed, and has said nothing.
+    await shadow.door.stop()
+    connection.setblocking(True)  # noqa: FBT003 - the signature is socket's
+    connection.sendall(b"101, and what it likes")
+    assert await reader.readexactly(22) == b"101, and what it likes"
+    writer.write(b"a hand-over")
+    await writer.drain()
+    assert await asyncio.to_thread(connection.recv, 11) == b"a hand-over"
+    connection.close()
+    assert await reader.read() == b""
+    writer.close()
+
+
+async def test_a_request_may_come_in_pieces(shadow: OneShadow) -> None:
+    _, writer = await shadow.visitor()
+    for byte in "\r\n".join([*WHOLE, "", ""]).encode():
+        writer.write(bytes([byte]))
+        await writer.drain()
+    await until(lambda: shadow.connections, "nobody has come")
+    writer.close()
 
 
 @pytest.mark.parametrize(
-    ("headers", "path", "status"),
+    ("lines", "status"),
     [
-        ((f"Upgrade: {PAIR_PROTOCOL}",), PAIR_PATH, b"401"),
-        (("Authorization: Bearer guessed", f"Upgrade: {PAIR_PROTOCOL}"), PAIR_PATH, b"401"),
-        (("Authorization: Bearer \xff\xfe", f"Upgrade: {PAIR_PROTOCOL}"), PAIR_PATH, b"401"),
-        ((f"Authorization: Basic {TOKEN}", f"Upgrade: {PAIR_PROTOCOL}"), PAIR_PATH, b"401"),
-        ((f"Authorization: Bearer {TOKEN}",), PAIR_PATH, b"426"),
-        ((f"Authorization: Bearer {TOKEN}", "Upgrade: websocket"), PAIR_PATH, b"426"),
-        ((f"Authorization: Bearer {TOKEN}", f"Upgrade: {PAIR_PROTOCOL}"), "/v1/state", b"404"),
+        ((WHOLE[0], WHOLE[3]), b"401"),
+        ((WHOLE[0], "Authorization: Bearer guessed", WHOLE[3]), b"401"),
+        ((WHOLE[0], "Authorization: Bearer \xff\xfe", WHOLE[3]), b"401"),
+        ((WHOLE[0], f"Authorization: Basic {TOKEN}", WHOLE[3]), b"401"),
+        (WHOLE[:3], b"426"),
+        ((*WHOLE[:3], "Upgrade: websocket"), b"426"),
+        (("GET /v1/state HTTP/1.1", *WHOLE[1:]), b"404"),
+        ((f"POST {PAIR_PATH} HTTP/1.1", *WHOLE[1:]), b"404"),
+        (("\0\xff",), b"404"),
     ],
 )
-async def test_whoever_else_comes_is_refused(headers: tuple[str, ...], path: str, status: bytes) -> None:
-    shadow = OneShadow()
-    async with TestServer(Arrivals(cast("Shadows", shadow)).application()) as server:
-        assert server.port is not None
-        reader, writer = await asked(server.port, *headers, path=path)
-        assert (await reader.readline()).split()[1] == status
-        writer.close()
+async def test_whoever_else_comes_is_refused(shadow: OneShadow, lines: tuple[str, ...], status: bytes) -> None:
+    reader, writer = await shadow.visitor(*lines)
+    answer = await reader.read()
+    assert answer.split(b" ")[1] == status
+    assert answer.startswith(b"HTTP/1.1 ")
+    writer.close()
     assert shadow.connections == []
+
+
+@pytest.mark.parametrize("says", [b"", b"GET ", b"x" * 100_000])
+async def test_who_does_not_come_to_an_end_is_not_waited_for(
+    shadow: OneShadow, monkeypatch: pytest.MonkeyPatch, says: bytes
+) -> None:
+    monkeypatch.setattr(arrivals, "PATIENCE_S", 0.2)
+    reader, writer = await shadow.visitor()
+    writer.write(says)
+    try:
+        assert await reader.read() == b""
+    except ConnectionResetError:
+        assert len(says) > arrivals.MAX_HEAD_BYTES, "what it still had to say was not read"
+    writer.close()
+
+
+async def test_many_who_say_nothing_keep_no_body_away(shadow: OneShadow) -> None:
+    idle = [await shadow.visitor() for _ in range(arrivals.MAX_WAITING + 1)]
+    # The first of them has made room.
+    assert await idle[0][0].read() == b""
+    _, writer = await shadow.visitor(*WHOLE)
+    await until(lambda: shadow.connections, "it does not get through")
+    for _, one in [*idle, (None, writer)]:
+        one.close()
