@@ -10,8 +10,10 @@ run's, or if the run's F there, where it jumps or is flat, is within 0.002 of q.
 the same runs.
 
 **Speed.** Percentile and cost of every plan, and the cheapest of them: 28 memory sizes × 49 timeouts × 20 batches, and with
-one batch, as BATCH's published solver sweeps them. Processor time of a process whose linear algebra has one thread; its first
-sweep, which loads what numpy loads late, is said apart.
+one batch, as BATCH's published solver sweeps them. A live plan, as `batch` makes it from an hour of counts: 13 memory sizes × 48
+timeouts × 14 batches up to 32, with nine ratios to the service times and without, for Poisson and for bursty arrivals; a decision
+may take 1 s. Processor time of a process whose linear algebra has one thread; its first sweep, which loads what numpy loads late,
+is said apart.
 """
 
 from __future__ import annotations
@@ -23,7 +25,7 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -32,6 +34,8 @@ import numpy.typing as npt
 
 from benchmarks.pace import ROOT, Pace, pace_of, pace_parser, step
 from benchmarks.report import Figure, measured, write
+from gnomon_autoscaler.policies.batch.plans import BATCHES as PLANNED_BATCHES
+from gnomon_autoscaler.policies.batch.plans import Task, plan_for
 from gnomon_planner.billing import PerCall
 from gnomon_planner.buffer import BufferPlan
 from gnomon_planner.costs import LAMBDA
@@ -48,13 +52,22 @@ Vector = npt.NDArray[np.float64]
 PUBLISHED = Path(__file__).parent / "traces" / "batch_maps.json"
 PUBLISHED_BURSTY = Path(__file__).parent / "traces" / "batch_maps_extra.json"
 PERCENTS = (50.0, 90.0, 95.0, 99.0)
+SLO_S = 0.4
+SPREAD = 0.1  # how far batches are from their mean time, on average
+# Of live plans: the rates of minutes, in turn, and the spread of service times.
+LIVE = {
+    "live_poisson": ((60.0,), SPREAD),
+    "live_poisson_without_spread": ((60.0,), 0.0),
+    "live_bursts": ((20.0, 200.0), SPREAD),
+    "live_bursts_without_spread": ((20.0, 200.0), 0.0),
+}
 BATCHES = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32)
 TIMEOUTS_S = (0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.35, 0.5, 1.0, 2.0)
 RELATIVE_GOAL, PROBABILITY_GOAL = 0.03, 0.002
 ROUNDING = 1e-6  # atoms differ in their last digits between prediction and run, whose times are large
 RUN, FEWEST_RUNS, MOST_RUNS = 200_000, 5, 30
 ONE_THREAD = {"OPENBLAS_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
-SWEEP_GOAL_S, ONE_BATCH_GOAL_S = 0.5, 0.05
+SWEEP_GOAL_S, ONE_BATCH_GOAL_S, LIVE_GOAL_S = 0.5, 0.05, 0.5
 
 
 @dataclass(frozen=True, slots=True)
@@ -202,35 +215,58 @@ def accuracy(pace: Pace) -> list[Figure]:
 
 
 def sweeps(pace: Pace) -> list[Figure]:
-    """Every plan of BATCH's search space, and the cheapest."""
+    """Every plan of BATCH's search space, and the cheapest; and what a live plan takes."""
     figures = []
-    for key, goal_s in (("all_batches", SWEEP_GOAL_S), ("one_batch", ONE_BATCH_GOAL_S)):
+    goals = {"sweep_all_batches": SWEEP_GOAL_S, "sweep_one_batch": ONE_BATCH_GOAL_S} | dict.fromkeys(LIVE, LIVE_GOAL_S)
+    for key, goal_s in goals.items():
         command = [sys.executable, "-m", "benchmarks.buffer", "--time-sweep", key, str(pace.repeats)]
         done = subprocess.run(command, check=True, capture_output=True, text=True, cwd=ROOT, env={**os.environ, **ONE_THREAD})
         found = json.loads(done.stdout)
         first_s, *taken = found["taken_s"]
         detail = f"{found['plans']} plans; the cheapest within 400 ms: {found['cheapest']}; the first {first_s * 1e3:.0f} ms"
-        figures.append(measured(f"sweep_{key}", taken, "s", at_most=goal_s, detail=detail))
+        figures.append(measured(key, taken, "s", at_most=goal_s, detail=detail))
     return figures
 
 
 def time_sweep(key: str, repeats: int) -> None:
     """Print what `repeats` sweeps took, after a first one."""
+    work, plans = live(key) if key in LIVE else sweep((20,) if key == "sweep_one_batch" else tuple(range(1, 21)))
+    taken = []
+    for _ in range(repeats + 1):
+        begun_s = time.process_time()
+        cheapest = work()
+        taken.append(time.process_time() - begun_s)
+    print(json.dumps({"plans": plans, "cheapest": cheapest, "taken_s": taken}))
+
+
+def sweep(batches: tuple[int, ...]) -> tuple[Callable[[], str], int]:
+    """Works out every percentile and finds the cheapest plan; and how many plans there are."""
     process = Map.from_json(json.loads(PUBLISHED.read_text())["Twitter"]["15"])
     sizes = tuple(
         Size(f"{memory} MB", memory, memory / 1769, tuple((0.02 + 0.012 * batch) * 3008 / memory for batch in range(1, 21)))
         for memory in range(1280, 3009, 64)
     )
-    timeouts_s = tuple(number / 100.0 for number in range(1, 50))
-    batches = {"all_batches": tuple(range(1, 21)), "one_batch": (20,)}[key]
-    space = Space(sizes, batches, timeouts_s)
-    taken = []
-    for _ in range(repeats + 1):
-        begun_s = time.process_time()
-        choice = Landscape(process, space, PerCall(LAMBDA["x86"]), 95.0).cheapest(0.4)
-        taken.append(time.process_time() - begun_s)
-    plans = len(sizes) * len(batches) * len(timeouts_s)
-    print(json.dumps({"plans": plans, "cheapest": str(choice.plan), "taken_s": taken}))
+    space = Space(sizes, batches, tuple(number / 100.0 for number in range(1, 50)))
+
+    def cheapest() -> str:
+        landscape = Landscape(process, space, PerCall(LAMBDA["x86"]), 95.0)
+        assert np.isfinite(landscape.latency_s).all()
+        return str(landscape.cheapest(SLO_S).plan)
+
+    return cheapest, len(sizes) * len(batches) * len(space.timeouts_s)
+
+
+def live(key: str) -> tuple[Callable[[], str], int]:
+    """Fits an hour of counts and plans for it as the policies do; and how many plans there are."""
+    rates, spread = LIVE[key]
+    counts = np.random.default_rng(1).poisson(np.repeat(np.resize(rates, 60), 60)).astype(float).tolist()
+    rows = {
+        memory: tuple((0.02 + 0.012 * batch) * (0.1 + 0.9 * 1769 / memory) for batch in range(1, BATCHES[-1] + 1))
+        for memory in range(512, 10_241, 800)
+    }
+    task = Task(SLO_S, 95.0, rows[2112], 2, 2112 * 2**20, SLO_S, 1000, 2112, rows, spread=spread)
+    plans = len(task.sizes) * len(task.timeouts_s) * len(PLANNED_BATCHES)
+    return lambda: plan_for(counts, 1.0, task).said.split(":")[1], plans
 
 
 def main() -> None:

@@ -86,9 +86,11 @@ class Buffer:
         batch = self.plan.batch
         if batch == 1:
             return np.ones((len(waits_s), 1))
-        early = self.phases @ self._counting.at(self.timeout_s - waits_s)
-        early = early.reshape(len(waits_s), batch - 1, -1)
-        late = self._counting.at(waits_s).sum(axis=-1)
+        before = self._counting.at(self.timeout_s - waits_s)
+        mirrored = np.allclose(self.timeout_s - waits_s, waits_s[::-1], rtol=SAME, atol=0.0)
+        after = before[::-1] if mirrored else self._counting.at(waits_s)
+        early = (self.phases @ before).reshape(len(waits_s), batch - 1, -1)
+        late = after.sum(axis=-1)
         found = np.empty((len(waits_s), batch))
         numbers = np.arange(batch - 1)
         found[:, :-1] = convolved(early, numbers[:, None] * late)
@@ -138,8 +140,9 @@ def first_phases_of(within: Array, step: Array, arbitrary: Array) -> Array:
     """α for the buffers of each B = 2 … levels + 1 and several T, shape (levels, timeouts, n).
 
     `within` is P_j(T) for j below `levels`, shape (timeouts, levels, n, n), `step` P and `arbitrary` the phase after an arbitrary
-    arrival: where the chain over batches falls apart (every batch of two begins with the same of two alternating phases),
-    α is what it comes to from there.
+    arrival: where the chain over batches falls apart (every batch of two begins with the same of two alternating phases; or a
+    phase lasts for 10¹³ batches), α is what it comes to from there: as many arrivals are in batches of each part, and where
+    batches are larger there are fewer.
     """
     count, levels, order = within.shape[:3]
     chains = np.empty((levels, count, order, order))
@@ -151,15 +154,22 @@ def first_phases_of(within: Array, step: Array, arbitrary: Array) -> Array:
     chains = np.where(chains > SAME, chains, 0.0)
     chains /= chains.sum(axis=-1, keepdims=True)
     found = np.empty(chains.shape[:-1])
-    connected = (chains > 0.0).all(axis=(-1, -2))
-    found[connected] = stationary_of(chains[connected]) if order > 1 else 1.0
-    for place in zip(*np.nonzero(~connected), strict=True):
-        found[place] = _long_run(chains[place], arbitrary)
+    # A phase that every one leads to is part of the only class there is. Reduced to it, the others may be left for ever: a phase
+    # in which nothing arrives is.
+    leads = np.asarray((chains > 0.0).all(axis=-2))
+    last = int(leads.reshape(-1, order).sum(axis=0).argmax())
+    connected = leads[..., last]
+    turned = np.array([last, *(phase for phase in range(order) if phase != last)])
+    found[connected] = stationary_of(chains[connected][:, turned[:, None], turned])[:, turned.argsort()]
+    for number, timeout in zip(*np.nonzero(~connected), strict=True):
+        # N of a batch that begins in each phase: B, less what is missing of those that did not fill.
+        missing = np.arange(number + 1, 0, -1) @ within[timeout, : number + 1].sum(axis=-1)
+        found[number, timeout] = _long_run(chains[number, timeout], arbitrary, number + 2.0 - missing)
     return found
 
 
-def _long_run(chain: Array, start: Array) -> Array:
-    """The long-run distribution of a Markov chain from a start, also where it falls apart into several classes."""
+def _long_run(chain: Array, start: Array, sizes: Array) -> Array:
+    """The long-run distribution of the chain over batches from an arrival, also where it falls apart into several classes."""
     count = len(chain)
     if count == 1:
         return np.ones(1)
@@ -174,6 +184,7 @@ def _long_run(chain: Array, start: Array) -> Array:
         passing = np.eye(count)[~recurrent][:, ~recurrent] - chain[np.ix_(~recurrent, ~recurrent)]
         arriving[recurrent] += np.linalg.solve(passing.T, start[~recurrent]) @ chain[np.ix_(~recurrent, recurrent)]
     for members in np.unique(mutual[recurrent], axis=0):
-        inside = np.ix_(members, members)
-        found[members] = arriving[members].sum() * stationary_of(chain[inside])
-    return found
+        inside = stationary_of(chain[np.ix_(members, members)])
+        found[members] = arriving[members].sum() / (inside @ sizes[members]) * inside
+    phases: Array = found / found.sum()
+    return phases

@@ -8,10 +8,12 @@ or $0.41 per million requests; billed by 100 ms, as until December 2020, 0.2 s a
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import numpy as np
 
+from gnomon_core.errors import bad_request
 from gnomon_core.prices import LAMBDA_ARM, LAMBDA_X86, LambdaRates
 from gnomon_planner.counting import Array
 
@@ -39,12 +41,21 @@ class LambdaPrice:
 
 @dataclass(frozen=True, slots=True)
 class HeldPrice:
-    """Dollars per core and per GB of memory for each second that an instance is held."""
+    """Dollars per core and per GB of memory for each second that an instance is held.
+
+    Raises:
+        GnomonError: 400 `bad_price`.
+
+    """
 
     since: str
     usd_per_core_s: float
     usd_per_gb_s: float
     source: str
+
+    def __post_init__(self) -> None:
+        if not (0.0 <= self.usd_per_core_s < math.inf and 0.0 <= self.usd_per_gb_s < math.inf):
+            raise bad_request("bad_price", "A price of cores or memory is no number from 0.")
 
     def per_second(self, cores: float, memory_mb: float) -> float:
         """What one instance costs per second."""

@@ -44,14 +44,14 @@ class Counting:
     def at(self, times_s: Array) -> Array:
         """P_j(t), shape (times, levels, n, n). Times are finite and not negative."""
         steps = self._rate * np.asarray(times_s, dtype=float)
-        most = float(steps.max(initial=0.0))
-        halvings = max(0, math.ceil(math.log2(most / self._base))) if most > self._base else 0
+        halvings = np.ceil(np.log2(np.maximum(steps, self._base) / self._base))
         base = steps / 2.0**halvings
         weights = poisson(base, _words_needed(float(base.max(initial=0.0))))
         order = self.process.order
         found: Array = (weights @ self._table(weights.shape[1])).reshape(-1, self.levels, order, order)
-        for _ in range(halvings):
-            found = _squared(found)
+        for turn in range(int(halvings.max(initial=0.0))):
+            longer = halvings > turn
+            found[longer] = _squared(found[longer])
         return found
 
     def _table(self, words: int) -> Array:
@@ -98,9 +98,10 @@ def _squared(polynomials: Array) -> Array:
     """The squares of matrix polynomials, shape (times, levels, n, n), without the powers from `levels` on."""
     levels = polynomials.shape[1]
     size = _fast_size(2 * levels - 1)
-    transformed = np.moveaxis(np.fft.rfft(polynomials, size, axis=1), 1, 0)
-    product = np.moveaxis(transformed @ transformed, 0, 1)
-    found: Array = np.fft.irfft(product, size, axis=1)[:, :levels]
+    # Times and powers last: the matrices are small, and numpy takes as long for one of 2 × 2 as for a hundred products.
+    transformed = np.fft.rfft(np.moveaxis(polynomials, 1, -1).transpose(1, 2, 0, 3), size)
+    product = np.einsum("abtf,bctf->actf", transformed, transformed)
+    found: Array = np.fft.irfft(product, size)[..., :levels].transpose(2, 3, 0, 1)
     return np.clip(found, 0.0, None)
 
 

@@ -17,26 +17,31 @@ import numpy.typing as npt
 
 from gnomon_planner.counting import Array
 
-CLOSE = 1e-4  # brackets end at this width, relative to themselves
+CLOSE = 1e-4  # brackets end at this width, relative to themselves, unless told otherwise
 MOST_STEPS = 48
 
 Indices = npt.NDArray[np.intp]
 
 
 def crossings(
-    value: Callable[[Indices, Array], Array], low: Array, high: Array, guess: tuple[Array, Array] | None = None
+    value: Callable[[Indices, Array], Array],
+    low: Array,
+    high: Array,
+    guess: tuple[Array, Array] | None = None,
+    close: float = CLOSE,
 ) -> Array:
     """The upper ends of brackets in which each function reaches zero; below it at `low`, at or above it at `high`.
 
     `value` takes the numbers of some functions and a point for each. Points are positive where it matters: the width is
-    relative to the upper end. `guess` is a bracket that is probably right, within the other; what it says is looked at.
+    relative to the upper end. `guess` is a bracket that is probably right, within the other; what it says is looked at. Brackets
+    end at the width `close`, or after 48 points.
     """
     every: Indices = np.arange(len(low))
     # a is the newest point, b the other end of the bracket, c the point before.
     a, b = high.copy(), low.copy()
     f_a, f_b = np.ones(len(low)), np.full(len(low), -1.0)
     if guess is None:
-        f_a, f_b = value(every, a), np.minimum(value(every, b), -1e-300)
+        f_a, f_b = np.maximum(value(every, a), 0.0), np.minimum(value(every, b), -1e-300)
     else:
         for place in guess:
             at = np.clip(place, b, a)
@@ -52,14 +57,14 @@ def crossings(
         upper = np.maximum(a, b)
         found[which] = upper
         width = np.abs(b - a)
-        active = width > CLOSE * upper
+        active = width > close * np.abs(upper)
         if not active.all():
             which, share = which[active], share[active]
             a, b, c, f_a, f_b, f_c = (values[active] for values in (a, b, c, f_a, f_b, f_c))
             upper, width = upper[active], width[active]
         if not len(which):
             break
-        least = CLOSE / 2.0 * upper / width
+        least = close / 2.0 * upper / width
         at = a + np.clip(share, least, 1.0 - least) * (b - a)
         f_at = value(which, at)
         same = (f_at >= 0.0) == (f_a >= 0.0)

@@ -21,12 +21,13 @@ import numpy as np
 from gnomon_core.errors import bad_request
 from gnomon_planner.buffer import Buffer, BufferPlan
 from gnomon_planner.counting import Array
+from gnomon_planner.crossings import crossings
 from gnomon_planner.curves import Curves, interpolated
 from gnomon_planner.maps import Map
 
 ROUNDING = 1e-12  # F may miss q by so much and still reach it
-ROUNDS = 12
-_PARTS = np.arange(1, 32) / 32.0  # a round leaves a 32nd; one call with 31 points costs little more than with one
+EXACT = 1e-13  # of a percentile
+PARTS = 32  # a round leaves a 32nd of the stops; one call with 31 points costs little more than with one
 
 
 class Latency(Protocol):
@@ -88,7 +89,7 @@ class ServiceTimes:
 
 
 class Mixture:
-    """A sum of atoms and of shifted curves that rise from 0: F, and its percentiles by bisection between atoms."""
+    """A sum of atoms and of shifted curves that rise from 0: F, and its percentiles between atoms."""
 
     def __init__(
         self, atoms: Mapping[float, float], curves: Curves | None, shifts: Array, functions: Array, weights: Array
@@ -122,18 +123,14 @@ class Mixture:
         below = float(self._masses[np.searchsorted(self._places, stop, side="left")])
         if number == 0 or self._smooth(self._stops[number : number + 1])[0] + below < goal:
             return stop
-        low, high = float(self._stops[number - 1]), stop
-        for _ in range(ROUNDS):
-            places = low + (high - low) * _PARTS
-            first = int(np.argmax(np.append(self._smooth(places) + below >= goal, True)))
-            low, high = low if first == 0 else float(places[first - 1]), high if first == len(places) else float(places[first])
-        return high
+        low, high = self._stops[number - 1 : number], self._stops[number : number + 1]
+        return float(crossings(lambda _, at: self._smooth(at) + below - goal, low, high, close=EXACT)[0])
 
     def _first_stop(self, goal: float) -> int:
         """The number of the first stop at which F reaches the goal; the last one's where rounding keeps F below it."""
         first, last = -1, len(self._stops) - 1
         while last - first > 1:
-            between = np.unique(np.linspace(first, last, len(_PARTS) + 2).round().astype(int))[1:-1]
+            between = np.unique(np.linspace(first, last, PARTS + 1).round().astype(int))[1:-1]
             places = self._stops[between]
             reached = self._smooth(places) + self._masses[np.searchsorted(self._places, places, side="right")] >= goal
             number = int(np.argmax(np.append(reached, True)))

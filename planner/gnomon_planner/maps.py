@@ -27,6 +27,8 @@ from gnomon_planner.matrices import Matrix, Vector, expm_generator, irreducible,
 
 # What rounding to six decimals leaves of a row sum that was 0, relative to the largest rate.
 ROW_TOLERANCE = 1e-5
+# The third power of a rate, and of a gap, is still a number.
+FASTEST_RPS = 1e100
 HINT = 'A MAP is {"D0": [[…]], "D1": [[…]]} in arrivals per second; the rows of D0 + D1 sum to 0.'
 
 
@@ -36,7 +38,8 @@ class Map:
 
     Raises:
         GnomonError: 400 `bad_map` for matrices that are not square and alike, hold NaN or infinities, have negative rates or rows
-            that do not sum to 0, or whose phases cannot all be reached from one another; also if nothing ever arrives.
+            that do not sum to 0, or whose phases cannot all be reached from one another; also if nothing ever arrives, or if
+            the largest rate is not between 1e-100 and 1e100.
 
     """
 
@@ -73,7 +76,7 @@ class Map:
             raise bad_request("bad_map", "D0 and D1 are missing.", HINT)
         try:
             d0, d1 = (np.array(document[name], dtype=float) for name in ("D0", "D1"))
-        except (ValueError, TypeError):
+        except (ValueError, TypeError, OverflowError):
             raise bad_request("bad_map", "D0 and D1 are not matrices of numbers.", HINT) from None
         return cls(d0, d1)
 
@@ -191,6 +194,8 @@ def _checked(d0_given: Matrix, d1_given: Matrix) -> tuple[Matrix, Matrix]:
     leaving = moves.sum(axis=1) + d1.sum(axis=1)
     if leaving.min() <= 0.0:
         raise _bad("A phase is never left and nothing arrives in it")
+    if not 1.0 / FASTEST_RPS <= leaving.max() <= FASTEST_RPS:
+        raise _bad(f"A largest rate of {leaving.max():g} per second")
     worst = float(np.abs(leaving + d0.diagonal()).max())
     if worst > ROW_TOLERANCE * leaving.max():
         raise _bad(f"A row of D0 + D1 sums to {worst:g} instead of 0")

@@ -2,7 +2,8 @@
 
 A plan is a size of instance (memory on Lambda, cores elsewhere), a largest batch B and a timeout T. A `Landscape` has the
 percentile and the cost per request of every combination (BATCH, Eqs. 1–3): nothing is left out, so that the best is the best. A
-combination whose batches an instance cannot serve has infinite latency and cost.
+combination whose batches an instance cannot serve has infinite latency and cost. Percentiles take most of the time and are worked
+out when they are asked for; for the cheapest plan it is enough to know which are within the SLO.
 
 Where instances are held, their number costs more time than all the rest, so that the landscape has an estimate of it. The best
 candidates by that are settled with their exact number and the wait for an instance in their latency. Whatever is chosen is
@@ -13,7 +14,7 @@ instances than there may be.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from copy import copy
 from dataclasses import replace
@@ -26,16 +27,16 @@ from gnomon_core.errors import bad_request
 from gnomon_planner.billing import Billing
 from gnomon_planner.buffer import BufferPlan
 from gnomon_planner.counting import Array
-from gnomon_planner.crossings import CLOSE
 from gnomon_planner.instances import TooManyInstancesError
-from gnomon_planner.latency import quantile
 from gnomon_planner.maps import Map
-from gnomon_planner.plans import Choice, Plan, Size, Space
-from gnomon_planner.sweep import Waits
+from gnomon_planner.percentiles import Percentiles
+from gnomon_planner.plans import Choice, Plan, Space
 
 PER_MILLION = 1e6
 ROUNDING = 1e-9
 """Of sums of times: a percentile that is S + T may be off by as much of itself."""
+NEARLY = 2e-4
+"""Of an SLO: plans that are above it by no more are looked at exactly."""
 DIRECTIONS = (("smaller instance", "larger instance"), ("smaller batch", "larger batch"), ("shorter wait", "longer wait"))
 
 Place = tuple[int, int, int]
@@ -44,34 +45,35 @@ Place = tuple[int, int, int]
 class Landscape:
     """Every combination's percentile (seconds), cost (dollars per request) and instances, all (sizes, batches, timeouts).
 
-    `instances` is 0 where they are unlimited. Of held ones there may be `most_instances`.
+    `instances` is 0 where they are unlimited. Of held ones there may be `most_instances`. `rows` are the numbers of its sizes
+    in the landscape that it is a part of.
     """
 
     def __init__(self, process: Map, space: Space, billing: Billing, percent: float, most_instances: float = math.inf) -> None:
-        quantile(percent)
         self.process, self.space, self.billing, self.percent = process, space, billing, percent
         self.most_instances = most_instances
+        self._percentiles = Percentiles(process, space, percent)
+        self.rows = range(len(space.sizes))
         shape = (len(space.sizes), len(space.batches), len(space.timeouts_s))
-        self.latency_s, self.usd_per_request, self.instances = (np.full(shape, math.inf) for _ in range(3))
-        waits = Waits(process, space.batches, space.timeouts_s)
-        for number, batch in enumerate(space.batches):
-            able = [row for row, size in enumerate(space.sizes) if len(size.service_s) >= batch]
-            if able:
-                sizes = [space.sizes[row] for row in able]
-                service_s = np.array([size.service_s[:batch] for size in sizes])
-                self.latency_s[able, number] = waits[batch].percentiles(service_s, percent, _ratios(sizes))
-                costs, instances = billing.costs(process, sizes, service_s, waits[batch])
-                self.usd_per_request[able, number], self.instances[able, number] = costs, instances
-        if not np.isfinite(self.latency_s).any():
+        self.usd_per_request, self.instances = (np.full(shape, math.inf) for _ in range(2))
+        for number, served in enumerate(self._percentiles.served):
+            sizes = [space.sizes[row] for row in served.rows]
+            if sizes:
+                costs, instances = billing.costs(process, sizes, served.service_s, served.waits)
+                self.usd_per_request[served.rows, number], self.instances[served.rows, number] = costs, instances
+        if not np.isfinite(self.usd_per_request).any():
             raise bad_request("no_plan", "No size of instance can serve any of these batches.", "Give service times for them.")
+
+    @property
+    def latency_s(self) -> Array:
+        """Every percentile."""
+        return self._percentiles.all_s[self.rows.start : self.rows.stop]
 
     def of_size(self, number: int) -> Landscape:
         """The same with one size of instance alone."""
-        found = copy(self)
-        found.space = replace(self.space, sizes=self.space.sizes[number : number + 1])
-        found.latency_s, found.usd_per_request, found.instances = (
-            values[number : number + 1] for values in (self.latency_s, self.usd_per_request, self.instances)
-        )
+        some, found = slice(number, number + 1), copy(self)
+        found.rows, found.space = self.rows[some], replace(self.space, sizes=self.space.sizes[some])
+        found.usd_per_request, found.instances = self.usd_per_request[some], self.instances[some]
         return found
 
     def cheapest(self, slo_s: float, most: int | None = None) -> Choice:
@@ -86,13 +88,15 @@ class Landscape:
         """
         if not slo_s > 0.0:
             raise bad_request("bad_slo", f"An SLO of {slo_s:g} s.", "An SLO is a positive time.")
-        order_by = (self.usd_per_request, self.latency_s)
-        # The landscape's percentiles are upper ends of brackets: one that is exactly the SLO lies above it there.
-        within = self.latency_s <= slo_s * (1.0 + 2.0 * CLOSE)
+        # Of held instances a whole number is paid for, so that many plans cost the same: the quickest of them is looked at first.
+        order_by = (self.usd_per_request, self.latency_s) if self._estimates else (self.usd_per_request,)
+        # The landscape's F is some 1e-5 off: a plan that is exactly the SLO may lie above it there.
+        within = self._percentiles.within(slo_s * (1.0 + NEARLY), self.rows)
         best = self._best(within, order_by, _cost, lambda plan: plan.latency_s <= slo_s * (1.0 + ROUNDING), most)
         if best is not None:
             return Choice(best)
-        nearest = self._nearest(self.latency_s, _percentile, most)
+        seconds = self.latency_s if self._estimates else self._percentiles.least_s(self.rows)
+        nearest = self._nearest(seconds, _percentile, most)
         if nearest is None:
             return self._fewest()
         promised = f"the least that can be had is {nearest.latency_s * 1e3:.1f} ms"
@@ -108,7 +112,7 @@ class Landscape:
         if not budget_usd > 0.0:
             raise bad_request("bad_budget", f"A budget of {budget_usd:g} dollars.", "A budget is a positive price per request.")
         # Where costs are estimates, those somewhat above the budget may still be within it.
-        slack = 1.0 if self.billing.candidates == 1 else 1.5
+        slack = 1.5 if self._estimates else 1.0
         best = self._best(
             self.usd_per_request <= budget_usd * slack,
             (self.latency_s, self.usd_per_request),
@@ -137,9 +141,7 @@ class Landscape:
 
     def estimate(self, place: Place) -> Plan:
         """The plan at a place of the landscape, with what the landscape says of it."""
-        size, batch, timeout = place
-        buffer = BufferPlan(self.space.batches[batch], self.space.timeouts_s[timeout])
-        return Plan(self.space.sizes[size], buffer, float(self.latency_s[place]), float(self.usd_per_request[place]))
+        return replace(self._plan(place), latency_s=float(self.latency_s[place]))
 
     def exactly(self, plan: Plan) -> Plan:
         """The same with its exact percentile and cost; where instances are held, with their number and the wait for one."""
@@ -158,25 +160,36 @@ class Landscape:
             for step, word in zip((-1, 1), words, strict=True):
                 other = list(place)
                 other[axis] += step
-                if not 0 <= other[axis] < self.latency_s.shape[axis]:
+                if not 0 <= other[axis] < self.usd_per_request.shape[axis]:
                     continue
-                found = self.estimate((other[0], other[1], other[2]))
-                if math.isfinite(found.latency_s):
+                found = self._plan((other[0], other[1], other[2]))
+                if math.isfinite(found.usd_per_request):
                     with suppress(TooManyInstancesError):
                         yield word, self.exactly(found)
+
+    @property
+    def _estimates(self) -> bool:
+        """Whether costs are estimates, of which several are settled to find the best."""
+        return self.billing.candidates > 1
+
+    def _plan(self, place: Place) -> Plan:
+        """The plan at a place, without its percentile."""
+        size, batch, timeout = place
+        buffer = BufferPlan(self.space.batches[batch], self.space.timeouts_s[timeout])
+        return Plan(self.space.sizes[size], buffer, math.nan, float(self.usd_per_request[place]))
 
     def _best(
         self,
         within: npt.NDArray[np.bool_],
-        order_by: tuple[Array, Array],
+        order_by: tuple[Array, ...],
         goal: Callable[[Plan], float],
         meets: Callable[[Plan], bool],
         most: int | None = None,
     ) -> Plan | None:
         """The best of those `within` that meets the constraint exactly, among the first `most`."""
         indices = np.flatnonzero(within)
-        first, second = (values.ravel()[indices] for values in order_by)
-        plans = self._exact(indices[np.lexsort((second, first))][:most])
+        order = np.lexsort([values.ravel()[indices] for values in reversed(order_by)])
+        plans = self._exact(indices[order][:most])
         found = [plan for plan in islice(plans, self.billing.candidates) if meets(plan)]
         # The rest is in order of an estimate: the first of them that meets the constraint is as good as any.
         return min(found, key=goal) if found else next((plan for plan in plans if meets(plan)), None)
@@ -193,35 +206,29 @@ class Landscape:
         nearest = min(plans, key=_cost, default=None)
         if nearest is None:
             least = self._place(int(order[0]))
-            raise TooManyInstancesError(f"; the nearest, {self.estimate(least)}, takes about {self.instances[least]:.0f}")
+            raise TooManyInstancesError(f"; the nearest, {self._plan(least)}, takes about {self.instances[least]:.0f}")
         told = f"its P{self.percent:g} is with as many"
         return Choice(nearest, f"No plan does{self._within}; the fewest found are {nearest.instances}, and {told}.")
 
     @property
     def _within(self) -> str:
         """How many instances there may be, in words, where that leaves plans out."""
-        bound = (self.instances[np.isfinite(self.latency_s)] > self.most_instances).any()
+        bound = (self.instances[np.isfinite(self.usd_per_request)] > self.most_instances).any()
         return f" with {self.most_instances:.0f} instances at most" if bound else ""
 
     def _exact(self, order: npt.NDArray[np.intp], most_instances: float | None = None) -> Iterator[Plan]:
         """The plans at these places, but those that take more instances than there may be."""
         most = self.most_instances if most_instances is None else most_instances
         for index in order:
-            if np.isfinite(self.latency_s.flat[index]):
+            if np.isfinite(self.usd_per_request.flat[index]):
                 with suppress(TooManyInstancesError):
-                    plan = self.exactly(self.estimate(self._place(int(index))))
+                    plan = self.exactly(self._plan(self._place(int(index))))
                     if (plan.instances or 0) <= most:
                         yield plan
 
     def _place(self, index: int) -> Place:
-        size, batch, timeout = np.unravel_index(index, self.latency_s.shape)
+        size, batch, timeout = np.unravel_index(index, self.usd_per_request.shape)
         return int(size), int(batch), int(timeout)
-
-
-def _ratios(sizes: Sequence[Size]) -> Array:
-    """Those of each size, shape (sizes, ratios), repeated where another has more."""
-    count = math.lcm(*(len(size.ratios) for size in sizes))
-    return np.array([np.repeat(size.ratios, count // len(size.ratios)) for size in sizes])
 
 
 def _cost(plan: Plan) -> float:

@@ -67,7 +67,9 @@ class PaperLatency(Mixture):
 def first_phases(process: Map, plan: BufferPlan) -> Array:
     """π(0) of Eqs. 13 and 14: the phase at the first request of a batch."""
     rates = process.D1.sum(axis=1)
-    batches = process.stationary * rates / np.minimum(plan.batch, rates * plan.timeout_s + 1.0)
+    # Nothing arrives in a phase without a rate, however long T is: 0·∞ would be no number.
+    within = np.multiply(rates, plan.timeout_s, out=np.zeros(len(rates)), where=rates > 0.0)
+    batches = process.stationary * rates / np.minimum(plan.batch, within + 1.0)
     found: Array = batches / batches.sum()
     return found
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 from gnomon_core.errors import bad_request
@@ -60,6 +61,8 @@ class Space:
         if min(self.batches) < 1 or not all(timeout_s >= 0.0 for timeout_s in self.timeouts_s):
             raise bad_request("bad_space", "A batch below 1, or a timeout below 0.", "Both start there.")
         for size in self.sizes:
+            if not (math.isfinite(size.memory_mb + size.cores) and size.memory_mb >= 0.0 and size.cores >= 0.0):
+                raise bad_request("bad_space", f"{size.name} has no such memory or cores.", "Both are numbers from 0.")
             size.service(len(size.service_s))
 
 

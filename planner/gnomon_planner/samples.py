@@ -28,6 +28,8 @@ BLOCKS = 20
 LAGS = (1, 2, 3, 5, 10, 20, 50, 100, 200, 500, 1000)
 # A window must fit 16 times into the trace, or its variance is a guess.
 FEWEST_WINDOWS = 16
+# More arrivals than a double counts one by one, or seconds than 30 million years have, are no recording.
+MOST = 1e15
 HINT = "Time stamps are seconds, finite and ascending; counts are whole numbers from 0 in bins of one length."
 
 
@@ -72,7 +74,8 @@ def of_times(times_s: Sequence[float] | Vector) -> Sample:
     The rate is that of the gaps, (n − 1)/(last − first), so that all moments are of the same n − 1 numbers.
 
     Raises:
-        GnomonError: 400 `bad_arrivals` for fewer than two, for NaN, infinite or descending ones, or if all are equal.
+        GnomonError: 400 `bad_arrivals` for fewer than two, for NaN, infinite or descending ones, if all are equal, or over more
+            than 1e15 s.
 
     """
     times = _numbers(times_s)
@@ -84,6 +87,8 @@ def of_times(times_s: Sequence[float] | Vector) -> Sample:
     duration_s = float(times[-1] - times[0])
     if duration_s <= 0.0:
         raise _bad("All arrivals have the same time stamp: their rate is infinite")
+    if duration_s > MOST:
+        raise _bad(f"The time stamps span {duration_s:g} s")
     bins = max(1, min(len(gaps), 1 << 18))
     places = np.minimum((times[1:] - times[0]) * (bins / duration_s), bins - 1).astype(np.int64)
     counts = np.bincount(places, minlength=bins).astype(float)
@@ -95,7 +100,8 @@ def of_counts(counts: Sequence[float] | Vector, bin_s: float) -> Sample:
     """The statistics of arrivals per bin.
 
     Raises:
-        GnomonError: 400 `bad_arrivals` for no arrivals, negative counts, NaN, infinities or a bin that is not positive.
+        GnomonError: 400 `bad_arrivals` for no arrivals, negative counts, NaN, infinities or a bin that is not positive, and
+            beyond 1e15 arrivals or seconds.
 
     """
     numbers = _numbers(counts)
@@ -103,8 +109,10 @@ def of_counts(counts: Sequence[float] | Vector, bin_s: float) -> Sample:
         raise _bad(f"A bin of {bin_s} s")
     if not len(numbers) or numbers.min() < 0.0:
         raise _bad("A count is negative" if len(numbers) else "There is no bin")
-    if numbers.sum() <= 0.0:
+    if not numbers.any():
         raise _bad("Nothing arrives: the rate is 0")
+    if numbers.max() * len(numbers) > MOST or bin_s * len(numbers) > MOST:
+        raise _bad(f"Counts up to {numbers.max():g} in {len(numbers)} bins of {bin_s:g} s")
     windows, dispersions, excesses = _windows(numbers, bin_s)
     return Sample(float(numbers.sum()), len(numbers) * bin_s, windows, dispersions, excesses)
 

@@ -71,18 +71,15 @@ def of_range(relative: float) -> tuple[float, ...]:
     return _log_normal(math.asinh(relative / 2.0) / _QUARTILE)
 
 
-def of_deviation(relative: float, count: int = COUNT) -> tuple[float, ...]:
-    """The same, of the mean distance from what was foretold, as a share of it: E|x| of a normal distribution is √(2/π)·σ.
-
-    Whoever has to answer in time takes a `count` of three: the slowest third of all batches is then one time, its mean.
-    """
-    return _log_normal(relative * math.sqrt(math.pi / 2.0), count)
+def of_deviation(relative: float) -> tuple[float, ...]:
+    """The same, of the mean distance from what was foretold, as a share of it: E|x| of a normal distribution is √(2/π)·σ."""
+    return _log_normal(relative * math.sqrt(math.pi / 2.0))
 
 
-def _log_normal(deviation: float, count: int = COUNT) -> tuple[float, ...]:
-    return ALWAYS if not NONE <= deviation < math.inf else _means(np.exp(deviation * _NORMAL), count)
+def _log_normal(deviation: float) -> tuple[float, ...]:
+    return ALWAYS if not NONE <= deviation < math.inf else _means(np.exp(deviation * _NORMAL))
 
 
-def _means(quantiles: Array, count: int = COUNT) -> tuple[float, ...]:
+def _means(quantiles: Array) -> tuple[float, ...]:
     """Of each share."""
-    return tuple(float(one) for one in quantiles.reshape(count, -1).mean(axis=1))
+    return tuple(float(one) for one in quantiles.reshape(COUNT, PARTS).mean(axis=1))

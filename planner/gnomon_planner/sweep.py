@@ -2,15 +2,17 @@
 
 Nothing in the buffer depends on how fast an instance is, so the waits are worked out once per (B, T), for all B and T from
 one table of arrival counts: `Waits` keeps, for each, the members of every batch size as polynomials of w/T on panels that are
-the same for all. `WaitsOfBatch.percentiles` then finds the percentile of each combination, all of them side by side; a few rows
-of service times tell where to look for those of the others. Where service varies, F is the mean over its ratios and takes as
-many times as long. The formulas are those of `buffer.py`; eight nodes to a panel leave an error of some 1e-5 in F, and
-`ExactLatency` says the chosen plan's percentiles exactly.
+the same for all. The table is interpolated: some hundred times tell the counts at all of the thousands that there are.
+`WaitsOfBatch.percentiles` then finds the percentile of each combination, all of them side by side; a few rows of service times
+tell where to look for those of the others. Where service varies, F is the mean over its ratios and takes as many times as long.
+The formulas are those of `buffer.py`; eight nodes to a panel leave an error of some 1e-5 in F, and `ExactLatency` says the chosen
+plan's percentiles exactly.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -19,6 +21,7 @@ import numpy.typing as npt
 from gnomon_planner.buffer import Buffer, BufferPlan, first_phases_of
 from gnomon_planner.counting import Array, Counting
 from gnomon_planner.crossings import crossings
+from gnomon_planner.curves import interpolated
 from gnomon_planner.maps import Map
 
 NODES = 8
@@ -28,6 +31,8 @@ NEAR = 2e-3  # of a guess, relative to it
 REACHED = 1e-9  # F may miss q by so much and still reach it
 ROUNDING = 1e-12
 SHORTEST_S = 1e-300  # keeps w/T a number where T = 0
+TABLE = 1 << 18  # numbers in a table of counts, which a processor keeps near
+AT_ONCE = 1 << 14  # values whose terms, 64 bytes each, a processor keeps near
 
 Indices = npt.NDArray[np.intp]
 
@@ -56,63 +61,85 @@ class WaitsOfBatch:
         found: Array = self.sizes @ np.arange(1.0, self.batch + 1.0)
         return found
 
-    def percentiles(self, service_s: Array, percent: float, ratios: Array | None = None) -> Array:
-        """The percentile of each combination, shape (rows, timeouts), in seconds.
+    def percentiles(self, service_s: Array, percent: float, ratios: Array | None = None, most_s: float = math.inf) -> Array:
+        """The percentile of each combination, shape (rows, timeouts), in seconds; infinite where it is above `most_s`.
 
         `service_s` is S_k, shape (rows, B): one row for each memory size or number of cores. A batch takes one of `ratios` times
         that, each as likely, shape (rows, several); without them service is deterministic.
         """
         ratios = np.ones((len(service_s), 1)) if ratios is None else ratios
+        found = np.full((len(service_s), len(self.timeouts_s)), math.inf)
         by_length = np.argsort(service_s.mean(axis=1), kind="stable")
-        if len(by_length) < FEW_ROWS:
-            return self._solved(service_s, percent, ratios, None)
+        if most_s < math.inf or len(by_length) < FEW_ROWS:
+            asked = self.reached(service_s, percent, ratios, most_s) if most_s < math.inf else np.isinf(found)
+            found[asked] = self._solved(service_s, percent, ratios, asked, None)
+            return found
         # A few rows tell where the others' percentiles will be: they lie between, nearly on straight lines.
         some = by_length[np.unique(np.linspace(0, len(by_length) - 1, SOLVED_ROWS).round().astype(int))]
         rest = np.setdiff1d(by_length, some)
         lengths = service_s.mean(axis=1)
-        found = np.empty((len(service_s), len(self.timeouts_s)))
-        found[some] = self._solved(service_s[some], percent, ratios[some], None)
+        asked = np.zeros(found.shape, dtype=bool)
+        asked[some] = True
+        found[asked] = self._solved(service_s, percent, ratios, asked, None)
         guesses = np.stack([np.interp(lengths[rest], lengths[some], column) for column in found[some].T], axis=1)
-        found[rest] = self._solved(service_s[rest], percent, ratios[rest], guesses)
+        # The numbers of `rest` ascend, as those of what is asked for do.
+        found[~asked] = self._solved(service_s, percent, ratios, ~asked, guesses.ravel())
         return found
 
-    def _solved(self, service_s: Array, percent: float, ratios: Array, guesses: Array | None) -> Array:
-        """The percentiles, looked for around guesses of the same shape."""
+    def reached(self, service_s: Array, percent: float, ratios: Array, at_s: float) -> npt.NDArray[np.bool_]:
+        """Whether the percentile of each combination is at most `at_s`, shape (rows, timeouts)."""
+        row, number = np.indices((len(service_s), len(self.timeouts_s))).reshape(2, -1)
+        found = self.cdf(service_s[row], ratios[row], number, np.full(len(row), at_s))
+        reached = (found - percent / 100.0 + REACHED >= 0.0).reshape(len(service_s), -1)
+        # Every request is answered by then, whatever is missing of F.
+        longest_s = (service_s.max(axis=1) * ratios.max(axis=1))[:, None] + self.timeouts_s
+        answered: npt.NDArray[np.bool_] = longest_s <= at_s
+        return reached | answered
+
+    def _solved(
+        self, service_s: Array, percent: float, ratios: Array, asked: npt.NDArray[np.bool_], guesses: Array | None
+    ) -> Array:
+        """The percentiles of the combinations that are asked for, one after the other, looked for around guesses."""
         goal = percent / 100.0
-        rows, count = len(service_s), len(self.timeouts_s)
-        service = np.repeat(service_s, count, axis=0)
-        number: Indices = np.tile(np.arange(count), rows)
-        parts = np.repeat(ratios, count, axis=0)
+        row, number = np.nonzero(asked)
+        service, parts = service_s[row], ratios[row]
         low = (np.min(service, axis=1) * np.min(parts, axis=1)) * (1.0 - ROUNDING) - ROUNDING
         high = np.max(service, axis=1) * np.max(parts, axis=1) + self.timeouts_s[number]
 
         def above(which: Indices, at: Array) -> Array:
             """F(t) − q of some of the combinations, counted as reached within rounding."""
-            rows, which_number = service[which], number[which]
-            each = [self.cdf(rows * ratio[:, None], which_number, at) for ratio in parts[which].T]
-            reached: Array = sum(each[1:], each[0]) / len(each)
-            return reached - goal + REACHED
+            return self.cdf(service[which], parts[which], number[which], at) - goal + REACHED
 
-        near = None if guesses is None else (guesses.ravel() * (1.0 + NEAR), guesses.ravel() * (1.0 - NEAR))
-        found: Array = crossings(above, low, high, near).reshape(rows, count)
-        return found
+        near = None if guesses is None else (guesses * (1.0 + NEAR), guesses * (1.0 - NEAR))
+        return crossings(above, low, high, near)
 
-    def cdf(self, service_s: Array, number: Indices, at: Array) -> Array:
-        """F(t) of several configurations: services (configurations, B), the number of the timeout of each, and its t."""
-        timeouts = self.timeouts_s[number][:, None]
-        waited = at[:, None] - service_s
+    def cdf(self, service_s: Array, ratios: Array, number: Indices, at: Array) -> Array:
+        """F(t) of several configurations: services (configurations, B), the ratios, the number of the timeout and t of each."""
+        each = max(1, AT_ONCE // (self.batch * ratios.shape[1]))
+        parts = (slice(begin, begin + each) for begin in range(0, max(1, len(at)), each))
+        return np.concatenate([self._cdf(service_s[some], ratios[some], number[some], at[some]) for some in parts])
+
+    def _cdf(self, service_s: Array, ratios: Array, number: Indices, at: Array) -> Array:
+        """The same, of so many that what it takes stays in the processor's cache."""
+        delays = service_s[:, None] * ratios[:, :, None]
+        timeouts = self.timeouts_s[number][:, None, None]
+        waited = at[:, None, None] - delays
         place = np.clip(waited / np.maximum(timeouts, SHORTEST_S), 0.0, 1.0)
-        panel = np.clip(np.searchsorted(self.edges, place, side="right") - 1, 0, len(self.edges) - 2)
+        panels = len(self.edges) - 1
+        panel = np.clip(np.searchsorted(self.edges, place, side="right") - 1, 0, panels - 1)
         left, right = self.edges[panel], self.edges[panel + 1]
         x = (2.0 * place - left - right) / (right - left)
-        terms = self.polynomials[number[:, None], np.arange(self.batch), panel]
+        curve = number[:, None, None] * self.batch + np.arange(self.batch)
+        terms = self.polynomials.reshape(-1, NODES).take(curve * panels + panel, axis=0)
         value = terms[..., NODES - 1]
         for power in range(NODES - 2, -1, -1):
             value = value * x + terms[..., power]
-        found: Array = np.where(waited >= 0.0, value, 0.0).sum(axis=1)
+        found: Array = np.where(waited >= 0.0, value, 0.0).sum(axis=(1, 2))
         if self.batch > 1:
-            firsts = (self.sizes / self.mean_sizes[:, None])[number, :-1]
-            found += np.where(at[:, None] >= service_s[:, :-1] + timeouts, firsts, 0.0).sum(axis=1)
+            firsts = (self.sizes / self.mean_sizes[:, None])[number, None, :-1]
+            late = at[:, None, None] >= delays[..., :-1] + timeouts
+            found += np.where(late, firsts, 0.0).sum(axis=(1, 2))
+        found /= ratios.shape[1]
         return found
 
 
@@ -124,37 +151,37 @@ class Waits:
         self.batches = tuple(batches)
         limit_s = Buffer(process, BufferPlan(largest, max(timeouts_s))).timeout_s if largest > 1 else 0.0
         self.timeouts_s = np.minimum(np.array(timeouts_s, dtype=float), max(limit_s, 0.0))
-        self._levels = max(1, largest - 1)
-        self._step = np.asarray(np.linalg.solve(-process.D0, process.D1), dtype=np.float64)
-        counting = Counting(process, self._levels)
+        step = np.asarray(np.linalg.solve(-process.D0, process.D1), dtype=np.float64)
+        counting = Counting(process, max(1, largest - 1))
         self.edges = _edges(counting.rate * float(self.timeouts_s.max()))
-        middles, halves = (self.edges[1:] + self.edges[:-1]) / 2.0, (self.edges[1:] - self.edges[:-1]) / 2.0
-        fractions = (middles[:, None] + halves[:, None] * _POINTS).reshape(-1)
-        times = np.concatenate([(self.timeouts_s[:, None] * fractions).reshape(-1), self.timeouts_s])
-        counts = counting.at(times)
-        within = counts[-len(self.timeouts_s) :]
-        shape = (len(self.timeouts_s), len(fractions))
-        late = np.ascontiguousarray(np.moveaxis(counts[: -len(self.timeouts_s)], 0, -1)).reshape(*counts.shape[1:], *shape)
-        self._tables = _Tables(late, self._step, [batch for batch in self.batches if batch > 1])
-        phases = first_phases_of(within, self._step, process.embedded)
-        self._rows = {batch: self._row(batch, within, phases) for batch in self.batches}
+        within = counting.at(self.timeouts_s)
+        phases = first_phases_of(within, step, process.embedded)
+        sizes = {batch: _sizes(batch, within, phases) for batch in self.batches}
+        members = self._members(counting, step, phases, sizes)
+        self._rows = {batch: self._row(batch, sizes[batch], members[batch]) for batch in self.batches}
 
     def __getitem__(self, batch: int) -> WaitsOfBatch:
         return self._rows[batch]
 
-    def _row(self, batch: int, within: Array, all_phases: Array) -> WaitsOfBatch:
-        count = len(self.timeouts_s)
-        sizes = np.zeros((count, batch))
-        if batch > 1:
-            phases = all_phases[batch - 2]
-            sizes[:, :-1] = np.einsum("ta,tkab->tk", phases, within[:, : batch - 1])
-        sizes[:, -1] = np.clip(1.0 - sizes.sum(axis=1), 0.0, None)
-        mean_sizes = sizes @ np.arange(1, batch + 1)
-        if batch == 1:
-            members = np.ones((1, count, (len(self.edges) - 1) * NODES))
-        else:
-            members = self._tables.members(batch, phases, sizes[:, -1])
-        values = np.moveaxis(members / mean_sizes[:, None], 0, 1).reshape(count, batch, len(self.edges) - 1, NODES)
+    def _members(self, counting: Counting, step: Array, phases: Array, sizes: Mapping[int, Array]) -> dict[int, Array]:
+        """members_k(w) of each B, shape (timeouts, B, nodes); for some timeouts after the other, whose tables are small."""
+        middles, halves = (self.edges[1:] + self.edges[:-1]) / 2.0, (self.edges[1:] - self.edges[:-1]) / 2.0
+        fractions = (middles[:, None] + halves[:, None] * _POINTS).reshape(-1)
+        count, several = len(self.timeouts_s), [batch for batch in self.batches if batch > 1]
+        found = {batch: np.ones((count, batch, len(fractions))) for batch in self.batches}
+        counts = _Counts(counting, float(self.timeouts_s.max()))
+        width = max(1, TABLE // (counts.functions * len(fractions)))
+        for begin in range(0, count, width) if several else ():
+            some = slice(begin, begin + width)
+            tables = _Tables(counts.at(self.timeouts_s[some, None] * fractions), step, several)
+            for batch in several:
+                members = tables.members(batch, phases[batch - 2, some], sizes[batch][some, -1])
+                found[batch][some] = np.moveaxis(members, 0, 1)
+        return found
+
+    def _row(self, batch: int, sizes: Array, members: Array) -> WaitsOfBatch:
+        means = sizes @ np.arange(1, batch + 1)
+        values = (members / means[:, None, None]).reshape(len(sizes), batch, len(self.edges) - 1, NODES)
         return WaitsOfBatch(batch, self.timeouts_s, self.edges, sizes, values @ _TO_POWERS)
 
 
@@ -194,7 +221,8 @@ class _Tables:
         reached = np.broadcast_to(np.eye(order)[:, :, None, None], self._early.shape[1:])
         arrived = np.empty_like(self._early)
         for number in range(levels):
-            reached = np.clip(np.einsum("abtg,bc->actg", reached - self._early[number], step), 0.0, None)
+            left = (reached - self._early[number]).reshape(order, order, -1)
+            reached = np.clip(step.T @ left, 0.0, None).reshape(self._early.shape[1:])
             arrived[number] = reached
         found = {}
         for batch in batches:
@@ -219,3 +247,27 @@ def _edges(steps: float) -> Array:
         step *= 2.0
     lower = np.array(half)
     return np.concatenate([lower, [0.5], 1.0 - lower[::-1]])
+
+
+def _sizes(batch: int, within: Array, phases: Array) -> Array:
+    """The sizes p of one B, shape (timeouts, B), from P_j(T) and from α of each B."""
+    sizes = np.zeros((len(within), batch))
+    if batch > 1:
+        sizes[:, :-1] = np.einsum("ta,tkab->tk", phases[batch - 2], within[:, : batch - 1])
+    sizes[:, -1] = np.clip(1.0 - sizes.sum(axis=1), 0.0, None)
+    return sizes
+
+
+class _Counts:
+    """P_j(t) up to the longest time, interpolated: many times lie in one stretch."""
+
+    def __init__(self, counting: Counting, longest_s: float) -> None:
+        self._shape = (counting.levels, counting.process.order, counting.process.order)
+        self.functions = math.prod(self._shape)
+        self._curves = interpolated(
+            lambda times_s: counting.at(times_s).reshape(len(times_s), -1), longest_s or 1.0 / counting.rate, 1.0 / counting.rate
+        )
+
+    def at(self, times_s: Array) -> Array:
+        """Shape (levels, n, n, …) for times of shape (…)."""
+        return self._curves.every(times_s.ravel()).reshape(*self._shape, *times_s.shape)

@@ -196,3 +196,39 @@ def test_the_papers_guess_of_the_first_phase() -> None:
 def test_the_papers_full_batch_is_never_older_than_the_timeout() -> None:
     latency = PaperLatency(Map.poisson(1.0), BufferPlan(3, 0.1), ServiceTimes.fixed([0.01], 3))
     assert latency.percentile(100) == pytest.approx(0.11)
+
+
+@pytest.mark.parametrize("literal", [False, True])
+def test_the_papers_equations_know_phases_in_which_nothing_arrives(*, literal: bool) -> None:
+    """Whoever waits without end for the third request waits as long as two gaps take, by Eqs. 10 and 15."""
+    silent = Map.mmpp2((0.0, 100.0), (20.0, 30.0))
+    plan = BufferPlan(3, math.inf)
+    assert first_phases(silent, plan) == pytest.approx([0.0, 1.0])
+    latency = PaperLatency(silent, plan, ServiceTimes.fixed([0.01], 3), literal=literal)
+    assert latency.percentile(100) == pytest.approx(0.01 + 2.0 / silent.rate_rps)
+
+
+def test_phases_that_hardly_ever_change_have_batches_by_their_arrivals() -> None:
+    """10 and 200/s, each half of the time, B = 32, T = 100 ms: 2 in the mean and 21; 4.8 % of all requests are in small ones."""
+    plan = BufferPlan(32, 0.1)
+    changing, lasting = (Buffer(Map.mmpp2((10, 200), (leave, leave)), plan) for leave in (1e-6, 1e-13))
+    assert lasting.phases == pytest.approx(changing.phases, rel=1e-4)
+    alone = [Buffer(Map.poisson(rate), plan).mean_size for rate in (10.0, 200.0)]
+    members = lasting.phases * alone
+    assert members / members.sum() == pytest.approx([10 / 210, 200 / 210], rel=1e-6)
+
+
+@pytest.mark.parametrize("silent", [0, 1, 2])
+def test_no_batch_begins_in_a_phase_in_which_nothing_arrives(silent: int) -> None:
+    """Wherever it stands among the phases: the chain over batches never comes back to it."""
+    moves, arrivals = np.full((3, 3), 2.0), np.diag([60.0, 200.0, 20.0])
+    arrivals[silent, silent] = 0.0
+    np.fill_diagonal(moves, 0.0)
+    process = Map(moves - np.diag((moves + arrivals).sum(axis=1)), arrivals)
+    others = [phase for phase in range(3) if phase != silent]
+    nearly = Map(process.D0 - np.diag(np.eye(3)[silent]) * 1e-9, process.D1 + np.diag(np.eye(3)[silent]) * 1e-9)
+    for plan in (BufferPlan(2, 0.05), BufferPlan(8, 0.05), BufferPlan(8, math.inf)):
+        phases = Buffer(process, plan).phases
+        assert phases[silent] == 0.0
+        assert phases[others].sum() == pytest.approx(1.0)
+        assert phases == pytest.approx(Buffer(nearly, plan).phases, abs=1e-8)

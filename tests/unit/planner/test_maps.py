@@ -103,12 +103,19 @@ def test_published_maps_are_read_though_they_were_rounded() -> None:
         ([[-1.0, 1.0], [1.0, -1.0]], [[0.0, 0.0], [0.0, 0.0]], "Nothing ever arrives"),
         ([[0.0]], [[0.0]], "never left"),
         ([["a"]], [[1.0]], "not matrices"),
+        ([[-1e300]], [[1e300]], "largest rate of 1e.300"),
+        ([[-1e-300]], [[1e-300]], "largest rate of 1e-300"),
     ],
 )
 def test_what_is_no_map_is_refused_with_the_reason(d0: object, d1: object, words: str) -> None:
     with pytest.raises(GnomonError, match=words) as refused:
         Map.from_json({"D0": d0, "D1": d1})
     assert refused.value.code == "bad_map"
+
+
+def test_a_number_that_is_too_large_is_refused_as_well() -> None:
+    with pytest.raises(GnomonError, match="not matrices of numbers"):
+        Map.from_json({"D0": [[-(10**400)]], "D1": [[10**400]]})
 
 
 @pytest.mark.parametrize("document", [None, [], {"D0": [[-1.0]]}])

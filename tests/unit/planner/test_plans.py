@@ -12,7 +12,8 @@ import pytest
 from gnomon_core.errors import GnomonError
 from gnomon_planner.billing import Held, PerCall
 from gnomon_planner.buffer import Buffer, BufferPlan
-from gnomon_planner.costs import EC2, HELD, LAMBDA
+from gnomon_planner.costs import EC2, HELD, LAMBDA, HeldPrice
+from gnomon_planner.crossings import CLOSE
 from gnomon_planner.instances import fleet_for
 from gnomon_planner.latency import ExactLatency, ServiceTimes
 from gnomon_planner.maps import Map
@@ -99,6 +100,33 @@ def test_what_varies_is_paid_for_and_held_for_in_the_mean() -> None:
     # 125 ms in the mean: Poisson(2.5) is at most 8 with 99.89 %, at most 9 with 99.97 %. Half of the batches take 50 ms.
     assert plan.instances == 9
     assert plan.latency_s == pytest.approx(0.2)
+
+
+def test_all_requests_are_within_the_longest_that_one_can_take() -> None:
+    """P100: what rounding leaves of F makes it neither shorter nor a latency that is never reached."""
+    space = replace(SPACE, timeouts_s=(0.02, 0.05, 0.2))
+    last = Landscape(BURSTS, space, PerCall(LAMBDA["x86"]), 100.0)
+    for place in itertools.product(range(3), range(4), range(3)):
+        plan = last.estimate(place)
+        if math.isfinite(plan.latency_s):
+            alone = plan.buffer.batch == 1
+            longest_s = plan.size.service_s[plan.buffer.batch - 1] + (0.0 if alone else plan.buffer.timeout_s)
+            assert 0.9 * longest_s <= plan.latency_s <= longest_s * (1.0 + CLOSE)
+    slowest_s = SIZES[0].service_s[-1] + 0.2
+    assert last.cheapest(slowest_s).plan.usd_per_request == last.usd_per_request.min()
+
+
+@pytest.mark.parametrize(("memory_mb", "cores"), [(math.nan, 1.0), (-1.0, 1.0), (1769.0, math.inf), (1769.0, -1.0)])
+def test_a_size_that_cannot_be_priced_is_refused_by_its_name(memory_mb: float, cores: float) -> None:
+    with pytest.raises(GnomonError, match="odd has no such memory or cores"):
+        Space((SIZES[0], Size("odd", memory_mb, cores, (0.1,))), (1,), (0.0,))
+
+
+@pytest.mark.parametrize("price", [math.nan, math.inf, -1.0])
+def test_a_price_is_a_number_from_0(price: float) -> None:
+    for core, memory in ((price, 0.0), (0.0, price)):
+        with pytest.raises(GnomonError, match="price of cores or memory"):
+            HeldPrice("", core, memory, "")
 
 
 def test_nothing_cheaper_meets_the_slo(landscape: Landscape) -> None:

@@ -87,6 +87,7 @@ def test_a_map_is_described_at_the_windows_and_lags_of_the_sample() -> None:
         ([1.0, 3.0, 2.0], "descend after number 2"),
         ([0.0, float("nan")], "NaN"),
         ([0.0, float("inf")], "infinite"),
+        ([0.0, 1e308], "span 1e.308 s"),
         (["a", "b"], "numbers"),
     ],
 )
@@ -104,6 +105,8 @@ def test_time_stamps_that_are_none_are_refused(times: list[float], words: str) -
         ([1.0, -1.0], 1.0, "negative"),
         ([1.0, float("nan")], 1.0, "NaN"),
         ([1.0], 0.0, "bin of 0"),
+        ([1e200, 2e200] * 100, 1.0, "up to 2e.200 in 200 bins"),
+        ([1.0, 2.0], 1e300, "bins of 1e.300 s"),
     ],
 )
 def test_counts_that_are_none_are_refused(counts: list[float], bin_s: float, words: str) -> None:

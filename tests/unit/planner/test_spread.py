@@ -36,13 +36,6 @@ def test_a_range_and_a_deviation_stand_for_the_same_law() -> None:
     assert of_range(0.0) == of_deviation(0.0) == ALWAYS
 
 
-def test_fewer_ratios_have_the_same_mean_and_lie_within_the_others() -> None:
-    few, many = of_deviation(0.1, 3), of_deviation(0.1)
-    assert len(few) == 3
-    assert np.mean(few) == pytest.approx(np.mean(many))
-    assert few == pytest.approx(np.reshape(many, (3, -1)).mean(axis=1))
-
-
 @pytest.mark.parametrize("run", [0.0, -1.0, math.nan, math.inf])
 def test_a_run_that_is_no_time_is_refused(run: float) -> None:
     with pytest.raises(GnomonError) as refused:

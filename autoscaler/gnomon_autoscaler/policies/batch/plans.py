@@ -47,8 +47,6 @@ SETTLED_OF_EACH = 4
 """Settling a plan takes as long as its batch is large and its instances are many."""
 BATCHES = (*range(1, 9), 10, 12, 16, 20, 24, 32)
 MOST_BUSY = 200
-RATIOS = 3
-"""How many stand for times that vary. A plan over 13 sizes took 1.1 s with nine, 0.47 s with three and 0.28 s with one."""
 PER_MILLION = 1e6
 WORTH_A_CHANGE = 0.1
 RULE = ChangeRule()
@@ -83,7 +81,7 @@ class Task:
     @property
     def sizes(self) -> tuple[Size, ...]:
         """What an instance may be; what it is now comes first."""
-        ratios = of_deviation(self.spread, RATIOS)
+        ratios = of_deviation(self.spread)
         # What is learned are means; a size's ratios are to its median.
         mean_ratio = sum(ratios) / len(ratios)
         own = self.cores if self.memory_mb is None else self.memory_mb
