@@ -7,8 +7,8 @@ A Shadow of the pool listens nowhere and knows no HTTP: it is forked in millisec
 own would need as many holes in every NetworkPolicy. It gets the connection as it would get a pair's buffers, answers the upgrade
 itself, and nothing of what follows passes through here.
 
-Every function's pod may come to this port, and some run anybody's code: who does not say what it wants is left after a moment, and
-there are a few of those at most. A Body says it straight away.
+Every function's pod may come to this port, and some run anybody's code: who does not say what it wants is left after a moment,
+and there are a few of those at most. A Body says it straight away.
 """
 
 from __future__ import annotations
