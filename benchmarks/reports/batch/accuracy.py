@@ -18,7 +18,7 @@ import numpy.typing as npt
 import gnomon_planner
 import gnomon_simulator
 from benchmarks.reports.batch import demand, replay, services
-from benchmarks.reports.batch.replay import latencies, off
+from benchmarks.reports.batch.replay import off, served
 from benchmarks.reports.batch.services import Service
 from benchmarks.reports.batch.setting import PAPER_MB, Setting
 from benchmarks.reports.steps import Results, Step
@@ -78,7 +78,7 @@ def _case(parameters: Mapping[str, Any], results: Results) -> dict[str, Any]:
     batch, timeout_s = parameters["batch"], parameters["timeout_s"]
     seconds = service.row(parameters["memory_mb"], batch)
     process, times = _demand(parameters["arrivals"], parameters["requests"])
-    happened = np.sort(latencies(times, batch, timeout_s, seconds, service.ratios))
+    happened = np.sort(served(times, batch, timeout_s, seconds, service.ratios)[0])
     plan, fixed = BufferPlan(batch, timeout_s), ServiceTimes.fixed(seconds)
     grid = np.linspace(0.0, float(np.quantile(happened, 0.999)), POINTS)
     measured = ServiceTimes(tuple(tuple((one * service.ratios).tolist()) for one in seconds))

@@ -1,8 +1,8 @@
 """Figures 14, 15 and 17: a day planned hour by hour from the hour before, and what then happens in each hour.
 
-The plan of an hour is the best for the process fitted to the hour before it, out of every memory, batch and timeout; the hour's
-own requests then go through the buffer event by event. Vanilla Lambda serves each request alone, at the largest memory or at that
-which makes a request cheapest.
+The plan of an hour is the best for the process fitted to the hour before it, out of every memory, batch and timeout, with service
+times that vary as the measured ones do; the hour's own requests then go through the buffer event by event. Vanilla Lambda serves
+each request alone, at the largest memory or at that which makes a request cheapest.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import numpy.typing as npt
 import gnomon_planner
 import gnomon_simulator
 from benchmarks.reports.batch import demand, replay, services
-from benchmarks.reports.batch.replay import latencies
+from benchmarks.reports.batch.replay import served
 from benchmarks.reports.batch.services import Service
 from benchmarks.reports.batch.setting import LARGEST_MB, Setting
 from benchmarks.reports.steps import Results, Step
@@ -25,7 +25,6 @@ from gnomon_planner.billing import PerCall
 from gnomon_planner.costs import LAMBDA, LambdaPrice
 from gnomon_planner.optimizer import Landscape
 from gnomon_planner.plans import Choice, Plan, Space
-from gnomon_simulator.buffer import buffered
 
 Vector = npt.NDArray[np.float64]
 PERCENT = 95.0
@@ -127,15 +126,14 @@ def _hour(choice: Choice, service: Service, price: LambdaPrice, times: Vector) -
     plan: Plan = choice.plan
     batch, timeout_s, memory_mb = plan.buffer.batch, plan.buffer.timeout_s, plan.size.memory_mb
     row = service.row(memory_mb, batch)
-    seconds = latencies(times, batch, timeout_s, row, service.ratios)
-    sent = buffered(times, batch, timeout_s)
-    paid = price.per_call(memory_mb, np.array(row)[sent.sizes[sent.first] - 1]).sum()
+    seconds, taken_s = served(times, batch, timeout_s, row, service.ratios)
+    paid = price.per_call(memory_mb, taken_s).sum()
     return {
         "requests": len(times),
         "memory_mb": memory_mb,
         "batch": batch,
         "timeout_s": timeout_s,
-        "mean_batch": len(times) / len(sent.first),
+        "mean_batch": len(times) / len(taken_s),
         "predicted_s": plan.latency_s,
         "p95_s": float(np.quantile(seconds, PERCENT / 100.0)),
         "usd": float(paid) / len(times),
@@ -149,7 +147,7 @@ def _vanilla(service: Service, price: LambdaPrice, memories_mb: Iterable[float])
     found = []
     for memory_mb in memories_mb:
         seconds = service.row(memory_mb, 1)[0]
-        usd = float(price.per_call(memory_mb, np.array([seconds]))[0])
+        usd = float(price.per_call(memory_mb, seconds * service.ratios).mean())
         p95_s = seconds * float(np.quantile(service.ratios, PERCENT / 100.0))
         found.append({"memory_mb": float(memory_mb), "latency_s": p95_s, "usd": usd})
     return min(found, key=lambda one: (one["usd"], one["latency_s"]))

@@ -15,13 +15,15 @@ SEED = 1
 ASIDE = 0.005  # of a time: measured service times lie so near to their median, mostly
 
 
-def latencies(times: Vector, batch: int, timeout_s: float, seconds: Sequence[float], ratios: Vector) -> Vector:
-    """Of each request: its wait, and what its batch took, the time of its size times a ratio drawn for that batch."""
+def served(times: Vector, batch: int, timeout_s: float, seconds: Sequence[float], ratios: Vector) -> tuple[Vector, Vector]:
+    """The latency of each request, its wait and what its batch took, and what each batch took.
+
+    That is the time of its size times a ratio drawn for that batch.
+    """
     sent = buffered(times, batch, timeout_s)
     sizes = sent.sizes[sent.first]
-    taken = np.array(seconds)[sizes - 1] * np.random.default_rng(SEED).choice(ratios, len(sizes))
-    found: Vector = sent.wait_s + np.repeat(taken, sizes)
-    return found
+    taken: Vector = np.array(seconds)[sizes - 1] * np.random.default_rng(SEED).choice(ratios, len(sizes))
+    return sent.wait_s + np.repeat(taken, sizes), taken
 
 
 def off(happened: Vector, predicted_s: float, percent: float) -> float:

@@ -27,6 +27,7 @@ from benchmarks.reports.batch.setting import APPLICATIONS, MB_PER_CPU, Applicati
 from benchmarks.reports.steps import Results, Step
 from gnomon_core.libraries import FOR_LIBRARIES
 from gnomon_planner.plans import Size
+from gnomon_planner.spread import of_runs
 
 Vector = npt.NDArray[np.float64]
 CORES = (1, 2)
@@ -55,8 +56,9 @@ class Service:
         return tuple(found.tolist())
 
     def size(self, memory_mb: float, batches: int) -> Size:
-        """As the optimizer chooses from."""
-        return Size(f"{memory_mb:g} MB", memory_mb, memory_mb / MB_PER_CPU, self.row(memory_mb, batches))
+        """As the optimizer chooses from: medians, and how far the measured times are from them."""
+        row, ratios = self.row(memory_mb, batches), of_runs(cell["seconds"] for cell in self.cells)
+        return Size(f"{memory_mb:g} MB", memory_mb, memory_mb / MB_PER_CPU, row, ratios)
 
     @property
     def ratios(self) -> Vector:

@@ -7,13 +7,20 @@ import json
 import shutil
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from benchmarks.reports.batch import services
 from benchmarks.reports.batch.__main__ import STEPS, main
+from benchmarks.reports.batch.replay import served
 from benchmarks.reports.batch.services import Service
 from benchmarks.reports.batch.setting import QUICK, THOROUGH
 from benchmarks.reports.claims import VERDICTS
+from gnomon_planner.billing import PerCall
+from gnomon_planner.costs import LAMBDA
+from gnomon_planner.maps import Map
+from gnomon_planner.optimizer import Landscape
+from gnomon_planner.plans import Space
 
 pytestmark = pytest.mark.timeout(300)  # seven seconds of work, on a machine that may have much else to do
 FIGURES = (
@@ -96,6 +103,23 @@ def test_memory_between_one_and_two_cores_lies_between_their_times() -> None:
     assert service.row(1.5 * 1769, 1) == pytest.approx((0.02 + 0.08 / 1.5,))
     with pytest.raises(ValueError, match="up to 4"):
         service.row(1769, 5)
+
+
+def test_a_plan_counts_with_times_that_vary_as_the_measured_ones_do() -> None:
+    """One run in six takes half as long again: P95 of one request is that, not the median."""
+    cells = [
+        {"cores": cores, "batch": batch, "seconds": [seconds * ratio for ratio in (1.0, 1.0, 1.0, 1.0, 1.0, 1.5)]}
+        for cores, batch, seconds in ((1, 1, 0.1), (1, 4, 0.4), (2, 1, 0.06), (2, 4, 0.2))
+    ]
+    size = Service({"source": "by hand", "cells": cells}).size(1769, 4)
+    assert size.service_s == pytest.approx((0.1, 0.2, 0.3, 0.4))
+    assert len(size.ratios) == 9
+    assert size.mean_ratio == pytest.approx(6.5 / 6.0, rel=0.02)
+    alone = Landscape(Map.poisson(1.0), Space((size,), (1,), (0.0,)), PerCall(LAMBDA["x86"]), 95.0)
+    assert alone.cheapest(0.12).plan.latency_s == pytest.approx(0.15)
+    seconds, taken_s = served(np.arange(6000.0), 1, 0.0, size.service_s, Service({"source": "", "cells": cells}).ratios)
+    assert np.quantile(seconds, 0.95) == pytest.approx(0.15)
+    assert taken_s == pytest.approx(seconds)
 
 
 def test_all_that_is_chosen_from_was_measured() -> None:
