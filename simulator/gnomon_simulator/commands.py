@@ -136,13 +136,15 @@ class ReplayOptions:
     json: bool = False
 
 
-def simulate(options: SimulateOptions, out: TextIO | None = None) -> int:
-    """Run the simulation and print its figures; the decisions are in the JSON."""
+def simulate(options: SimulateOptions, out: TextIO | None = None, begun: Callable[[], None] | None = None) -> int:
+    """Run the simulation and print its figures; the decisions are in the JSON. `begun` is told before it starts."""
     settings = read_settings(options.labels, options.annotations)
     profile = _networked(_profile(options, settings), options)
     times_s = options.arrivals.times_s()
     node = NodePlan("node", options.node_cores, reserved_cores=options.reserved_cores, pool=options.pool)
     nodes = [replace(node, name=f"node-{number}") for number in range(1, options.nodes + 1)]
+    if begun is not None:
+        begun()
     results = []
     for scheduler in options.schedulers or (settings.scheduler,):
         chosen = replace(settings, scheduler=scheduler)

@@ -118,8 +118,10 @@ def simulate(
     from gnomon_simulator import commands  # noqa: PLC0415 - the simulator takes a while to import
     from gnomon_simulator.profiles import Noise  # noqa: PLC0415
 
-    if serial is not None:
-        note(f"Cores that the profile has not are extrapolated, with {serial:g} % serial.")
+    def begun() -> None:
+        if serial is not None:
+            note(f"Cores that the profile has not are extrapolated, with {serial:g} % serial.")
+
     labels, annotations = _settings(target, name)
     code = commands.simulate(
         commands.SimulateOptions(
@@ -132,7 +134,8 @@ def simulate(
             noise=Noise(noise, noise_cv) if noise else None,
             json=as_json,
             **options,
-        )
+        ),
+        begun=begun,
     )
     click.get_current_context().exit(code)
 

@@ -2,6 +2,7 @@
 
 import io
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -105,8 +106,11 @@ def test_speed_comes_from_exactly_one_source(speed: Any) -> None:
 def test_a_serial_fraction_is_of_a_profile_alone() -> None:
     options = SimulateOptions(ArrivalOptions(rate_rps=1.0, duration_s=1.0), service_s=0.1, serial_fraction=0.05)
     with pytest.raises(GnomonError, match="A time per request") as refused:
-        simulate(options)
+        simulate(options, begun=lambda: pytest.fail("what is refused has not begun"))
     assert refused.value.code == "bad_profile"
+    told: list[str] = []
+    simulate(replace(options, serial_fraction=None), io.StringIO(), begun=lambda: told.append("begun"))
+    assert told == ["begun"]
 
 
 def test_a_declared_network_lets_shadows_be_on_other_nodes(tmp_path: Path) -> None:
