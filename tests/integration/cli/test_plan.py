@@ -220,6 +220,8 @@ def test_what_cannot_be_met_shows_the_nearest_plan_and_ends_with_1() -> None:
         (("--rate", "5", *SERVICE, "--slo-ms", "5", "--percentile", "0"), "above 0"),
         (("--rate", "5", *SERVICE, "--slo-ms", "5", "--timeouts-ms", "9:1:1"), "no timeouts"),
         (("--rate", "5", "--service-ms", "-1", "--slo-ms", "5"), "service time"),
+        (("--rate", "5", *SERVICE, "--slo-ms", "5", "--memory-mb", "nan"), "no such memory or cores"),
+        (("--rate", "5", *SERVICE, "--slo-ms", "5", "--platform", "held", "--usd-per-core-hour", "inf"), "price of cores"),
         (("--rate", "5", "--sizes", __file__, "--slo-ms", "5"), "no JSON"),
         (("--rate", "5", *SERVICE, "--slo-ms", "5", "--platform", "lambda", "--price", "ec2:t2.nano"), "no price of Lambda"),
         (("--rate", "5", *SERVICE, "--slo-ms", "5", "--usd-per-core-hour", "1", "--price", "ec2:t2.nano"), "what a core costs"),
