@@ -47,7 +47,7 @@ class Deployed:
 
     async def answer_all(self) -> None:
         """It is removed: answer what waits, as far as somebody can, and return when nothing is in flight or its time is over."""
-        self.runtime.learn_no_more()
+        self.runtime.removed()
         if not self.runtime.ready:
             self.runtime.give_up(function_removed())
         try:

@@ -25,13 +25,10 @@ from gnomon_core.signature import ModelSignature
 from gnomon_gateway.dispatch.dispatcher import Dispatcher
 from gnomon_gateway.dispatch.latency import LiveLatency
 from gnomon_gateway.dispatch.profiled import Corrected
+from gnomon_gateway.dispatch.refusals import function_removed
 from gnomon_gateway.queueing.request import ANSWERED, Request
 from gnomon_gateway.serving.delivery import Delivery
 from gnomon_gateway.serving.lanes import lanes
-
-
-def _nothing(*_: object) -> None:
-    return None
 
 
 class FunctionRuntime(Delivery):
@@ -51,8 +48,8 @@ class FunctionRuntime(Delivery):
         signature: ModelSignature | None = None,
         profile: ModelProfile | None = None,
         epoch: int = 1,
-        on_demand: Callable[[], None] = _nothing,
-        on_frozen: Callable[[str, str], None] = _nothing,
+        on_demand: Callable[[], None] = lambda: None,
+        on_frozen: Callable[[str, str], None] = lambda *_: None,
     ) -> None:
         self.name = str(key)
         self.key = key
@@ -174,10 +171,11 @@ class FunctionRuntime(Delivery):
             for variant in set(self.variants):
                 self.latency.forget(variant)
 
-    def learn_no_more(self) -> None:
-        """It is removed. What its last batches take says nothing of a function by its name, which may serve before they end."""
+    def removed(self) -> None:
+        """Nobody makes an instance for it any more. What its last batches take says nothing of another function by its name."""
         self.learn_afresh()
         self.dispatcher.learns = False
+        self._on_demand = lambda: self.give_up(function_removed())
 
     def close(self) -> None:
         """Release the loop's timers. Nothing is submitted afterwards."""

@@ -145,6 +145,15 @@ async def test_without_an_instance_it_hears_so_at_once_in_the_same_words() -> No
     assert client.told == [function_removed()]
 
 
+async def test_a_request_whose_body_comes_after_the_end_of_its_function_hears_so_at_once(removed: Removed) -> None:
+    await removed.answer()
+    removed.stage.gone("b1")
+    runtime, client, now_s = removed.old.runtime, Client(), time.monotonic()
+    runtime.submit(Request(runtime.event_lane, now_s, now_s + 60.0, responder=client))
+    await asyncio.sleep(0)
+    assert client.heard == ["function_removed"]
+
+
 # A decision that is being carried out when its function is removed.
 
 
