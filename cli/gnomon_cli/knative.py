@@ -26,6 +26,7 @@ from gnomon_cli.knative_page import page
 from gnomon_cli.process import begin_log, calm_collector, started, stopped_by_signal
 from gnomon_cli.scaling import ScalingAdapter
 from gnomon_core.clock import WallClock
+from gnomon_core.profiles import ModelProfile
 from gnomon_core.seam_values import Capabilities
 from gnomon_core.settings import Settings
 from gnomon_gateway.service import DecisionRecord
@@ -36,8 +37,6 @@ from gnomon_platforms.kubernetes.resources import LEASES
 from gnomon_platforms.kubernetes.writes import Target, Writer
 
 LEASE = "gnomon-knative-autoscaler"
-CAPABILITIES = Capabilities(place=False, size=False, victim=False, resize=False, pair=False)
-"""A Deployment has a number: Kubernetes says which pods, where and how large."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,16 +57,27 @@ def within(options: KnativeOptions, namespace: str) -> KnativeOptions:
     return replace(options, scaled=replace(options.scaled, namespace=namespace), lease_namespace=namespace)
 
 
+def capabilities(*, resizes: bool) -> Capabilities:
+    """What policies may do with Revisions: a node that one names is a wish, and the scheduler's choice is accepted.
+
+    A Deployment has a number, so Kubernetes picks its victims. Pods are resized where the cluster can; where no node can make
+    Shadows, Bodies work alone.
+    """
+    return Capabilities(place=True, size=resizes, victim=False, resize=resizes, pair=True)
+
+
 class Brain:
     """What the platform asks: the policies of the registry, and the loop that they decide in."""
 
     def __init__(self, adapter: ScalingAdapter) -> None:
         self._adapter = adapter
 
-    def check(self, settings: Settings) -> None:
+    def check(self, settings: Settings, profile: ModelProfile | None) -> None:
         self._adapter.check(settings)
-        # Nothing is known here of a Revision's model.
-        self._adapter.check_profile(settings, None)
+        self._adapter.check_profile(settings, profile)
+
+    def makes_shadows(self, settings: Settings) -> bool:
+        return self._adapter.makes_shadows(settings)
 
     def poke(self, function: str) -> None:
         self._adapter.poke(function)
@@ -89,9 +99,11 @@ class KnativeService:
         self._tenure = tenure or Tenure()
         self._chance = chance
         policies = with_entry_points(options.policies)
-        adapter = ScalingAdapter(policies, lambda: CAPABILITIES)
+        adapter = ScalingAdapter(policies, lambda: capabilities(resizes=self.platform.resizes))
         fence = None if options.lease_namespace is None else self._tenure.check
-        self.platform = KnativeAutoscaler(self._api, options.scaled, fence=fence, clock=self._clock, chance=chance)
+        self.platform = KnativeAutoscaler(
+            self._api, options.scaled, fence=fence, clock=self._clock, chance=chance, epoch=lambda: max(1, self._tenure.epoch)
+        )
         self.autoscaler = Autoscaler(self.platform, self._clock, policies=policies)
         adapter.bind(self.autoscaler)
         self.brain = Brain(adapter)

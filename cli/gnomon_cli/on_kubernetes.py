@@ -13,6 +13,7 @@ import os
 import secrets
 import socket
 from collections.abc import Callable
+from pathlib import Path
 from random import SystemRandom
 from urllib.parse import urlsplit
 
@@ -62,7 +63,7 @@ class OnKubernetes:
         self.leader = Leader(self._writer, lease, identity, self._tenure, clock)
         """Who leads, and where they are reached: `leader.seen`."""
         namespace = None if options.cluster_wide else DEFAULT_NAMESPACE
-        nodes = node_options(options)
+        nodes = node_options(options.coordinator_token)
         pods = PodOptions(coordinated=nodes is not None, models_claim=options.models_claim)
         self.store = KubernetesStore(self._api, namespace=namespace, pods=pods, fence=self._tenure.check, clock=clock)
         self.shares = options.peer_secret is not None and options.peer_secret.exists()
@@ -198,21 +199,21 @@ def served_models(serve: ServeOptions, options: ClusterOptions, repository: Mode
     return ServedModels(repository, serve.model_folder, serve.model_folder / PROFILES, wire=options.network)
 
 
-def node_options(options: ClusterOptions) -> NodeOptions | None:
-    """How nodes' coordinators are spoken to; None where they are not.
+def node_options(token_file: Path | None) -> NodeOptions | None:
+    """How nodes' coordinators are spoken to, by the token in this file; None where they are not.
 
     Raises:
         GnomonError: 400 `token_empty`.
 
     """
-    if options.coordinator_token is None:
+    if token_file is None:
         return None
-    token = options.coordinator_token.read_text().strip()
+    token = token_file.read_text().strip()
     if not token:
         raise GnomonError(
             400,
             "token_empty",
-            f"{options.coordinator_token} is empty.",
+            f"{token_file} is empty.",
             "Write the coordinators' token into it.",
         )
     return NodeOptions(token)

@@ -12,6 +12,7 @@ from gnomon_core.errors import bad_request
 if TYPE_CHECKING:
     from gnomon_cli.knative import KnativeOptions
     from gnomon_cli.knative_gateway import KnativeGatewayOptions
+    from gnomon_platforms.knative.scaling.shadows import ModelOptions
 
 KNATIVE_OPTIONS = ("gateway", "page_port")
 COMMON = ("kubeconfig", "policies", "host", "port")
@@ -37,12 +38,14 @@ def knative_options(options: dict[str, Any]) -> KnativeOptions:
     """What of the options concerns an autoscaler class, which serves no requests.
 
     Raises:
-        GnomonError: 400 for several namespaces: it looks after all, or after one.
+        GnomonError: 400 for several namespaces: it looks after all, or after one; for coordinators without models.
 
     """
     from gnomon_cli.knative import KnativeOptions, within  # noqa: PLC0415 - only who scales Knative imports it
+    from gnomon_platforms.knative.scaling.autoscaler import AutoscalerOptions  # noqa: PLC0415 - as above
 
-    made = KnativeOptions(**{name: options[name] for name in COMMON})
+    scaled = AutoscalerOptions(models=_models(options))
+    made = KnativeOptions(**{name: options[name] for name in COMMON}, scaled=scaled)
     namespace = _namespace(options)
     return made if namespace is None else within(made, namespace)
 
@@ -58,6 +61,23 @@ def knative_gateway_options(options: dict[str, Any]) -> KnativeGatewayOptions:
 
     told = {name: options[name] for name in COMMON}
     return KnativeGatewayOptions(**told, namespace=_namespace(options), page_port=options["page_port"])
+
+
+def _models(options: dict[str, Any]) -> ModelOptions | None:
+    """What Revisions' models are read from; None where nobody said so."""
+    from gnomon_cli.model_folder import model_folder, model_repository  # noqa: PLC0415 - as above
+    from gnomon_cli.on_kubernetes import node_options  # noqa: PLC0415 - as above
+    from gnomon_platforms.knative.scaling.shadows import ModelOptions  # noqa: PLC0415 - as above
+    from gnomon_platforms.openfaas.models import ServedModels  # noqa: PLC0415 - as above
+    from gnomon_profiler.measuring.store import FOLDER as PROFILES  # noqa: PLC0415 - as above
+
+    where, token = (options["models"], options["state"]), options["coordinator_token"]
+    if not options["models"]:
+        if token is not None:
+            raise bad_request("no_models", "Shadows hold blocks of models, and no models were named.", "Say --models, too.")
+        return None
+    folder = model_folder(*where)
+    return ModelOptions(ServedModels(model_repository(*where), folder, folder / PROFILES), node_options(token))
 
 
 def _namespace(options: dict[str, Any]) -> str | None:

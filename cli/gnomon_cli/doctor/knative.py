@@ -7,15 +7,16 @@ from collections.abc import Iterator
 from gnomon_cli.doctor.findings import Level, Look
 from gnomon_cli.doctor.looking import Cluster
 from gnomon_cli.doctor.permissions import Asker, permissions
+from gnomon_cli.doctor.shadows import daemons
 from gnomon_cli.doctor.workloads import ready
 from gnomon_platforms.knative.permissions import AUTOSCALER, GATEWAY, INGRESS
+from gnomon_platforms.knative.scaling.configuration import CSI_FEATURE
 from gnomon_platforms.kubernetes.permissions import Permission, Scope
 from gnomon_platforms.kubernetes.resources import DEPLOYMENTS, Resource
 
 NAMESPACE = "knative-serving"
 CONFIG_MAPS = Resource("v1", "configmaps", "ConfigMap")
 GROUPS = ("serving.knative.dev/v1", "autoscaling.internal.knative.dev/v1alpha1", "networking.internal.knative.dev/v1alpha1")
-CSI_FEATURE = "kubernetes.podspec-volumes-csi"
 SCALER, PROXY, BUFFER = "gnomon-autoscaler", "gnomon-ingress", "gnomon-gateway"
 INSTALL = "kubectl apply -k deploy/knative"
 
@@ -112,15 +113,20 @@ def gateway(cluster: Cluster) -> tuple[Level, str, str]:
 
 
 def volumes(cluster: Cluster) -> tuple[Level, str, str]:
-    """Whether a Revision's pods may have the volume by which Bodies reach their node's coordinator. They have no Shadows with it.
+    """Whether a Revision's pods may have the volume by which Bodies reach their node's coordinator, where there are some.
 
     Raises:
         Refused, Unreachable: it cannot be looked at.
 
     """
     value = settings(cluster, "config-features").get(CSI_FEATURE, "disabled").lower()
-    may = "may have" if value == "enabled" else "have no"
-    return Level.OK, f"{CSI_FEATURE} is {value}: pods {may} volumes of their node's; Bodies run without Shadows either way.", ""
+    if value == "enabled":
+        return Level.OK, f"{CSI_FEATURE} is enabled: pods may have the volume by which their Bodies have Shadows.", ""
+    said = f"{CSI_FEATURE} is {value}: pods cannot have the volume of their node's coordinator, and Bodies run without Shadows."
+    if daemons(cluster) is None:
+        return Level.OK, said, ""
+    change = '{"data":{"' + CSI_FEATURE + '":"enabled"}}'
+    return Level.WARN, said, f"kubectl -n {NAMESPACE} patch configmap config-features --type merge -p '{change}'"
 
 
 def scaling(cluster: Cluster) -> tuple[Level, str, str]:

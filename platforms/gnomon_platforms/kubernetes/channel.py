@@ -29,7 +29,7 @@ import io
 import itertools
 import json
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, TypeAlias
 
@@ -160,21 +160,7 @@ class HttpChannel:
 
     async def resize(self, cores: int) -> None:
         """Let the pod's process use so many threads from its next batch on. One that cannot be told goes on with those it has."""
-        head = json.dumps({"cores": cores}).encode()
-        trouble = ""
-        try:
-            async with (
-                asyncio.timeout(RESIZE_TIMEOUT_S),
-                self._session.post(
-                    self._address + RESIZE_PATH, data=encode(Frame(Kind.RESIZE, head=head)), headers=self._headers
-                ) as answer,
-            ):
-                if answer.status != NO_CONTENT:
-                    trouble = f"it answered {answer.status}"
-        except (OSError, TimeoutError, self._broken) as error:
-            trouble = f"{type(error).__name__}: {error}"
-        if trouble:
-            _LOG.warning("%s was not told to use %d cores: %s", self._address, cores, trouble)
+        await tell_cores(self._session, self._address, self._headers, cores)
 
     def retire(self, reason: str) -> None:
         """Take no further batch, and end when the one in flight has been answered."""
@@ -274,6 +260,25 @@ class HttpChannel:
         if not self._closed:
             self._closed = True
             self._on_lost(reason)
+
+
+async def tell_cores(session: aiohttp.ClientSession, address: str, headers: Mapping[str, str], cores: int) -> None:
+    """Let the process of the pod at this address use so many threads from its next batch on, or say in the log why not."""
+    import aiohttp  # noqa: PLC0415 - only who has instances elsewhere needs it
+
+    data = encode(Frame(Kind.RESIZE, head=json.dumps({"cores": cores}).encode()))
+    trouble = ""
+    try:
+        async with (
+            asyncio.timeout(RESIZE_TIMEOUT_S),
+            session.post(address + RESIZE_PATH, data=data, headers=headers) as answer,
+        ):
+            if answer.status != NO_CONTENT:
+                trouble = f"it answered {answer.status}"
+    except (OSError, TimeoutError, aiohttp.ClientError) as error:
+        trouble = f"{type(error).__name__}: {error}"
+    if trouble:
+        _LOG.warning("%s was not told to use %d cores: %s", address, cores, trouble)
 
 
 def _answering(batch: Frame, result: Frame) -> Frame:

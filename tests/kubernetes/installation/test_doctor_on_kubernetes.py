@@ -13,6 +13,7 @@ from deploy.test_cluster import build
 from deploy.test_cluster.client import Kubectl, documents
 from deploy.test_cluster.clusters import Cluster
 from gnomon_cli.main import gnomon
+from tests.kubernetes.installation.forms import DEPLOY
 
 SYSTEM, FUNCTIONS = "openfaas", "openfaas-fn"
 
@@ -125,12 +126,18 @@ def test_knatives_config_maps_are_read(installed: Cluster, kubectl: Kubectl, com
     found, _ = examine(installed.kubeconfig, platform="knative")
     assert found["Knative"]["level"] == "ok"
     assert found["Knative's volumes"]["level"] == "ok"
-    assert "is disabled: pods have no volumes" in found["Knative's volumes"]["message"]
+    assert "is disabled: pods cannot have the volume" in found["Knative's volumes"]["message"]
+
+    # It matters where coordinators are.
+    kubectl("apply", "-k", str(DEPLOY / "openfaas" / "coordinator"))
+    found, _ = examine(installed.kubeconfig, platform="knative")
+    installed.apps.delete_namespaced_daemon_set("coordinator", "gnomon-nodes")
+    assert found["Knative's volumes"]["level"] == "warn"
+    assert "patch configmap config-features" in found["Knative's volumes"]["hint"]
 
     enabled = {"data": {"kubernetes.podspec-volumes-csi": "enabled"}}
     installed.core.patch_namespaced_config_map("config-features", "knative-serving", enabled)
     found, _ = examine(installed.kubeconfig, platform="knative")
-    assert "is enabled: pods may have volumes" in found["Knative's volumes"]["message"]
-    # Enabling it is not enough: nobody makes Shadows for Revisions.
-    assert "Bodies run without Shadows" in found["Knative's volumes"]["message"]
+    assert found["Knative's volumes"]["level"] == "ok"
+    assert "is enabled: pods may have the volume" in found["Knative's volumes"]["message"]
     assert found["Knative's scaling"]["level"] == found["Knative's network"]["level"] == "ok"

@@ -23,12 +23,18 @@ def knative_kinds(control_plane: Cluster, compiled: build.Programs) -> Cluster:
 
 
 @pytest.fixture
-def knative(knative_kinds: Cluster, request: pytest.FixtureRequest) -> Iterator[PlayedKnative]:
+def played_as() -> type[PlayedKnative]:
+    """What plays it: pods may be something of their own."""
+    return PlayedKnative
+
+
+@pytest.fixture
+def knative(knative_kinds: Cluster, played_as: type[PlayedKnative], request: pytest.FixtureRequest) -> Iterator[PlayedKnative]:
     """Each test has namespaces and loopback addresses of its own."""
     name = secrets.token_hex(3)
     used = request.config.stash.setdefault(OCTETS, [100])
     used[0] += 1
-    played = PlayedKnative(knative_kinds, f"users-{name}", f"system-{name}", used[0])
+    played = played_as(knative_kinds, f"users-{name}", f"system-{name}", used[0])
     played.start()
     yield played
     played.stop()

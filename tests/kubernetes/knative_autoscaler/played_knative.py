@@ -9,7 +9,7 @@ from __future__ import annotations
 import struct
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from functools import partial
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -74,7 +74,10 @@ class PlayedKnative:
         self.namespace, self.system = namespace, system
         self.load: dict[str, float] = {}
         self.queued: dict[str, int] = {}
+        self.node = "played"
         self.starts_s = 0.2
+        self.resizable = True
+        """Whether its nodes give pods the cores that they are to have."""
         self.begins: Callable[[str, str], Application] | None = None
         """Begins what runs in a pod, of this Revision at this address; without it, pods tell of `load`."""
         self._applications: dict[str, Application] = {}
@@ -83,6 +86,8 @@ class PlayedKnative:
         self._octet, self._numbers = octet, 0
         self._servers: dict[str, ThreadingHTTPServer] = {}
         self._born: dict[str, float] = {}
+        self.cores_at_first: dict[str, str] = {}
+        """By pod, the cores that it had when it became ready."""
         self._ready: dict[str, set[str]] = {}
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._run, daemon=True)
@@ -109,7 +114,14 @@ class PlayedKnative:
             self._cluster.core.delete_namespace(name)
 
     def revision(
-        self, name: str, annotations: dict[str, str], *, replicas: int = 1, concurrency: int = 0, **container: Any
+        self,
+        name: str,
+        annotations: dict[str, str],
+        *,
+        replicas: int = 1,
+        concurrency: int = 0,
+        volumes: Sequence[dict[str, Any]] = (),
+        **container: Any,
     ) -> None:
         """What the revision reconciler makes of a Revision."""
         annotations = {"autoscaling.knative.dev/class": "gnomon", **annotations}
@@ -118,11 +130,11 @@ class PlayedKnative:
         own = {
             "apiVersion": "/".join(SERVING),
             "kind": "Revision",
-            "spec": {"containers": [container], "containerConcurrency": concurrency},
+            "spec": {"containers": [container], "volumes": list(volumes), "containerConcurrency": concurrency},
         }
         metadata = {"name": name, "annotations": {**annotations, "user": "kept"}, "labels": {"of": "users"}}
         self._cluster.custom.create_namespaced_custom_object(*SERVING, self.namespace, "revisions", {**own, "metadata": metadata})
-        template = {"metadata": {"labels": labels}, "spec": {"containers": [container]}}
+        template = {"metadata": {"labels": labels}, "spec": {"containers": [container], "volumes": list(volumes)}}
         spec = {"replicas": replicas, "selector": {"matchLabels": {REVISION: name}}, "template": template}
         self._cluster.apps.create_namespaced_deployment(
             self.namespace, {"metadata": {"name": f"{name}-deployment", "labels": labels}, "spec": spec}
@@ -192,17 +204,27 @@ class PlayedKnative:
             self._end(pod.metadata.name)
         for number in range(wanted - len(pods)):
             name = f"{revision}-{time.monotonic_ns()}-{number}"
-            self._pod(self.namespace, name, {REVISION: revision})
+            self._pod(self.namespace, name, {REVISION: revision}, deployment.spec.template.spec)
             self._born[name] = time.monotonic()
+        for pod in pods[:wanted]:
+            self._resources_of(pod)
         listed = [pod.metadata.name for pod in pods[:wanted]]
+        has = {pod.metadata.name: pod.status.container_statuses or () for pod in pods[:wanted]}
         for name in listed:
             if name not in self._servers and time.monotonic() - self._born.get(name, 0.0) > self.starts_s:
                 address = self._address()
-                if self.begins is not None:
-                    self._applications[name] = self.begins(revision, address)
+                application = self.begin(revision, name, address)
+                if application is not None:
+                    self._applications[name] = application
                 self._servers[name] = serve(address, partial(self._stat, revision, name))
+                self.cores_at_first[name] = next((one.resources.requests["cpu"] for one in has[name]), "")
                 self._run_pod(self.namespace, name, address)
         self._ready[revision] = {name for name in listed if name in self._servers}
+
+    def begin(self, revision: str, pod: str, address: str) -> Application | None:
+        """Begin what runs in a pod."""
+        del pod
+        return None if self.begins is None else self.begins(revision, address)
 
     def _stat(self, revision: str, name: str) -> bytes:
         application = self._applications.get(name)
@@ -245,9 +267,29 @@ class PlayedKnative:
         self._numbers += 1
         return f"127.{self._octet}.{self._numbers // 250}.{self._numbers % 250 + 1}"
 
-    def _pod(self, namespace: str, name: str, labels: dict[str, str]) -> None:
-        spec = {"containers": [{"name": "c", "image": "dev.local/answer:v1"}], "nodeName": "played"}
-        self._cluster.core.create_namespaced_pod(namespace, {"metadata": {"name": name, "labels": labels}, "spec": spec})
+    def _pod(self, namespace: str, name: str, labels: dict[str, str], template: Any = None) -> None:
+        spec: dict[str, Any] = {"containers": [{"name": "c", "image": "dev.local/answer:v1"}]}
+        if template is not None:
+            spec = self._cluster.api.sanitize_for_serialization(template)
+            spec["containers"] += [
+                {"name": "queue-proxy", "image": "dev.local/queue:v1", "resources": {"requests": {"cpu": "25m"}}}
+            ]
+        named = {"name": name, "labels": labels}
+        self._cluster.core.create_namespaced_pod(namespace, {"metadata": named, "spec": {**spec, "nodeName": self.node}})
+
+    def _resources_of(self, pod: Any) -> None:
+        """What a kubelet says of a container that has resources, and gives to one that is to have others."""
+        found = self._cluster.api.sanitize_for_serialization(pod)
+        container = found["spec"]["containers"][0]
+        told = found["status"].get("containerStatuses") or [{}]
+        if not container.get("resources") or told[0].get("resources") == container["resources"]:
+            return
+        if told[0] and not self.resizable:
+            return
+        fields = {"image": container["image"], "imageID": "x", "ready": True, "restartCount": 0}
+        statuses = [{"name": container["name"], **fields, "resources": container["resources"]}]
+        status = {"phase": "Running", "containerStatuses": statuses}
+        self._cluster.core.patch_namespaced_pod_status(pod.metadata.name, self.namespace, {"status": status})
 
     def _run_pod(self, namespace: str, name: str, address: str) -> None:
         status = {

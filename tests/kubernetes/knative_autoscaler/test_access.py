@@ -19,11 +19,14 @@ from deploy.test_cluster.client import Kubectl, documents
 from deploy.test_cluster.clusters import Cluster
 from gnomon_cli.knative import KnativeOptions, KnativeService
 from gnomon_platforms.knative.scaling.autoscaler import AutoscalerOptions
+from gnomon_platforms.knative.scaling.shadows import ModelOptions
+from gnomon_platforms.openfaas.models import ServedModels
+from gnomon_profiler.repository import DirectoryRepository
 from tests.kubernetes.access import EVERYWHERE, Account, Use, admitted, asked, restrict
 from tests.kubernetes.kinds import SCALED_OBJECTS, define, install_kinds, rival
 from tests.kubernetes.knative_autoscaler.conftest import KINDS
 from tests.kubernetes.knative_autoscaler.played_knative import PlayedKnative
-from tests.kubernetes.knative_autoscaler.test_reconciler import QUICK, K, until
+from tests.kubernetes.knative_autoscaler.test_reconciler import ONE_CORE, QUICK, K, until
 
 FOLDER = Path(__file__).parents[3] / "deploy" / "knative" / "autoscaler"
 SYSTEM = "knative-serving"
@@ -56,7 +59,9 @@ async def test_what_the_account_may_do_is_what_it_does(
     Kubectl(compiled.folder / "kubectl", own_plane.kubeconfig).apply(documents(FOLDER / "access.yaml"))
     may = asked(FOLDER / "access.yaml")
     kubeconfig = await asyncio.to_thread(ACCOUNT.kubeconfig, own_plane, tmp_path)
-    service = KnativeService(KnativeOptions(kubeconfig=kubeconfig, scaled=AutoscalerOptions()), Random(1))
+    # Nodes are looked at by who has models to decide by.
+    models = ModelOptions(ServedModels(DirectoryRepository(tmp_path / "models"), tmp_path / "models"))
+    service = KnativeService(KnativeOptions(kubeconfig=kubeconfig, scaled=AutoscalerOptions(models=models)), Random(1))
     await service.start()
     try:
         # To zero and back, another that asks for an activator at its Service first, and one whose pods somebody else counts.
@@ -68,8 +73,10 @@ async def test_what_the_account_may_do_is_what_it_does(
         await until(lambda: played.replicas("f-00001") == 0, "no pods")
         played.queued["f-00001"] = 1
         await until(lambda: played.replicas("f-00001") == 1, "a pod for what waits")
-        last = {Use(EVERYWHERE, "", "services", "get"), Use(EVERYWHERE, "", "events", "create")}
-        await until(lambda: last <= ACCOUNT.uses(own_plane, may).all, "the Service's address, and an Event")
+        played.revision("sized-00001", {**QUICK, "gnomon/cores": "2"}, **ONE_CORE)
+        last = {Use(EVERYWHERE, "", "services", "get"), Use(EVERYWHERE, "", "pods/resize", "patch")}
+        last |= {Use(EVERYWHERE, "", "events", "create")}
+        await until(lambda: last <= ACCOUNT.uses(own_plane, may).all, "the Service's address, an Event, and other cores")
     finally:
         await service.stop()
     found = await asyncio.to_thread(ACCOUNT.uses, own_plane, may)

@@ -17,8 +17,9 @@ from kubernetes import client
 from deploy.test_cluster.clusters import Cluster
 from gnomon_cli.knative import KnativeOptions, KnativeService
 from gnomon_platforms.knative.scaling.autoscaler import AutoscalerOptions
+from gnomon_platforms.knative.scaling.shadows import ModelOptions
 from tests.kubernetes.kinds import rival
-from tests.kubernetes.knative_autoscaler.played_knative import PA, SERVING, SKS, PlayedKnative
+from tests.kubernetes.knative_autoscaler.played_knative import PA, REVISION, SERVING, SKS, PlayedKnative
 
 K = "autoscaling.knative.dev/"
 QUICK = {K + "window": "4s", K + "target": "10", K + "target-burst-capacity": "-1", K + "panic-threshold-percentage": "1000"}
@@ -27,8 +28,10 @@ PATIENCE_S = 90.0
 
 
 @contextlib.asynccontextmanager
-async def running(cluster: Cluster, knative: PlayedKnative, **options: Any) -> AsyncIterator[KnativeService]:
-    scaled = AutoscalerOptions(namespace=knative.namespace, system_namespace=knative.system)
+async def running(
+    cluster: Cluster, knative: PlayedKnative, models: ModelOptions | None = None, **options: Any
+) -> AsyncIterator[KnativeService]:
+    scaled = AutoscalerOptions(namespace=knative.namespace, system_namespace=knative.system, models=models)
     service = KnativeService(
         KnativeOptions(kubeconfig=cluster.kubeconfig, scaled=scaled, lease_namespace=knative.system, **options), Random(7)
     )
@@ -279,3 +282,57 @@ async def test_of_two_one_writes_and_the_other_takes_over(knative_kinds: Cluster
         assert second.platform.functions() == [f"f-00001.{knative.namespace}"]
         stack.pop_all()
         await second.stop()
+
+
+ONE_CORE: dict[str, Any] = {"resources": {"requests": {"cpu": "1"}, "limits": {"cpu": "1"}}}
+
+
+def sizes(cluster: Cluster, knative: PlayedKnative, name: str) -> dict[str, str]:
+    """By pod, the cores that its container has now."""
+    pods = cluster.core.list_namespaced_pod(knative.namespace, label_selector=f"{REVISION}={name}").items
+    statuses = {pod.metadata.uid: (pod.status.container_statuses or [None])[0] for pod in pods}
+    return {uid: one.resources.limits["cpu"] for uid, one in statuses.items() if one is not None}
+
+
+async def test_pods_get_their_cores_before_they_are_ready_and_others_while_they_serve(
+    knative_kinds: Cluster, knative: PlayedKnative
+) -> None:
+    knative.starts_s = 2.0
+    async with running(knative_kinds, knative):
+        two = {**QUICK, K + "min-scale": "2", "gnomon/cores": "2"}
+        knative.revision("f-00001", two, replicas=2, **ONE_CORE)
+        await until(lambda: knative.condition("f-00001", "Ready")["status"] == "True", "Ready")
+        assert set(knative.cores_at_first.values()) == {"2"}
+        before = sizes(knative_kinds, knative, "f-00001")
+        assert list(before.values()) == ["2", "2"]
+
+        def annotate(cores: str | None) -> None:
+            change = {"metadata": {"annotations": {"gnomon/cores": cores}}}
+            knative_kinds.custom.patch_namespaced_custom_object(*SERVING, knative.namespace, "revisions", "f-00001", change)
+
+        annotate("3")
+        # The same pods: nothing was restarted for it.
+        await until(lambda: sizes(knative_kinds, knative, "f-00001") == dict.fromkeys(before, "3"), "three cores")
+        annotate(None)
+        await asyncio.sleep(1.0)
+        assert sizes(knative_kinds, knative, "f-00001") == dict.fromkeys(before, "3"), "nobody has said less"
+
+
+async def test_a_size_that_is_refused_costs_the_revision_nothing_else(knative_kinds: Cluster, knative: PlayedKnative) -> None:
+    limits = {"limits": [{"type": "Container", "max": {"cpu": "2"}}]}
+    knative_kinds.core.create_namespaced_limit_range(knative.namespace, {"metadata": {"name": "small"}, "spec": limits})
+    async with running(knative_kinds, knative):
+        knative.revision("f-00001", {**QUICK, "gnomon/cores": "4"}, **ONE_CORE)
+        await until(lambda: knative.condition("f-00001", "Ready")["status"] == "True", "Ready")
+        knative.load["f-00001"] = 20.0
+        await until(lambda: scales(knative, "f-00001") == (3, 3), "three pods")
+        assert set(sizes(knative_kinds, knative, "f-00001").values()) == {"1"}
+
+
+async def test_a_policy_that_makes_shadows_is_told_what_it_lacks(knative_kinds: Cluster, knative: PlayedKnative) -> None:
+    async with running(knative_kinds, knative):
+        knative.revision("f-00001", {**QUICK, "gnomon/autoscaler": "asyfunc", "gnomon/model": "resnet50"})
+        await until(lambda: knative.condition("f-00001", "Ready")["status"] == "True", "Ready")
+        policy = knative.condition("f-00001", "ScalingPolicy")
+        assert policy["reason"] == "kpa"
+        assert "resnet50 has none here" in policy["message"]

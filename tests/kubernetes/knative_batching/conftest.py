@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 
 from deploy.test_cluster.clusters import Cluster
-from tests.kubernetes.knative_autoscaler.conftest import knative, knative_kinds
+from tests.kubernetes.knative_autoscaler.conftest import knative, knative_kinds, played_as
 from tests.kubernetes.knative_autoscaler.played_knative import PlayedKnative
 from tests.kubernetes.knative_batching.pods import TOKEN, Pod
 
-__all__ = ["knative", "knative_kinds"]
+__all__ = ["knative", "knative_kinds", "played_as"]
 
 HANDLER = """
 import time

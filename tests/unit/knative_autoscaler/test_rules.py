@@ -111,6 +111,7 @@ def test_the_policy_is_what_the_revision_says_now() -> None:
     [
         ({"gnomon/autoscaler": "magic"}, "no scaling policy"),
         ({"gnomon/autoscaler": "hpa"}, "CPU"),
+        ({"gnomon/autoscaler": "batch", "gnomon/cores": "2"}, "plans buffers"),
         ({"gnomon/max-batch": "none"}, "whole number"),
         ({K + "metric": "memory"}, "memory"),
     ],
@@ -122,6 +123,7 @@ def test_what_cannot_be_had_is_said_and_scaled_by_kpa(annotations: dict[str, str
     found = rules(pa_facts(pod_autoscaler(annotations)), ClusterSettings(), None, check)
     assert found.settings.autoscaler == "kpa"
     assert said in found.trouble
+    assert found.cores is None
 
 
 def test_whatever_a_check_has_against_settings_is_said() -> None:
@@ -131,6 +133,14 @@ def test_whatever_a_check_has_against_settings_is_said() -> None:
 
     found = rules(pa_facts(pod_autoscaler({"gnomon/autoscaler": "asyfunc"})), ClusterSettings(), None, check)
     assert found.trouble == "kpa is used: There is none."
+
+
+def test_a_revision_may_say_how_large_its_pods_are() -> None:
+    assert of({}).cores is None
+    assert of({"gnomon/cores": "2"}).cores == 2
+    pa = pa_facts(pod_autoscaler({"gnomon/cores": "2"}))
+    assert rules(pa, ClusterSettings(), {"gnomon/cores": "1"}).cores == 1
+    assert rules(pa, ClusterSettings(), {}).cores is None
 
 
 def test_policies_that_count_batches_take_a_pod_to_hold_what_it_may() -> None:

@@ -27,46 +27,29 @@ from gnomon_core.seams import PlatformListener
 from gnomon_core.signature import ModelSignature
 from gnomon_platforms.knative.batching.channel import PodChannel
 from gnomon_platforms.knative.batching.revisions import RevisionFacts
+from gnomon_platforms.knative.batching.slots import PodSlot, address_of, cores_of, due
 from gnomon_platforms.knative.batching.store import RevisionStore
 from gnomon_platforms.knative.batching.tokens import KEPT_S, Tokens
 from gnomon_platforms.knative.scaling.objects import RevisionPod, revision_pod
 from gnomon_platforms.knative.scaling.resources import REVISION_LABEL
 from gnomon_platforms.kubernetes.api import Api
 from gnomon_platforms.kubernetes.cache import Change
+from gnomon_platforms.kubernetes.channel import FRAME_TYPE, tell_cores
 from gnomon_platforms.kubernetes.informer import Informer
 from gnomon_platforms.kubernetes.resources import PODS
 from gnomon_platforms.kubernetes.watching import Source
 from gnomon_platforms.provider.channel import Around
 from gnomon_platforms.provider.exchange import Route
-from gnomon_platforms.remote_lives import RemoteLife
 from gnomon_platforms.sessions import FOREIGN_KEEP_ALIVE_S, open_session
 
 if TYPE_CHECKING:
     import aiohttp
 
-QUEUE_PORT = 8012
-"""Where queue-proxy takes requests by HTTP/1.1."""
 AGAIN_S = 1.0
 ANSWERS_S = 1.0
 """How long what was on its way from a pod that has gone is waited for."""
 GONE = "its pod has gone"
 PodName = tuple[str, str]
-
-
-class PodSlot(RemoteLife[PodChannel]):
-    """An instance: a slot in this pod."""
-
-    def __init__(self, instance: Instance, facts: RevisionFacts, pod: RevisionPod, platform: RevisionPlatform) -> None:
-        assert platform.listener is not None
-        super().__init__(instance, platform.listener, platform.ended)
-        self.facts, self.pod = facts, pod
-
-    def retire(self, reason: str) -> None:
-        """Take nothing more, and end when what is under way has been answered."""
-        if self.channel is None:
-            self.end(reason)
-        else:
-            self.channel.retire(reason)
 
 
 class RevisionPlatform:
@@ -206,27 +189,31 @@ class RevisionPlatform:
         """Let a pod have the slots that are its due: none unless it is ready, and of a Revision that is served here."""
         key = FunctionKey(pod.revision, pod.namespace)
         facts = self._store.of(key) if key in self._adopted else None
-        due = facts.places if facts is not None and pod.ready and not pod.ending and pod.ip else 0
         there = self._of_pod.get((pod.namespace, pod.name), [])
-        for slot in there[due:]:
-            slot.retire("its pod is not ready" if not due else "its pod has fewer slots")
-        for _ in range(due - len(there)):
+        places = due(facts, pod, len(there))
+        for slot in there[places:]:
+            slot.retire("its pod is not ready" if not places else "its pod has fewer slots")
+        changed = [slot for slot in there[:places] if slot.other_cores(pod)]
+        if facts is not None and changed:
+            self._begin(self._resize(facts, pod, changed))
+        for _ in range(places - len(there)):
             assert facts is not None
             self._open(facts, pod)
 
     def _open(self, facts: RevisionFacts, pod: RevisionPod) -> None:
-        settings, function = facts.spec.settings, str(facts.key)
+        function = str(facts.key)
         instance = Instance(
             id=f"{pod.name}-{next(self._numbers)}",
             function=function,
             version=1,
-            node="",
-            cores=settings.cores,
+            node=pod.node,
+            cores=cores_of(pod, facts),
             memory_bytes=0,
             state=InstanceState.STARTING,
             started_s=self._clock.now_s(),
         )
-        slot = PodSlot(instance, facts, pod, self)
+        assert self.listener is not None
+        slot = PodSlot(instance, facts, pod, self.listener, self.ended)
         self._slots[instance.id] = slot
         self._of_pod.setdefault((pod.namespace, pod.name), []).append(slot)
         self._of_function.setdefault(function, {})[instance.id] = slot
@@ -237,13 +224,27 @@ class RevisionPlatform:
         assert self._session is not None
         pod, facts = slot.pod, slot.facts
         token = await self._tokens.of(pod.namespace) if facts.takes_batches else ""
-        host = f"[{pod.ip}]" if ":" in pod.ip else pod.ip
-        route = Route(self._session, f"http://{host}:{QUEUE_PORT}", _there, self._chance)
+        route = Route(self._session, address_of(pod), _there, self._chance)
         around = Around(lambda: self._serves(pod), _untold, facts.spec.settings.deadline_s, who="pod")
         channel = PodChannel(route, around, token, slot.end)
+        await self._tell_cores(facts, pod, token)
         slot.ready(channel)
         if facts.takes_batches:
             await self._renew(slot, channel, token)
+
+    async def _resize(self, facts: RevisionFacts, pod: RevisionPod, slots: list[PodSlot]) -> None:
+        """A pod that serves has other cores."""
+        if facts.takes_batches:
+            await self._tell_cores(facts, pod, await self._tokens.of(pod.namespace))
+        for slot in slots:
+            slot.resized()
+
+    async def _tell_cores(self, facts: RevisionFacts, pod: RevisionPod, token: str) -> None:
+        """Let a pod's process have as many threads as its pod has cores; it cannot see them."""
+        assert self._session is not None
+        if token and int(pod.effective_cores or pod.cores):
+            headers = {"Authorization": f"Bearer {token}", "Content-Type": FRAME_TYPE}
+            await tell_cores(self._session, address_of(pod), headers, cores_of(pod, facts))
 
     async def _renew(self, slot: PodSlot, channel: PodChannel, token: str) -> None:
         """Let a slot that sends no batches, for its token could not be read or was refused, be opened anew with another one.

@@ -16,12 +16,14 @@ from gnomon_core.clock import Clock, WallClock
 from gnomon_core.functions import FunctionKey, parse_key
 from gnomon_core.scaling import Action, FunctionLoad
 from gnomon_platforms.knative.scaling.configuration import ClusterSettings, cluster_settings, config_data
+from gnomon_platforms.knative.scaling.hearing import Hearing
 from gnomon_platforms.knative.scaling.objects import (
+    LiveRevision,
     PaFacts,
     RevisionPod,
     ScaleTarget,
     SksFacts,
-    own_annotations,
+    live_revision,
     pa_facts,
     revision_pod,
     scale_target,
@@ -39,8 +41,9 @@ from gnomon_platforms.knative.scaling.resources import (
     SYSTEM_NAMESPACE,
 )
 from gnomon_platforms.knative.scaling.revision import ScaledRevision
+from gnomon_platforms.knative.scaling.revision_bodies import RevisionBodies
+from gnomon_platforms.knative.scaling.shadows import ModelOptions, RevisionShadows
 from gnomon_platforms.knative.scaling.signals.scraper import Scraper
-from gnomon_platforms.knative.scaling.signals.stat import PodStat
 from gnomon_platforms.knative.scaling.steps import Steps
 from gnomon_platforms.knative.scaling.surroundings import Brain, Surroundings
 from gnomon_platforms.kubernetes.api import Api, Fence
@@ -50,6 +53,7 @@ from gnomon_platforms.kubernetes.resources import DEPLOYMENTS, PODS
 from gnomon_platforms.kubernetes.rivals import Rivals
 from gnomon_platforms.kubernetes.watching import Source
 from gnomon_platforms.kubernetes.writes import Writer
+from gnomon_platforms.openfaas.resizing import resizes_pods
 from gnomon_platforms.sessions import open_session
 
 if TYPE_CHECKING:
@@ -57,7 +61,7 @@ if TYPE_CHECKING:
 
 SILENT_S = 90.0
 """A watch that is well is heard twice a minute."""
-CONFIGS = ("config-autoscaler", "config-deployment")
+CONFIGS = ("config-autoscaler", "config-deployment", "config-features")
 
 
 def utc_now_s() -> float:
@@ -67,11 +71,12 @@ def utc_now_s() -> float:
 
 @dataclass(frozen=True, slots=True)
 class AutoscalerOptions:
-    """What the operator says once. `namespace` None looks after every namespace."""
+    """What the operator says once. `namespace` None looks after every namespace; without `models` no policy has a profile."""
 
     namespace: str | None = None
     class_name: str = CLASS
     system_namespace: str = SYSTEM_NAMESPACE
+    models: ModelOptions | None = None
 
 
 class KnativeAutoscaler:
@@ -86,6 +91,7 @@ class KnativeAutoscaler:
         clock: Clock | None = None,
         chance: random.Random | None = None,
         wall_s: Callable[[], float] = utc_now_s,
+        epoch: Callable[[], int] = lambda: 0,
     ) -> None:
         self._options = options or AutoscalerOptions()
         self._clock, self._wall_s = clock or WallClock(), wall_s
@@ -98,16 +104,17 @@ class KnativeAutoscaler:
         self._pods: Informer[RevisionPod] = Informer(
             api, Source(PODS, everywhere, labels=REVISION_LABEL), revision_pod, index=(REVISION_LABEL,)
         )
-        self._revisions: Informer[Mapping[str, str]] = Informer(api, Source(REVISIONS, everywhere), own_annotations)
+        self._revisions: Informer[LiveRevision] = Informer(api, Source(REVISIONS, everywhere), live_revision)
         self._configs: Informer[Mapping[str, str]] = Informer(api, Source(CONFIG_MAPS, system), config_data)
         self._activators: Informer[RevisionPod] = Informer(api, Source(PODS, system, labels=ACTIVATOR_LABELS), revision_pod)
         self._gateways: Informer[RevisionPod] = Informer(api, Source(PODS, system, labels=GATEWAY_LABELS), revision_pod)
         self._rivals = Rivals(api, everywhere, self._rivals_changed)
+        models = self._options.models
+        self._shadows = None if models is None else RevisionShadows(api, self._writer, models, self._clock, epoch)
+        self._api, self.resizes = api, True
         self._cluster = ClusterSettings()
         self._scaled: dict[FunctionKey, ScaledRevision] = {}
         self._of_target: dict[tuple[str, str], FunctionKey] = {}
-        self._waited: set[FunctionKey] = set()
-        """Revisions for which requests waited at the last look."""
         self._closing: set[asyncio.Task[None]] = set()
         self._around: Surroundings | None = None
         self._scraper: Scraper | None = None
@@ -121,7 +128,9 @@ class KnativeAutoscaler:
 
         """
         await asyncio.gather(*(informer.start() for informer in self._informers()), self._rivals.start())
+        self.resizes = await asyncio.to_thread(resizes_pods, self._api)
         self._session = open_session()
+        heard = Hearing(self._scaled)
         self._scraper = Scraper(
             self._session,
             self._clock,
@@ -129,24 +138,28 @@ class KnativeAutoscaler:
             activators=self._activators.values,
             gateways=self._gateways.values,
             asleep=lambda: any(one.wanted == 0 for one in self._scaled.values()),
-            took_stats=self._take_stats,
-            took_waiting=self._take_waiting,
-            took_beside=self._take_beside,
+            took_stats=heard.took_stats,
+            took_waiting=heard.took_waiting,
+            took_beside=heard.took_beside,
         )
         self._around = Surroundings(
             pa=lambda key: self._pas.get(key.namespace, key.name),
             sks=lambda key: self._services.get(key.namespace, key.name),
             target=lambda pa: self._targets.get(pa.key.namespace, pa.deployment.name),
-            ready=lambda key: sum(pod.ready and not pod.ending for pod in self._pods_of(key)),
+            pods=self._pods_of,
             live=lambda key: self._revisions.get(key.namespace, key.name),
             cluster=lambda: self._cluster,
             rival=lambda pa: self._rivals.of(pa.deployment),
             wakeable=lambda: self.seeing,
+            resizes=self.resizes,
+            shadows=self._shadows,
             brain=brain,
             steps=Steps(self._writer),
             clock=self._clock,
             wall_s=self._wall_s,
         )
+        if self._shadows is not None:
+            await self._shadows.start(RevisionBodies(self._scaled, brain.poke), brain.poke, self._session)
         self._configs.listen(self._config_changed)
         self._pas.listen(self._pa_changed)
         self._services.listen(self._named_changed)
@@ -160,6 +173,8 @@ class KnativeAutoscaler:
         if self._scraper is not None:
             await self._scraper.stop()
         await asyncio.gather(*(one.close() for one in self._scaled.values()), *self._closing)
+        if self._shadows is not None:
+            await self._shadows.stop()
         self._scaled.clear()
         await asyncio.gather(*(informer.stop() for informer in self._informers()), self._rivals.stop())
         if self._session is not None:
@@ -179,7 +194,7 @@ class KnativeAutoscaler:
         """Let the Revision have as many pods as this makes; they are made and ended behind it.
 
         Raises:
-            GnomonError: 409 `foreign_autoscaler`.
+            GnomonError: 409 `foreign_autoscaler`; 503 `no_capacity` and the like, when all else has been carried out.
 
         """
         key = parse_key(function)
@@ -187,7 +202,7 @@ class KnativeAutoscaler:
         if pa is not None and (refusal := self._rivals.hindrance(pa.deployment)) is not None:
             raise refusal
         if found is not None:
-            found.apply(actions)
+            await found.apply(actions)
 
     # What there is to tell of it
 
@@ -211,40 +226,15 @@ class KnativeAutoscaler:
     # What informers and pods tell
 
     def _informers(self) -> tuple[Informer[Any], ...]:
-        return (
-            self._pas,
-            self._services,
-            self._targets,
-            self._pods,
-            self._revisions,
-            self._configs,
-            self._activators,
-            self._gateways,
-        )
+        revisions = self._pas, self._services, self._targets, self._pods, self._revisions
+        nodes = () if self._shadows is None else self._shadows.informers
+        return *revisions, self._configs, self._activators, self._gateways, *nodes
 
     def _pods_of(self, key: FunctionKey) -> Iterable[RevisionPod]:
         return (pod for pod in self._pods.labelled(REVISION_LABEL, key.name) if pod.namespace == key.namespace)
 
     def _pods_to_ask(self) -> Mapping[FunctionKey, Iterable[RevisionPod]]:
         return {key: [pod for pod in self._pods_of(key) if not pod.ending] for key in self._scaled}
-
-    def _take_stats(self, key: FunctionKey, stats: list[PodStat]) -> None:
-        found = self._scaled.get(key)
-        if found is not None:
-            found.measured(stats)
-
-    def _take_waiting(self, waiting: Mapping[FunctionKey, float]) -> None:
-        for key in waiting.keys() | self._waited:
-            found = self._scaled.get(key)
-            if found is not None:
-                found.waits(waiting.get(key, 0.0))
-        self._waited = set(waiting)
-
-    def _take_beside(self, came: Mapping[FunctionKey, float]) -> None:
-        for key, requests in came.items():
-            found = self._scaled.get(key)
-            if found is not None:
-                found.came_beside(requests)
 
     def _pa_changed(self, change: Change[PaFacts]) -> None:
         assert self._around is not None

@@ -1,7 +1,8 @@
 """What a PodAutoscaler's status says: a pure function of what is seen and how many pods are wanted.
 
 `Ready` is `Active`, `ScaleTargetInitialized` and `SKSReady` together, as Knative's own reconcilers compute it: who reads the
-status relies on that. `ScalingPolicy` is ours and only informs: which policy wants so many pods, and why.
+status relies on that. `ScalingPolicy` is ours and only informs: which policy wants so many pods, and why. So does `Shadows`, for
+policies that make some: whether Bodies may have them, or why they work alone.
 
     wanted   ready pods     Active
     0        any            False, NoTraffic; TimedOut where it was still activating
@@ -23,7 +24,7 @@ from gnomon_platforms.knative.scaling.objects import NOT_OWNED, Condition, PaFac
 
 KEEP = -1
 """As many pods as there are: nothing else is known to be better."""
-INFORMS = frozenset({"ScalingPolicy"})
+INFORMS = frozenset({"ScalingPolicy", "Shadows"})
 AND = ("Active", "ScaleTargetInitialized", "SKSReady")
 MAX_MESSAGE = 1000
 
@@ -35,13 +36,17 @@ TRUE = Condition("True")
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What there is to tell. `want` is the number of pods or KEEP, `threshold` how many ready ones are enough."""
+    """What there is to tell. `want` is the number of pods or KEEP, `threshold` how many ready ones are enough.
+
+    `shadows` is whether Bodies may have Shadows, None where the policy makes none.
+    """
 
     want: int
     ready: int
     threshold: int
     policy: str
     reason: str
+    shadows: Condition | None = None
 
 
 def status(pa: PaFacts, sks: SksFacts | None, outcome: Outcome, now_s: float) -> dict[str, Any]:
@@ -53,6 +58,8 @@ def status(pa: PaFacts, sks: SksFacts | None, outcome: Outcome, now_s: float) ->
         "SKSReady": _sks_ready(sks),
         "ScalingPolicy": _policy(pa, outcome),
     }
+    if outcome.shadows is not None:
+        said["Shadows"] = outcome.shadows
     said["Ready"] = _all(said)
     found: dict[str, Any] = {
         **pa.status,

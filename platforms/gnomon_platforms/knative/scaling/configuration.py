@@ -1,4 +1,4 @@
-"""What the operator of Knative has said for all Revisions: `config-autoscaler`, and the progress deadline of `config-deployment`.
+"""What the operator of Knative has said for all Revisions, in `config-autoscaler`, `config-deployment` and `config-features`.
 
 A value that cannot be read is taken as its default: Knative's webhook has let it pass, or somebody has gone around that.
 """
@@ -12,12 +12,17 @@ from typing import Any
 
 from gnomon_core.units import parse_duration_s
 
+CSI_FEATURE = "kubernetes.podspec-volumes-csi"
+
 _LOG = logging.getLogger("gnomon.knative")
 
 
 @dataclass(frozen=True, slots=True)
 class ClusterSettings:
-    """The defaults of every Revision. `max_scale` 0 is no bound; a target's percentage may also be written as a share."""
+    """The defaults of every Revision. `max_scale` 0 is no bound; a target's percentage may also be written as a share.
+
+    `csi_volumes` is whether their pods may have such volumes.
+    """
 
     concurrency_target: float = 100.0
     target_utilization: float = 0.7
@@ -36,6 +41,7 @@ class ClusterSettings:
     min_scale: int = 0
     max_scale: int = 0
     progress_deadline_s: float = 600.0
+    csi_volumes: bool = False
 
 
 def share(text: str) -> float:
@@ -47,6 +53,11 @@ def share(text: str) -> float:
 def flag(text: str) -> bool:
     """True or false."""
     return {"true": True, "false": False}[text.strip().lower()]
+
+
+def enabled(text: str) -> bool:
+    """Whether a feature is switched on; `allowed` is too little for Knative's webhook."""
+    return {"enabled": True, "allowed": False, "disabled": False}[text.strip().lower()]
 
 
 KEYS: Mapping[str, tuple[str, Callable[[str], Any]]] = {
@@ -67,6 +78,7 @@ KEYS: Mapping[str, tuple[str, Callable[[str], Any]]] = {
     "min-scale": ("min_scale", int),
     "max-scale": ("max_scale", int),
     "progress-deadline": ("progress_deadline_s", parse_duration_s),
+    CSI_FEATURE: ("csi_volumes", enabled),
 }
 assert {name for name, _ in KEYS.values()} == {field.name for field in fields(ClusterSettings)}
 

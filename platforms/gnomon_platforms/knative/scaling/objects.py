@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
 from gnomon_core.functions import FunctionKey
 from gnomon_core.settings import PREFIX
-from gnomon_platforms.knative.scaling.resources import CLASS_ANNOTATION, REVISION_LABEL
-from gnomon_platforms.kubernetes.objects.pods import seconds_of
+from gnomon_platforms.knative.scaling.resources import CLASS_ANNOTATION, QUEUE_CONTAINER, REVISION_LABEL
+from gnomon_platforms.kubernetes.objects.pod_template import CSI_DRIVER
+from gnomon_platforms.kubernetes.objects.pods import cores_of, memory_of, resize_trouble, seconds_of
 
 Document = dict[str, Any]
 
@@ -89,7 +90,11 @@ class SksFacts:
 
 @dataclass(frozen=True, slots=True)
 class RevisionPod:
-    """A pod of a Revision, or of the activator."""
+    """A pod of a Revision, of the activator, or of our gateway.
+
+    `container` is the one that serves. `cores` are those of its specification, `effective_cores` those that it has now, 0 where
+    it does not run or nothing is said; `limited` is whether they are a limit. `trouble` is why a node gives it no other ones.
+    """
 
     namespace: str
     name: str
@@ -98,6 +103,36 @@ class RevisionPod:
     running: bool
     ready: bool
     ending: bool
+    uid: str = ""
+    version: str = ""
+    created_at: float = 0.0
+    node: str = ""
+    container: str = ""
+    cores: float = 0.0
+    effective_cores: float = 0.0
+    limited: bool = False
+    memory_bytes: int = 0
+    trouble: str = ""
+    reported: bool = False
+    """Whether its node has said which resources its container has: before that, Kubernetes refuses to change them."""
+
+    @property
+    def resizable(self) -> bool:
+        """Whether it can get other cores now."""
+        return self.running and self.reported and not self.ending
+
+    @property
+    def resizing(self) -> bool:
+        """Whether its node is about to give it other cores."""
+        return self.reported and not self.trouble and self.cores != self.effective_cores
+
+
+@dataclass(frozen=True, slots=True)
+class LiveRevision:
+    """A Revision: Gnomon's annotations, which can be changed there while it serves, and whether its pods have Shadows' volume."""
+
+    annotations: Mapping[str, str]
+    mounted: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,8 +189,13 @@ def sks_facts(document: Document) -> SksFacts:
 
 def revision_pod(document: Document) -> RevisionPod:
     """Read a pod."""
-    metadata, status = document["metadata"], document.get("status") or {}
+    metadata, spec, status = document["metadata"], document.get("spec") or {}, document.get("status") or {}
     running = status.get("phase") == "Running"
+    container = serving_container(spec.get("containers") or ())
+    name = str(container.get("name") or "")
+    told = [one for one in status.get("containerStatuses") or () if one.get("name") == name]
+    reported = told[0].get("resources") if told else None
+    resources = container.get("resources") or {}
     return RevisionPod(
         namespace=metadata["namespace"],
         name=metadata["name"],
@@ -164,7 +204,24 @@ def revision_pod(document: Document) -> RevisionPod:
         running=running,
         ready=running and conditions(status).get("Ready", Condition()).status == "True",
         ending="deletionTimestamp" in metadata,
+        uid=metadata.get("uid", ""),
+        version=metadata.get("resourceVersion", ""),
+        created_at=seconds_of(metadata.get("creationTimestamp")),
+        node=spec.get("nodeName") or "",
+        container=name,
+        cores=cores_of(resources),
+        effective_cores=cores_of(reported or {}),
+        limited="cpu" in (resources.get("limits") or {}),
+        memory_bytes=memory_of(resources),
+        trouble=resize_trouble(status),
+        reported=reported is not None,
     )
+
+
+def serving_container(containers: Iterable[Mapping[str, Any]]) -> Mapping[str, Any]:
+    """Of a Revision's containers the one that requests come to: of several only that one has a port."""
+    users = [one for one in containers if one.get("name") != QUEUE_CONTAINER]
+    return next((one for one in users if one.get("ports")), users[0] if users else {})
 
 
 def scale_target(document: Document) -> ScaleTarget:
@@ -173,10 +230,12 @@ def scale_target(document: Document) -> ScaleTarget:
     return ScaleTarget(metadata["uid"], metadata["resourceVersion"], 1 if replicas is None else int(replicas))
 
 
-def own_annotations(document: Document) -> Mapping[str, str]:
-    """Gnomon's annotations of a Revision: the place where they can be changed while it serves."""
-    annotations = document["metadata"].get("annotations") or {}
-    return {key: text for key, text in annotations.items() if key.startswith(PREFIX)}
+def live_revision(document: Document) -> LiveRevision:
+    """Read a Revision."""
+    metadata, spec = document["metadata"], document.get("spec") or {}
+    own = {key: text for key, text in (metadata.get("annotations") or {}).items() if key.startswith(PREFIX)}
+    drivers = {(one.get("csi") or {}).get("driver") for one in spec.get("volumes") or ()}
+    return LiveRevision(own, CSI_DRIVER in drivers)
 
 
 def conditions(status: Mapping[str, Any]) -> dict[str, Condition]:

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from gnomon_platforms.knative.scaling.conditions import KEEP, Outcome, not_owned, status
-from gnomon_platforms.knative.scaling.objects import PaFacts, ScaleTarget, SksFacts
+from gnomon_platforms.knative.scaling.objects import Condition, PaFacts, ScaleTarget, SksFacts
 from gnomon_platforms.knative.scaling.resources import METRIC_ANNOTATION
 from gnomon_platforms.knative.scaling.rules import Rules
 from gnomon_platforms.kubernetes.rivals import REASON
@@ -32,7 +32,7 @@ class Demand:
     """What a Revision's policy has come to, and why.
 
     `holds` is whether a request waits or executes now, `busy` whether one came within the stable window, `panic_load` the load of
-    the panic window in the unit of `Rules.total`.
+    the panic window in the unit of `Rules.total`. `shadows` is whether Bodies may have Shadows, None where the policy makes none.
     """
 
     wanted: int
@@ -41,6 +41,7 @@ class Demand:
     panic_load: float = 0.0
     policy: str = ""
     reason: str = ""
+    shadows: Condition | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,6 +139,7 @@ def _outcome(seen: Seen, count: _Count) -> Outcome:
         first_scale(seen.pa, seen.rules),
         seen.demand.policy or seen.rules.settings.autoscaler,
         " ".join(part for part in said if part),
+        seen.demand.shadows,
     )
 
 

@@ -22,6 +22,9 @@ ACTIVATOR_LABELS = "app=activator"
 GATEWAY_LABELS = "app.kubernetes.io/name=gnomon,app.kubernetes.io/component=knative-gateway"
 """Of the pods of our gateway, which tells what waits in it as activators do."""
 
+QUEUE_CONTAINER = "queue-proxy"
+"""Knative's own in each of a Revision's pods."""
+
 AUTOSCALING_PORT = 9090
 """Where queue-proxy tells what it has seen in the last second."""
 ACTIVATOR_METRICS_PORT = 9090

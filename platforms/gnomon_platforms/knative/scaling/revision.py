@@ -1,8 +1,7 @@
 """One Revision: how many pods its policy wants, and the task that makes it so.
 
-The autoscaler's loop speaks of instances that it creates and destroys. Here an instance is no certain pod: a Deployment has a
-number, and its ReplicaSet chooses. So a Revision has as many instances as its policy wants, each with an id of its own; the
-first of them are ready, as many as there are ready pods, and the others start.
+The autoscaler's loop speaks of instances that it creates and destroys. A Revision's Deployment has a number: as many as there are
+instances. Which pod each of them is, and how large, `instances` knows.
 
 Whatever happens, news from an informer, another number, a request that waits, only lets the Revision be looked at again:
 `planning` says what to write, `steps` writes it.
@@ -18,20 +17,25 @@ from dataclasses import replace
 from typing import Any
 
 from gnomon_core.errors import GnomonError
-from gnomon_core.fleet import Instance, InstanceState
-from gnomon_core.scaling import Action, CreateBody, DestroyBody, FunctionLoad
+from gnomon_core.profiles import ModelProfile
+from gnomon_core.scaling import Action, FunctionLoad
+from gnomon_core.settings import Settings
 from gnomon_platforms.knative.scaling.configuration import ClusterSettings
-from gnomon_platforms.knative.scaling.objects import Document, PaFacts, SksFacts, pa_facts
+from gnomon_platforms.knative.scaling.instances import RevisionInstances
+from gnomon_platforms.knative.scaling.objects import Document, LiveRevision, PaFacts, SksFacts, pa_facts
 from gnomon_platforms.knative.scaling.planning import PROXY, Demand, Plan, Seen, plan
 from gnomon_platforms.knative.scaling.probe import proxied
 from gnomon_platforms.knative.scaling.rules import Rules, rules
 from gnomon_platforms.knative.scaling.signals.load import RevisionLoad
 from gnomon_platforms.knative.scaling.signals.stat import PodStat
 from gnomon_platforms.knative.scaling.surroundings import Surroundings
+from gnomon_platforms.openfaas.node_home import BodyPod
 
 LOOK_AGAIN_S = 2.0
 SOON_S = 0.5
 PROBE_PERIOD_S = 0.25
+REREAD_S = 30.0
+"""How soon it is known that a model has been measured, or measured anew."""
 
 _LOG = logging.getLogger("gnomon.knative")
 
@@ -43,17 +47,19 @@ class ScaledRevision:
         self.key = pa.key
         self.name = str(pa.key)
         self._around = around
-        self._known: tuple[PaFacts, Mapping[str, str] | None, ClusterSettings] | None = None
-        self._rules = rules(pa, around.cluster(), around.live(pa.key), around.brain.check)
+        self.instances = RevisionInstances(pa.key, around)
+        self._known: tuple[PaFacts, LiveRevision | None, ClusterSettings] | None = None
+        self._reread_s = 0.0
+        self._profile: ModelProfile | None = None
+        self._rules = self._read(pa, around.live(pa.key), around.cluster())
         self._load = RevisionLoad(around.clock.now_s())
-        self._numbers = 0
-        self._ids: list[str] = []
         self._floor, self._floor_until_s = 0, 0.0
         self._proxied: bool | None = None
         self._probing: asyncio.Task[None] | None = None
         self._last_want: int | None = None
         self._rival = ""
         """The uid of who else counts its pods, once that was said."""
+        self._told_alone = ""
         self._look = asyncio.Event()
         self._adopt(pa)
         self._task = asyncio.get_running_loop().create_task(self._run())
@@ -76,23 +82,19 @@ class ScaledRevision:
         pa = self._around.pa(self.key)
         if pa is None:
             return None
-        settings = self._rules_of(pa).settings
-        ready = self._around.ready(self.key)
-        now_s = self._around.clock.now_s()
-        instances = tuple(
-            Instance(id_, self.name, 1, "", settings.cores, 0, _state(number < ready), now_s)
-            for number, id_ in enumerate(self._ids)
-        )
-        return FunctionLoad(settings, self._load.counters(now_s), instances, ())
+        counters = self._load.counters(self._around.clock.now_s())
+        return self.instances.load(self._rules_of(pa), self._profile, counters)
 
-    def apply(self, actions: Sequence[Action]) -> None:
-        """Take what was decided: from now on there are to be more or fewer pods."""
-        for action in actions:
-            if isinstance(action, CreateBody):
-                self._ids.append(self._new_id())
-            elif isinstance(action, DestroyBody) and action.id in self._ids:
-                self._ids.remove(action.id)
-        self.look()
+    async def apply(self, actions: Sequence[Action]) -> None:
+        """Take what was decided; GnomonError where some of it was refused, all else has been taken then."""
+        try:
+            await self.instances.apply(actions, self._rules)
+        finally:
+            self.look()
+
+    def body(self, body_id: str) -> BodyPod | None:
+        """One of its Bodies, where it has a pod."""
+        return self.instances.body(body_id, self._rules)
 
     def measured(self, stats: Sequence[PodStat]) -> None:
         """What its pods tell of the last second."""
@@ -114,16 +116,12 @@ class ScaledRevision:
     @property
     def wanted(self) -> int:
         """How many pods the policy wants."""
-        return len(self._ids)
+        return self.instances.wanted
 
     @property
     def ready(self) -> int:
         """How many of its pods are ready."""
-        return self._around.ready(self.key)
-
-    def _new_id(self) -> str:
-        self._numbers += 1
-        return f"{self.key.name}-{self._numbers}"
+        return self.instances.ready
 
     def _adopt(self, pa: PaFacts) -> None:
         """Begin with what there is. Until the window has been seen once, a load that is not known yet is taken to need it."""
@@ -133,7 +131,7 @@ class ScaledRevision:
         if pa.initialized:
             count = 0 if active == "False" else target.replicas if target is not None else 0
             self._floor, self._floor_until_s = count, self._around.clock.now_s() + self._rules.window_s
-        self._ids = [self._new_id() for _ in range(count)]
+        self.instances.begin(count)
 
     # The task
 
@@ -185,12 +183,13 @@ class ScaledRevision:
             panic_load=self._load.recent(now_s, rules_.panic_s, by_rps=rules_.by_rps),
             policy=last.policy if last is not None else "",
             reason=last.decision.reason if last is not None else "",
+            shadows=self.instances.shadows(rules_.settings),
         )
         seen = Seen(
             pa,
             around.sks(self.key),
             around.target(pa),
-            around.ready(self.key),
+            self.ready,
             rules_,
             demand,
             proxied=self._proxied,
@@ -217,15 +216,33 @@ class ScaledRevision:
     def _rules_of(self, pa: PaFacts) -> Rules:
         """Read again only when one of the three has changed."""
         now = pa, self._around.live(self.key), self._around.cluster()
-        if self._known is None or any(new is not old for new, old in zip(now, self._known, strict=True)):
+        if self._known is None or any(new is not old for new, old in zip(now, self._known, strict=True)) or self._measured_anew:
             self._known = now
-            self._rules = rules(pa, now[2], now[1], self._around.brain.check)
+            self._rules = self._read(*now)
         return self._rules
+
+    @property
+    def _measured_anew(self) -> bool:
+        """Whether its model may have another profile by now."""
+        return self._reread_s > 0.0 and self._around.clock.now_s() >= self._reread_s
+
+    def _read(self, pa: PaFacts, live: LiveRevision | None, cluster: ClusterSettings) -> Rules:
+        self._reread_s = 0.0
+
+        def check(settings: Settings) -> None:
+            if settings.model is not None:
+                self._reread_s = self._around.clock.now_s() + REREAD_S
+            profile = self.instances.profile(settings)
+            # Whatever was worked out from the one before holds for one that is equal.
+            self._profile = self._profile if profile == self._profile else profile
+            self._around.brain.check(settings, self._profile)
+
+        return rules(pa, cluster, None if live is None else live.annotations, check)
 
     async def _take(self, seen: Seen, planned: Plan) -> bool:
         """Write a plan; whether all of it was still of what there is."""
         pa, steps = seen.pa, self._around.steps
-        writes: list[Any] = []
+        writes: list[Any] = [] if seen.rival else [self.instances.resize(seen.rules)]
         if planned.replicas is not None and seen.target is not None:
             self._say(seen, planned)
             writes.append(steps.scale(pa, seen.target, planned.replicas))
@@ -233,6 +250,10 @@ class ScaledRevision:
             writes.append(steps.route(pa, planned.route))
         if planned.status != pa.status:
             writes.append(steps.tell(pa, lambda document: self._status(seen, document)))
+        alone = seen.demand.shadows
+        if alone is not None and seen.target is not None and alone.status == "False" and alone.reason != self._told_alone:
+            self._told_alone = alone.reason
+            writes.append(steps.alone(pa, seen.target, alone))
         done = await asyncio.gather(*writes, return_exceptions=True)
         for one in done:
             if isinstance(one, BaseException):
@@ -275,7 +296,3 @@ class ScaledRevision:
         if not task.cancelled() and task.exception() is not None:
             _LOG.warning("%s: its Service could not be asked: %s", self.name, task.exception())
             asyncio.get_running_loop().call_later(LOOK_AGAIN_S, self.look)
-
-
-def _state(ready: bool) -> InstanceState:  # noqa: FBT001 - private, one caller
-    return InstanceState.READY if ready else InstanceState.STARTING

@@ -32,8 +32,9 @@ ACTIVATION_BUFFER_S = 30.0
 """Knative's own: the Deployment says first that its progress deadline has passed, and why."""
 LEAST_TARGET = 0.01
 MAX_BATCH = 1024
-UNMEASURED = {"hpa": "CPU"}
-"""Policies that decide by what no pod tells this class."""
+_PLANNED = "plans buffers, which the gateway of Revisions that batch has from their annotations"
+UNSUITED = {"hpa": "decides by CPU, which is not measured here", "batch": _PLANNED, "batch+": _PLANNED}
+"""Policies whose decisions nobody here could take or carry out, and why."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +43,8 @@ class Rules:
 
     `settings` are the policy's. `max_scale` 0 is no bound. `total` is what a pod takes, in requests in the system or, `by_rps`,
     requests a second; `burst_capacity` is how much room there must be for activators to leave the way, -1 for never.
-    `trouble` says what could not be taken as it is written.
+    `cores` are those that each pod is to have, None for as many as it was born with. `trouble` says what could not be taken as it
+    is written.
     """
 
     settings: Settings
@@ -59,6 +61,7 @@ class Rules:
     grace_s: float
     retention_s: float
     activation_limit_s: float
+    cores: int | None = None
     trouble: str = ""
 
     @property
@@ -94,7 +97,10 @@ def rules(
     `check` raises a GnomonError for settings that no policy here can scale by; the Revision is then scaled by `kpa`.
     """
     said = Annotations(pa.annotations)
-    settings, trouble = _settings(pa, pa.annotations if live is None else live, check)
+    own = pa.annotations if live is None else live
+    settings, trouble = _settings(pa, own, check)
+    # Where its settings could not be taken, nobody has said how large pods are to be.
+    cores = settings.cores if f"{PREFIX}cores" in own and not trouble else None
     metric = pa.annotations.get(METRIC_ANNOTATION, "concurrency")
     if metric not in ("concurrency", "rps"):
         trouble = f"Metric {metric[:50]} is not measured by this class: concurrency is used. {trouble}".strip()
@@ -117,6 +123,7 @@ def rules(
         grace_s=cluster.zero_grace_s,
         retention_s=retention_s if pa.reachable else 0.0,
         activation_limit_s=_deadline_s(pa, cluster) + ACTIVATION_BUFFER_S,
+        cores=cores,
         trouble=trouble,
     )
 
@@ -185,9 +192,8 @@ def _settings(pa: PaFacts, given: Mapping[str, str], check: Callable[[Settings],
     trouble = ""
     try:
         settings = read_settings(None, own)
-        if settings.autoscaler in UNMEASURED:
-            measure = UNMEASURED[settings.autoscaler]
-            raise bad_request("unsupported_policy", f"{settings.autoscaler} decides by {measure}, which is not measured here.")
+        if settings.autoscaler in UNSUITED:
+            raise bad_request("unsupported_policy", f"{settings.autoscaler} {UNSUITED[settings.autoscaler]}.")
         if check is not None:
             check(settings)
     except GnomonError as error:

@@ -1,4 +1,4 @@
-"""How a plan is written: the ServerlessService, the status, and the number of pods.
+"""How a plan is written: the ServerlessService, the status, the number of pods, and how large they are.
 
 Each write is decided again from the object as it is when it is sent, and carries its uid and version; what is no longer wanted
 by then comes to nothing.
@@ -9,13 +9,18 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from gnomon_platforms.knative.scaling.objects import Document, PaFacts, ScaleTarget, sks_facts
+from gnomon_platforms.knative.scaling.objects import Condition, Document, PaFacts, RevisionPod, ScaleTarget, sks_facts
 from gnomon_platforms.knative.scaling.planning import Route, kept_annotations
 from gnomon_platforms.knative.scaling.resources import POD_AUTOSCALERS, SERVERLESS_SERVICES
+from gnomon_platforms.kubernetes.api import STRATEGIC_PATCH
 from gnomon_platforms.kubernetes.errors import Refused, Unreachable, told
-from gnomon_platforms.kubernetes.resources import DEPLOYMENTS, SERVICES
+from gnomon_platforms.kubernetes.events import warn
+from gnomon_platforms.kubernetes.objects.quantities import cpu_quantity
+from gnomon_platforms.kubernetes.resources import DEPLOYMENTS, PODS, SERVICES
 from gnomon_platforms.kubernetes.rivals import Rival, tell
 from gnomon_platforms.kubernetes.writes import Create, Patch, Replace, Target, Write, Writer
+
+BODIES_ALONE = "BodiesAlone"
 
 
 class Steps:
@@ -72,14 +77,31 @@ class Steps:
 
         """
         target = Target(DEPLOYMENTS, pa.key.namespace, str(pa.target.get("name") or ""))
-        bound = {"metadata": {"uid": seen.uid, "resourceVersion": seen.version}}
-        try:
-            await self._writer.write(target, Patch({"spec": {"replicas": replicas}}, "scale"), bound)
-        except (Refused, Unreachable) as error:
-            if isinstance(error, Refused) and (error.conflict or error.missing):
-                return False
-            raise told(error, f"scale {pa.key}") from error
-        return True
+        patch = Patch({"spec": {"replicas": replicas}}, "scale")
+        return await self._at_once(target, patch, seen.uid, seen.version, f"scale {pa.key}")
+
+    async def resize(self, pod: RevisionPod, cores: int) -> bool:
+        """Give a pod's container other cores, in place. False where the pod is another by now: news of it is on its way.
+
+        Raises:
+            GnomonError: what the API server refuses.
+
+        """
+        quantity = cpu_quantity(cores)
+        resources: Document = {"requests": {"cpu": quantity}, **({"limits": {"cpu": quantity}} if pod.limited else {})}
+        changes = {"spec": {"containers": [{"name": pod.container, "resources": resources}]}}
+        target = Target(PODS, pod.namespace, pod.name)
+        return await self._at_once(target, Patch(changes, "resize", STRATEGIC_PATCH), pod.uid, pod.version, f"resize {pod.name}")
+
+    async def alone(self, pa: PaFacts, seen: ScaleTarget, said: Condition) -> None:
+        """Put an Event on the Deployment, that Bodies work alone. One for each reason, for as long as the cluster keeps it.
+
+        Raises:
+            GnomonError: what the API server refuses.
+
+        """
+        about = f"{seen.uid}-{BODIES_ALONE}-{said.reason}".lower()
+        await warn(self._writer, pa.deployment, seen.uid, about=about, reason=BODIES_ALONE, text=said.message)
 
     async def say(self, seen: ScaleTarget, found: Rival) -> None:
         """Put an Event on the Deployment, that somebody else counts its pods.
@@ -100,6 +122,16 @@ class Steps:
         found = await self._writer.settle(Target(SERVICES, namespace, service), lambda _: None, "read a Service")
         address = ((found or {}).get("spec") or {}).get("clusterIP")
         return None if address in (None, "", "None") else str(address)
+
+    async def _at_once(self, target: Target, patch: Patch, uid: str, version: str, doing: str) -> bool:
+        """Send a change without reading the object again; whether it still was as it was seen."""
+        try:
+            await self._writer.write(target, patch, {"metadata": {"uid": uid, "resourceVersion": version}})
+        except (Refused, Unreachable) as error:
+            if isinstance(error, Refused) and (error.conflict or error.missing):
+                return False
+            raise told(error, doing) from error
+        return True
 
 
 def serverless_service(pa: PaFacts, route: Route) -> Document:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
@@ -102,9 +103,9 @@ def pod_facts(pod: dict[str, Any]) -> PodFacts:
         released=labels.get(MANAGED_LABEL) == RELEASED,
         deletion_cost=whole(annotations.get(DELETION_COST)),
         instance=annotations.get(INSTANCE_ANNOTATION),
-        cores=_cores(wanted),
-        effective_cores=_cores(of_container.get("resources") or {}),
-        memory_bytes=bytes_of(_either(wanted, "memory")),
+        cores=cores_of(wanted),
+        effective_cores=cores_of(of_container.get("resources") or {}),
+        memory_bytes=memory_of(wanted),
         restarts=whole(of_container.get("restartCount")),
         trouble=_trouble(status, of_container),
         replica_set=_controller(metadata),
@@ -132,9 +133,7 @@ def _trouble(status: dict[str, Any], container: dict[str, Any]) -> str:
         refused = condition.get("type") == "PodScheduled" and condition.get("status") == "False"
         if refused and condition.get("reason") != "SchedulingGated":
             return words(condition.get("reason", "not scheduled"), condition.get("message"))
-        if condition.get("type") == "PodResizePending" and condition.get("status") == "True":
-            return words(f"{RESIZE} {condition.get('reason', 'pending')}", condition.get("message"))
-    return ""
+    return resize_trouble(status)
 
 
 def words(reason: str, message: str | None) -> str:
@@ -157,11 +156,25 @@ def _controller(metadata: dict[str, Any]) -> str | None:
     return next((owner["name"] for owner in owners if owner.get("controller") and owner.get("kind") == "ReplicaSet"), None)
 
 
-def _cores(resources: dict[str, Any]) -> float:
+def cores_of(resources: Mapping[str, Any]) -> float:
+    """The cores that a container may count on; 0 where nothing is said."""
     return amount_of(_either(resources, "cpu"))
 
 
-def _either(resources: dict[str, Any], name: str) -> object:
+def memory_of(resources: Mapping[str, Any]) -> int:
+    """The bytes that a container may count on; 0 where nothing is said."""
+    return bytes_of(_either(resources, "memory"))
+
+
+def resize_trouble(status: Mapping[str, Any]) -> str:
+    """Why a node has put off, or refused, to give a pod other resources, in Kubernetes' words; empty where it has not."""
+    for condition in status.get("conditions") or ():
+        if condition.get("type") == "PodResizePending" and condition.get("status") == "True":
+            return words(f"{RESIZE} {condition.get('reason', 'pending')}", condition.get("message"))
+    return ""
+
+
+def _either(resources: Mapping[str, Any], name: str) -> object:
     """A limit, or the request where there is none: what an instance may count on."""
     limit = (resources.get("limits") or {}).get(name)
     return limit if limit is not None else (resources.get("requests") or {}).get(name, "0")

@@ -1,0 +1,72 @@
+"""A slot: the right to have one batch under way in a pod of a Revision. It has the cores that its pod has.
+
+    opened ▶ its process is told its cores ▶ takes batches ▶ the pod has others: told again ▶ retired ▶ gone
+
+A pod whose node is about to give it other cores is not sent its first batch before it has them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+from gnomon_core.fleet import Instance, InstanceState
+from gnomon_core.seams import PlatformListener
+from gnomon_platforms.knative.batching.channel import PodChannel
+from gnomon_platforms.knative.batching.revisions import RevisionFacts
+from gnomon_platforms.knative.scaling.objects import RevisionPod
+from gnomon_platforms.remote_lives import RemoteLife
+
+QUEUE_PORT = 8012
+"""Where queue-proxy takes requests by HTTP/1.1."""
+
+
+class PodSlot(RemoteLife[PodChannel]):
+    """An instance: a slot in this pod."""
+
+    def __init__(
+        self,
+        instance: Instance,
+        facts: RevisionFacts,
+        pod: RevisionPod,
+        listener: PlatformListener,
+        ended: Callable[[PodSlot], None],
+    ) -> None:
+        super().__init__(instance, listener, ended)
+        self.facts, self.pod = facts, pod
+        self._cores = instance.cores
+
+    def retire(self, reason: str) -> None:
+        """Take nothing more, and end when what is under way has been answered."""
+        if self.channel is None:
+            self.end(reason)
+        else:
+            self.channel.retire(reason)
+
+    def other_cores(self, pod: RevisionPod) -> bool:
+        """Whether its pod has other cores than it was seen with last."""
+        before, self._cores = self._cores, cores_of(pod, self.facts)
+        return before != self._cores
+
+    def resized(self) -> None:
+        """The pod's process knows of its cores: batches are sized by them from now on."""
+        self.instance = replace(self.instance, cores=self._cores)
+        if self.channel is not None and self.instance.state is InstanceState.READY:
+            self._listener.instance_ready(self.instance, self.channel)
+
+
+def address_of(pod: RevisionPod) -> str:
+    """A pod's queue-proxy."""
+    return f"http://[{pod.ip}]:{QUEUE_PORT}" if ":" in pod.ip else f"http://{pod.ip}:{QUEUE_PORT}"
+
+
+def due(facts: RevisionFacts | None, pod: RevisionPod, has: int) -> int:
+    """How many slots a pod is to have: none unless it is ready, and of a Revision that is served here."""
+    if facts is None or not pod.ready or pod.ending or not pod.ip:
+        return 0
+    return has if pod.resizing and not has else facts.places
+
+
+def cores_of(pod: RevisionPod, facts: RevisionFacts) -> int:
+    """The whole cores that a pod has now; those that its Revision says where the pod says none, or less than one."""
+    return int(pod.effective_cores or pod.cores) or facts.spec.settings.cores

@@ -1,0 +1,184 @@
+"""The Bodies and Shadows of one Revision, between its policy and the cluster: what it is shown, and what becomes of its wishes.
+
+CreateBody, DestroyBody ▶ how many pods there are to be      pods ▶ which of them each Body is
+Resize, gnomon/cores    ▶ pods resized in place              nodes ▶ whether a Body may have a Shadow
+CreateShadow …          ▶ a wish to the Body's node          a node's state ▶ whom a Body works with
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Mapping, Sequence
+
+from gnomon_core.errors import GnomonError
+from gnomon_core.fleet import Instance
+from gnomon_core.functions import FunctionKey
+from gnomon_core.pairs import Pair
+from gnomon_core.profiles import ModelProfile
+from gnomon_core.scaling import (
+    Action,
+    ChangeShadow,
+    CreateBody,
+    CreateShadow,
+    DestroyBody,
+    DestroyShadow,
+    FunctionLoad,
+    LoadCounters,
+    PromoteShadow,
+    Resize,
+)
+from gnomon_core.settings import Settings
+from gnomon_platforms.knative.scaling.bodies import Bodies
+from gnomon_platforms.knative.scaling.objects import Condition, RevisionPod
+from gnomon_platforms.knative.scaling.rules import Rules
+from gnomon_platforms.knative.scaling.shadow_condition import Means, shadows
+from gnomon_platforms.knative.scaling.shadows import spec_of
+from gnomon_platforms.knative.scaling.surroundings import Surroundings
+from gnomon_platforms.openfaas.node_home import BodyPod
+
+REFUSED_S = 30.0
+"""A size that was refused is not asked for sooner again."""
+
+_LOG = logging.getLogger("gnomon.knative")
+
+
+class RevisionInstances:
+    """Those of one Revision."""
+
+    def __init__(self, key: FunctionKey, around: Surroundings) -> None:
+        self._key, self._name, self._around = key, str(key), around
+        self._bodies = Bodies(self._name)
+        self._working: dict[str, Mapping[str, Pair]] = {}
+        """By Body, the Shadows that it works with."""
+        self._refused: dict[str, tuple[int, float]] = {}
+        """By pod, the cores that it was refused, and until when they are not asked for."""
+
+    @property
+    def wanted(self) -> int:
+        """How many pods there are to be."""
+        return len(self._bodies)
+
+    @property
+    def ready(self) -> int:
+        """How many pods are ready."""
+        return sum(pod.ready and not pod.ending for pod in self._around.pods(self._key))
+
+    def begin(self, count: int) -> None:
+        """There are so many from now on, or are to be."""
+        self._bodies.become(count)
+
+    # What the policy sees, and decides
+
+    def load(self, rules: Rules, profile: ModelProfile | None, counters: LoadCounters) -> FunctionLoad:
+        """Everything that a policy may decide by."""
+        around = self._around
+        self.match()
+        bodies = tuple(self._with_shadows(one) for one in self._bodies.instances(rules.settings, around.clock.now_s()))
+        if around.shadows is None:
+            return FunctionLoad(rules.settings, counters, bodies, ())
+        nodes = around.shadows.nodes(pairs=self._mounted)
+        instances = bodies + around.shadows.instances(self._name)
+        return FunctionLoad(rules.settings, counters, instances, nodes, profile=profile)
+
+    def profile(self, settings: Settings) -> ModelProfile | None:
+        """What was measured of the Revision's model."""
+        shadows_ = self._around.shadows
+        return None if shadows_ is None or settings.model is None else shadows_.profile(spec_of(self._key, settings))
+
+    async def apply(self, actions: Sequence[Action], rules: Rules) -> None:
+        """Take what was decided: pods are made and ended behind it. The plan of a buffer is the gateway's own.
+
+        Raises:
+            GnomonError: 503 `no_capacity` and the like, the last of several. All else has been carried out.
+
+        """
+        refused: GnomonError | None = None
+        for action in actions:
+            match action:
+                case CreateBody(cores):
+                    # As many as its Revision says is no size of its own: it follows, when the Revision says another one.
+                    self._bodies.add(None if cores == rules.settings.cores else cores)
+                case DestroyBody(body_id):
+                    self._bodies.remove(body_id)
+                    self._lost(body_id)
+                case Resize(body_id, cores):
+                    self._bodies.resize(body_id, cores)
+                case CreateShadow() | ChangeShadow() | DestroyShadow() | PromoteShadow() if self._around.shadows is not None:
+                    try:
+                        await self._around.shadows.apply(action)
+                    except GnomonError as error:
+                        refused = error
+        if refused is not None:
+            raise refused
+
+    def shadows(self, settings: Settings) -> Condition | None:
+        """Whether Bodies may have Shadows; None where the policy makes none."""
+        around = self._around
+        if not around.brain.makes_shadows(settings):
+            return None
+        told = around.shadows is not None and around.shadows.told
+        pooled = around.shadows is not None and any(node.pairs for node in around.shadows.nodes(pairs=True))
+        return shadows(Means(around.cluster().csi_volumes, self._mounted, told, pooled))
+
+    # Pods
+
+    def match(self) -> None:
+        """Let each Body be a pod, as pods are now."""
+        lost, found = self._bodies.match(self._around.pods(self._key))
+        for body_id in lost:
+            self._lost(body_id)
+        shadows_ = self._around.shadows
+        if shadows_ is not None:
+            for pod in filter(None, map(self._bodies.pod_of, found)):
+                shadows_.body_found(pod.node)
+
+    async def resize(self, rules: Rules) -> None:
+        """Let pods have the cores that they are to have."""
+        if not self._around.resizes:
+            return
+        self.match()
+        now_s = self._around.clock.now_s()
+        self._refused = {uid: refused for uid, refused in self._refused.items() if refused[1] > now_s}
+        due = [one for one in self._bodies.to_resize(rules.cores) if self._refused.get(one[0].uid, (0, 0.0))[0] != one[1]]
+        await asyncio.gather(*(self._resize(pod, cores) for pod, cores in due))
+
+    async def _resize(self, pod: RevisionPod, cores: int) -> None:
+        try:
+            if await self._around.steps.resize(pod, cores):
+                _LOG.info("%s: pod %s: %g to %d cores", self._name, pod.name, pod.cores, cores)
+        except GnomonError as error:
+            _LOG.warning("%s: pod %s keeps its %g cores: %s", self._name, pod.name, pod.cores, error)
+            self._refused[pod.uid] = cores, self._around.clock.now_s() + REFUSED_S
+
+    # What Shadows need of Bodies
+
+    def body(self, body_id: str, rules: Rules) -> BodyPod | None:
+        """A Body with its pod."""
+        pod = self._bodies.pod_of(body_id)
+        if pod is None or not pod.node or pod.ending:
+            return None
+        instance = self._bodies.instance(body_id, rules.settings, self._around.clock.now_s())
+        return BodyPod(self._with_shadows(instance), spec_of(self._key, rules.settings), pod.uid, pod.node)
+
+    def of_pod(self, uid: str) -> str | None:
+        """The Body that is this pod."""
+        return self._bodies.of_pod(uid)
+
+    def works_with(self, body_id: str, shadows_: Mapping[str, Pair]) -> None:
+        """A Body's Shadows are these now."""
+        if body_id in self._bodies:
+            self._working[body_id] = shadows_
+
+    def _with_shadows(self, body: Instance) -> Instance:
+        return body.working_with(self._working.get(body.id, {}))
+
+    def _lost(self, body_id: str) -> None:
+        self._working.pop(body_id, None)
+        if self._around.shadows is not None:
+            self._around.shadows.body_gone(body_id)
+
+    @property
+    def _mounted(self) -> bool:
+        live = self._around.live(self._key)
+        return live is not None and live.mounted

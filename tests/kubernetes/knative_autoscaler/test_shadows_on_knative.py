@@ -1,0 +1,273 @@
+"""Bodies of Revisions and their Shadows, on a real API server with a real coordinator: the class decides, the gateway batches.
+
+Load, policy, profile, the node's coordinator, the gateway's batches are the real ones; Bodies, pool and Shadow are processes.
+What stands in for queue-proxy counts requests and passes them on.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import http.client
+import io
+import shutil
+import tempfile
+import threading
+import time
+from collections import Counter
+from collections.abc import AsyncIterator, Iterable, Iterator
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import pytest
+from werkzeug.serving import make_server
+
+from deploy.test_cluster.clusters import Cluster
+from gnomon_cli.knative import KnativeService
+from gnomon_coordinator.node.doors import SOCKET
+from gnomon_core.wire import decode
+from gnomon_platforms.knative.scaling.shadows import ModelOptions
+from gnomon_platforms.openfaas.models import ServedModels
+from gnomon_platforms.openfaas.on_nodes import NodeOptions
+from gnomon_profiler.repository import DirectoryRepository
+from tests.integration.coordinator_node.node import TOKEN as NODE_TOKEN
+from tests.integration.coordinator_node.node import Body, Node
+from tests.integration.kubernetes_platform.instance_server import Quiet
+from tests.kubernetes.knative_autoscaler.played_knative import Application, PlayedKnative
+from tests.kubernetes.knative_autoscaler.test_reconciler import QUICK, running, until
+from tests.kubernetes.knative_batching.conftest import ENV, SECRET
+from tests.kubernetes.knative_batching.test_serving_revisions import serving
+from tests.kubernetes.replicas.bodies import LABELS, MAX_BATCH, MODEL, NODES, SLOWER, coordinator_pod, photograph, put_model
+
+pytestmark = [pytest.mark.torch, pytest.mark.timeout(400)]
+REVISION, QUEUE_PORT, BATCH_TOKEN, CALLERS = "shot-00001", 8012, "batches-please", 16
+VOLUME = {"name": "coordinator", "csi": {"driver": "node.gnomon", "readOnly": True}}
+CORES = {"cpu": "8", "memory": "16Gi", "pods": "110"}
+
+
+class BodyPod:
+    """A pod of a Revision: a Body with the socket of its own volume, and what counts its requests as queue-proxy does."""
+
+    def __init__(self, played: Bodies, uid: str, address: str) -> None:
+        self._played, node = played, played.on
+        self._volume = node.pod(uid) if played.mounted else None
+        named = {"GNOMON_MODEL": f"{MODEL}@1", "GNOMON_BATCH_TOKEN": BATCH_TOKEN}
+        socket = Path("/nowhere") if self._volume is None else self._volume.target / SOCKET
+        self.body = Body(node.folder, uid, socket, node.models, b"", at=f"{address}:8080", **named)
+        node.started.append(self.body)
+        self._address, self._lock = address, threading.Lock()
+        self._inside, self._came, self._asked_s = 0, 0, time.monotonic()
+        self._server = make_server(address, QUEUE_PORT, self._pass_on, threaded=True, request_handler=Quiet)
+        self._thread = threading.Thread(target=self._server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True)
+        self._thread.start()
+
+    def stat(self) -> tuple[float, float]:
+        with self._lock:
+            now_s, came = time.monotonic(), self._came
+            seconds, self._asked_s, self._came = max(now_s - self._asked_s, 1e-3), now_s, 0
+            return float(self._inside), came / seconds
+
+    def end(self) -> None:
+        self._server.shutdown()
+        self._thread.join()
+        self._server.server_close()
+        self.body.kill()
+        if self._volume is not None:
+            self._played.on.kubelet.unpublish(self._volume)
+
+    def _pass_on(self, environ: dict[str, Any], start: Any) -> Iterable[bytes]:
+        body = environ["wsgi.input"].read(int(environ.get("CONTENT_LENGTH") or 0))
+        headers = {"Authorization": environ.get("HTTP_AUTHORIZATION", ""), "Content-Type": environ.get("CONTENT_TYPE", "")}
+        with self._lock:
+            self._inside, self._came = self._inside + 1, self._came + 1
+        try:
+            with closing(http.client.HTTPConnection(self._address, 8080, timeout=60)) as connection:
+                connection.request(environ["REQUEST_METHOD"], environ["PATH_INFO"], io.BytesIO(body), headers)
+                answer = connection.getresponse()
+                data = answer.read()
+            if environ["PATH_INFO"] == "/gnomon/batch":
+                self._played.handed += len(decode(data).head_json().get("pair", []))
+        finally:
+            with self._lock:
+                self._inside -= 1
+        start(f"{answer.status} {answer.reason}", [("Content-Type", answer.headers.get("Content-Type", ""))])
+        return [data]
+
+
+class Bodies(PlayedKnative):
+    """Pods of Revisions are Bodies on one node."""
+
+    on: Node
+    mounted = True
+    handed = 0
+    """Runs of batches of which a Shadow was given a share."""
+
+    def begin(self, revision: str, pod: str, address: str) -> Application:
+        del revision
+        uid = self._cluster.core.read_namespaced_pod(pod, self.namespace).metadata.uid
+        return BodyPod(self, uid, address)
+
+
+@pytest.fixture
+def node() -> Iterator[Node]:
+    folder = Path(tempfile.mkdtemp(prefix="gnomon-"))
+    made = Node(folder, at="127.0.9.210:7468")
+    yield made
+    made.close()
+    shutil.rmtree(folder)
+
+
+@pytest.fixture
+def sample_s(node: Node) -> float:
+    """How long a sample of the model takes, by its profile."""
+    return put_model(node.models)
+
+
+@pytest.fixture
+def played_as() -> type[PlayedKnative]:
+    return Bodies
+
+
+@pytest.fixture
+def bodies(knative_kinds: Cluster, node: Node, knative: PlayedKnative) -> Iterator[Bodies]:
+    """The node, its coordinator, and a namespace whose pods are Bodies there."""
+    assert isinstance(knative, Bodies)
+    knative.on, knative.node = node, node.name
+    core = knative_kinds.core
+    if NODES not in {one.metadata.name for one in core.list_namespace().items}:
+        core.create_namespace({"metadata": {"name": NODES}})
+        core.create_namespaced_service_account(NODES, {"metadata": {"name": "default"}})
+    core.create_node({"metadata": {"name": node.name}})
+    ready = [{"type": "Ready", "status": "True"}]
+    core.patch_node_status(node.name, {"status": {"capacity": CORES, "allocatable": CORES, "conditions": ready}})
+    secret = {"metadata": {"name": SECRET}, "stringData": {SECRET: BATCH_TOKEN}}
+    core.create_namespaced_secret(knative.namespace, secret)
+    yield knative
+    core.delete_node(node.name)
+
+
+@contextlib.asynccontextmanager
+async def scaling(cluster: Cluster, knative: PlayedKnative, node: Node, *, told: bool = True) -> AsyncIterator[KnativeService]:
+    """The class with the node's models."""
+    models = ServedModels(DirectoryRepository(node.models), node.models, node.models / "profiles")
+    nodes = NodeOptions(NODE_TOKEN) if told else None
+    async with running(cluster, knative, models=ModelOptions(models, nodes)) as service:
+        yield service
+
+
+def asyfunc(sample_s: float) -> dict[str, str]:
+    return {
+        **QUICK,
+        "autoscaling.knative.dev/max-scale": "1",
+        "gnomon/model": f"{MODEL}@1",
+        "gnomon/autoscaler": "asyfunc",
+        "gnomon/max-batch": str(MAX_BATCH),
+        "gnomon/slo-ms": str(round(1000 * 6 * sample_s / SLOWER)),
+        "gnomon/deadline-ms": "60000",
+    }
+
+
+def shadow_rows(node: Node) -> set[str]:
+    """The Shadows on the node that work for a Body."""
+    return {row["id"] for row in node.state()["shadows"] if row["paired"] and row["state"] == "ready"}
+
+
+def events(cluster: Cluster, knative: PlayedKnative) -> list[str]:
+    """What was said on the Revision's Deployment."""
+    found = cluster.core.list_namespaced_event(knative.namespace).items
+    return [one.message for one in found if one.reason == "BodiesAlone" and one.involved_object.name == f"{REVISION}-deployment"]
+
+
+class Callers:
+    """Clients who ask for the same photograph again and again, as the ingress sends them on."""
+
+    def __init__(self, url: str, namespace: str) -> None:
+        self._url = url
+        self._headers = {"Knative-Serving-Revision": REVISION, "Knative-Serving-Namespace": namespace}
+        self._ended = False
+        self.answers: Counter[str] = Counter()
+
+    async def run(self) -> None:
+        timeout = aiohttp.ClientTimeout(total=120)
+        async with (
+            aiohttp.ClientSession(self._url, headers=self._headers, timeout=timeout) as session,
+            asyncio.TaskGroup() as group,
+        ):
+            for _ in range(CALLERS):
+                group.create_task(self._call_on(session, photograph()))
+
+    def end(self) -> None:
+        self._ended = True
+
+    async def _call_on(self, session: aiohttp.ClientSession, picture: bytes) -> None:
+        while not self._ended:
+            async with session.post("/", data=picture) as answer:
+                said = await answer.json(content_type=None) if answer.status == 200 else {}
+            self.answers[said.get("label", str(answer.status))] += 1
+
+
+async def test_a_burst_gets_a_shadow_that_outlives_the_leader(
+    knative_kinds: Cluster, bodies: Bodies, node: Node, sample_s: float
+) -> None:
+    """Sixteen callers always wait. Within the objective, six samples' time, a Body answers six of them, and a pair twelve."""
+    await asyncio.to_thread(node.warm)
+    with coordinator_pod(knative_kinds, node):
+        async with serving(knative_kinds, bodies) as gateway, contextlib.AsyncExitStack() as first:
+            await first.enter_async_context(scaling(knative_kinds, bodies, node))
+            bodies.revision(REVISION, asyfunc(sample_s), env=ENV, volumes=[VOLUME])
+            await until(lambda: bodies.condition(REVISION, "Ready")["status"] == "True", "Ready")
+            callers = Callers(f"http://{gateway.server.host}:{gateway.server.port}", bodies.namespace)
+            calling = asyncio.create_task(callers.run())
+            await until(lambda: len(shadow_rows(node)) == 1, "a Shadow")
+            [shadow] = shadow_rows(node)
+            assert bodies.condition(REVISION, "Shadows")["status"] == "True"
+            await until(lambda: bodies.handed >= 20, "batches that are split")
+            assert bodies.condition(REVISION, "ScalingPolicy")["reason"] == "asyfunc"
+
+            # The next leader finds it, and nobody hears of the change.
+            await first.aclose()
+            async with scaling(knative_kinds, bodies, node) as second:
+                name = f"{REVISION}.{bodies.namespace}"
+
+                def paired() -> bool:
+                    load = second.platform.load(name)
+                    return load is not None and any(one.shadows for one in load.instances)
+
+                async with asyncio.timeout(60):
+                    while not paired():  # noqa: ASYNC110 - on the loop, where the platform lives
+                        await asyncio.sleep(0.05)
+                assert shadow_rows(node) == {shadow}
+                before = bodies.handed
+                await until(lambda: bodies.handed >= before + 20, "the pair works no more")
+                callers.end()
+                await calling
+            assert set(callers.answers) <= set(LABELS), callers.answers
+            assert not events(knative_kinds, bodies)
+
+
+async def test_bodies_work_alone_and_say_so_where_pods_have_no_volume(
+    knative_kinds: Cluster, bodies: Bodies, node: Node, sample_s: float
+) -> None:
+    bodies.mounted = False
+    await asyncio.to_thread(node.warm)
+    with coordinator_pod(knative_kinds, node):
+        async with serving(knative_kinds, bodies) as gateway, scaling(knative_kinds, bodies, node):
+            bodies.revision(REVISION, asyfunc(sample_s), env=ENV)
+            await until(lambda: bodies.condition(REVISION, "Ready")["status"] == "True", "Ready")
+            await until(lambda: bodies.condition(REVISION, "Shadows").get("reason") == "VolumesDisabled", "the condition")
+            callers = Callers(f"http://{gateway.server.host}:{gateway.server.port}", bodies.namespace)
+            calling = asyncio.create_task(callers.run())
+            await until(lambda: sum(callers.answers.values()) > 200, "answers")
+            callers.end()
+            await calling
+            assert set(callers.answers) <= set(LABELS), callers.answers
+            assert bodies.condition(REVISION, "ScalingPolicy")["reason"] == "asyfunc"
+            assert not node.state()["shadows"], "none was even wished for"
+            [said] = events(knative_kinds, bodies)
+            assert "kubernetes.podspec-volumes-csi is not enabled" in said
+
+            config = {"metadata": {"name": "config-features"}, "data": {"kubernetes.podspec-volumes-csi": "enabled"}}
+            knative_kinds.core.create_namespaced_config_map(bodies.system, config)
+            await until(lambda: bodies.condition(REVISION, "Shadows").get("reason") == "NoVolume", "what is missing now")
