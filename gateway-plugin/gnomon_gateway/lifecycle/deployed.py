@@ -101,7 +101,8 @@ class Deployed:
             nodes=nodes,
             latency_s=others.latency_s or runtime.latency_s(),
             profile=runtime.profile(others.ratios),
-            latency_spread=runtime.latency_spread({one.size for one in current if one.kind is InstanceKind.BODY}),
+            latency_spread=others.spread
+            or runtime.latency_spread({one.size for one in current if one.kind is InstanceKind.BODY}),
         )
 
     def stamp(self, instances: Sequence[Instance]) -> object:

@@ -22,13 +22,15 @@ _NOBODY = LoadCounters()
 class Told:
     """A function as one replica tells of it, or as all of them do together.
 
-    `latency_s` and `ratios`, how long batches take against what was foretold by cores, are those of the one that has served last.
+    `latency_s`, `ratios`, how long batches take against what was foretold by cores, and `spread`, how far they are from it, are
+    those of the one that has served last; 0 where it is not known, as of replicas of an earlier version.
     """
 
     counters: LoadCounters = _NOBODY
     invocations: int = 0
     latency_s: tuple[float, ...] = ()
     ratios: Mapping[int, float] = field(default_factory=dict)
+    spread: float = 0.0
     in_flight: Mapping[str, int] = field(default_factory=dict)
     """By instance, where it is not 0."""
 
@@ -130,6 +132,7 @@ class Elsewhere:
             int(document["invocations"]),
             tuple(map(float, document["latency_s"])),
             {int(cores): float(ratio) for cores, ratio in document["ratios"].items()},
+            float(document.get("spread", 0.0)),
             {str(instance): int(count) for instance, count in document["in_flight"].items()},
         )
 
@@ -158,6 +161,7 @@ def _joined(parts: list[Told]) -> Told:
             whole.invocations + part.invocations,
             part.latency_s or whole.latency_s,
             part.ratios or whole.ratios,
+            part.spread or whole.spread,
             {**whole.in_flight, **part.in_flight},
         )
     return whole

@@ -77,5 +77,6 @@ def document(runtime: FunctionRuntime) -> Mapping[str, Any]:
         "invocations": runtime.metrics.invocations,
         "latency_s": runtime.latency_s(),
         "ratios": runtime.ratios(),
+        "spread": runtime.latency_spread({worker.slot.size for worker in runtime.dispatcher.workers.by_id.values()}),
         "in_flight": runtime.all_in_flight(),
     }

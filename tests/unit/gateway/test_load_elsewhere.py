@@ -109,6 +109,30 @@ async def test_what_was_counted_stays_when_a_replica_is_gone_and_what_it_held_do
     function.close()
 
 
+async def test_how_far_batches_are_from_what_was_predicted_is_told_and_missing_where_it_is_not() -> None:
+    function, leader = runtime(), Elsewhere()
+    function.instance_ready(Instance("i", NAME, 1, "here", 2, 0, InstanceState.READY, 0.0), OneInstance())
+    for seconds in (0.1, 0.12, 0.1, 0.12) * 20:
+        function.latency.observe(function.variant, 2, 1, seconds)
+    function.latency.observe(function.variant, 1, 1, 1.0)
+    function.latency.observe(function.variant, 1, 1, 9.0)
+    submit(function)
+    await turn()
+    report = sent(told([function]).report(0))["functions"]
+    leader.hear("a", report)
+    assert leader.of(NAME).spread == pytest.approx(0.09, abs=0.02), "of the size that its instance has"
+    # A replica of an earlier version says nothing of it; what is known otherwise stays.
+    before = {NAME: {name: value for name, value in report[NAME].items() if name != "spread"}}
+    leader.hear("b", before)
+    assert leader.of(NAME).spread == pytest.approx(0.09, abs=0.02)
+    leader.keep({"b"})
+    assert leader.of(NAME).spread == pytest.approx(0.09, abs=0.02)
+    alone = Elsewhere()
+    alone.hear("b", before)
+    assert (alone.of(NAME).spread, alone.of(NAME).counters.arrivals) == (0.0, 1)
+    function.close()
+
+
 def test_what_is_no_report_changes_nothing() -> None:
     leader = Elsewhere()
     for broken in ({NAME: {}}, {NAME: []}, {NAME: {"arrivals": "many"}}):

@@ -18,6 +18,7 @@ from gnomon_core.scaling import (
     SetBufferPlan,
 )
 from gnomon_core.signature import ModelSignature
+from gnomon_gateway.lifecycle.reporting import document
 from gnomon_gateway.scheduling.immediate import Immediate
 from tests.unit.gateway.shadow_stage import NAME, OTHER, PAIR, Silent, Stage
 
@@ -189,6 +190,9 @@ async def test_policies_see_how_far_batches_are_from_what_was_predicted_of_them(
     latency.observe(stage.deployed.runtime.variant, 2, 1, 1.0)
     latency.observe(stage.deployed.runtime.variant, 2, 1, 9.0)
     assert seen() == pytest.approx(0.09, abs=0.02), "there is no instance of two cores"
+    elsewhere = {**document(stage.deployed.runtime), "spread": 0.3}
+    stage.deployed.elsewhere.hear("another", {stage.deployed.name: elsewhere})
+    assert seen() == 0.3, "who leads asks those that serve"
 
 
 async def test_a_shadow_that_becomes_a_body_counts_as_one_that_starts_and_takes_batches_when_it_is_ready(stage: Stage) -> None:
