@@ -102,11 +102,14 @@ class TestOpenFaasPlatform(PlatformContract):
         instance = await platform.create(instance_of(spec))
         channel = await told.channel(instance.id)
         await platform.resize(instance.id, 2)
+        [there] = platform.instances("echo.openfaas-fn")
+        assert (there.cores, there.coming_cores) == (1, 2), "they are on their way"
         for _ in range(600):
             if platform.instances("echo.openfaas-fn")[0].cores == 2:
                 break
             await asyncio.sleep(0.05)
-        assert platform.instances("echo.openfaas-fn")[0].cores == 2
+        [there] = platform.instances("echo.openfaas-fn")
+        assert (there.cores, there.coming_cores) == (2, None)
         await told.until(lambda: told.ready[instance.id].cores == 2)
         [pod] = (await asyncio.to_thread(core.list_namespaced_pod, NAMESPACE, label_selector="faas_function=echo")).items
         assert pod.spec.containers[0].resources.limits["cpu"] == "2"
