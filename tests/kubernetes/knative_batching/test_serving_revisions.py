@@ -209,3 +209,32 @@ def annotate(cluster: Cluster, knative: PlayedKnative, annotations: dict[str, An
     """As `kubectl annotate revision` does."""
     patch = {"metadata": {"annotations": annotations}}
     cluster.custom.patch_namespaced_custom_object(*SERVING, knative.namespace, "revisions", "f-00001", patch)
+
+
+async def test_a_pod_is_sent_batches_once_it_has_its_cores_and_uses_as_many_threads(
+    knative_kinds: Cluster, knative: PlayedKnative, pods: Pods
+) -> None:
+    knative.resizable, knative.starts_s = False, 2.0
+    async with running(knative_kinds, knative), serving(knative_kinds, knative) as gateway:
+        one = {"requests": {"cpu": "1"}, "limits": {"cpu": "1"}}
+        knative.revision("f-00001", {**BATCHES, "gnomon/cores": "2"}, env=ENV, resources=one)
+        function = f"f-00001.{knative.namespace}"
+
+        def cores() -> list[int]:
+            return [instance.cores for instance in gateway.platform.instances(function)]
+
+        async with ingress(gateway, knative, "f-00001") as user:
+            calling = asyncio.create_task(call(user, b"x"))
+            await until(lambda: knative.condition("f-00001", "Ready")["status"] == "True", "Ready")
+            # Its node has not come to it, and it would compute with half of what it is to have.
+            await asyncio.sleep(1.0)
+            assert not pods.seen
+            knative.resizable = True
+            assert await calling == (200, b"x")
+            assert pods.seen == [("/gnomon/resize", 1), ("/gnomon/batch", 1)]
+            assert cores() == [2]
+            # While it serves it goes on with what it has, until it has others.
+            await asyncio.to_thread(annotate, knative_kinds, knative, {"gnomon/cores": "3"})
+            await until(lambda: cores() == [3], "three cores")
+            assert await call(user, b"y") == (200, b"y")
+            assert [path for path, _ in pods.seen] == ["/gnomon/resize", "/gnomon/batch"] * 2
