@@ -60,7 +60,7 @@ def sizes_of_file(file: Path, max_batch: int, *, on_lambda: bool) -> tuple[Size,
             )
             for one in document["sizes"]
         )
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
+    except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
         raise WrongCommand(f"{file}: {type(error).__name__}: {error}.", FORMS) from None
 
 

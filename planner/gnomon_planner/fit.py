@@ -116,9 +116,10 @@ def fit(sample: Sample) -> Fit:
     notes: list[str] = []
     if sample.arrivals < FEWEST_GAPS or not sample.windows_s:
         notes.append(f"{sample.arrivals:.0f} arrivals or gaps say how quickly requests arrive, not how evenly: Poisson.")
-        candidates = [_judged(POISSON, Map.poisson(sample.rate_rps), sample)]
-    else:
-        candidates = [_judged(family, process.rescaled(sample.rate_rps), sample) for family, process in _candidates(sample)]
+        process = Map.poisson(sample.rate_rps)
+        only = Candidate(POISSON, process, of_map(process, sample), Misfit(None, None, None))
+        return Fit(only, sample, (only,), tuple(notes))
+    candidates = [_judged(family, process.rescaled(sample.rate_rps), sample) for family, process in _candidates(sample)]
     candidates.sort(key=lambda each: each.misfit.total)
     chosen = _simplest([each for each in candidates if _faithful(each, sample)], GOOD)
     if chosen is None:
@@ -230,7 +231,8 @@ def _notes(sample: Sample, chosen: Candidate) -> Iterator[str]:
     if sample.gaps is not None and chosen.model.gaps is not None:
         scv, fitted = sample.gaps.scv.value, chosen.model.gaps.scv.value
         if scv < fitted - max(0.05 * fitted, 2.0 * min(sample.gaps.scv.deviation, 1.0)):
-            yield f"The gaps are more regular (SCV {scv:.3g}) than {chosen.process.order} phases can be: {fitted:.3g}."
+            phases = f"{chosen.process.order} phases" if chosen.process.order > 1 else "one phase"
+            yield f"The gaps are more regular (SCV {scv:.3g}) than {phases} can be: {fitted:.3g}."
     if sample.windows_s and sample.dispersions[0].value < 1.0 - 4.0 * sample.dispersions[0].deviation and sample.gaps is None:
         yield "Counts vary less than a Poisson process's; how evenly they come within a bin was not recorded: Poisson there."
     if chosen.misfit.total > GOOD:

@@ -142,7 +142,7 @@ def fitted(points: Sequence[Measured], *, whole: float | None = None) -> Service
 
     """
     if len(points) < SPARE + 2 or not all(
-        math.isfinite(one.seconds) and one.seconds > 0.0 and one.size > 0.0 and one.batch >= 1 for one in points
+        0.0 < one.seconds < math.inf and 0.0 < one.size < math.inf and one.batch >= 1 for one in points
     ):
         raise bad_request("bad_measurements", "These are not at least 4 positive times.", "Measure more cells.")
     sizes = np.array([one.size for one in points], dtype=float)

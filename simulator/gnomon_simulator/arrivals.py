@@ -66,7 +66,7 @@ def recorded(path: Path) -> list[float]:
                 document = json.loads(line)
                 if "sent_s" in document and document["sent_s"] is not None:
                     arrivals.append(float(document["sent_s"]))
-            except (ValueError, TypeError):
+            except (ValueError, TypeError, OverflowError, RecursionError):
                 raise bad_request("bad_record", f"{path.name}: line {number} is not a record.", "Record with replay.") from None
     if not arrivals:
         raise bad_request("bad_record", f"{path.name} has no request that was sent (sent_s).", "Record with replay.")

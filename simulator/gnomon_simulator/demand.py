@@ -64,7 +64,7 @@ def _is_record(line: str) -> bool:
     """Whether a file's first line is a whole document of a recorded run, and not the only one of a file of demand."""
     try:
         document = json.loads(line)
-    except ValueError:
+    except (ValueError, RecursionError):
         return False
     return isinstance(document, dict) and not {"counts", "times_s"} & document.keys()
 
@@ -90,7 +90,7 @@ def _of_json(path: Path, text: str) -> Trace | list[float]:
         return from_the_first([seconds(str(time), unit_s) for time in times])
     except json.JSONDecodeError as error:
         raise _bad(path, f"line {error.lineno} is not JSON: {error.msg}") from None
-    except (KeyError, TypeError, ValueError):
+    except (KeyError, TypeError, ValueError, OverflowError, RecursionError):
         raise _bad(path, "the document has neither counts with bin_s nor times_s") from None
 
 

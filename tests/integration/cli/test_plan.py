@@ -68,6 +68,17 @@ def test_sizes_that_offer_nothing_are_refused(tmp_path: Path, sizes: list[object
     assert done.stderr.startswith("Error: Nothing to choose from")
 
 
+@pytest.mark.parametrize("size", ["1" * 400, "Infinity"])
+def test_sizes_beyond_all_bounds_are_refused(tmp_path: Path, size: str) -> None:
+    cells = ", ".join(f'{{"memory_mb": {one}, "batch": {batch}, "ms": 40}}' for one in (512, size) for batch in (1, 2))
+    for name, text in (("sizes", f'[{{"memory_mb": {size}, "service_ms": [40]}}]'), ("measured", f"[{cells}]")):
+        file = tmp_path / f"{name}.json"
+        file.write_text(f'{{"{name}": {text}}}')
+        done = gnomon("--rate", 20, "--sizes", file, "--slo-ms", 500)
+        assert (done.returncode, len(done.stderr.splitlines())) == (2, 1), done.stderr
+        assert done.stderr.startswith("Error: ")
+
+
 def test_measured_cells_become_sizes(tmp_path: Path) -> None:
     file = tmp_path / "cells.json"
     cells = [

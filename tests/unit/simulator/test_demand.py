@@ -94,6 +94,9 @@ def test_a_column_is_chosen_by_its_name(tmp_path: Path) -> None:
         ("timestamp,count\n", "there is no row"),
         ("t_seconds,count\n0,1\n1e-9,1\n1e9,1\n", "in bins of 1e-09"),
         ('{"timestamp": 1.0}\n{"timestamp": 2.0}\n', "sent_s"),
+        ("[" * 100_000, "neither counts"),
+        ('{"bin_s": 1, "counts": [1, ' + "1" * 400 + "]}", "neither counts"),
+        ('{"id": 1}\n{"sent_s": ' + "1" * 400 + "}\n", "line 2"),
     ],
 )
 def test_a_bad_file_says_where(text: str, words: str, tmp_path: Path) -> None:
