@@ -9,7 +9,15 @@ import pytest
 from gnomon_cli.commands.knative_options import knative_gateway_options, knative_options
 from gnomon_core.errors import GnomonError
 
-GIVEN = {"kubeconfig": Path("admin.conf"), "policies": (), "host": "127.0.0.1", "port": 0}
+GIVEN = {
+    "kubeconfig": Path("admin.conf"),
+    "policies": (),
+    "host": "127.0.0.1",
+    "port": 0,
+    "models": None,
+    "state": None,
+    "coordinator_token": None,
+}
 
 
 def test_without_a_namespace_it_looks_after_all_and_leads_beside_knatives_own() -> None:
@@ -34,3 +42,8 @@ def test_the_gateway_serves_all_namespaces_or_one() -> None:
     assert knative_gateway_options({**given, "namespaces": ("team-a",)}).namespace == "team-a"
     with pytest.raises(GnomonError, match="all namespaces are looked after, or one"):
         knative_gateway_options({**given, "namespaces": ("team-a", "team-b")})
+
+
+def test_shadows_need_models_to_hold_blocks_of() -> None:
+    with pytest.raises(GnomonError, match="no models were named"):
+        knative_options({**GIVEN, "namespaces": (), "coordinator_token": Path("token")})

@@ -48,8 +48,8 @@ def test_a_coordinator_of_an_earlier_version_says_only_what_it_does(told: dict[s
 
 def test_the_state_that_told_of_it_and_every_later_one_should_know_it() -> None:
     shadow = found(ROW, BODY, STATE, 0.0)
-    assert should_know(STATE, shadow)
-    assert should_know({"incarnation": "i", "version": 8}, shadow)
-    assert should_know({"incarnation": "another", "version": 1}, shadow)
-    assert not should_know({"incarnation": "i", "version": 6}, shadow)
-    assert not should_know(STATE, asked_for("s-2", BODY, WISHED, 0, 0.0)), "the node has not answered yet"
+    assert should_know(STATE, shadow.since)
+    assert should_know({"incarnation": "i", "version": 8}, shadow.since)
+    assert should_know({"incarnation": "another", "version": 1}, shadow.since)
+    assert not should_know({"incarnation": "i", "version": 6}, shadow.since)
+    assert not should_know(STATE, asked_for("s-2", BODY, WISHED, 0, 0.0).since), "the node has not answered yet"
