@@ -67,6 +67,7 @@ class Endings:
         self._ledger.apart(work, "it is ended")
         self._ledger.forget(work)
         self._ledger.tell("failed", work, reason="its Body works without it")
+        self._ledger.over.append(work.shadow)
         return True
 
     def body_let_go(self, work: Work, reason: str, now_s: float) -> None:

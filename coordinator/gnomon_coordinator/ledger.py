@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from collections import deque
+
 from gnomon_coordinator.effects import Effect, Tell
 from gnomon_coordinator.messages import PairSaid
 from gnomon_coordinator.table import Record, RegistrationTable, Status
 from gnomon_coordinator.work import WITH_BODY, Step, Work
+
+KEPT_OVER = 256
 
 
 class Ledger:
@@ -21,6 +25,8 @@ class Ledger:
         """Containers that have become Shadows which have not registered yet."""
         self.body_words: dict[str, dict[str, PairSaid]] = {}
         """What a Body said first of each of its Shadows, as long as that is news."""
+        self.over: deque[str] = deque(maxlen=KEPT_OVER)
+        """Shadows on other nodes that are over here. A wish for one may still be on its way: over a restart it is said twice."""
 
     def body_of(self, work: Work) -> Record | None:
         """The Shadow's Body, while they are partners."""

@@ -77,7 +77,8 @@ class Shadows:
 
     def _introduce(self, task: Task, layers: Layers, now_s: float) -> None:
         """Bring a Shadow that another node has made together with its Body."""
-        work = Work(task.shadow, Step.BODY, task, task, layers, held=task.blocks, joined=True)
+        # Its Body may do something else with it already: then an earlier coordinator has brought them together.
+        work = Work(task.shadow, Step.BODY, task, None, layers, held=task.blocks, joined=True)
         self._ledger.works[task.shadow] = work
         self._ledger.table.insert(task.shadow, Kind.SHADOW)
         self._link(task)
@@ -90,7 +91,8 @@ class Shadows:
             self._ledger.table.link(task.body, task.shadow, task.blocks, task.split)
 
     def _why_not(self, task: Task, layers: Layers | None, papers: Papers | None, work: Work | None) -> str:
-        if work is None and ((papers is None and task.way is None) or task.shadow in self._ledger.table):
+        never = task.shadow in self._ledger.table or task.shadow in self._ledger.over
+        if work is None and (never or (papers is None and task.way is None)):
             return "it has ended"
         reason = "" if task.afar else self._body_refuses(task)
         if not reason and (layers is None or not task.blocks or task.blocks[-1] >= len(layers.blocks)):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from gnomon_coordinator.messages import PairSaid, Said
@@ -49,6 +49,8 @@ class Process:
     loads: bool = False
     whole: bool = False
     """Of a Shadow: whether it loads the rest of the model, and whether it has it."""
+    afar: bool = False
+    """Of a Shadow: whether its Body is on another node."""
     called: Kind = Kind.EMPTY
     """What the supervisor takes it for."""
 
@@ -71,21 +73,23 @@ class Process:
             self._register(world)
 
     def _register(self, world: World) -> None:
-        self.say(world, say="registered", shadow=self.shadow, body=self.body, blocks=self.blocks, paired=bool(self.links))
+        about = {"shadow": self.shadow, "body": self.body, "blocks": self.blocks, "afar": self.afar}
+        self.say(world, say="registered", paired=bool(self.links), **about)
 
     def _load(self, message: dict[str, Any], world: World) -> None:
         self.shadow, self.body, self.blocks = message["shadow"], message["body"], message["blocks"]
+        self.afar = message["afar"]
         self._register(world)
 
     def _pair(self, message: dict[str, Any], world: World) -> None:
         shadow = message["shadow"]
-        self._take(shadow, message["link"], world)
-        self.pairs[shadow] = PairSaid(shadow, message["blocks"], message["split"])
+        self._take(shadow, world.way_of(message), world)
+        self.pairs[shadow] = PairSaid(shadow, message["blocks"], message["split"], "url" in message)
         self.say(world, say="paired", shadow=shadow)
         self.notice(world)
 
     def _join(self, message: dict[str, Any], world: World) -> None:
-        self._take(message["shadow"], message["link"], world)
+        self._take(message["shadow"], world.way_of(message), world)
         self.say(world, say="paired", shadow=self.shadow)
         self.notice(world)
 
@@ -112,7 +116,7 @@ class Process:
             other = world.kept.get(shadow)
             held = message["blocks"] if other is None else other.blocks
             assert set(message["blocks"]) <= set(held), "a Body is sent to blocks that its Shadow does not have"
-            self.pairs[shadow] = PairSaid(shadow, message["blocks"], message["split"])
+            self.pairs[shadow] = replace(self.pairs[shadow], blocks=message["blocks"], split=message["split"])
             self.say(world, say="changed", shadow=shadow, blocks=message["blocks"])
 
     def _unpair(self, message: dict[str, Any], world: World) -> None:

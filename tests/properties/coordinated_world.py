@@ -14,6 +14,7 @@ from typing import Any
 
 from gnomon_coordinator.coordination import Coordination
 from gnomon_coordinator.effects import Assign, Close, Connect, Effect, Fork, Kill, Papers, Send, Tell
+from gnomon_coordinator.fields import Way
 from gnomon_coordinator.messages import Change, Said, Task
 from gnomon_coordinator.table import Kind
 from gnomon_core.blocks import Block, Layers
@@ -49,6 +50,8 @@ class World:
         """So much time has passed while something was to be done that waits may have ended."""
         self.believed: dict[str, set[str]] = {}
         """By Body, the Shadows that the platform takes it to work with."""
+        self.far: dict[str, Link] = {}
+        """By Shadow, the connections of pairs of which one half is on another node."""
         self.names = 0
         self.restart()
 
@@ -83,6 +86,18 @@ class World:
             self.coordination.create(self.wanted[shadow], LAYERS, Papers(()), self.now_s)
         if shadow in self.wanted and shadow in self.rising:
             self.coordination.promote(shadow, Papers(()), self.now_s)
+
+    def way_of(self, message: dict[str, Any]) -> Link:
+        """What a message to pair or to join brings: a link to one of this node, or a connection to another."""
+        if "link" not in message:
+            self.far[message["shadow"]] = Link()
+        return message.get("link") or self.far[message["shadow"]]
+
+    def _come(self, shadow: str) -> None:
+        """The Body of a Shadow that serves from afar."""
+        process = self.kept.get(shadow)
+        if shadow in self.wanted and process is not None and not process.links:
+            self.coordination.reached(shadow, Papers(()))
 
     def carry_out(self) -> None:
         while effects := self.coordination.take():
@@ -192,6 +207,8 @@ class World:
         shadow = event["shadow"]
         if event["event"] == "paired" and shadow in self.wanted:
             self.believed.setdefault(event["body"], set()).add(shadow)
+        elif event["event"] == "registered" and shadow in self.wanted and self.wanted[shadow].afar:
+            self.wishes.append(lambda: self._come(shadow))
         elif event["event"] == "unpaired":
             self.believed.get(event["body"], set()).discard(shadow)
         elif event["event"] == "ending":
@@ -200,6 +217,8 @@ class World:
             )
             self.ended.add(shadow)
         elif event["event"] == "failed" and shadow not in self.kept:
+            for shadows in self.believed.values():
+                shadows.discard(shadow)
             self.wanted.pop(shadow, None)
             self.ended.discard(shadow)
 
@@ -250,7 +269,7 @@ class World:
         self.pass_time(0.0)
 
     def disturb(self) -> None:
-        what = self.chance.choice(["body", "create", "create", "destroy", "change", "promote", "kill", "restart", "time"])
+        what = self.chance.choice(["body", "create", "create", "destroy", "change", "promote", "kill", "cut", "restart", "time"])
         bodies = [name for name, process in self.kept.items() if process.kind is Kind.BODY]
         if what == "body" and len(bodies) < 3:
             self.names += 1
@@ -263,24 +282,41 @@ class World:
             self.wishes.append(lambda: self.coordination.destroy(shadow, self.now_s))
         elif what == "change" and self.wanted:
             self._alter(self.chance.choice(sorted(self.wanted)))
-        elif what == "promote" and self.wanted:
-            rising = self.chance.choice(sorted(self.wanted))
+        elif what == "promote" and (here := [name for name, task in self.wanted.items() if not task.afar and task.way is None]):
+            rising = self.chance.choice(sorted(here))
             self.rising.add(rising)
             self.wishes.append(lambda: self.coordination.promote(rising, Papers(()), self.now_s))
         elif what == "kill" and self.kept:
             self.die(self.kept[self.chance.choice(sorted(self.kept))])
+        elif what == "cut" and self.far:
+            self._cut(self.chance.choice(sorted(self.far)))
         elif what == "restart" and self.chance.random() < 0.3:
             self.restart()
         elif what == "time":
             self.pass_time(self.chance.choice([0.01, 0.1, 1.0]))
             self.slow = self.now_s > 4.0
 
+    def _cut(self, shadow: str) -> None:
+        """The other node's half of a pair has gone."""
+        link = self.far.pop(shadow)
+        link.closed = True
+        self.bereaved.add(shadow)
+        for holder in list(link.holders):
+            if holder.alive:
+                holder.notice(self)
+
     def _want(self, body: str) -> None:
         if sum(task.body == body for task in self.wanted.values()) >= SHADOWS:
             return
         self.names += 1
         shadow = f"s{self.names}"
-        self.wanted[shadow] = self._task(shadow, body)
+        where = self.chance.choice(["here", "here", "the Shadow", "the Body"])
+        task = self._task(shadow, body)
+        if where == "the Shadow":
+            task = replace(task, way=Way("http://other", "token"))
+        elif where == "the Body":
+            task = replace(task, body=f"elsewhere-{self.names}", afar=True)
+        self.wanted[shadow] = task
         self.wishes.append(lambda: self._wish(shadow))
 
     def _task(self, shadow: str, body: str) -> Task:

@@ -215,3 +215,18 @@ def test_a_body_lets_go_of_one_that_nobody_wishes_for_any_more(next_node: Node) 
     node.wait(11)
     assert node.last_sent("b1") == {"do": "unpair", "shadow": "s1"}
     assert node.coordination.due_s() is None
+
+
+def test_a_share_that_was_changed_over_a_restart_is_told_to_the_body(next_node: Node, task: MakeTask) -> None:
+    node = next_node
+    node.body("b1", WITH_S1)
+    node.create(task(way=WAY, split=(0, 0)), papers=False)
+    assert (node.last_sent("b1")["do"], node.last_sent("b1")["split"]) == ("change", (0, 0))
+
+
+def test_a_wish_that_comes_again_when_its_pair_has_ended_begins_none(node: Node, task: MakeTask) -> None:
+    met(node, task(way=WAY))
+    node.say("b1", say="unpaired", shadow="s1", reason="the Shadow has gone")
+    node.create(task(way=WAY), papers=False)
+    assert node.last_told("failed")["reason"] == "it has ended"
+    assert node.sent("b1").count("pair") == 1
