@@ -9,7 +9,9 @@ from typing import Any
 import yaml
 
 DEPLOY = Path(__file__).parents[2] / "deploy"
-FILES = sorted(path for folder in ("knative", "openfaas", "openfaas-models") for path in (DEPLOY / folder).rglob("*.yaml"))
+FILES = sorted(
+    path for folder in ("knative", "knative-models", "openfaas", "openfaas-models") for path in (DEPLOY / folder).rglob("*.yaml")
+)
 COLLECTORS = {"namespaceSelector": {"matchLabels": {"metrics": "enabled"}}}
 
 

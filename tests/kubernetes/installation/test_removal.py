@@ -34,7 +34,8 @@ def there(kubectl: Kubectl) -> set[str]:
 
 
 @pytest.mark.parametrize(
-    "folder", ["openfaas", "openfaas/coordinator", "knative", "knative/autoscaler", "knative/ingress", "knative/gateway"]
+    "folder",
+    ["openfaas", "openfaas/coordinator", "knative", "knative/autoscaler", "knative/ingress", "knative/gateway", "knative-models"],
 )
 def test_what_was_applied_is_applied_again_and_deleted(kubectl_with_controllers: Kubectl, folder: str) -> None:
     kubectl, path = kubectl_with_controllers, str(Path(DEPLOY, folder))

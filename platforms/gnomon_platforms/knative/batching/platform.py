@@ -157,19 +157,19 @@ class RevisionPlatform:
             asyncio.get_running_loop().call_soon(slot.end, "let go")
 
     async def resize(self, instance_id: str, cores: int) -> None:
-        """A pod is as large as its Revision says."""
+        """How large a pod is, is its class's to say."""
 
     async def create_shadow(self, body_id: str, pair: Pair) -> Instance:
-        """Refused: Revisions' pods have no Shadows."""
+        """Refused: the autoscaler class asks for them."""
         del pair
-        raise GnomonError(409, "no_such_body", f"{body_id} is a Revision's pod.", "Choose a policy that needs no Shadows.")
+        raise GnomonError(409, "no_such_body", f"{body_id} is a Revision's pod.", "Its class decides on Shadows.")
 
     async def promote_shadow(self, shadow_id: str) -> Instance:
-        """Refused: there are none."""
-        raise GnomonError(409, "no_such_shadow", f"Revisions have no Shadows, nor {shadow_id}.", "Decide again.")
+        """Refused: none is known here."""
+        raise GnomonError(409, "no_such_shadow", f"No Shadow {shadow_id} is known here.", "Decide again.")
 
     async def change_shadow(self, shadow_id: str, pair: Pair) -> None:
-        """There are none."""
+        """None is known here."""
 
     def usage(self, function: str) -> Usage:
         """Nothing: what pods use, the cluster measures."""

@@ -4,7 +4,8 @@
     fleet      the Revisions as the autoscaler's loop observes them; what it decides becomes a number
     planning   that number and what is seen ▶ the ServerlessService's mode, the number of pods, the PodAutoscaler's status: pure
     steps      how each of these is written
-    reconciler one task a Revision, between what informers see and what is written
+    bodies     which pod each instance is, and how large; `shadows` what their nodes do for them
+    revision   one task a Revision, between what informers see and what is written
 
-docs/decisions/0032-an-autoscaler-class.md says why.
+docs/decisions/0032-an-autoscaler-class.md says why, 0042-bodies-and-shadows-on-knative.md what pods are to it.
 """
