@@ -5,6 +5,9 @@
 
 REST ─ to be a Body ▶ RISE ─ complete ▶ YIELD ─ unpaired ▶ SERVE ─ the supervisor calls it a Body ▶ forgotten (`promotions`)
 
+A pair on two nodes has a half on each. Where the Shadow is: LOAD ▶ BODY ─ its Body's connection has come ▶ REST. Where its Body
+is, and no process to end: BODY ▶ CONNECT ▶ REST ⇄ SWITCH ▶ UNPAIR ▶ forgotten.
+
 Where a pair needs larger buffers, PART comes before CONNECT: the Body lets go of the old ones first. It would take the end of
 their socket, when the Shadow moves to the new ones, for the end of the Shadow.
 

@@ -160,7 +160,8 @@ class OpenFaasPlatform(Fleet):
         """Begin a Shadow in the pool of the Body's node, or of the one that the pair names where the function may be there.
 
         Raises:
-            GnomonError: 409 `no_such_body` where no coordinator knows the Body, 503 `no_capacity`, `no_pool`, `node_unreachable`.
+            GnomonError: 409 `no_such_body` where no coordinator knows the Body, 404 `no_such_node`, 503 `no_capacity`, `no_pool`,
+                `node_unreachable`.
 
         """
         if self._on_nodes is None or self._on_nodes.pairs is None:
@@ -185,7 +186,7 @@ class OpenFaasPlatform(Fleet):
         """Let a Shadow do something else. Unknown ids are ignored.
 
         Raises:
-            GnomonError: 503 `no_capacity`; it keeps what it has.
+            GnomonError: 503 `no_capacity`; 409 `no_such_blocks` for one on another node than its Body. It keeps what it has.
 
         """
         if self._on_nodes is not None and self._on_nodes.pairs is not None:
