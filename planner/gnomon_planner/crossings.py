@@ -18,7 +18,7 @@ import numpy.typing as npt
 from gnomon_planner.counting import Array
 
 CLOSE = 1e-4  # brackets end at this width, relative to themselves, unless told otherwise
-MOST_STEPS = 48
+MOST_STEPS = 128  # halving takes 87 from 10⁸ s to 1e-13 of 20 ms
 
 Indices = npt.NDArray[np.intp]
 
@@ -34,7 +34,7 @@ def crossings(
 
     `value` takes the numbers of some functions and a point for each. Points are positive where it matters: the width is
     relative to the upper end. `guess` is a bracket that is probably right, within the other; what it says is looked at. Brackets
-    end at the width `close`, or after 48 points.
+    end at the width `close`, or after 128 points.
     """
     every: Indices = np.arange(len(low))
     # a is the newest point, b the other end of the bracket, c the point before.
