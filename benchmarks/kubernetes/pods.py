@@ -27,8 +27,8 @@ from deploy.test_cluster.settings import folders
 from gnomon_core.functions import FunctionSpec, read_deployment
 from gnomon_platforms.kubernetes.api import connect
 from gnomon_platforms.kubernetes.objects.pod_template import PodOptions
-from gnomon_platforms.openfaas.models import ServedModels
-from gnomon_platforms.openfaas.on_nodes import NodeOptions
+from gnomon_platforms.nodes.models import ServedModels
+from gnomon_platforms.nodes.on_nodes import NodeOptions
 from gnomon_platforms.openfaas.options import OpenFaasOptions
 from gnomon_platforms.openfaas.platform import OpenFaasPlatform
 from gnomon_profiler.repository import DirectoryRepository

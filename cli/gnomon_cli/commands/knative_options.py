@@ -68,7 +68,7 @@ def _models(options: dict[str, Any]) -> ModelOptions | None:
     from gnomon_cli.model_folder import model_folder, model_repository  # noqa: PLC0415 - as above
     from gnomon_cli.on_kubernetes import node_options  # noqa: PLC0415 - as above
     from gnomon_platforms.knative.scaling.shadows import ModelOptions  # noqa: PLC0415 - as above
-    from gnomon_platforms.openfaas.models import ServedModels  # noqa: PLC0415 - as above
+    from gnomon_platforms.nodes.models import ServedModels  # noqa: PLC0415 - as above
     from gnomon_profiler.measuring.store import FOLDER as PROFILES  # noqa: PLC0415 - as above
 
     where, token = (options["models"], options["state"]), options["coordinator_token"]

@@ -17,10 +17,10 @@ from collections.abc import Awaitable, Callable
 
 from gnomon_core.clock import Clock
 from gnomon_core.functions import FunctionKey
+from gnomon_platforms.kubernetes.behind import Behind
 from gnomon_platforms.kubernetes.events import warn
 from gnomon_platforms.kubernetes.objects.functions import DeployedFunction
 from gnomon_platforms.kubernetes.writes import Writer
-from gnomon_platforms.openfaas.behind import Behind
 
 AGAIN_S = 60.0
 NO_CAPACITY, FAILED_CREATE, START_FAILED, RESIZE_PENDING = "NoCapacity", "FailedCreate", "StartFailed", "ResizePending"

@@ -23,6 +23,7 @@ from gnomon_core.functions import FunctionKey, FunctionSpec
 from gnomon_core.seam_values import InstanceRequest
 from gnomon_core.seams import PlatformListener
 from gnomon_platforms.kubernetes.api import Api, Fence
+from gnomon_platforms.kubernetes.behind import Behind
 from gnomon_platforms.kubernetes.cache import Change
 from gnomon_platforms.kubernetes.informer import Informer
 from gnomon_platforms.kubernetes.ledger import Ledger
@@ -30,19 +31,19 @@ from gnomon_platforms.kubernetes.nodes import Load, NodeFacts, node_facts, pod_l
 from gnomon_platforms.kubernetes.objects.functions import DeployedFunction, deployed_function
 from gnomon_platforms.kubernetes.objects.names import FUNCTION_LABEL, MANAGED_LABEL
 from gnomon_platforms.kubernetes.objects.pods import PodFacts, pod_facts
+from gnomon_platforms.kubernetes.resizing import resizes_pods
 from gnomon_platforms.kubernetes.resources import DEPLOYMENTS, NODES, PODS
 from gnomon_platforms.kubernetes.rivals import Rivals, tell
 from gnomon_platforms.kubernetes.watching import Source
 from gnomon_platforms.kubernetes.writes import Writer
+from gnomon_platforms.nodes.home import Home
+from gnomon_platforms.nodes.on_nodes import OnNodes, load_besides_shadows
 from gnomon_platforms.openfaas.adopting import instance_of, may_be_found
-from gnomon_platforms.openfaas.behind import Behind
 from gnomon_platforms.openfaas.events import FAILED_CREATE, Warnings
 from gnomon_platforms.openfaas.lives import Life
-from gnomon_platforms.openfaas.node_home import Home, PodBodies
-from gnomon_platforms.openfaas.on_nodes import OnNodes, load_besides_shadows
 from gnomon_platforms.openfaas.options import OpenFaasOptions
+from gnomon_platforms.openfaas.pod_bodies import PodBodies
 from gnomon_platforms.openfaas.pod_logs import PodLogs
-from gnomon_platforms.openfaas.resizing import resizes_pods
 from gnomon_platforms.openfaas.steps import Steps
 from gnomon_platforms.openfaas.surroundings import Surroundings
 from gnomon_platforms.openfaas.workloads import Workload

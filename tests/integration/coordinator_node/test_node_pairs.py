@@ -18,10 +18,10 @@ from gnomon_core.functions import FunctionSpec, read_deployment
 from gnomon_core.pairs import Pair
 from gnomon_platforms.kubernetes.nodes import Given
 from gnomon_platforms.local.recipes import MODEL_OVERHEAD_BYTES
-from gnomon_platforms.openfaas import node_wishes
-from gnomon_platforms.openfaas.models import ServedModels
-from gnomon_platforms.openfaas.node_home import BodyPod, Home
-from gnomon_platforms.openfaas.node_pairs import NodePairs
+from gnomon_platforms.nodes import wishes
+from gnomon_platforms.nodes.home import BodyPod, Home
+from gnomon_platforms.nodes.models import ServedModels
+from gnomon_platforms.nodes.pairs import NodePairs
 from gnomon_platforms.testing import Recorder
 from gnomon_profiler.repository import DirectoryRepository
 from tests.integration.coordinator_node.known import Known, asked_all_the_time
@@ -229,7 +229,7 @@ async def refusal(order: Awaitable[object]) -> str:
 async def test_a_new_leader_goes_on_with_the_shadows_of_the_one_before_it(
     platform: Platform, node: Node, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(node_wishes, "predicted_ms", lambda *_: PATIENT)
+    monkeypatch.setattr(wishes, "predicted_ms", lambda *_: PATIENT)
     body = await platform.body("p-6")
     known = Known.of(node, body)
     began = await platform.pairs.create("p-6", a_pair(node), "p-6-s1")

@@ -26,7 +26,7 @@ from gnomon_gateway.lifecycle.surroundings import Surroundings
 from gnomon_gateway.logs import LogBook
 from gnomon_gateway.store.sqlite import SqliteStore
 from gnomon_platforms.kubernetes.api import Api
-from gnomon_platforms.openfaas.models import ServedModels
+from gnomon_platforms.nodes.models import ServedModels
 from gnomon_platforms.openfaas.options import OpenFaasOptions
 from gnomon_platforms.openfaas.platform import OpenFaasPlatform
 from gnomon_profiler.repository import DirectoryRepository

@@ -18,7 +18,7 @@ from gnomon_core.fleet import InstanceState
 from gnomon_core.pairs import Pair
 from gnomon_platforms.kubernetes.nodes import Given
 from gnomon_platforms.local.recipes import MODEL_OVERHEAD_BYTES
-from gnomon_platforms.openfaas import node_wishes
+from gnomon_platforms.nodes import wishes
 from tests.integration.coordinator_node.known import Known, asked_all_the_time
 from tests.integration.coordinator_node.node import PATIENT, Body, Node
 from tests.integration.coordinator_node.test_body_and_shadow import pool_processes
@@ -48,7 +48,7 @@ async def reach(platform: Platform, other: Node) -> None:
 @pytest.fixture
 async def platform(node: Node, other: Node, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Platform]:
     """It knows both, and is patient with Shadows."""
-    monkeypatch.setattr(node_wishes, "predicted_ms", lambda *_: PATIENT)
+    monkeypatch.setattr(wishes, "predicted_ms", lambda *_: PATIENT)
     async with aiohttp.ClientSession() as session:
         made = Platform(node, session)
         await made.reach()

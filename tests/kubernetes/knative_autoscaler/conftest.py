@@ -11,6 +11,7 @@ from deploy.test_cluster import build
 from deploy.test_cluster.clusters import Cluster
 from tests.kubernetes.kinds import install_kinds
 from tests.kubernetes.knative_autoscaler.played_knative import PlayedKnative
+from tests.kubernetes.openfaas.kubelet import WORKER
 
 KINDS = ("serving/300-resources/podautoscaler.yaml", "serving/300-resources/revision.yaml", "networking/serverlessservice.yaml")
 OCTETS = pytest.StashKey[list[int]]()
@@ -30,9 +31,9 @@ def played_as() -> type[PlayedKnative]:
 
 @pytest.fixture
 def knative(knative_kinds: Cluster, played_as: type[PlayedKnative], request: pytest.FixtureRequest) -> Iterator[PlayedKnative]:
-    """Each test has namespaces and loopback addresses of its own."""
+    """Each test has namespaces and loopback addresses of its own, also beside those of another process."""
     name = secrets.token_hex(3)
-    used = request.config.stash.setdefault(OCTETS, [100])
+    used = request.config.stash.setdefault(OCTETS, [100 + 50 * WORKER])
     used[0] += 1
     played = played_as(knative_kinds, f"users-{name}", f"system-{name}", used[0])
     played.start()

@@ -20,7 +20,7 @@ from deploy.test_cluster.clusters import Cluster
 from gnomon_cli.knative import KnativeOptions, KnativeService
 from gnomon_platforms.knative.scaling.autoscaler import AutoscalerOptions
 from gnomon_platforms.knative.scaling.shadows import ModelOptions
-from gnomon_platforms.openfaas.models import ServedModels
+from gnomon_platforms.nodes.models import ServedModels
 from gnomon_profiler.repository import DirectoryRepository
 from tests.kubernetes.access import EVERYWHERE, Account, Use, admitted, asked, restrict
 from tests.kubernetes.kinds import SCALED_OBJECTS, define, install_kinds, rival

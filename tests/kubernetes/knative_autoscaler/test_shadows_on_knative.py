@@ -29,8 +29,8 @@ from gnomon_cli.knative import KnativeService
 from gnomon_coordinator.node.doors import SOCKET
 from gnomon_core.wire import decode
 from gnomon_platforms.knative.scaling.shadows import ModelOptions
-from gnomon_platforms.openfaas.models import ServedModels
-from gnomon_platforms.openfaas.on_nodes import NodeOptions
+from gnomon_platforms.nodes.models import ServedModels
+from gnomon_platforms.nodes.on_nodes import NodeOptions
 from gnomon_profiler.repository import DirectoryRepository
 from tests.integration.coordinator_node.node import TOKEN as NODE_TOKEN
 from tests.integration.coordinator_node.node import Body, Node
@@ -39,6 +39,7 @@ from tests.kubernetes.knative_autoscaler.played_knative import Application, Play
 from tests.kubernetes.knative_autoscaler.test_reconciler import QUICK, running, until
 from tests.kubernetes.knative_batching.conftest import ENV, SECRET
 from tests.kubernetes.knative_batching.test_serving_revisions import serving
+from tests.kubernetes.openfaas.kubelet import WORKER
 from tests.kubernetes.replicas.bodies import LABELS, MAX_BATCH, MODEL, NODES, SLOWER, coordinator_pod, photograph, put_model
 
 pytestmark = [pytest.mark.torch, pytest.mark.timeout(400)]
@@ -113,7 +114,7 @@ class Bodies(PlayedKnative):
 @pytest.fixture
 def node() -> Iterator[Node]:
     folder = Path(tempfile.mkdtemp(prefix="gnomon-"))
-    made = Node(folder, at="127.0.9.210:7468")
+    made = Node(folder, at=f"127.0.9.{210 + WORKER}:7468")
     yield made
     made.close()
     shutil.rmtree(folder)

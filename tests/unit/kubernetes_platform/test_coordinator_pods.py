@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from gnomon_platforms.openfaas.on_nodes import CoordinatorPod, coordinator_pod, load_besides_shadows, url_of
+from gnomon_platforms.nodes.on_nodes import CoordinatorPod, coordinator_pod, load_besides_shadows, url_of
 
 
 def pod(ready: str = "True", **metadata: str) -> dict[str, Any]:

@@ -9,8 +9,8 @@ import pytest
 from gnomon_core.fleet import Instance, InstanceKind, InstanceState
 from gnomon_core.functions import read_deployment
 from gnomon_core.pairs import Pair
-from gnomon_platforms.openfaas.node_home import BodyPod
-from gnomon_platforms.openfaas.node_shadows import asked_for, found, paired, should_know
+from gnomon_platforms.nodes.home import BodyPod
+from gnomon_platforms.nodes.shadows import asked_for, found, paired, should_know
 
 BODY = BodyPod(
     Instance("b-1", "line.openfaas-fn", 3, "node-a", 4, 100, InstanceState.READY, 1.0),

@@ -14,9 +14,9 @@ from gnomon_core.errors import GnomonError
 from gnomon_core.functions import FunctionKey
 from gnomon_core.seam_values import InstanceRequest
 from gnomon_platforms.beginning import starting
+from gnomon_platforms.kubernetes.behind import Behind
 from gnomon_platforms.kubernetes.objects.functions import DeployedFunction
 from gnomon_platforms.kubernetes.objects.pods import PodFacts
-from gnomon_platforms.openfaas.behind import Behind
 from gnomon_platforms.openfaas.events import AGAIN_S, Warnings
 from gnomon_platforms.openfaas.lives import Life
 from gnomon_platforms.openfaas.planning import Step

@@ -49,11 +49,11 @@ from gnomon_platforms.knative.scaling.surroundings import Brain, Surroundings
 from gnomon_platforms.kubernetes.api import Api, Fence
 from gnomon_platforms.kubernetes.cache import Change
 from gnomon_platforms.kubernetes.informer import Informer
+from gnomon_platforms.kubernetes.resizing import resizes_pods
 from gnomon_platforms.kubernetes.resources import DEPLOYMENTS, PODS
 from gnomon_platforms.kubernetes.rivals import Rivals
 from gnomon_platforms.kubernetes.watching import Source
 from gnomon_platforms.kubernetes.writes import Writer
-from gnomon_platforms.openfaas.resizing import resizes_pods
 from gnomon_platforms.sessions import open_session
 
 if TYPE_CHECKING:

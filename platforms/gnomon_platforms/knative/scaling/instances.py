@@ -35,7 +35,7 @@ from gnomon_platforms.knative.scaling.rules import Rules
 from gnomon_platforms.knative.scaling.shadow_condition import Means, shadows
 from gnomon_platforms.knative.scaling.shadows import spec_of
 from gnomon_platforms.knative.scaling.surroundings import Surroundings
-from gnomon_platforms.openfaas.node_home import BodyPod
+from gnomon_platforms.nodes.home import BodyPod
 
 REFUSED_S = 30.0
 """A size that was refused is not asked for sooner again."""

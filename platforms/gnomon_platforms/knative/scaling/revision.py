@@ -29,7 +29,7 @@ from gnomon_platforms.knative.scaling.rules import Rules, rules
 from gnomon_platforms.knative.scaling.signals.load import RevisionLoad
 from gnomon_platforms.knative.scaling.signals.stat import PodStat
 from gnomon_platforms.knative.scaling.surroundings import Surroundings
-from gnomon_platforms.openfaas.node_home import BodyPod
+from gnomon_platforms.nodes.home import BodyPod
 
 LOOK_AGAIN_S = 2.0
 SOON_S = 0.5

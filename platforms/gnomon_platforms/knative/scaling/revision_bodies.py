@@ -7,11 +7,11 @@ from collections.abc import Callable, Mapping
 from gnomon_core.functions import FunctionKey, parse_key
 from gnomon_core.pairs import Pair
 from gnomon_platforms.knative.scaling.revision import ScaledRevision
-from gnomon_platforms.openfaas.node_home import BodyPod
+from gnomon_platforms.nodes.home import BodyPod
 
 
 class RevisionBodies:
-    """See `gnomon_platforms.openfaas.node_home.Bodies`. `poke` hears of the Revision whose Body works with others now."""
+    """See `gnomon_platforms.nodes.home.Bodies`. `poke` hears of the Revision whose Body works with others now."""
 
     def __init__(self, scaled: Mapping[FunctionKey, ScaledRevision], poke: Callable[[str], None]) -> None:
         self._scaled, self._poke = scaled, poke

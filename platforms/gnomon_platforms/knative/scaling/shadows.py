@@ -6,7 +6,7 @@
 
 Pods are Knative's, and on which nodes they are is the scheduler's choice: it is accepted, and policies see it. Room is counted by
 what pods ask for, Shadows beside them. How a node is asked for a Shadow is the same as for any function of a cluster
-(`gnomon_platforms.on_nodes`). Each Shadow outlives who asked for it: the next leader finds it.
+(`gnomon_platforms.nodes`). Each Shadow outlives who asked for it: the next leader finds it.
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ from gnomon_platforms.kubernetes.nodes import Load, NodeFacts, node_facts
 from gnomon_platforms.kubernetes.resources import NODES, PODS
 from gnomon_platforms.kubernetes.watching import Source
 from gnomon_platforms.kubernetes.writes import Writer
-from gnomon_platforms.openfaas.models import ServedModels
-from gnomon_platforms.openfaas.node_home import Bodies, Home
-from gnomon_platforms.openfaas.on_nodes import NAMESPACE, NodeOptions, OnNodes, load_besides_shadows
+from gnomon_platforms.nodes.home import Bodies, Home
+from gnomon_platforms.nodes.models import ServedModels
+from gnomon_platforms.nodes.on_nodes import NAMESPACE, NodeOptions, OnNodes, load_besides_shadows
 
 if TYPE_CHECKING:
     import aiohttp

@@ -14,7 +14,7 @@ from gnomon_platforms.kubernetes.errors import Refused, Unreachable
 
 CORE_GROUP, SUBRESOURCE = "/api/v1", "pods/resize"
 
-_LOG = logging.getLogger("gnomon.openfaas")
+_LOG = logging.getLogger("gnomon.kubernetes")
 
 
 def resizes_pods(api: Api) -> bool:

@@ -22,14 +22,14 @@ from typing import TYPE_CHECKING
 from gnomon_core.errors import GnomonError
 from gnomon_core.fleet import Instance, InstanceState
 from gnomon_core.pairs import MAX_SHADOWS, Pair
+from gnomon_platforms.kubernetes.behind import Behind
 from gnomon_platforms.kubernetes.nodes import Given
-from gnomon_platforms.openfaas.behind import Behind
-from gnomon_platforms.openfaas.far_pairs import FarPairs
-from gnomon_platforms.openfaas.node_client import NodeClient, State
-from gnomon_platforms.openfaas.node_home import BodyPod, Home, no_capacity, no_such_body, no_such_node
-from gnomon_platforms.openfaas.node_shadows import LIVING, NodeShadow, Row, asked_for, found, paired, should_know, version_of
-from gnomon_platforms.openfaas.node_wishes import Wishes
-from gnomon_platforms.openfaas.reached_nodes import ReachedNodes
+from gnomon_platforms.nodes.client import NodeClient, State
+from gnomon_platforms.nodes.far_pairs import FarPairs
+from gnomon_platforms.nodes.home import BodyPod, Home, no_capacity, no_such_body, no_such_node
+from gnomon_platforms.nodes.reached import ReachedNodes
+from gnomon_platforms.nodes.shadows import LIVING, NodeShadow, Row, asked_for, found, paired, should_know, version_of
+from gnomon_platforms.nodes.wishes import Wishes
 
 if TYPE_CHECKING:
     import aiohttp

@@ -19,11 +19,11 @@ from gnomon_core.errors import GnomonError
 from gnomon_core.fleet import InstanceState
 from gnomon_core.functions import FunctionSpec
 from gnomon_core.pairs import Pair
-from gnomon_platforms.openfaas.behind import Behind
-from gnomon_platforms.openfaas.node_client import NodeClient, State
-from gnomon_platforms.openfaas.node_shadows import LIVING, NodeShadow, Row, paired, should_know, version_of
-from gnomon_platforms.openfaas.node_wishes import Wishes
-from gnomon_platforms.openfaas.reached_nodes import ReachedNodes
+from gnomon_platforms.kubernetes.behind import Behind
+from gnomon_platforms.nodes.client import NodeClient, State
+from gnomon_platforms.nodes.reached import ReachedNodes
+from gnomon_platforms.nodes.shadows import LIVING, NodeShadow, Row, paired, should_know, version_of
+from gnomon_platforms.nodes.wishes import Wishes
 
 
 class FarPairs:

@@ -12,8 +12,7 @@ from gnomon_core.functions import FunctionSpec
 from gnomon_core.pairs import Pair
 from gnomon_core.seams import PlatformListener
 from gnomon_platforms.kubernetes.nodes import Given
-from gnomon_platforms.openfaas.lives import Life
-from gnomon_platforms.openfaas.models import ServedModels
+from gnomon_platforms.nodes.models import ServedModels
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,29 +39,6 @@ class Bodies(Protocol):
     def works_with(self, body_id: str, shadows: Mapping[str, Pair]) -> None:
         """A Body's Shadows are these now."""
         ...
-
-
-class PodBodies:
-    """Those of the platform's instances. `lives` are the instances that have not ended."""
-
-    def __init__(self, lives: Mapping[str, Life], listener: PlatformListener) -> None:
-        self._lives, self._listener = lives, listener
-
-    def of_instance(self, body_id: str) -> BodyPod | None:
-        life = self._lives.get(body_id)
-        if life is None or life.stopping or life.pod is None or life.pod.node is None:
-            return None
-        return BodyPod(life.instance, life.request.spec, life.pod.uid, life.pod.node)
-
-    def of_pod(self, uid: str) -> BodyPod | None:
-        found = (life.instance.id for life in self._lives.values() if life.pod is not None and life.pod.uid == uid)
-        return self.of_instance(next(found, ""))
-
-    def works_with(self, body_id: str, shadows: Mapping[str, Pair]) -> None:
-        life = self._lives.get(body_id)
-        if life is not None and not life.gone:
-            life.instance = life.instance.working_with(shadows)
-            self._listener.pair_changed(life.instance)
 
 
 class Claims(Protocol):

@@ -11,8 +11,8 @@ import contextlib
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from gnomon_platforms.openfaas.behind import Behind
-from gnomon_platforms.openfaas.node_client import NodeClient, State
+from gnomon_platforms.kubernetes.behind import Behind
+from gnomon_platforms.nodes.client import NodeClient, State
 
 if TYPE_CHECKING:
     import aiohttp

@@ -15,8 +15,8 @@ from typing import Any
 
 from gnomon_core.fleet import Instance, InstanceKind, InstanceState
 from gnomon_core.pairs import Pair
-from gnomon_platforms.openfaas.node_client import State
-from gnomon_platforms.openfaas.node_home import BodyPod, no_such_blocks
+from gnomon_platforms.nodes.client import State
+from gnomon_platforms.nodes.home import BodyPod, no_such_blocks
 
 Row = Mapping[str, Any]
 Version = tuple[str, int]

@@ -25,8 +25,8 @@ from gnomon_platforms.kubernetes.objects.quantities import amount_of
 from gnomon_platforms.kubernetes.resources import PODS
 from gnomon_platforms.kubernetes.watching import Source
 from gnomon_platforms.kubernetes.writes import Patch, Target, Write, Writer
-from gnomon_platforms.openfaas.node_home import Home
-from gnomon_platforms.openfaas.node_pairs import NodePairs
+from gnomon_platforms.nodes.home import Home
+from gnomon_platforms.nodes.pairs import NodePairs
 
 if TYPE_CHECKING:
     import aiohttp
@@ -38,7 +38,7 @@ BASE_CORES = 0.1
 HEARD_S = 2.0
 """For the first word of nodes that are to answer. It comes within milliseconds, but from one that has died a moment ago."""
 
-_LOG = logging.getLogger("gnomon.openfaas")
+_LOG = logging.getLogger("gnomon.nodes")
 
 
 @dataclass(frozen=True, slots=True)

@@ -27,7 +27,7 @@ WISH_TIMEOUT_S = 5.0
 OK = 200
 State = Mapping[str, Any]
 
-_LOG = logging.getLogger("gnomon.openfaas")
+_LOG = logging.getLogger("gnomon.nodes")
 
 
 class NodeClient:

@@ -8,8 +8,8 @@ from gnomon_core.blocks import Layers
 from gnomon_core.functions import FunctionSpec
 from gnomon_core.pairs import Pair
 from gnomon_platforms.local.pairs import predicted_ms, shadow_bytes
-from gnomon_platforms.openfaas.node_home import Home, no_such_body
-from gnomon_platforms.openfaas.node_shadows import NodeShadow
+from gnomon_platforms.nodes.home import Home, no_such_body
+from gnomon_platforms.nodes.shadows import NodeShadow
 
 
 class Wishes:

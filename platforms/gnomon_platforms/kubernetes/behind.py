@@ -9,7 +9,7 @@ from typing import Any
 
 from gnomon_core.errors import GnomonError
 
-_LOG = logging.getLogger("gnomon.openfaas")
+_LOG = logging.getLogger("gnomon.kubernetes")
 
 
 class Behind:
