@@ -6,7 +6,7 @@ What is seen comes from informers; what is written is bound to what it was decid
 (`workloads`). Pods outlive the gateway: one that stops leaves them serving, and the next one adopts them. Those that it has no
 use for go after the first minute, until when they are given out again.
 
-Shadows are no pods: the coordinator of a Body's node makes them (`on_nodes`, `node_pairs`), where one is connected.
+Shadows are no pods: the coordinator of a Body's node makes them (`gnomon_platforms.nodes`), where one is connected.
 """
 
 from __future__ import annotations

@@ -14,6 +14,7 @@ import pytest
 
 from deploy.test_cluster.clusters import Cluster
 from gnomon_cli.knative_gateway import KnativeGateway, KnativeGatewayOptions
+from gnomon_platforms.knative.batching import slots
 from tests.kubernetes.knative_autoscaler.played_knative import SERVING, PlayedKnative
 from tests.kubernetes.knative_autoscaler.test_reconciler import QUICK, grace, running, until
 from tests.kubernetes.knative_batching.conftest import ENV, SECRET, Pods
@@ -238,3 +239,16 @@ async def test_a_pod_is_sent_batches_once_it_has_its_cores_and_uses_as_many_thre
             await until(lambda: cores() == [3], "three cores")
             assert await call(user, b"y") == (200, b"y")
             assert [path for path, _ in pods.seen] == ["/gnomon/resize", "/gnomon/batch"] * 2
+
+
+async def test_a_pod_whose_node_never_comes_to_its_cores_serves_with_those_that_it_has(
+    knative_kinds: Cluster, knative: PlayedKnative, pods: Pods, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(slots, "WAITING_S", 0.5)
+    knative.resizable = False
+    async with running(knative_kinds, knative), serving(knative_kinds, knative) as gateway:
+        knative.revision("f-00001", {**BATCHES, "gnomon/cores": "2"}, env=ENV, resources={"requests": {"cpu": "1"}})
+        async with ingress(gateway, knative, "f-00001") as user:
+            assert await call(user, b"x") == (200, b"x")
+        assert [instance.cores for instance in gateway.platform.instances(f"f-00001.{knative.namespace}")] == [1]
+        assert pods.seen[-1] == ("/gnomon/batch", 1)

@@ -27,7 +27,7 @@ from gnomon_core.seams import PlatformListener
 from gnomon_core.signature import ModelSignature
 from gnomon_platforms.knative.batching.channel import PodChannel
 from gnomon_platforms.knative.batching.revisions import RevisionFacts
-from gnomon_platforms.knative.batching.slots import PodSlot, address_of, cores_of, due
+from gnomon_platforms.knative.batching.slots import PodName, PodSlot, Waiting, address_of, cores_of, due
 from gnomon_platforms.knative.batching.store import RevisionStore
 from gnomon_platforms.knative.batching.tokens import KEPT_S, Tokens
 from gnomon_platforms.knative.scaling.objects import RevisionPod, revision_pod
@@ -49,7 +49,6 @@ AGAIN_S = 1.0
 ANSWERS_S = 1.0
 """How long what was on its way from a pod that has gone is waited for."""
 GONE = "its pod has gone"
-PodName = tuple[str, str]
 
 
 class RevisionPlatform:
@@ -78,6 +77,7 @@ class RevisionPlatform:
         self._of_pod: dict[PodName, list[PodSlot]] = {}
         self._of_function: dict[str, dict[str, PodSlot]] = {}
         self._adopted: set[FunctionKey] = set()
+        self._waiting = Waiting(self._look_again)
         self._numbers = itertools.count(1)
         self._tasks: set[asyncio.Task[None]] = set()
         self._session: aiohttp.ClientSession | None = None
@@ -190,7 +190,9 @@ class RevisionPlatform:
         key = FunctionKey(pod.revision, pod.namespace)
         facts = self._store.of(key) if key in self._adopted else None
         there = self._of_pod.get((pod.namespace, pod.name), [])
-        places = due(facts, pod, len(there))
+        places = due(facts, pod)
+        if places and not there and self._waiting.waits(pod):
+            return
         for slot in there[places:]:
             slot.retire("its pod is not ready" if not places else "its pod has fewer slots")
         changed = [slot for slot in there[:places] if slot.other_cores(pod)]

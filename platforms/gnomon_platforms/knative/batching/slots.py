@@ -2,11 +2,12 @@
 
     opened ▶ its process is told its cores ▶ takes batches ▶ the pod has others: told again ▶ retired ▶ gone
 
-A pod whose node is about to give it other cores is not sent its first batch before it has them.
+A pod whose node is about to give it other cores is not sent its first batch before it has them, or a while has passed.
 """
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 from dataclasses import replace
 
@@ -19,6 +20,9 @@ from gnomon_platforms.remote_lives import RemoteLife
 
 QUEUE_PORT = 8012
 """Where queue-proxy takes requests by HTTP/1.1."""
+WAITING_S = 10.0
+"""For so long a ready pod is sent nothing while its node is about to give it other cores."""
+PodName = tuple[str, str]
 
 
 class PodSlot(RemoteLife[PodChannel]):
@@ -60,11 +64,33 @@ def address_of(pod: RevisionPod) -> str:
     return f"http://[{pod.ip}]:{QUEUE_PORT}" if ":" in pod.ip else f"http://{pod.ip}:{QUEUE_PORT}"
 
 
-def due(facts: RevisionFacts | None, pod: RevisionPod, has: int) -> int:
+class Waiting:
+    """Pods that wait for their cores, each for a while: its node may never come to it. `again` is called when that is over."""
+
+    def __init__(self, again: Callable[[PodName], None]) -> None:
+        self._again = again
+        self._long_enough: dict[str, bool] = {}
+        """By pod."""
+
+    def waits(self, pod: RevisionPod) -> bool:
+        """Whether a pod that has no slots is to have none yet."""
+        if not pod.resizing or pod.ending:
+            self._long_enough.pop(pod.uid, None)
+            return False
+        if pod.uid not in self._long_enough:
+            self._long_enough[pod.uid] = False
+            asyncio.get_running_loop().call_later(WAITING_S, self._end, pod)
+        return not self._long_enough[pod.uid]
+
+    def _end(self, pod: RevisionPod) -> None:
+        if pod.uid in self._long_enough:
+            self._long_enough[pod.uid] = True
+            self._again((pod.namespace, pod.name))
+
+
+def due(facts: RevisionFacts | None, pod: RevisionPod) -> int:
     """How many slots a pod is to have: none unless it is ready, and of a Revision that is served here."""
-    if facts is None or not pod.ready or pod.ending or not pod.ip:
-        return 0
-    return has if pod.resizing and not has else facts.places
+    return facts.places if facts is not None and pod.ready and not pod.ending and pod.ip else 0
 
 
 def cores_of(pod: RevisionPod, facts: RevisionFacts) -> int:
