@@ -35,6 +35,8 @@ from gnomon_planner.plans import Choice, Plan, Space
 PER_MILLION = 1e6
 ROUNDING = 1e-9
 """Of sums of times: a percentile that is S + T may be off by as much of itself."""
+DIGITS = 9
+"""Of costs in which plans differ."""
 NEARLY = 2e-4
 """Of an SLO: plans that are above it by no more are looked at exactly."""
 DIRECTIONS = (("smaller instance", "larger instance"), ("smaller batch", "larger batch"), ("shorter wait", "longer wait"))
@@ -89,10 +91,8 @@ class Landscape:
         if not slo_s > 0.0:
             raise bad_request("bad_slo", f"An SLO of {slo_s:g} s.", "An SLO is a positive time.")
         # Of held instances a whole number is paid for, so that many plans cost the same: the quickest of them is looked at first.
-        order_by = (self.usd_per_request, self.latency_s) if self._estimates else (self.usd_per_request,)
-        # The landscape's F is some 1e-5 off: a plan that is exactly the SLO may lie above it there.
-        within = self._percentiles.within(slo_s * (1.0 + NEARLY), self.rows)
-        best = self._best(within, order_by, _cost, lambda plan: plan.latency_s <= slo_s * (1.0 + ROUNDING), most)
+        order_by = (self.usd_per_request, self.latency_s) if self._estimates else (self._compared,)
+        best = self._best(self._within_slo(slo_s), order_by, _cost, lambda plan: plan.latency_s <= slo_s * (1.0 + ROUNDING), most)
         if best is not None:
             return Choice(best)
         seconds = self.latency_s if self._estimates else self._percentiles.least_s(self.rows)
@@ -101,6 +101,15 @@ class Landscape:
             return self._fewest()
         promised = f"the least that can be had is {nearest.latency_s * 1e3:.1f} ms"
         return Choice(nearest, f"No plan has its P{self.percent:g} within {slo_s * 1e3:g} ms{self._within}; {promised}.")
+
+    def promised(self, slo_s: float) -> Plan | None:
+        """The cheapest within the SLO as the landscape has it, not looked at exactly: it costs no more than the `cheapest` does.
+
+        None where there is none, or costs are estimates.
+        """
+        costs = np.where(self._within_slo(slo_s), self._compared, math.inf)
+        found = int(costs.argmin())
+        return None if self._estimates or math.isinf(costs.flat[found]) else self._plan(self._place(found))
 
     def quickest(self, budget_usd: float) -> Choice:
         """Eq. 3: the least percentile that costs at most the budget per request; where there is none, the least cost.
@@ -171,6 +180,16 @@ class Landscape:
     def _estimates(self) -> bool:
         """Whether costs are estimates, of which several are settled to find the best."""
         return self.billing.candidates > 1
+
+    @property
+    def _compared(self) -> Array:
+        """Costs without what rounding leaves of them: where all batches fill, a longer wait changes nothing, and is not taken."""
+        found: Array = np.round(self.usd_per_request / self.usd_per_request.min(), DIGITS)
+        return found
+
+    def _within_slo(self, slo_s: float) -> npt.NDArray[np.bool_]:
+        """Which plans are within the SLO, or so near that an F that is 1e-5 off may be why they are not."""
+        return self._percentiles.within(slo_s * (1.0 + NEARLY), self.rows)
 
     def _plan(self, place: Place) -> Plan:
         """The plan at a place, without its percentile."""

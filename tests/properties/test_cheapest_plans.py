@@ -17,6 +17,7 @@ from gnomon_planner.plans import Plan, Size, Space
 
 PERCENT = 95.0
 OFF = 1e-3  # of F, and of a time: the landscape is nearer than that to what is exact
+SAME = 1.0 + 1e-8  # as cheap
 rates = st.floats(0.5, 200.0)
 ratios = st.one_of(st.just((1.0,)), st.just((0.9, 1.0, 1.3)), st.just((0.5, 2.0)))
 
@@ -67,7 +68,7 @@ def test_no_plan_that_is_surely_within_the_slo_is_cheaper(process: Map, space: S
             assert not any(surely(plan, process, choice.plan.latency_s) for plan in plans), "the quickest"
         else:
             assert choice.plan.latency_s <= slo_s * (1.0 + 1e-9)
-            assert choice.plan.usd_per_request <= min((plan.usd_per_request for plan in within), default=np.inf)
+            assert choice.plan.usd_per_request <= SAME * min((plan.usd_per_request for plan in within), default=np.inf)
         assert choice.plan in plans
 
 
@@ -82,6 +83,21 @@ def test_what_was_asked_before_changes_no_answer(process: Map, space: Space, slo
         part = asked.of_size(number)
         assert part.cheapest(slo_s) == fresh.of_size(number).cheapest(slo_s)
         assert part.latency_s == pytest.approx(asked.latency_s[number : number + 1])
+
+
+@settings(max_examples=30, deadline=None)
+@given(maps(), spaces(), st.floats(0.02, 1.2))
+def test_what_a_landscape_promises_costs_no_more_than_what_holds(process: Map, space: Space, slo_s: float) -> None:
+    landscape = Landscape(process, space, PerCall(LAMBDA["x86"]), PERCENT)
+    for whole in (landscape, *(part for part, _ in _parts(landscape))):
+        promised, choice = whole.promised(slo_s), whole.cheapest(slo_s)
+        if promised is None:
+            assert choice.failed
+        elif not choice.failed:
+            assert promised.usd_per_request <= SAME * choice.plan.usd_per_request
+            if surely(promised, process, slo_s):
+                assert choice.plan == whole.exactly(promised)
+    assert Landscape(process, space, Held(HELD, 3), PERCENT).promised(slo_s) is None, "an estimate promises nothing"
 
 
 def _parts(landscape: Landscape) -> list[tuple[Landscape, list[str]]]:

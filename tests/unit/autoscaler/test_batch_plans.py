@@ -11,6 +11,12 @@ from gnomon_autoscaler.loop import DECIDE_LIMIT_S
 from gnomon_autoscaler.policies.batch.plans import Task, plan_for
 from gnomon_simulator.traces import read_trace
 
+
+def _dollars(said: str) -> float:
+    """The price that a plan is said to have, per million requests."""
+    return float(said.partition("$")[2].partition(" ")[0])
+
+
 TRACE = Path(__file__).parents[3] / "benchmarks" / "traces" / "twitter_may25_1s.csv.gz"
 
 
@@ -65,6 +71,26 @@ def test_batches_that_vary_take_what_was_learned_in_the_mean(memory_mb: int | No
     assert own.ratios[0] < 1.0 < own.ratios[-1]
     assert own.service(2).means == pytest.approx([0.1, 0.2])
     assert other.service(2).means == pytest.approx([0.05, 0.1])
+
+
+@pytest.mark.parametrize("own", [885, 1769, 3538])
+@pytest.mark.parametrize("slo_s", [0.2, 0.3, 0.5, 1.0])
+def test_of_several_sizes_the_cheapest_is_taken_and_the_own_one_stays_unless_a_tenth_is_saved(own: int, slo_s: float) -> None:
+    """Each size is planned for alone as well: the plan is that of one of them, and no other is cheaper."""
+    counts = tuple(np.random.default_rng(2).poisson(np.resize([30.0, 90.0], 600)).astype(float))
+    rows = {memory: tuple(0.06 + (0.04 + 0.02 * size) * 1769 / memory for size in range(1, 9)) for memory in (885, 1769, 3538)}
+    task = Task(slo_s, 95.0, rows[own], 1, 10**9, slo_s, 1000, own, rows, spread=0.1)
+    plan = plan_for(counts, 1.0, task)
+    alone = {
+        memory: plan_for(counts, 1.0, replace(task, memory_mb=memory, service_s=row, others={})) for memory, row in rows.items()
+    }
+    prices = {memory: _dollars(one.said) for memory, one in alone.items() if "No plan" not in one.said}
+    least = min(prices.values())
+    stays = own in prices and least > 0.9 * prices[own]
+    assert plan.size in ([own] if stays else [memory for memory, price in prices.items() if price == least])
+    same = alone[plan.size]
+    assert (plan.batch, plan.timeout_s, plan.instances) == (same.batch, same.timeout_s, same.instances)
+    assert _dollars(plan.said) == prices[plan.size]
 
 
 def test_a_plan_takes_as_many_instances_as_it_needs_up_to_as_many_as_there_may_be() -> None:

@@ -138,10 +138,8 @@ def plan_for(counts: Sequence[float], bin_s: float, task: Task) -> Planned:
     held = Held(HELD, settled if len(sizes) == 1 else max(1, min(SETTLED_OF_EACH, 2 * settled // len(sizes))))
     billing: Billing = held if task.memory_mb is None else PerCall(LAMBDA["x86"])
     landscape = Landscape(process, space, billing, task.percent, most)
-    choices = [
-        landscape.of_size(number).cheapest(task.slo_s, max(SETTLED_OF_EACH, 2 * held.candidates)) for number in range(len(sizes))
-    ]
-    choice, lost = _best(choices, task)
+    parts = [landscape.of_size(number) for number in range(len(sizes))]
+    choice, lost = _chosen(parts, task, max(SETTLED_OF_EACH, 2 * held.candidates))
     chosen, reference = choice.plan, Reference.of(process, RULE)
     instances = chosen.instances or _slots(process, chosen, task.most)
     bound = f"; with more than the {task.most} slots that there may be" if instances > task.most and not chosen.instances else ""
@@ -165,6 +163,27 @@ def _slots(process: Map, plan: Plan, most: int) -> int:
     if process.rate_rps * service_s > most * buffer.mean_size:
         return most + 1
     return min(fleet_for(buffer, service_s).instances, most + 1)
+
+
+def _chosen(parts: Sequence[Landscape], task: Task, most: int) -> tuple[Choice, str]:
+    """The best of all sizes, exactly, and why the others lost; those that are dearer are not looked at more closely.
+
+    What a landscape promises costs no more than what holds: a size that loses with it loses.
+    """
+    promised = [part.promised(task.slo_s) for part in parts]
+    choices: list[Choice | None] = [None if plan is None else Choice(plan) for plan in promised]
+    exactly: set[int] = set()
+    while True:
+        for number, one in enumerate(choices):
+            if one is None:
+                choices[number] = parts[number].cheapest(task.slo_s, most)
+                exactly.add(number)
+        known = [one for one in choices if one is not None]
+        best, lost = _best(known, task)
+        number = next(number for number, one in enumerate(known) if one is best)
+        if number in exactly:
+            return best, lost
+        choices[number] = None
 
 
 def _best(choices: Sequence[Choice], task: Task) -> tuple[Choice, str]:
