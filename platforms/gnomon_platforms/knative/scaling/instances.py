@@ -11,6 +11,7 @@ import asyncio
 import logging
 from collections.abc import Mapping, Sequence
 
+from gnomon_core.carrying_out import CarryingOut
 from gnomon_core.errors import GnomonError
 from gnomon_core.fleet import Instance
 from gnomon_core.functions import FunctionKey
@@ -90,27 +91,27 @@ class RevisionInstances:
         """Take what was decided: pods are made and ended behind it. The plan of a buffer is the gateway's own.
 
         Raises:
-            GnomonError: 503 `no_capacity` and the like, the last of several. All else has been carried out.
+            PartlyRefused: 503 `no_capacity` and the like, of Shadows, the last of several. All else has been carried out.
 
         """
-        refused: GnomonError | None = None
-        for action in actions:
-            match action:
-                case CreateBody(cores):
-                    # As many as its Revision says is no size of its own: it follows, when the Revision says another one.
-                    self._bodies.add(None if cores == rules.settings.cores else cores)
-                case DestroyBody(body_id):
-                    self._bodies.remove(body_id)
-                    self._lost(body_id)
-                case Resize(body_id, cores):
-                    self._bodies.resize(body_id, cores)
-                case CreateShadow() | ChangeShadow() | DestroyShadow() | PromoteShadow() if self._around.shadows is not None:
-                    try:
-                        await self._around.shadows.apply(action)
-                    except GnomonError as error:
-                        refused = error
-        if refused is not None:
-            raise refused
+        carrying = CarryingOut(actions)
+        for action in carrying:
+            with carrying.attempt(action):
+                await self._apply_one(action, rules)
+        carrying.end()
+
+    async def _apply_one(self, action: Action, rules: Rules) -> None:
+        match action:
+            case CreateBody(cores):
+                # As many as its Revision says is no size of its own: it follows, when the Revision says another one.
+                self._bodies.add(None if cores == rules.settings.cores else cores)
+            case DestroyBody(body_id):
+                self._bodies.remove(body_id)
+                self._lost(body_id)
+            case Resize(body_id, cores):
+                self._bodies.resize(body_id, cores)
+            case CreateShadow() | ChangeShadow() | DestroyShadow() | PromoteShadow() if self._around.shadows is not None:
+                await self._around.shadows.apply(action)
 
     def shadows(self, settings: Settings) -> Condition | None:
         """Whether Bodies may have Shadows; None where the policy makes none."""

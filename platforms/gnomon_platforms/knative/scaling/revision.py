@@ -86,7 +86,7 @@ class ScaledRevision:
         return self.instances.load(self._rules_of(pa), self._profile, counters)
 
     async def apply(self, actions: Sequence[Action]) -> None:
-        """Take what was decided; GnomonError where some of it was refused, all else has been taken then."""
+        """Take what was decided; PartlyRefused where a Shadow was refused, all else has been taken then."""
         try:
             await self.instances.apply(actions, self._rules)
         finally:

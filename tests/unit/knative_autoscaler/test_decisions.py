@@ -1,0 +1,40 @@
+"""What becomes of a decision on a Revision of which a node refuses something."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import cast
+
+import pytest
+
+from gnomon_core.carrying_out import PartlyRefused
+from gnomon_core.clock import VirtualClock
+from gnomon_core.errors import GnomonError
+from gnomon_core.pairs import Pair
+from gnomon_core.scaling import Action, CreateBody, CreateShadow, SetBufferPlan
+from gnomon_platforms.knative.scaling.instances import RevisionInstances
+from gnomon_platforms.knative.scaling.shadows import ShadowAction
+from gnomon_platforms.knative.scaling.surroundings import Surroundings
+from tests.unit.knative_autoscaler.played import Played
+
+FIRST, SECOND, THIRD = (CreateShadow(f"f-{number}", Pair(1, (0,), (0, 1))) for number in range(3))
+
+
+class OneFree:
+    """Nodes of which only the second Body's has room for a Shadow."""
+
+    async def apply(self, action: ShadowAction) -> None:
+        if action != SECOND:
+            raise GnomonError(503, "no_capacity", f"No room for {action}.")
+
+
+async def test_what_was_done_of_it_is_told_with_the_refusal() -> None:
+    played = Played()
+    around = SimpleNamespace(shadows=OneFree(), clock=VirtualClock())
+    instances = RevisionInstances(played.facts.key, cast("Surroundings", around))
+    decision: list[Action] = [FIRST, SECOND, THIRD, CreateBody(1), SetBufferPlan(4, 0.01)]
+    with pytest.raises(PartlyRefused, match="No room") as refused:
+        await instances.apply(decision, played.rules)
+    assert instances.wanted == 1, "a Shadow that is refused holds nothing up"
+    assert refused.value.done == (SECOND, CreateBody(1), SetBufferPlan(4, 0.01))
+    assert refused.value.message == f"No room for {THIRD}."
