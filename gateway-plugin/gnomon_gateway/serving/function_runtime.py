@@ -74,10 +74,7 @@ class FunctionRuntime(Delivery):
         self._arrived.append(request)
 
     def turn_away(self, request: Request) -> None:
-        """Refuse a request, and count it, because there is no room for its body, which has not been read.
-
-        Its responder is called now.
-        """
+        """Refuse a request now, and count it, because there is no room for its body, which has not been read."""
         self.metrics.started += 1
         self._carry_out(self.dispatcher.turn_away(request, time.monotonic()))
         if not self.dispatcher.workers.by_id:
@@ -252,9 +249,7 @@ class FunctionRuntime(Delivery):
 
     def all_in_flight(self) -> dict[str, int]:
         """The same of all instances that are not idle."""
-        return {
-            worker.id: len(worker.batch.requests) for worker in self.dispatcher.workers.by_id.values() if worker.batch is not None
-        }
+        return {instance_id: count for instance_id in self.dispatcher.workers.by_id if (count := self.in_flight(instance_id))}
 
     def largest_batches(self) -> dict[str, int]:
         """How many samples each instance takes at once."""
