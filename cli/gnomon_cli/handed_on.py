@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 from bisect import bisect_right
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Any, cast
 
 from gnomon_autoscaler.loop import Autoscaler
@@ -43,6 +43,11 @@ class HandedOn:
             if size_bytes >= ENOUGH_BYTES:
                 break
         return {**self._autoscaler.export_state([]), "functions": told}
+
+    def keep(self, addresses: Collection[str]) -> None:
+        """There is nobody at any other address."""
+        for address in self._last.keys() - addresses:
+            del self._last[address]
 
     def take(self, document: Mapping[str, Any]) -> None:
         """The leader tells of some.

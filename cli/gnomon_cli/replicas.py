@@ -73,6 +73,7 @@ class Replicas:
                 pairs=self._pairs,
                 follow_pairs=self._followed.follow,
                 learned=handed_on.next,
+                keep_learned=handed_on.keep,
                 follow_learned=handed_on.take,
             ),
         )

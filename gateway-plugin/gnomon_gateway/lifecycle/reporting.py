@@ -11,6 +11,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Mapping, MutableMapping
 from typing import Any
+from weakref import WeakKeyDictionary
 
 from gnomon_gateway.lifecycle.elsewhere import Lost
 from gnomon_gateway.serving.function_runtime import FunctionRuntime
@@ -22,8 +23,9 @@ class Reporter:
     def __init__(self, runtimes: Callable[[], Iterable[FunctionRuntime]], lost: MutableMapping[str, Lost]) -> None:
         self._runtimes, self._lost = runtimes, lost
         self._number = 0
-        self._seen: dict[str, tuple[object, int]] = {}
-        """By function, what it was known by when it was told of last, and in which report that was new."""
+        self._seen: WeakKeyDictionary[FunctionRuntime, tuple[object, int]] = WeakKeyDictionary()
+        """By function, what it was known by when it was told of last, and in which report that was new. Another one by the name
+        of one that is gone is news."""
         self._lost_in: dict[str, int] = {}
         self._wanted: dict[str, int] = {}
 
@@ -54,10 +56,10 @@ class Reporter:
         if not runtime.has_served:
             return False
         events = runtime.events()
-        before, number = self._seen.get(runtime.name, (None, 0))
+        before, number = self._seen.get(runtime, (None, 0))
         if events != before:
             number = self._number
-            self._seen[runtime.name] = events, number
+            self._seen[runtime] = events, number
         # The time that requests spend here goes on while nothing happens.
         return number > heard or runtime.busy
 

@@ -73,7 +73,10 @@ class Assigner:
         if not self._led:
             self._attendance, self._led = Attendance(self._patience_s), True
             self._learn(await self._board.read())
-        addresses = frozenset(self._board.addresses()) | ({self._life.address} if self._life is not None else set())
+        addresses = frozenset(self._board.addresses())
+        if self._life is not None:
+            addresses |= {self._life.address}
+            self._life.reports.keep(addresses)
         self._ask(addresses)
         # Who is frozen is asked on beside the others.
         await asyncio.wait(self._asking.values(), timeout=self._look_s) if self._asking else None

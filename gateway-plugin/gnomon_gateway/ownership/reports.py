@@ -9,7 +9,7 @@ what replicas must know of instances that only the leader knows, their Shadows, 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -44,8 +44,16 @@ class Reports:
 
     learned: Callable[[str], Mapping[str, Any] | None] = lambda _: None
     """As the leader: what whoever is at this address is to know next of what was learned of functions."""
+    keep_learned: Callable[[Collection[str]], None] = lambda _: None
+    """As the leader: there is nobody at any other than these addresses."""
     follow_learned: Callable[[Mapping[str, Any]], None] | None = None
     """Takes what a leader says of that. It raises as `listener` does."""
+
+    def keep(self, addresses: Collection[str]) -> None:
+        """Nobody is at any other address: each new pod has one of its own, over months hundreds."""
+        for address in self.heard.keys() - addresses:
+            del self.heard[address]
+        self.keep_learned(addresses)
 
     def say(self, address: str) -> dict[str, Any]:
         """What the leader tells with its question."""

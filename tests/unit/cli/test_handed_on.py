@@ -20,6 +20,7 @@ from gnomon_core.seam_values import Capabilities
 from gnomon_core.settings import ScaleSettings, Settings
 
 NAMES = [f"f{number}.ns" for number in range(45)]
+NAMES_IN_ORDER = sorted(NAMES)
 
 
 class Replica:
@@ -120,3 +121,20 @@ async def test_a_function_whose_state_cannot_be_told_is_left_out_and_logged_once
     assert {name for document in told if document is not None for name in document["functions"]} == set(NAMES) - {NAMES[0]}
     json.dumps(told)
     assert [record.getMessage().split(":")[0] for record in caplog.records if "no JSON" in record.getMessage()] == [NAMES[0]]
+
+
+async def test_who_comes_where_nobody_was_any_more_is_told_from_the_beginning() -> None:
+    leader = Replica(leads=True)
+    for name in NAMES:
+        leader.autoscaler.request(name, 1)
+
+    def told() -> list[str]:
+        document = leader.handed_on.next("10.0.0.2")
+        assert document is not None
+        return list(document["functions"])
+
+    assert told() == NAMES_IN_ORDER[:MOST]
+    leader.handed_on.keep({"10.0.0.2", "10.0.0.3"})
+    assert told() == NAMES_IN_ORDER[MOST : 2 * MOST]
+    leader.handed_on.keep({"10.0.0.3"})
+    assert told() == NAMES_IN_ORDER[:MOST]

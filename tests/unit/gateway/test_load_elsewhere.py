@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import time
+import weakref
 from typing import Any
 
 import pytest
@@ -140,3 +142,21 @@ def test_what_is_no_report_changes_nothing() -> None:
             leader.hear("a", broken)
     assert leader.of(NAME).counters.arrivals == 0
     assert leader.stamp(NAME) == 0
+
+
+async def test_nothing_is_kept_of_functions_that_are_gone() -> None:
+    function, other = runtime(), runtime("other")
+    there = [function, other]
+    reporter = told(there)
+    for one in there:
+        submit(one)
+    await turn()
+    assert reporter.report(0)["functions"].keys() == {function.name, other.name}
+    for one in there:
+        one.close()
+    gone = [weakref.ref(one) for one in there]
+    there.clear()
+    del function, other, one
+    gc.collect()
+    assert [one() for one in gone] == [None, None]
+    assert not reporter._seen
