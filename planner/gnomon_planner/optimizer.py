@@ -107,9 +107,11 @@ class Landscape:
 
         None where there is none, or costs are estimates.
         """
+        if self._estimates:
+            return None
         costs = np.where(self._within_slo(slo_s), self._compared, math.inf)
         found = int(costs.argmin())
-        return None if self._estimates or math.isinf(costs.flat[found]) else self._plan(self._place(found))
+        return None if math.isinf(costs.flat[found]) else self._plan(self._place(found))
 
     def quickest(self, budget_usd: float) -> Choice:
         """Eq. 3: the least percentile that costs at most the budget per request; where there is none, the least cost.
@@ -184,8 +186,8 @@ class Landscape:
     @property
     def _compared(self) -> Array:
         """Costs without what rounding leaves of them: where all batches fill, a longer wait changes nothing, and is not taken."""
-        found: Array = np.round(self.usd_per_request / self.usd_per_request.min(), DIGITS)
-        return found
+        least = float(self.usd_per_request.min())
+        return np.round(self.usd_per_request / least, DIGITS) if 0.0 < least < math.inf else self.usd_per_request
 
     def _within_slo(self, slo_s: float) -> npt.NDArray[np.bool_]:
         """Which plans are within the SLO, or so near that an F that is 1e-5 off may be why they are not."""
