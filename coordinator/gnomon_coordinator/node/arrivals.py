@@ -71,7 +71,10 @@ class Arrivals:
             return
         connection.setblocking(False)  # noqa: FBT003 - the signature is socket's
         if len(self._waiting) >= MAX_WAITING:
-            next(iter(self._waiting)).cancel()
+            # It ends a turn of the loop later, in which the next one comes and must find another to leave.
+            leaving = next(iter(self._waiting))
+            del self._waiting[leaving]
+            leaving.cancel()
         task = self._loop.create_task(self._meet(connection))
         self._waiting[task] = None
         task.add_done_callback(lambda done: self._waiting.pop(done, None))

@@ -123,3 +123,26 @@ async def test_many_who_say_nothing_keep_no_body_away(shadow: OneShadow) -> None
     await until(lambda: shadow.connections, "it does not get through")
     for _, one in [*idle, (None, writer)]:
         one.close()
+
+
+async def test_no_more_wait_however_fast_they_come(shadow: OneShadow, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(arrivals, "PATIENCE_S", 600.0)
+    # All of them are there before the first one is met.
+    crowd = [socket.create_connection(("127.0.0.1", shadow.door.port)) for _ in range(arrivals.MAX_WAITING + 50)]
+    await until(lambda: waiting(crowd) <= arrivals.MAX_WAITING, "too many are waited for")
+    for one in crowd:
+        one.close()
+
+
+def waiting(crowd: list[socket.socket]) -> int:
+    """How many of them were not hung up on."""
+    left = 0
+    for one in crowd:
+        one.setblocking(False)  # noqa: FBT003 - the signature is socket's
+        try:
+            left += bool(one.recv(1))
+        except BlockingIOError:
+            left += 1
+        except ConnectionResetError:
+            pass
+    return left
