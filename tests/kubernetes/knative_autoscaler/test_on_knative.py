@@ -93,9 +93,9 @@ class Load:
 class Ksvc:
     """A ksvc of our class."""
 
-    def __init__(self, cluster: Cluster, namespace: str, image: str, annotations: dict[str, str]) -> None:
+    def __init__(self, cluster: Cluster, namespace: str, image: str, annotations: dict[str, str], **more: Any) -> None:
         self.cluster, self.namespace = cluster, namespace
-        container = {"image": image, "env": [{"name": "ANSWER", "value": "ours"}]}
+        container = {"image": image, "env": [{"name": "ANSWER", "value": "ours"}], **more}
         given = {ANNOTATION + "class": "gnomon", **annotations}
         self.body = {
             "apiVersion": "/".join(SERVING),
@@ -191,3 +191,30 @@ async def test_from_one_to_several_to_none_and_back_without_a_lost_request(
     # And what was decided can be read, with the reason.
     decided = service.autoscaler.decisions(f"{ours.revision}.{namespace}")
     assert any("rps" in one.reason and (one.desired or 0) >= 3 for one in decided)
+
+
+@pytest.mark.timeout(900)
+@pytest.mark.usefixtures("service")
+async def test_pods_get_their_cores_in_place_without_a_restart_or_a_lost_request(
+    cluster: Cluster, namespace: str, answer_image: str
+) -> None:
+    """A kubelet's own pods, each beside a queue-proxy: a fifth of a core by the template, and one as their Revision says."""
+    small = {"requests": {"cpu": "100m"}, "limits": {"cpu": "200m"}}
+    one_pod = {ANNOTATION + "min-scale": "1", ANNOTATION + "max-scale": "1", "gnomon/cores": "1"}
+    ours = Ksvc(cluster, namespace, answer_image, one_pod, resources=small)
+    await ours.ready()
+    pods = partial(cluster.core.list_namespaced_pod, namespace, label_selector=f"serving.knative.dev/revision={ours.revision}")
+
+    def given() -> list[tuple[str, str, int]]:
+        """By pod, its cores as its node says, and how often its container was restarted."""
+        told = ((pod.metadata.uid, one) for pod in pods().items for one in pod.status.container_statuses or ())
+        serving = [(uid, one) for uid, one in told if one.name != "queue-proxy" and one.resources is not None]
+        return [(uid, one.resources.limits["cpu"], one.restart_count) for uid, one in serving]
+
+    load = ours.load()
+    running = asyncio.create_task(load.run(20.0, 5.0))
+    await ours.until(lambda: [(cores, restarts) for _, cores, restarts in given()] == [("1", 0)], "one core")
+    [(uid, _, _)] = await asyncio.to_thread(given)
+    await running
+    assert load.lost == []
+    assert await asyncio.to_thread(given) == [(uid, "1", 0)]
