@@ -191,6 +191,7 @@ class Runner:
         missing = self.desired - len(_live(load))
         if missing <= 0:
             return None
+        self._starts.begin()
         seen = observe(now_s, self.function, load, self.windows.history(now_s), None)
         return Decision(towards(self.desired, seen), f"{missing} of {self.desired} instances are missing: replaced", self.desired)
 
@@ -262,6 +263,7 @@ class Runner:
         """The decision without what would start a broken instance again too soon."""
         self.held_back = ""
         for starts, creation in ((self._starts, CreateBody | PromoteShadow), (self._shadow_starts, CreateShadow)):
+            starts.begin()
             kept = tuple(action for action in decision.actions if not isinstance(action, creation))
             if now_s < starts.wait_until_s and len(kept) < len(decision.actions):
                 self.held_back = starts.row

@@ -27,7 +27,7 @@ class Starts:
         self._seen: dict[str, Instance] = {}
         self._ready_at_s: dict[str, float] = {}
         self._dismissed: set[str] = set()
-        self._expected = 0
+        self._expected = self._appeared = 0
 
     @property
     def row(self) -> str:
@@ -43,8 +43,12 @@ class Starts:
         """What was there at the last look."""
         return tuple(self._seen.values())
 
+    def begin(self) -> None:
+        """Something is about to be made. It may take a while, and be looked at before all of it was made."""
+        self._appeared = 0
+
     def expect(self, instances: int) -> None:
-        """So many were made: each must be there at the next look."""
+        """So many were made since `begin`: at the next look each must have been there at one."""
         self._expected += instances
 
     def dismiss(self, ids: Iterable[str]) -> None:
@@ -58,7 +62,8 @@ class Starts:
             return  # as nearly every function is, of Shadows
         present = {instance.id: instance for instance in instances if instance.state is not InstanceState.GONE}
         version = max((instance.version for instance in present.values()), default=None)
-        failed = len(present.keys() - self._seen.keys()) < self._expected
+        self._appeared += len(present.keys() - self._seen.keys())
+        failed = self._appeared < self._expected
         self._expected = 0
         for id_, before in self._seen.items():
             replaced = version is not None and before.version < version

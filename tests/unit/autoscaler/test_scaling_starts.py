@@ -1,11 +1,16 @@
 """Instances that fail to start are not started over and over."""
 
+import asyncio
+from collections.abc import Sequence
 from itertools import pairwise
 
+from gnomon_autoscaler.beside import at_once
+from gnomon_autoscaler.loop import Autoscaler
 from gnomon_autoscaler.starts import Starts
-from gnomon_autoscaler.testing import Timeline
+from gnomon_autoscaler.testing import MemoryFleet, MemoryFunction, Timeline
+from gnomon_core.clock import VirtualClock
 from gnomon_core.fleet import Instance, InstanceState
-from gnomon_core.scaling import CreateBody
+from gnomon_core.scaling import Action, CreateBody
 from gnomon_core.settings import ScaleSettings, Settings
 
 
@@ -39,6 +44,34 @@ def test_so_is_one_of_which_no_node_has_room_for_as_many_as_it_wants() -> None:
     waits_s = [later - earlier for earlier, later in pairwise(begun_s)]
     assert waits_s == sorted(waits_s)
     assert min(waits_s[-2:]) > 59.0
+
+
+class Unhurried(MemoryFleet):
+    """Needs 0.4 s for each action, as an API server may."""
+
+    def __init__(self, clock: VirtualClock) -> None:
+        super().__init__(clock.now_s, nodes=(("node", 16),), start_s=30.0)
+        self._clock = clock
+
+    async def apply(self, function: str, actions: Sequence[Action]) -> None:
+        for action in actions:
+            self.carry_out(function, [action])
+            await self._clock.sleep(0.4)
+
+
+async def test_those_that_are_seen_before_the_last_of_their_decision_was_made_have_not_failed() -> None:
+    clock = VirtualClock()
+    fleet = Unhurried(clock)
+    fleet.known["f.ns"] = MemoryFunction(Settings(autoscaler="fixed", scale=ScaleSettings(max=16)))
+    autoscaler = Autoscaler(fleet, clock, caller=at_once, stamp_s=lambda: 1e9)
+    running = asyncio.create_task(autoscaler.run())
+    for wanted in (3, 6, 9, 12, 15):
+        autoscaler.request("f.ns", wanted)
+        await clock.advance(2.5)
+        assert len(fleet.known["f.ns"].instances) == wanted
+    assert [one.error for one in autoscaler.decisions("f.ns", 50) if one.error] == []
+    running.cancel()
+    await asyncio.gather(running, return_exceptions=True)
 
 
 def test_one_that_had_served_is_replaced_at_once_however_often_it_ends() -> None:
