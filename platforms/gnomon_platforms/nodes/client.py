@@ -25,6 +25,7 @@ WAIT_S = 30
 RETRY_S = 1.0
 WISH_TIMEOUT_S = 5.0
 OK = 200
+UNREACHABLE = "node_unreachable"
 State = Mapping[str, Any]
 
 _LOG = logging.getLogger("gnomon.nodes")
@@ -77,7 +78,7 @@ class NodeClient:
                 text = await answer.text()
         except (aiohttp.ClientError, TimeoutError, OSError) as error:
             why = f"The coordinator at {self.address} does not answer: {type(error).__name__} {error}."
-            raise GnomonError(503, "node_unreachable", why, "kubectl logs -n gnomon-nodes daemonset/coordinator") from error
+            raise GnomonError(503, UNREACHABLE, why, "kubectl logs -n gnomon-nodes daemonset/coordinator") from error
         if answer.status != OK:
             raise _refusal(answer.status, text)
         heard: dict[str, Any] = json.loads(text)
@@ -101,6 +102,8 @@ class NodeClient:
             except (aiohttp.ClientError, TimeoutError, OSError, GnomonError, ValueError, KeyError, TypeError) as error:
                 _LOG.warning("the coordinator at %s: %s: %s", self.address, type(error).__name__, error)
                 self._on_lost()
+                # Whoever has lost sight of it wants its state, be it news or not.
+                incarnation, version = "", 0
                 await asyncio.sleep(RETRY_S)
                 continue
             if news != (incarnation, version):

@@ -10,7 +10,7 @@ that does not answer holds nothing up but the beginning: a Shadow to which nobod
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 from urllib.parse import urlsplit
@@ -29,7 +29,7 @@ from gnomon_platforms.nodes.wishes import Wishes
 class FarPairs:
     """Takes each Shadow that is not on its Body's node through its steps.
 
-    `end` ends one on a node, `works` is told what it does for its Body.
+    `works` is told what it does for its Body.
     """
 
     def __init__(
@@ -37,11 +37,10 @@ class FarPairs:
         nodes: ReachedNodes,
         behind: Behind,
         wishes: Wishes,
-        end: Callable[[NodeClient, str], Coroutine[Any, Any, None]],
         works: Callable[[NodeShadow, Pair | None], None],
     ) -> None:
         self._nodes, self._behind = nodes, behind
-        self._wishes, self._end, self._works = wishes, end, works
+        self._wishes, self._works = wishes, works
 
     def look(self, shadow: NodeShadow) -> None:
         """Take the next step, if what the nodes have said last allows one."""
@@ -55,12 +54,15 @@ class FarPairs:
         elif row is None:
             self._introduce(shadow, client)
         elif row["state"] == "gone":
-            self._behind.begin(self._end(client, shadow.instance.id))
+            self._behind.begin(self._nodes.end(client, shadow.instance.id))
             self.part(shadow, str(row["reason"]))
         else:
             # An earlier leader may have brought them together.
             shadow.asked, shadow.met = True, shadow.met or version_of(home)
             self._works(shadow, paired(row, shadow.instance.node))
+            if shadow.instance.state is InstanceState.DRAINING and row["state"] in LIVING:
+                # What its Body's node was told may have been lost.
+                self._behind.begin(self._nodes.end(client, shadow.instance.id))
 
     def _introduce(self, shadow: NodeShadow, home: NodeClient) -> None:
         """Have its Body told the way to a Shadow that is ready, once."""
@@ -108,7 +110,7 @@ class FarPairs:
         row = None if home is None else _row(home, shadow)
         if client is None or row is None or row["state"] not in LIVING:
             return False
-        self._behind.begin(self._end(client, shadow.instance.id))
+        self._behind.begin(self._nodes.end(client, shadow.instance.id))
         return True
 
     def part(self, shadow: NodeShadow, reason: str) -> None:
@@ -120,13 +122,13 @@ class FarPairs:
         shadow.instance = replace(shadow.instance, state=InstanceState.DRAINING)
         self._works(shadow, None)
         if client is not None:
-            self._behind.begin(self._end(client, shadow.instance.id))
+            self._behind.begin(self._nodes.end(client, shadow.instance.id))
 
     def over(self, shadow: NodeShadow) -> None:
         """It has gone: the other half goes as well."""
         client = self._nodes.clients.get(shadow.home or "")
         if client is not None and shadow.asked:
-            self._behind.begin(self._end(client, shadow.instance.id))
+            self._behind.begin(self._nodes.end(client, shadow.instance.id))
 
 
 def url_of(address: str, state: State) -> str:

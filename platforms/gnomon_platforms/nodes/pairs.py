@@ -54,7 +54,7 @@ class NodePairs:
         self._again: asyncio.TimerHandle | None = None
         self._behind = Behind()
         self._wishes = Wishes(home)
-        self._far = FarPairs(self.nodes, self._behind, self._wishes, self._end_on, self._works)
+        self._far = FarPairs(self.nodes, self._behind, self._wishes, self._works)
 
     def instances(self, function: str) -> list[Instance]:
         return [one.instance for one in self._shadows.values() if one.instance.function == function]
@@ -105,7 +105,7 @@ class NodePairs:
         except GnomonError:
             self._forget(shadow_id)
             # The wish may have been heard although its answer was not.
-            self._behind.begin(self._end_on(client, shadow_id))
+            self._behind.begin(self.nodes.end(client, shadow_id))
             raise
         shadow.since = version_of(answer)
         return shadow.instance
@@ -149,7 +149,7 @@ class NodePairs:
         if client is None:
             self._gone(shadow_id, "its node's coordinator is not reached")
         else:
-            self._behind.begin(self._end_on(client, shadow_id))
+            self._behind.begin(self.nodes.end(client, shadow_id))
         return True
 
     def body_gone(self, body_id: str) -> None:
@@ -189,7 +189,7 @@ class NodePairs:
                 self._let_go(node, row)
             elif row["state"] == "gone":
                 self._gone(shadow_id, str(row["reason"]))
-                self._behind.begin(self._end_on(self.nodes.clients[node], shadow_id))
+                self._behind.begin(self.nodes.end(self.nodes.clients[node], shadow_id))
             else:
                 self._told(shadow, row)
         for shadow_id, shadow in list(self._shadows.items()):
@@ -225,7 +225,7 @@ class NodePairs:
             if self._again is None:
                 self._again = asyncio.get_running_loop().call_later(left_s, self._look_again)
         elif row["state"] != "ending":
-            self._behind.begin(self._end_on(self.nodes.clients[node], shadow_id))
+            self._behind.begin(self.nodes.end(self.nodes.clients[node], shadow_id))
 
     def _look_again(self) -> None:
         self._again = None
@@ -237,6 +237,9 @@ class NodePairs:
             shadow.instance = replace(shadow.instance, state=InstanceState.READY)
         if shadow.home is None:
             self._works(shadow, paired(row))
+            if shadow.instance.state is InstanceState.DRAINING and row["state"] in LIVING:
+                # What its node was told may have been lost.
+                self._behind.begin(self.nodes.end(self.nodes.clients[shadow.instance.node], shadow.instance.id))
 
     def _works(self, shadow: NodeShadow, pair: Pair | None) -> None:
         """It does this for its Body now."""
@@ -292,6 +295,3 @@ class NodePairs:
         if client is None or state is None or "pair_port" not in state:
             raise no_such_node(node, body_node)
         return client
-
-    async def _end_on(self, client: NodeClient, shadow_id: str) -> None:
-        await client.wish("DELETE", f"/v1/shadows/{shadow_id}?epoch={self._home.epoch()}")

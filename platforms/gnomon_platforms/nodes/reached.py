@@ -8,14 +8,18 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from gnomon_core.errors import GnomonError
 from gnomon_platforms.kubernetes.behind import Behind
-from gnomon_platforms.nodes.client import NodeClient, State
+from gnomon_platforms.nodes.client import RETRY_S, UNREACHABLE, NodeClient, State
 
 if TYPE_CHECKING:
     import aiohttp
+
+_LOG = logging.getLogger("gnomon.nodes")
 
 
 class ReachedNodes:
@@ -69,6 +73,24 @@ class ReachedNodes:
                 while self._silent:
                     self._heard.clear()
                     await self._heard.wait()
+
+    async def end(self, client: NodeClient, shadow_id: str) -> None:
+        """End a Shadow on a node, or have it forgotten where it has gone; said again for as long as it may not have been heard.
+
+        Raises:
+            GnomonError: what the node refuses; 503 `node_unreachable` where it is not the coordinator there any more.
+
+        """
+        while True:
+            try:
+                await client.wish("DELETE", f"/v1/shadows/{shadow_id}?epoch={self._epoch()}")
+            except GnomonError as error:
+                if error.code != UNREACHABLE or client not in self.clients.values():
+                    raise
+                _LOG.warning("%s", error)
+                await asyncio.sleep(RETRY_S)
+            else:
+                return
 
     async def close(self) -> None:
         """Let go of all."""

@@ -1,0 +1,178 @@
+"""What is lost between the platform and a node's coordinator is said again, and a node that was not heard is heard again."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Mapping
+from typing import Any, cast
+
+import aiohttp
+import pytest
+from aiohttp import web
+from aiohttp.test_utils import TestServer
+
+from gnomon_core.fleet import Instance, InstanceState
+from gnomon_core.functions import read_deployment
+from gnomon_core.pairs import Pair
+from gnomon_platforms.kubernetes.nodes import Given
+from gnomon_platforms.nodes import client, reached
+from gnomon_platforms.nodes.home import BodyPod, Home
+from gnomon_platforms.nodes.models import ServedModels
+from gnomon_platforms.nodes.pairs import NodePairs
+from gnomon_platforms.testing import Recorder
+from tests.waiting import until
+
+BODY = BodyPod(
+    Instance("b-1", "line.openfaas-fn", 1, "node-a", 4, 100, InstanceState.READY, 1.0),
+    read_deployment({"service": "line", "image": "i"}),
+    "uid-1",
+    "node-a",
+)
+ROW: dict[str, Any] = {
+    "id": "s-1", "pod_uid": "uid-1", "state": "ready", "reason": "", "cores": 2, "paired": True, "blocks": [0], "split": [0, 1],
+    "wished": {"blocks": [0], "split": [0, 1]}, "memory_bytes": 500, "afar": False, "elsewhere": False, "token": "",
+}  # fmt: skip
+
+
+class PlayedNode:
+    """A coordinator of a node, of whose answers some are lost, and what it was asked for."""
+
+    def __init__(self, *rows: dict[str, Any]) -> None:
+        self.rows, self.version = list(rows), 1
+        self.lost: list[str] = []
+        """The methods of requests that it does not hear."""
+        self.heard: list[str] = []
+        self._news = asyncio.Event()
+        app = web.Application()
+        app.router.add_get("/v1/state", self._tell)
+        app.router.add_delete("/v1/shadows/{id}", self._end)
+        self.server = TestServer(app)
+
+    def says(self, *rows: dict[str, Any]) -> None:
+        """Its Shadows are these now."""
+        self.rows, self.version = list(rows), self.version + 1
+        self._news.set()
+
+    def hangs_up(self) -> None:
+        """Whoever waits for news is left, and once more when it asks again."""
+        self.lose("GET")
+        self._news.set()
+
+    def lose(self, method: str) -> None:
+        """The next such request is not heard: aiohttp itself says it again once, over another connection."""
+        self.lost += [method, method]
+
+    def _loses(self, request: web.Request) -> bool:
+        if request.method not in self.lost:
+            return False
+        self.lost.remove(request.method)
+        assert request.transport is not None
+        request.transport.abort()
+        return True
+
+    async def _tell(self, request: web.Request) -> web.Response:
+        if not self._loses(request) and request.query["version"] == str(self.version):
+            self._news.clear()
+            await self._news.wait()
+            self._loses(request)
+        pool = {"ready": True, "containers": 1, "cpus": 4, "claimed_cores": 0}
+        about = {"node": "node-a", "pool": pool, "bodies": [{"pod_uid": "uid-1"}], "pair_port": 7469}
+        return web.json_response({"incarnation": "i", "version": self.version, **about, "shadows": self.rows})
+
+    async def _end(self, request: web.Request) -> web.Response:
+        if not self._loses(request):
+            self.heard.append(request.match_info["id"])
+        return web.json_response({})
+
+
+class Platform:
+    """As much of a platform as a Shadow that is found on a node needs."""
+
+    def __init__(self, session: aiohttp.ClientSession) -> None:
+        self.told, self.pools = Recorder(), set[str]()
+        self.lost = False
+        """Whether the node did not answer at some time."""
+        home = Home(
+            bodies=self,
+            free_cores=lambda _: 8.0,
+            claims=self,
+            listener=self.told,
+            now_s=lambda: 0.0,
+            epoch=lambda: 1,
+            adopting_s=lambda: 0.0,
+            models=cast("ServedModels", None),
+        )
+        self.pairs = NodePairs(home, session, "token")
+
+    def give(self, instance_id: str, given: Given) -> None: ...
+
+    def take_back(self, instance_id: str) -> None: ...
+
+    def pool_ready(self, node: str, *, ready: bool) -> None:
+        (self.pools.add if ready else self.pools.discard)(node)
+        self.lost |= not ready
+
+    def of_instance(self, body_id: str) -> BodyPod | None:
+        return BODY if body_id == "b-1" else None
+
+    def of_pod(self, uid: str) -> BodyPod | None:
+        return BODY if uid == "uid-1" else None
+
+    def works_with(self, body_id: str, shadows: Mapping[str, Pair]) -> None: ...
+
+
+@pytest.fixture
+async def node() -> AsyncIterator[PlayedNode]:
+    made = PlayedNode(ROW)
+    await made.server.start_server()
+    yield made
+    await made.server.close()
+
+
+@pytest.fixture
+async def platform(node: PlayedNode, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Platform]:
+    monkeypatch.setattr(client, "RETRY_S", 0.01)
+    monkeypatch.setattr(reached, "RETRY_S", 0.01, raising=False)
+    async with aiohttp.ClientSession() as session:
+        made = Platform(session)
+        made.pairs.nodes.reach("node-a", str(node.server.make_url("")).rstrip("/"))
+        await until(lambda: "s-1" in made.told.found, "the node is not heard")
+        yield made
+        await made.pairs.close()
+
+
+async def test_a_node_that_hung_up_is_heard_again_although_nothing_is_new(platform: Platform, node: PlayedNode) -> None:
+    node.hangs_up()
+    await until(lambda: platform.lost, "nobody has noticed")
+    await until(lambda: "node-a" in platform.pools, "it makes no Shadows any more", 5.0)
+    assert "node-a" in platform.pairs.nodes.states
+    assert list(platform.told.found) == ["s-1"]
+
+
+async def test_an_end_that_was_not_heard_is_said_again(platform: Platform, node: PlayedNode) -> None:
+    node.lose("DELETE")
+    assert platform.pairs.destroy("s-1")
+    await until(lambda: node.heard == ["s-1"], "the Shadow would live for ever", 5.0)
+
+
+async def test_an_end_is_said_again_where_its_node_was_not_reached_meanwhile(platform: Platform, node: PlayedNode) -> None:
+    address = platform.pairs.nodes.clients["node-a"].address
+    node.lose("DELETE")
+    assert platform.pairs.destroy("s-1")
+    # Its pod is not ready for a moment.
+    platform.pairs.nodes.reach("node-a", None)
+    platform.pairs.nodes.reach("node-a", address)
+    await until(lambda: "s-1" in node.heard, "the Shadow would live for ever", 5.0)
+    node.says({**ROW, "state": "gone", "paired": False, "reason": "stopped"})
+    assert await platform.told.reason("s-1") == "stopped"
+
+
+@pytest.mark.parametrize("state", ["ending", "gone"])
+async def test_what_ends_is_not_told_to_end_again(platform: Platform, node: PlayedNode, state: str) -> None:
+    assert platform.pairs.destroy("s-1")
+    await until(lambda: node.heard == ["s-1"])
+    before = node.version
+    node.says({**ROW, "state": state, "paired": False, "reason": "stopped"})
+    await until(lambda: platform.pairs.nodes.states["node-a"]["version"] > before)
+    await platform.pairs._behind.done()
+    assert len(node.heard) == (2 if state == "gone" else 1), "what has gone is forgotten there"
