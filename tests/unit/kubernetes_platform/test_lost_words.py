@@ -37,8 +37,8 @@ ROW: dict[str, Any] = {
 class PlayedNode:
     """A coordinator of a node, of whose answers some are lost, and what it was asked for."""
 
-    def __init__(self, *rows: dict[str, Any]) -> None:
-        self.rows, self.version = list(rows), 1
+    def __init__(self, *rows: dict[str, Any], name: str = "node-a") -> None:
+        self.name, self.rows, self.version = name, list(rows), 1
         self.lost: list[str] = []
         """The methods of requests that it does not hear."""
         self.heard: list[str] = []
@@ -47,6 +47,10 @@ class PlayedNode:
         app.router.add_get("/v1/state", self._tell)
         app.router.add_delete("/v1/shadows/{id}", self._end)
         self.server = TestServer(app)
+
+    @property
+    def address(self) -> str:
+        return str(self.server.make_url("")).rstrip("/")
 
     def says(self, *rows: dict[str, Any]) -> None:
         """Its Shadows are these now."""
@@ -76,7 +80,7 @@ class PlayedNode:
             await self._news.wait()
             self._loses(request)
         pool = {"ready": True, "containers": 1, "cpus": 4, "claimed_cores": 0}
-        about = {"node": "node-a", "pool": pool, "bodies": [{"pod_uid": "uid-1"}], "pair_port": 7469}
+        about = {"node": self.name, "pool": pool, "bodies": [{"pod_uid": "uid-1"}], "pair_port": 7469}
         return web.json_response({"incarnation": "i", "version": self.version, **about, "shadows": self.rows})
 
     async def _end(self, request: web.Request) -> web.Response:
@@ -135,7 +139,7 @@ async def platform(node: PlayedNode, monkeypatch: pytest.MonkeyPatch) -> AsyncIt
     monkeypatch.setattr(reached, "RETRY_S", 0.01, raising=False)
     async with aiohttp.ClientSession() as session:
         made = Platform(session)
-        made.pairs.nodes.reach("node-a", str(node.server.make_url("")).rstrip("/"))
+        made.pairs.nodes.reach("node-a", node.address)
         await until(lambda: "s-1" in made.told.found, "the node is not heard")
         yield made
         await made.pairs.close()
@@ -156,12 +160,11 @@ async def test_an_end_that_was_not_heard_is_said_again(platform: Platform, node:
 
 
 async def test_an_end_is_said_again_where_its_node_was_not_reached_meanwhile(platform: Platform, node: PlayedNode) -> None:
-    address = platform.pairs.nodes.clients["node-a"].address
     node.lose("DELETE")
     assert platform.pairs.destroy("s-1")
     # Its pod is not ready for a moment.
     platform.pairs.nodes.reach("node-a", None)
-    platform.pairs.nodes.reach("node-a", address)
+    platform.pairs.nodes.reach("node-a", node.address)
     await until(lambda: "s-1" in node.heard, "the Shadow would live for ever", 5.0)
     node.says({**ROW, "state": "gone", "paired": False, "reason": "stopped"})
     assert await platform.told.reason("s-1") == "stopped"
@@ -176,3 +179,18 @@ async def test_what_ends_is_not_told_to_end_again(platform: Platform, node: Play
     await until(lambda: platform.pairs.nodes.states["node-a"]["version"] > before)
     await platform.pairs._behind.done()
     assert len(node.heard) == (2 if state == "gone" else 1), "what has gone is forgotten there"
+
+
+async def test_the_half_on_its_bodys_node_is_told_again_as_well(platform: Platform, node: PlayedNode) -> None:
+    other = PlayedNode({**ROW, "id": "s-2", "paired": False, "afar": True, "token": "t"}, name="node-b")
+    await other.server.start_server()
+    node.says(ROW, {**ROW, "id": "s-2", "elsewhere": True})
+    platform.pairs.nodes.reach("node-b", other.address)
+    await until(lambda: any(one.id == "s-2" and one.pair for one in platform.pairs.instances("line.openfaas-fn")))
+    await until(lambda: len(platform.pairs.nodes.states["node-a"]["shadows"]) > 1)
+    node.lose("DELETE")
+    assert platform.pairs.destroy("s-2")
+    await until(lambda: node.heard == ["s-2"], "the pair would work for ever", 5.0)
+    assert other.heard == [], "first its Body lets go of it"
+    await platform.pairs.close()
+    await other.server.close()
