@@ -1,8 +1,10 @@
-"""`kubectl apply -k deploy/openfaas-models`, on a control plane without nodes: what is joined there fits together."""
+"""`kubectl apply -k` of the two folders for models, on a control plane without nodes: what is joined there fits together."""
 
 from __future__ import annotations
 
 from pathlib import Path
+
+from kubernetes import client
 
 from deploy.test_cluster import build
 from deploy.test_cluster.client import Kubectl
@@ -31,3 +33,31 @@ def test_gateway_functions_and_pools_have_the_same_models(own_plane: Cluster, co
     assert (mounted["models"], mounted["coordinator-token"]) == ("/models", "/var/secrets/coordinator")
     secret = {one.name: one.secret.secret_name for one in gateway.volumes if one.secret}["coordinator-token"]
     assert secret in [one.secret.secret_name for one in pool.volumes if one.secret]
+
+
+def test_on_knative_the_class_has_the_pools_models_and_their_coordinators(own_plane: Cluster, compiled: build.Programs) -> None:
+    own_plane.core.create_namespace({"metadata": {"name": "knative-serving"}})
+    folder = MODELS.parent / "knative-models"
+    Kubectl(compiled.folder / "kubectl", own_plane.kubeconfig)("apply", "--validate=strict", "-k", str(folder))
+    core, apps = own_plane.core, own_plane.apps
+    pool = apps.read_namespaced_daemon_set("coordinator", "gnomon-nodes").spec.template
+    claim = core.read_namespaced_persistent_volume_claim("models", "knative-serving")
+    volume = core.read_persistent_volume(claim.spec.volume_name)
+    assert volume.spec.host_path.path in [one.host_path.path for one in pool.spec.volumes if one.name == "models"]
+
+    scaler = apps.read_namespaced_deployment("gnomon-autoscaler", "knative-serving").spec.template
+    [container] = scaler.spec.containers
+    assert {"--models=/models", "--coordinator-token=/var/secrets/coordinator/token"} <= {*container.args}
+    mounted = {one.name: one.mount_path for one in container.volume_mounts}
+    assert (mounted["models"], mounted["coordinator-token"]) == ("/models", "/var/secrets/coordinator")
+    secret = {one.name: one.secret.secret_name for one in scaler.spec.volumes if one.secret}["coordinator-token"]
+    assert secret in [one.secret.secret_name for one in pool.spec.volumes if one.secret]
+
+    # It may resize the pools, and is let in.
+    binding = client.RbacAuthorizationV1Api(own_plane.api).read_namespaced_role_binding("gnomon-pools-knative", "gnomon-nodes")
+    assert [(one.name, one.namespace) for one in binding.subjects] == [(scaler.spec.service_account_name, "knative-serving")]
+    policy = client.NetworkingV1Api(own_plane.api).read_namespaced_network_policy("coordinator-knative", "gnomon-nodes").spec
+    [peer] = policy.ingress[0]._from
+    assert peer.pod_selector.match_labels.items() <= scaler.metadata.labels.items()
+    ports = {port.container_port for one in pool.spec.containers for port in one.ports or ()}
+    assert {one.port for one in policy.ingress[0].ports} <= ports

@@ -47,3 +47,16 @@ def test_the_gateway_serves_all_namespaces_or_one() -> None:
 def test_shadows_need_models_to_hold_blocks_of() -> None:
     with pytest.raises(GnomonError, match="no models were named"):
         knative_options({**GIVEN, "namespaces": (), "coordinator_token": Path("token")})
+
+
+def test_with_models_and_a_token_the_class_may_ask_nodes_for_shadows(tmp_path: Path) -> None:
+    token = tmp_path / "token"
+    token.write_text("of the coordinators\n")
+    given = {**GIVEN, "namespaces": (), "models": str(tmp_path), "state": ""}
+    alone = knative_options(given).scaled.models
+    assert alone is not None
+    assert alone.nodes is None
+    told = knative_options({**given, "coordinator_token": token}).scaled.models
+    assert told is not None
+    assert told.nodes is not None
+    assert told.nodes.token == "of the coordinators"
