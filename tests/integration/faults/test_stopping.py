@@ -60,6 +60,8 @@ async def test_sigterm_answers_what_was_let_in_refuses_the_rest_and_exits_with_0
     assert ending.result() == 0, "also with an instance that never reacts"
     assert {task.result().status for task in admitted} == {200}
     assert {task.result().code for task in stuck} == {"deadline_exceeded"}
+    # Who connects between the last look at the kernel's queue and the listener's end: in microseconds, or as long as the gateway
+    # has to wait there for a processor.
     seen = callers.history.check(may_break_off=True)
     assert set(seen) <= {"200", "504 deadline_exceeded", "503 stopping", BROKE_OFF}
     not_let_in = [end.token for end in callers.history.ends if end.code == BROKE_OFF]
