@@ -69,8 +69,14 @@ class FarPairs:
         there = self._nodes.states.get(shadow.instance.node)
         node = self._nodes.clients.get(shadow.instance.node)
         row = None if there is None else _row(there, shadow)
-        ready = row is not None and row["state"] == "ready" and shadow.instance.state is not InstanceState.DRAINING
-        if row is None or there is None or node is None or not ready or shadow.asked:
+        if row is None or there is None or node is None:
+            return
+        if shadow.instance.state is InstanceState.DRAINING:
+            if row["state"] in LIVING:
+                # What its own node was told may have been lost.
+                self._behind.begin(self._nodes.end(node, shadow.instance.id))
+            return
+        if row["state"] != "ready" or shadow.asked:
             return
         shadow.asked = True
         # On this node it takes nothing.

@@ -194,3 +194,18 @@ async def test_the_half_on_its_bodys_node_is_told_again_as_well(platform: Platfo
     assert other.heard == [], "first its Body lets go of it"
     await platform.pairs.close()
     await other.server.close()
+
+
+async def test_one_that_its_body_was_not_told_of_is_told_again_as_well(platform: Platform, node: PlayedNode) -> None:
+    other = PlayedNode({**ROW, "id": "s-2", "state": "starting", "paired": False, "afar": True, "token": "t"}, name="node-b")
+    await other.server.start_server()
+    platform.pairs.nodes.reach("node-b", other.address)
+    await until(lambda: "s-2" in platform.told.found)
+    other.lose("DELETE")
+    assert platform.pairs.destroy("s-2")
+    platform.pairs.nodes.reach("node-b", None)
+    platform.pairs.nodes.reach("node-b", other.address)
+    await until(lambda: "s-2" in other.heard, "it would have its cores until it had waited long enough for its Body", 5.0)
+    assert node.heard == []
+    await platform.pairs.close()
+    await other.server.close()
