@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-import json
 from typing import Any
 
 from gnomon_coordinator.messages import Task
-from gnomon_core.packets import MAX_PACKET_BYTES
-
-_ROOM_BYTES = 1024
-"""Left for the epoch."""
+from gnomon_core.coordination import fitting
 
 
 def load(task: Task) -> dict[str, Any]:
@@ -33,7 +29,7 @@ def load(task: Task) -> dict[str, Any]:
 def pair(task: Task) -> dict[str, Any]:
     """To the Body: this is your Shadow."""
     way = {} if task.way is None else {"url": task.way.url, "token": task.way.token}
-    return _fitting({"do": "pair", "shadow": task.shadow, **_for_body(task), **way})
+    return fitting({"do": "pair", "shadow": task.shadow, **_for_body(task), **way})
 
 
 def join(task: Task, sizes_bytes: tuple[int, int] | None = None) -> dict[str, Any]:
@@ -44,7 +40,7 @@ def join(task: Task, sizes_bytes: tuple[int, int] | None = None) -> dict[str, An
 
 def change_body(task: Task) -> dict[str, Any]:
     """To the Body: offload other blocks, or other shares."""
-    return _fitting({"do": "change", "shadow": task.shadow, **_for_body(task)})
+    return fitting({"do": "change", "shadow": task.shadow, **_for_body(task)})
 
 
 def change_shadow(task: Task, blocks: tuple[int, ...]) -> dict[str, Any]:
@@ -60,10 +56,3 @@ def unpair(shadow: str) -> dict[str, Any]:
 
 def _for_body(task: Task) -> dict[str, Any]:
     return {"blocks": task.blocks, "split": task.split, "shadow_cores": task.cores, "expected_ms": task.expected_ms}
-
-
-def _fitting(message: dict[str, Any]) -> dict[str, Any]:
-    """Without the predictions where they are too many for a packet: the Body then measures for itself."""
-    if len(json.dumps(message)) > MAX_PACKET_BYTES - _ROOM_BYTES:
-        message["expected_ms"] = []
-    return message

@@ -58,6 +58,11 @@ An instance may run a user's model, so a coordinator believes nothing of what it
 
 from __future__ import annotations
 
+import json
+from typing import Any
+
+from gnomon_core.packets import MAX_PACKET_BYTES
+
 DESCRIPTOR = 4
 """Where an instance finds its end of the coordination socket."""
 EMPTY_KIND = "empty"
@@ -66,3 +71,12 @@ PAIR_PATH, PAIR_PROTOCOL = "/gnomon/pair", "gnomon-pair/1"
 """What a Body asks of a Shadow on another node, and what the connection is upgraded to."""
 SHADOW_KIND = "shadow"
 """`Launch.kind` in the order that comes with a load. Its options are those of "model" with `layers`, `body` and `weight_mode`."""
+_ROOM_BYTES = 1024
+"""Left for the epoch."""
+
+
+def fitting(message: dict[str, Any]) -> dict[str, Any]:
+    """Without the predictions where they are too many for a packet: the Body then measures for itself."""
+    if message.get("expected_ms") and len(json.dumps(message)) > MAX_PACKET_BYTES - _ROOM_BYTES:
+        return {**message, "expected_ms": []}
+    return message

@@ -25,6 +25,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from gnomon_core import packets
+from gnomon_core.coordination import fitting
 from gnomon_core.packet_link import PacketLink
 
 PING_S = 1.0
@@ -64,7 +65,7 @@ class CoordinatorClient:
 
     def send(self, message: Mapping[str, Any], descriptors: Sequence[int] = ()) -> None:
         """Send a wish. Copies of the descriptors travel with it."""
-        self._link.send(dict(message), [os.dup(descriptor) for descriptor in descriptors])
+        self._link.send(fitting(dict(message)), [os.dup(descriptor) for descriptor in descriptors])
 
     def close(self) -> None:
         """Release the socket. May be called again."""
