@@ -57,13 +57,13 @@ class ReachedNodes:
             self._behind.begin(known.close())
         if address is not None:
             self._silent.add(node)
-            self.clients[node] = NodeClient(
+            client = self.clients[node] = NodeClient(
                 self._session,
                 address,
                 self._token,
                 epoch=self._epoch,
-                on_state=lambda state: self._said(node, state),
-                on_lost=lambda: self._lost(node),
+                on_state=lambda state: self._said(node, client, state),
+                on_lost=lambda: self._said(node, client, None),
             )
 
     async def heard(self, patience_s: float) -> None:
@@ -100,7 +100,14 @@ class ReachedNodes:
             await client.close()
         await self._behind.done()
 
-    def _said(self, node: str, state: State) -> None:
+    def _said(self, node: str, client: NodeClient, state: State | None) -> None:
+        """It has said this, or nothing."""
+        if self.clients.get(node) is not client:
+            # What was on its way when another took its place, or nobody, is not the node's state.
+            return
+        if state is None:
+            self._lost(node)
+            return
         self.states[node] = state
         self._seen(node)
         self._answered(node)

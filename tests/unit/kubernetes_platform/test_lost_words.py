@@ -209,3 +209,14 @@ async def test_one_that_its_body_was_not_told_of_is_told_again_as_well(platform:
     assert node.heard == []
     await platform.pairs.close()
     await other.server.close()
+
+
+async def test_words_of_a_coordinator_that_was_given_up_meanwhile_are_not_heard(platform: Platform) -> None:
+    nodes = platform.pairs.nodes
+    before, last = nodes.clients["node-a"], nodes.states["node-a"]
+    nodes.reach("node-a", None)
+    # An agent that ends answers whoever waits for news: just when its pod is seen to go.
+    before._on_state({**last, "version": 2})
+    assert nodes.states == {}
+    assert platform.pools == set(), "Shadows would be asked for where nobody makes them"
+    before._on_lost()
