@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ NAMESPACE = "knative-serving"
 DEPLOYMENTS = ("activator", "autoscaler", "controller", "webhook")
 READY_LIMIT_S = 180.0
 WEBHOOK_LIMIT_S = 60.0
+KINDS_LIMIT_S = 60.0
 
 # A Body that grows to both of two cores asks for all that the node has. There are no metrics to scale Knative itself by.
 CPU_REQUEST = "0"
@@ -41,7 +43,8 @@ def install(kubectl: Kubectl, manifests: Path) -> None:
         manifests / "networking" / f"{name}.yaml" for name in ("certificate", "domain-claim", "ingress", "serverlessservice")
     ]
     kubectl.apply(documents(core / "100-namespace.yaml", *schemas))
-    kubectl("wait", "--for=condition=Established", "--timeout=60s", "crd", "--all")
+    # At once after they were applied, kinds may have no status yet, which `kubectl wait` takes for a fault.
+    until_done(lambda: kubectl("wait", "--for=condition=Established", "--timeout=60s", "crd", "--all"), KINDS_LIMIT_S)
     # ConfigMaps before the webhook that checks them, which fails until its server runs.
     first = [*sorted((core / "200-roles").glob("*.yaml")), core / "200-serviceaccount.yaml"]
     first += [*sorted((core / "configmaps").glob("*.yaml")), manifests / "networking" / "config-network.yaml"]
@@ -83,10 +86,15 @@ def with_images(value: Any) -> Any:
 
 def wait_for_webhook(kubectl: Kubectl) -> None:
     """Its certificate reaches the apiserver a moment after it is ready; until then every service is refused."""
-    deadline_s = time.monotonic() + WEBHOOK_LIMIT_S
+    until_done(lambda: kubectl("create", "--dry-run=server", "-f", "-", given=json.dumps(PROBE)), WEBHOOK_LIMIT_S)
+
+
+def until_done(command: Callable[[], object], limit_s: float) -> None:
+    """Again and again until it meets no Trouble; after the limit, that Trouble."""
+    deadline_s = time.monotonic() + limit_s
     while True:
         try:
-            kubectl("create", "--dry-run=server", "-f", "-", given=json.dumps(PROBE))
+            command()
         except Trouble:
             if time.monotonic() > deadline_s:
                 raise
