@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import select
 import socket
@@ -17,6 +18,7 @@ from gnomon_core import packets
 from gnomon_core.program import Program
 from gnomon_runtime.pair.headers import Kind, Message, NonsenseError, encode
 from gnomon_runtime.pair.link import Outcome
+from gnomon_runtime.pair.orders import REFUSALS
 from gnomon_runtime.pair.partner import MAX_MISSES
 from gnomon_runtime.pair.remote_link import RemoteLink, way_to
 from tests.unit.engine.remote_stage import (
@@ -209,3 +211,24 @@ def test_links_leave_no_thread_and_no_descriptor(stage: Stage) -> None:
         time.sleep(0.01)
     assert held() <= before
     assert os.getpid()
+
+
+def test_a_body_that_may_have_no_thread_refuses_the_shadow_and_lives(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refused(_thread: threading.Thread) -> None:
+        # What Python says where a pod has as many as it may.
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(threading.Thread, "start", refused)
+    before = eventfds()
+    with pytest.raises(REFUSALS, match="no thread"):
+        way_to({"url": "http://127.0.0.1:9", "token": TOKEN}, [])
+    assert eventfds() == before
+
+
+def eventfds() -> int:
+    """Those of this process that are open."""
+    found = 0
+    for one in Path("/proc/self/fd").iterdir():
+        with contextlib.suppress(FileNotFoundError):
+            found += "eventfd" in str(one.readlink())
+    return found

@@ -51,6 +51,7 @@ class RemoteLink(DataPath):
 
     Raises:
         ValueError: the URL is none.
+        OSError: the process may have no more descriptors or threads.
 
     """
 
@@ -70,7 +71,11 @@ class RemoteLink(DataPath):
         self._poll = select.poll()
         self._poll.register(self._news, select.POLLIN)
         self._thread = threading.Thread(target=self._serve, args=(url, token), name="hand-over", daemon=True)
-        self._thread.start()
+        try:
+            self._thread.start()
+        except RuntimeError as error:
+            self._close_descriptors()
+            raise OSError(f"no thread for the way to the Shadow: {error}") from error
 
     @property
     def ready(self) -> bool:
