@@ -175,6 +175,6 @@ def test_a_body_says_with_whom_it_works(body: Child, start: Callable[[Task], Chi
     body.order("hello", epoch=2)
     pairs = body.say("body")["pairs"]
     assert pairs == [
-        {"shadow": first.id, "blocks": BLOCKS, "split": list(ONE)},
-        {"shadow": second.id, "blocks": BLOCKS, "split": list(TWO)},
+        {"shadow": first.id, "blocks": BLOCKS, "split": list(ONE), "elsewhere": False},
+        {"shadow": second.id, "blocks": BLOCKS, "split": list(TWO), "elsewhere": False},
     ]
