@@ -35,7 +35,7 @@ from gnomon_profiler.repository import DirectoryRepository
 from tests.integration.coordinator_node.node import TOKEN as NODE_TOKEN
 from tests.integration.coordinator_node.node import Body, Node
 from tests.integration.kubernetes_platform.instance_server import Quiet
-from tests.kubernetes.knative_autoscaler.played_knative import Application, PlayedKnative
+from tests.kubernetes.knative_autoscaler.played_knative import PA, Application, PlayedKnative
 from tests.kubernetes.knative_autoscaler.test_reconciler import QUICK, running, until
 from tests.kubernetes.knative_batching.conftest import ENV, SECRET
 from tests.kubernetes.knative_batching.test_serving_revisions import serving
@@ -242,6 +242,11 @@ async def test_a_burst_gets_a_shadow_that_outlives_the_leader(
                 assert shadow_rows(node) == {shadow}
                 before = bodies.handed
                 await until(lambda: bodies.handed >= before + 20, "the pair works no more")
+                # Given to another class it is nobody's here: its Body works alone, and holds nothing of its node.
+                change = {"metadata": {"annotations": {"autoscaling.knative.dev/class": "kpa.autoscaling.knative.dev"}}}
+                patch = knative_kinds.custom.patch_namespaced_custom_object
+                await asyncio.to_thread(patch, *PA, bodies.namespace, "podautoscalers", REVISION, change)
+                await until(lambda: not shadow_rows(node), "its Shadow ends")
                 callers.end()
                 await calling
             assert set(callers.answers) <= set(LABELS), callers.answers

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from gnomon_autoscaler.by_count import cost_of_ending
 from gnomon_core.fleet import InstanceState
 from gnomon_core.settings import Settings
 from gnomon_platforms.knative.scaling.bodies import Bodies
@@ -93,6 +94,26 @@ def test_pods_are_resized_to_what_was_asked_for_or_what_their_revision_says() ->
     assert [(one.name, cores) for one, cores in made.to_resize(2)] == [("a", 3)]
 
 
+def test_pods_that_are_no_instance_have_what_their_revision_says() -> None:
+    """As with `activation-scale: 3`, where the policy wishes for one: all three of them serve."""
+    made = bodies(1)
+    made.match([pod("a"), pod("b"), pod("c", cores=4.0, effective_cores=4.0)])
+    assert [(one.name, cores) for one, cores in made.to_resize(2)] == [("a", 2), ("b", 2)]
+    assert not made.to_resize(None)
+
+
+def test_who_was_given_back_what_its_revision_said_follows_it_to_another_number() -> None:
+    made = bodies(2)
+    made.match([pod("a"), pod("b")])
+    made.follow(2)
+    # For a burst both are larger; then the first is as it was.
+    for cores in (4, 2):
+        made.resize("f-00001.users-1", cores)
+    made.resize("f-00001.users-2", 4)
+    made.follow(3)
+    assert [(one.name, cores) for one, cores in made.to_resize(3)] == [("a", 3), ("b", 4)]
+
+
 @pytest.mark.parametrize("fields", [{"running": False, "reported": False}, {"reported": False}, {"ending": True}])
 def test_no_pod_is_resized_before_its_container_runs_or_when_it_ends(fields: dict[str, Any]) -> None:
     made = bodies(1)
@@ -141,6 +162,16 @@ def test_a_pods_cores_are_those_of_the_container_that_requests_come_to() -> None
     document["status"]["conditions"] = [pending]
     assert revision_pod(document).trouble == "resize Infeasible: Node didn't have enough capacity"
     assert not revision_pod(document).resizing
+
+
+def test_of_equals_the_youngest_pod_is_let_go_as_its_replica_set_does_it() -> None:
+    """Else the one loses its instance and the other its pod, and both lose their Shadows."""
+    made = bodies(3)
+    made.match([pod("a", created_at=100.0), pod("b", created_at=200.0), pod("c", created_at=300.0)])
+    first = min(made.instances(SETTINGS, 1000.0), key=cost_of_ending)
+    held = made.pod_of(first.id)
+    assert held is not None
+    assert (held.name, first.started_s) == ("c", 1000.0)
 
 
 def test_a_revision_says_whether_its_pods_have_the_volume() -> None:

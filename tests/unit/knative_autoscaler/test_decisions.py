@@ -38,3 +38,25 @@ async def test_what_was_done_of_it_is_told_with_the_refusal() -> None:
     assert instances.wanted == 1, "a Shadow that is refused holds nothing up"
     assert refused.value.done == (SECOND, CreateBody(1), SetBufferPlan(4, 0.01))
     assert refused.value.message == f"No room for {THIRD}."
+
+
+class Told:
+    """Nodes that hear whose Bodies have gone."""
+
+    def __init__(self) -> None:
+        self.gone: list[str] = []
+
+    def body_gone(self, body_id: str) -> None:
+        self.gone.append(body_id)
+
+
+def test_shadows_end_with_instances_that_are_no_more_and_with_their_revision() -> None:
+    """Else a node has them for as long as the pod lives, and the next Revision of this name takes them for its own."""
+    played, told = Played(), Told()
+    instances = RevisionInstances(played.facts.key, cast("Surroundings", SimpleNamespace(shadows=told)))
+    instances.begin(3)
+    instances.begin(1)
+    assert told.gone == ["f-00001.users-2", "f-00001.users-3"]
+    instances.leave()
+    assert told.gone[2:] == ["f-00001.users-1"]
+    assert instances.wanted == 1, "its pods are left as they are"

@@ -180,6 +180,8 @@ class RevisionPlatform:
         if change.new is not None:
             self._match(change.new)
         else:
+            if change.old is not None:
+                self._waiting.forget(change.old)
             for slot in list(self._of_pod.get(change.name, ())):
                 slot.retire(GONE)
                 # Its last answer may be on the way. Where its node died there is none, and no connection that breaks off.

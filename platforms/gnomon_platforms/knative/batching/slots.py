@@ -82,6 +82,10 @@ class Waiting:
             asyncio.get_running_loop().call_later(WAITING_S, self._end, pod)
         return not self._long_enough[pod.uid]
 
+    def forget(self, pod: RevisionPod) -> None:
+        """It has gone."""
+        self._long_enough.pop(pod.uid, None)
+
     def _end(self, pod: RevisionPod) -> None:
         if pod.uid in self._long_enough:
             self._long_enough[pod.uid] = True

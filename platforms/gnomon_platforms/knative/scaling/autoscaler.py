@@ -257,6 +257,7 @@ class KnativeAutoscaler:
             return
         self._of_target = {target: of for target, of in self._of_target.items() if of != key}
         self._around.brain.removed(found.name)
+        found.instances.leave()
         task = asyncio.get_running_loop().create_task(found.close())
         self._closing.add(task)
         task.add_done_callback(self._closing.discard)

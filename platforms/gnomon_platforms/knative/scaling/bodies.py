@@ -13,7 +13,7 @@ others. Example: a template of 1 core, `gnomon/cores: 2`, a policy that asked fo
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 from gnomon_core.fleet import Instance, InstanceState
 from gnomon_core.settings import Settings
@@ -26,9 +26,14 @@ class Bodies:
     def __init__(self, function: str) -> None:
         self._function = function
         self._numbers = 0
+        self._said: int | None = None
+        self._free: Sequence[RevisionPod] = ()
+        """Pods that are no instance: those that Knative's bounds keep beyond the policy's number, or that are about to end."""
         self._asked: dict[str, int | None] = {}
         """By instance, the cores that were asked for it; None for as many as the Revision says."""
         self._pods: dict[str, RevisionPod] = {}
+        self._youngest_at = 0.0
+        """When the youngest of these pods was made, by Kubernetes' clock."""
 
     def __len__(self) -> int:
         return len(self._asked)
@@ -36,12 +41,17 @@ class Bodies:
     def __contains__(self, instance_id: str) -> bool:
         return instance_id in self._asked
 
-    def become(self, count: int) -> None:
-        """There are so many from now on, or are to be."""
-        for instance_id in list(self._asked)[count:]:
+    def __iter__(self) -> Iterator[str]:
+        return iter(tuple(self._asked))
+
+    def become(self, count: int) -> Sequence[str]:
+        """There are so many from now on, or are to be; who is none any more."""
+        surplus = list(self._asked)[count:]
+        for instance_id in surplus:
             self.remove(instance_id)
         while len(self._asked) < count:
             self.add()
+        return surplus
 
     def add(self, cores: int | None = None) -> None:
         """One more is wished for."""
@@ -73,7 +83,9 @@ class Bodies:
             chosen = free[0] if own is None or free[0].ready else own
             free.remove(chosen)
             now[id_] = chosen
+        self._free = free
         self._pods = now
+        self._youngest_at = max((pod.created_at for pod in now.values()), default=0.0)
         changed = {id_ for id_ in before.keys() | now.keys() if id_ not in now or now[id_].uid != before.get(id_)}
         return changed & before.keys(), changed & now.keys()
 
@@ -95,12 +107,24 @@ class Bodies:
         asked = self._asked[id_]
         cores = has or asked or settings.cores
         node, memory_bytes = ("", 0) if pod is None else (pod.node, pod.memory_bytes)
+        # As much older than the youngest as its pod is: of equals the youngest is let go, as ReplicaSets do it.
+        started_s = now_s if pod is None else now_s - (self._youngest_at - pod.created_at)
         coming = asked if asked != cores else None
-        return Instance(id_, self._function, 1, node, cores, memory_bytes, state, now_s, coming_cores=coming)
+        return Instance(id_, self._function, 1, node, cores, memory_bytes, state, started_s, coming_cores=coming)
+
+    def follow(self, said: int | None) -> None:
+        """What the Revision says now: whoever was asked to have as many as it said before has these."""
+        if said != self._said:
+            self._asked = {id_: None if asked == self._said else asked for id_, asked in self._asked.items()}
+            self._said = said
 
     def to_resize(self, said: int | None) -> Sequence[tuple[RevisionPod, int]]:
-        """The pods that have not the cores that they are to have, and how many those are. `said` is what the Revision says."""
-        wanted = ((pod, self._asked[id_] or said) for id_, pod in self._pods.items())
+        """The pods that have not the cores that they are to have, and how many those are. `said` is what the Revision says.
+
+        Pods that are no instance serve as well: they get what it says where they have less.
+        """
+        wanted = [(pod, self._asked[id_] or said) for id_, pod in self._pods.items()]
+        wanted += [(pod, said) for pod in self._free if said is not None and pod.cores < said]
         return [(pod, cores) for pod, cores in wanted if cores is not None and pod.resizable and pod.cores != cores]
 
 

@@ -67,7 +67,13 @@ class RevisionInstances:
 
     def begin(self, count: int) -> None:
         """There are so many from now on, or are to be."""
-        self._bodies.become(count)
+        for body_id in self._bodies.become(count):
+            self._lost(body_id)
+
+    def leave(self) -> None:
+        """It is looked after no longer: nobody else would end its Shadows. Its pods are not touched."""
+        for body_id in self._bodies:
+            self._lost(body_id)
 
     # What the policy sees, and decides
 
@@ -114,9 +120,9 @@ class RevisionInstances:
                 await self._around.shadows.apply(action)
 
     def shadows(self, settings: Settings) -> Condition | None:
-        """Whether Bodies may have Shadows; None where the policy makes none."""
+        """Whether Bodies may have Shadows; None where the policy makes none, or before the Revision's template is known."""
         around = self._around
-        if not around.brain.makes_shadows(settings):
+        if around.live(self._key) is None or not around.brain.makes_shadows(settings):
             return None
         told = around.shadows is not None and around.shadows.told
         pooled = around.shadows is not None and any(node.pairs for node in around.shadows.nodes(pairs=True))
@@ -139,6 +145,7 @@ class RevisionInstances:
         if not self._around.resizes:
             return
         self.match()
+        self._bodies.follow(rules.cores)
         now_s = self._around.clock.now_s()
         self._refused = {uid: refused for uid, refused in self._refused.items() if refused[1] > now_s}
         due = [one for one in self._bodies.to_resize(rules.cores) if self._refused.get(one[0].uid, (0, 0.0))[0] != one[1]]
@@ -151,6 +158,12 @@ class RevisionInstances:
         except GnomonError as error:
             _LOG.warning("%s: pod %s keeps its %g cores: %s", self._name, pod.name, pod.cores, error)
             self._refused[pod.uid] = cores, self._around.clock.now_s() + REFUSED_S
+
+    @property
+    def asks_again_s(self) -> float | None:
+        """In how many seconds a size that was refused is asked for again; None where none was."""
+        times = [until_s for _, until_s in self._refused.values()]
+        return min(times) - self._around.clock.now_s() if times else None
 
     # What Shadows need of Bodies
 

@@ -163,7 +163,9 @@ class ScaledRevision:
             self._probe(seen.pa, seen.sks)
         current = await self._take(seen, planned)
         waits = self._floor_until_s - self._around.clock.now_s()
-        times = [one for one in (planned.again_s, waits if waits > 0.0 else None, None if current else SOON_S) if one is not None]
+        refused_s = None if seen.rival else self.instances.asks_again_s
+        asked = planned.again_s, waits if waits > 0.0 else None, refused_s, None if current else SOON_S
+        times = [one for one in asked if one is not None]
         return max(0.05, min(times)) if times else None
 
     def _plan(self) -> tuple[Seen, Plan] | None:
