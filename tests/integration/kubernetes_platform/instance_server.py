@@ -14,6 +14,9 @@ from werkzeug.serving import WSGIRequestHandler, make_server
 from gnomon_runtime.http_app import create_app
 from tests.unit.runtime.conftest import forget_handlers
 
+_LOADING = threading.Lock()
+"""Nodes that are played load handlers in threads of their own, and each forgets what was loaded before."""
+
 
 class Quiet(WSGIRequestHandler):
     """A connection whose requests nobody reads about."""
@@ -24,8 +27,9 @@ class Quiet(WSGIRequestHandler):
 
 def application_of(handler: Path, token: str) -> Flask:
     """What an image of a handler's folder runs. A process has one handler for its life; ours may have had other tests'."""
-    forget_handlers()
-    return create_app({"GNOMON_HANDLER_FOLDER": str(handler), "GNOMON_BATCH_TOKEN": token, "GNOMON_CORES": "1"})
+    with _LOADING:
+        forget_handlers()
+        return create_app({"GNOMON_HANDLER_FOLDER": str(handler), "GNOMON_BATCH_TOKEN": token, "GNOMON_CORES": "1"})
 
 
 class InstanceServer:

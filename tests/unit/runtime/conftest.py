@@ -32,5 +32,6 @@ def make(tmp_path: Path) -> Iterator[Make]:
 
 def forget_handlers() -> None:
     """A process has one handler for its life; this one has had others, also those of tests in other folders."""
-    for name in [name for name in sys.modules if name == "function" or name.startswith("function.")]:
-        del sys.modules[name]
+    for name in list(sys.modules):  # other threads import meanwhile
+        if name == "function" or name.startswith("function."):
+            del sys.modules[name]
