@@ -14,6 +14,7 @@ from deploy.test_cluster.client import Kubectl, documents
 from deploy.test_cluster.clusters import Cluster
 from gnomon_cli.main import gnomon
 from tests.kubernetes.installation.forms import DEPLOY
+from tests.kubernetes.kinds import install_kinds
 
 SYSTEM, FUNCTIONS = "openfaas", "openfaas-fn"
 
@@ -120,8 +121,7 @@ def test_knatives_config_maps_are_read(installed: Cluster, kubectl: Kubectl, com
     serving = compiled.manifests / "serving"
     schemas = [*(serving / "300-resources").glob("*.yaml"), compiled.manifests / "caching" / "image.yaml"]
     schemas += [compiled.manifests / "networking" / f"{name}.yaml" for name in ("certificate", "ingress", "serverlessservice")]
-    kubectl.apply([one for one in documents(*schemas) if one["kind"] == "CustomResourceDefinition"])
-    kubectl("wait", "--for=condition=Established", "--timeout=60s", "crd", "--all")
+    install_kinds(installed, compiled, *(str(path.relative_to(compiled.manifests)) for path in schemas))
     kubectl.apply(documents(serving / "100-namespace.yaml", *(serving / "configmaps").glob("*.yaml")))
     found, _ = examine(installed.kubeconfig, platform="knative")
     assert found["Knative"]["level"] == "ok"
