@@ -86,13 +86,17 @@ def _table(days: Days) -> Table:
 def _claims(days: Days) -> Iterable[Claim]:
     every = [(one, found) for found in days.values() for one in found["hours"]]
     over = [one["usd"] / found["budget_usd"] for one, found in every if one["usd"] > ROUNDING * found["budget_usd"]]
+    alone = all(one["batch"] == 1 for one, found in every if one["usd"] > ROUNDING * found["budget_usd"])
     yield judged(
         "Figure 17, second row",
         "BATCH always complies with the budget.",
         f"It is above the budget in {len(over)} of {len(every)} hours"
         + (f", at most by {max(over) - 1.0:.2%}." if over else "."),
         holds=not over,
-        why="A plan is made from the last hour: with fewer requests than it counted on, batches are smaller and cost more for "
+        why="Each request is served alone, by a memory whose time fits in so many times 100 ms. A plan counts with the means of "
+        "ninths of the measured times: those of the slowest ninth's runs that are beyond are paid for 100 ms more."
+        if alone
+        else "A plan is made from the last hour: with fewer requests than it counted on, batches are smaller and cost more for "
         "each.",
     )
     ratios = [one["p95_s"] / found["vanilla"]["largest"]["latency_s"] for one, found in every]
