@@ -99,13 +99,13 @@ def measure(
     """Make the visits that are missing, of so many runs each, until all are made or until `end_s` of the monotonic clock.
 
     Cells of one thread are taken by all workers side by side, each of which has a core of its own; the others by the first alone,
-    at the end of a round.
+    at the end of a round. Whatever ends it before, an interruption or a worker that fails, the others end with their cells.
     """
-    progress = Progress(missing, say)
+    progress, given_up = Progress(missing, say), threading.Event()
 
     def work(worker: Worker, queue: Iterator[Visit]) -> None:
         for visit in queue:
-            if time.monotonic() >= end_s:
+            if time.monotonic() >= end_s or given_up.is_set():
                 return
             progress.begin(visit.cell)
             kept.add(visit, worker.times(visit.cell, runs))
@@ -114,8 +114,12 @@ def measure(
         visits = list(group)
         beside = _shared(iter([visit for visit in visits if threads_of(visit.cell[0]) == 1]))
         with ThreadPoolExecutor(len(workers)) as pool:
-            for ended in [pool.submit(work, worker, beside) for worker in workers]:
-                ended.result()
+            try:
+                for ended in [pool.submit(work, worker, beside) for worker in workers]:
+                    ended.result()
+            except BaseException:
+                given_up.set()
+                raise
         work(workers[0], iter([visit for visit in visits if threads_of(visit.cell[0]) > 1]))
 
 
