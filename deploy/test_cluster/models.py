@@ -75,6 +75,23 @@ def images(cluster: Cluster) -> Images:
     return Images(image("gnomon-body"), image("gnomon-coordinator"))
 
 
+def small(cluster: Cluster, name: str, variable: str) -> str:
+    """One of our images that takes seconds to build: the name by which the cluster has it. `variable` names another cluster's.
+
+    Raises:
+        CannotBeHad: it is not to be had, and why.
+
+    """
+    if named := os.environ.get(variable):
+        return named
+    running = ours(cluster)
+    if running is None:
+        raise CannotBeHad(f"this cluster has no image of ours: {variable} names it")
+    [archive] = recipes.archives(folders(), Phases(silent=True), [name])
+    put(running, archive)
+    return image(name)
+
+
 def put(running: clusters.Running, archive: Path) -> None:
     """Make an image known to the cluster, once."""
     known = running.folders.state / f"has-{archive.name}"

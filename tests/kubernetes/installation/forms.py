@@ -1,9 +1,11 @@
-"""What is applied, by its names: of a kustomization, and of the chart with some values."""
+"""What is applied, by its names: of a kustomization, of the chart with some values, and as a user's own kustomization has it."""
 
 from __future__ import annotations
 
+import json
+import os
 import subprocess
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +20,15 @@ Manifest = dict[str, Any]
 Name = tuple[str, str | None, str]
 """Kind, namespace, name."""
 Kustomized = Callable[[Path], dict[Name, Manifest]]
+
+
+def overlaid(folder: Path, base: str, images: Mapping[str, str], **more: Any) -> Path:
+    """A user's kustomization: one of ours, each image by the name that they have for it, and what else they say."""
+    parts = {name: reference.rpartition(":") for name, reference in images.items()}
+    named = [{"name": name, "newName": where, "newTag": tag} for name, (where, _, tag) in parts.items()]
+    document = {"resources": [os.path.relpath(DEPLOY / base, folder.resolve())], "images": named, **more}
+    (folder / "kustomization.yaml").write_text(json.dumps(document))
+    return folder
 
 
 def by_name(objects: Iterable[Manifest | None]) -> dict[Name, Manifest]:

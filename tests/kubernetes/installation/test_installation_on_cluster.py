@@ -7,27 +7,24 @@ Nothing is installed where a namespace `openfaas` is there already.
 from __future__ import annotations
 
 import json
-import os
 import secrets
 import shlex
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
 from click.testing import CliRunner
 from kubernetes import client
 
-from deploy.test_cluster import build, recipes
-from deploy.test_cluster import cluster as clusters
+from deploy.test_cluster import build, models
 from deploy.test_cluster.client import Kubectl
 from deploy.test_cluster.clusters import Cluster, until
-from deploy.test_cluster.phases import CannotBeHad, Phases
-from deploy.test_cluster.settings import folders, image
+from deploy.test_cluster.phases import CannotBeHad
+from deploy.test_cluster.settings import folders
 from gnomon_cli.main import gnomon
 from gnomon_core.ownership import OwnershipMap
 from gnomon_platforms.kubernetes.ownership import KEY, NAME
-from tests.kubernetes.installation.forms import DEPLOY
+from tests.kubernetes.installation.forms import overlaid
 
 SYSTEM, FUNCTIONS = "openfaas", "openfaas-fn"
 START_LIMIT_S = 240.0
@@ -37,18 +34,10 @@ NOT_FOUND = 404
 
 @pytest.fixture(scope="module")
 def gateway_image(cluster: Cluster) -> str:
-    named = os.environ.get("GNOMON_GATEWAY_IMAGE")
-    if named:
-        return named
-    running = clusters.runs(folders())
-    if running is None or running.folders.kubeconfig.resolve() != cluster.kubeconfig.resolve():
-        pytest.skip("this cluster has no image of ours: GNOMON_GATEWAY_IMAGE")
     try:
-        [archive] = recipes.archives(folders(), Phases(silent=True), ["gnomon-gateway"])
+        return models.small(cluster, "gnomon-gateway", "GNOMON_GATEWAY_IMAGE")
     except CannotBeHad as reason:
         pytest.skip(str(reason))
-    running.node.import_image(archive)
-    return image("gnomon-gateway")
 
 
 @pytest.fixture(scope="module")
@@ -59,7 +48,7 @@ def gateway(
     if {SYSTEM, FUNCTIONS} & {one.metadata.name for one in cluster.core.list_namespace().items}:
         pytest.skip("something is installed on this cluster already")
     kubectl = Kubectl(compiled.folder / "kubectl", cluster.kubeconfig)
-    overlay = overlaid(tmp_path_factory.mktemp("overlay"), gateway_image)
+    overlay = overlaid(tmp_path_factory.mktemp("overlay"), "openfaas", {"gnomon-gateway": gateway_image})
     try:
         kubectl("apply", "-k", str(overlay))
         # The pods wait for the second, and look for the first when they start.
@@ -70,15 +59,6 @@ def gateway(
         yield cluster
     finally:
         kubectl("delete", "-k", str(overlay), "--ignore-not-found", "--timeout=180s", limit_s=200)
-
-
-def overlaid(folder: Path, reference: str) -> Path:
-    """A kustomization of a user's: ours, with the image where they have put it."""
-    name, _, tag = reference.rpartition(":")
-    base = os.path.relpath(DEPLOY / "openfaas", folder.resolve())
-    document = {"resources": [base], "images": [{"name": "gnomon-gateway", "newName": name, "newTag": tag}]}
-    (folder / "kustomization.yaml").write_text(json.dumps(document))
-    return folder
 
 
 def ready(cluster: Cluster) -> int:
