@@ -14,7 +14,8 @@ from itertools import chain
 
 from gnomon_core.fleet import Node
 from gnomon_platforms.kubernetes.cache import Change
-from gnomon_platforms.kubernetes.nodes import Given, Load, NodeFacts, Room
+from gnomon_platforms.kubernetes.nodes import Given, Load, NodeFacts, Room, place_shadow, takes
+from gnomon_platforms.kubernetes.objects.placing import Placing
 from gnomon_platforms.kubernetes.objects.pods import PodFacts
 
 PodName = tuple[str, str]
@@ -114,9 +115,24 @@ class Ledger:
         self._sum_marked()
         return tuple(self._rooms.values())
 
-    def facts(self) -> tuple[NodeFacts, ...]:
-        """Every node as it describes itself."""
-        return tuple(self._facts.values())
+    def free_cores(self, node: str) -> float:
+        """The cores that a node has left; 0 for one that is not known, or takes no pods."""
+        self._sum_marked()
+        room = self._rooms.get(node)
+        return 0.0 if room is None else room.node.free_cores
+
+    def taking(self, placing: Placing) -> set[str]:
+        """The nodes that such a pod may be on, whatever they have left."""
+        return {facts.name for facts in self._facts.values() if takes(facts, placing)}
+
+    def place_shadow(self, placing: Placing, cores: int, named: str) -> str:
+        """The node for a Shadow that is to be on another one than its Body, whose pod says this of nodes.
+
+        Raises:
+            GnomonError: 503 `no_capacity`.
+
+        """
+        return place_shadow(self.nodes(), self.taking(placing), cores, named)
 
     def _sum_marked(self) -> None:
         if not self._marked:

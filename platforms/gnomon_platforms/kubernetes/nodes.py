@@ -8,7 +8,7 @@ gate is lifted, unless somebody else was quicker: such a pod waits, and its inst
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, TypeAlias
 
@@ -162,19 +162,35 @@ def place_shadow(nodes: Iterable[Node], allowed: set[str], cores: int, named: st
 
 
 def takes(facts: NodeFacts, placing: Placing) -> bool:
-    """Whether a node meets a function's constraints, and a function tolerates its taints."""
-    if not (facts.taints or placing.node_selector or placing.expressions):
+    """Whether a node is one that a pod may be on: its labels are those that the pod wants, and the pod tolerates its taints."""
+    if not (facts.taints or placing.node_selector or placing.terms):
         return True  # nearly always: and hundreds of nodes are asked about for each instance
-    wanted = all(facts.labels.get(name) == value for name, value in placing.node_selector.items())
-    unwanted = any(facts.labels.get(one["key"]) in one["values"] for one in placing.expressions)
-    return wanted and not unwanted and all(any(_tolerates(one, taint) for one in placing.tolerations) for taint in facts.taints)
+    labels = {**facts.labels, "metadata.name": facts.name}
+    wanted = all(labels.get(name) == value for name, value in placing.node_selector.items())
+    met = not placing.terms or any(term and all(meets(labels, one) for one in term) for term in placing.terms)
+    return wanted and met and all(any(_tolerates(one, taint) for one in placing.tolerations) for taint in facts.taints)
 
 
-def _tolerates(toleration: dict[str, str], taint: tuple[str, str, str]) -> bool:
-    key, value, effect = taint
-    if toleration["key"] != key or toleration.get("effect", effect) != effect:
+def meets(labels: Mapping[str, str], expression: Mapping[str, Any]) -> bool:
+    """Whether labels meet an expression of a selector, as Kubernetes reads it. Gt and Lt compare whole numbers."""
+    operator, found = str(expression["operator"]), labels.get(expression["key"])
+    values: Sequence[str] = expression.get("values") or ()
+    if operator in ("Exists", "DoesNotExist"):
+        return (found is not None) == (operator == "Exists")
+    if operator in ("In", "NotIn"):
+        return (found in values) == (operator == "In")
+    if found is None or not found.isdecimal():
         return False
-    return toleration["operator"] == "Exists" or toleration.get("value") == value
+    return int(found) > int(values[0]) if operator == "Gt" else int(found) < int(values[0])
+
+
+def _tolerates(toleration: Mapping[str, Any], taint: tuple[str, str, str]) -> bool:
+    """What a toleration leaves out it leaves open, but for the value."""
+    key, value, effect = taint
+    if (toleration.get("key") or key) != key or (toleration.get("effect") or effect) != effect:
+        return False
+    operator = str(toleration.get("operator") or "Equal")
+    return operator == "Exists" or (operator == "Equal" and str(toleration.get("value") or "") == value)
 
 
 def _fits(room: Room, wanted: Given) -> bool:

@@ -12,6 +12,7 @@ from gnomon_core.functions import FunctionSpec
 from gnomon_core.pairs import Pair
 from gnomon_core.seams import PlatformListener
 from gnomon_platforms.kubernetes.nodes import Given
+from gnomon_platforms.kubernetes.objects.placing import Placing
 from gnomon_platforms.nodes.models import ServedModels
 
 
@@ -36,6 +37,15 @@ class Bodies(Protocol):
         """The same by its pod."""
         ...
 
+    def placing(self, body: BodyPod) -> Placing:
+        """What its pod says of nodes.
+
+        Raises:
+            GnomonError: 400 `invalid_constraint`.
+
+        """
+        ...
+
     def works_with(self, body_id: str, shadows: Mapping[str, Pair]) -> None:
         """A Body's Shadows are these now."""
         ...
@@ -43,6 +53,19 @@ class Bodies(Protocol):
 
 class Claims(Protocol):
     """Who has which room on the nodes, and where Shadows can be made."""
+
+    def free_cores(self, node: str) -> float:
+        """The cores that a node has left."""
+        ...
+
+    def place_shadow(self, placing: Placing, cores: int, named: str) -> str:
+        """The node for a Shadow elsewhere than its Body, whose pod says this of nodes: the one that is named, or another.
+
+        Raises:
+            GnomonError: 503 `no_capacity`.
+
+        """
+        ...
 
     def give(self, instance_id: str, given: Given) -> None: ...
 
@@ -55,18 +78,28 @@ class Claims(Protocol):
 class Home:
     """What Shadows share with the platform's pods.
 
-    `free_cores` is a node's room. `epoch` is the leader's. `adopting_s` is for how long from now on Bodies of an earlier process
-    may still be found. `models` are those of all functions.
+    `epoch` is the leader's. `adopting_s` is for how long from now on Bodies of an earlier process may still be found.
+    `models` are those of all functions.
     """
 
     bodies: Bodies
-    free_cores: Callable[[str], float]
     claims: Claims
     listener: PlatformListener
     now_s: Callable[[], float]
     epoch: Callable[[], int]
     adopting_s: Callable[[], float]
     models: ServedModels
+
+    def node_of(self, body: BodyPod, pair: Pair) -> str:
+        """The node of a Shadow of this Body: its own, or where the pair names another, that one, if the Body's pod may be there.
+
+        Raises:
+            GnomonError: 503 `no_capacity`.
+
+        """
+        if pair.node is None or pair.node == body.node:
+            return body.node
+        return self.claims.place_shadow(self.bodies.placing(body), pair.shadow_cores, pair.node)
 
 
 def no_such_body(why: str) -> GnomonError:

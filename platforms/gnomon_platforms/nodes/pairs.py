@@ -87,15 +87,15 @@ class NodePairs:
 
         """
         body, client = self._with_coordinator(body_id)
-        pair = replace(pair, node=None if pair.node == body.node else pair.node)
-        node = pair.node or body.node
+        node = self._home.node_of(body, pair)
+        pair = replace(pair, node=None if node == body.node else node)
         if pair.node is not None:
-            client = self._making(pair.node, body.node)
+            client = self._making(node, body.node)
         layers = self._wishes.blocks(body.spec)
         if not pair.blocks or max(pair.blocks) >= len(layers.blocks):
             raise no_such_body(f"Its model has blocks 0 to {len(layers.blocks) - 1}, not {pair.blocks}.")
         memory_bytes = self._wishes.memory_bytes(body.spec, pair)
-        if self._home.free_cores(node) < pair.shadow_cores:
+        if self._home.claims.free_cores(node) < pair.shadow_cores:
             raise no_capacity(node, pair)
         self._home.claims.give(shadow_id, Given(node, float(pair.shadow_cores), memory_bytes))
         shadow = self._shadows[shadow_id] = asked_for(shadow_id, body, pair, memory_bytes, self._home.now_s())
@@ -125,7 +125,7 @@ class NodePairs:
         node = shadow.instance.node
         pair = replace(pair, node=None if shadow.home is None else node)
         more = pair.shadow_cores - shadow.instance.cores
-        if more > 0 and self._home.free_cores(node) < more:
+        if more > 0 and self._home.claims.free_cores(node) < more:
             raise no_capacity(node, pair)
         memory_bytes = self._wishes.memory_bytes(body.spec, shadow.holding(pair))
         self._home.claims.give(shadow_id, Given(node, float(pair.shadow_cores), memory_bytes))

@@ -176,7 +176,6 @@ class Fleet:
             return
         home = Home(
             bodies=PodBodies(self._lives, listener),
-            free_cores=lambda name: next((node.free_cores for node in self.nodes() if node.name == name), 0.0),
             claims=self._ledger,
             listener=listener,
             now_s=self._clock.now_s,

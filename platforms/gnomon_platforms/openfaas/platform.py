@@ -24,7 +24,7 @@ from gnomon_core.profiles import ModelProfile
 from gnomon_core.seam_values import Capabilities, InstanceRequest, Usage
 from gnomon_core.signature import ModelSignature
 from gnomon_platforms.beginning import starting
-from gnomon_platforms.kubernetes.nodes import choose, given_to, place_shadow, takes
+from gnomon_platforms.kubernetes.nodes import choose, given_to
 from gnomon_platforms.kubernetes.objects.manifests import deployment
 from gnomon_platforms.kubernetes.objects.placing import read_constraints
 from gnomon_platforms.kubernetes.objects.pod_template import pod_digest
@@ -106,7 +106,7 @@ class OpenFaasPlatform(Fleet):
         spec = request.spec
         self.check(spec)
         self._refuse_hindered(spec.key)
-        allowed = self._allowed(spec)
+        allowed = self._ledger.taking(read_constraints(spec.constraints))
         # A pod is born with the cores that the function says, and has fewer only when it runs: it must fit with those.
         born = given_to(spec, max(request.cores, spec.settings.cores))
         try:
@@ -167,16 +167,7 @@ class OpenFaasPlatform(Fleet):
         if self._on_nodes is None or self._on_nodes.pairs is None:
             text = f"{body_id} works with no coordinator."
             raise GnomonError(409, "no_such_body", text, "Choose a policy that needs no Shadows.")
-        life = self._life(body_id)
-        if life is not None and pair.node is not None and pair.node != life.instance.node:
-            allowed = self._allowed(life.request.spec)
-            pair = replace(pair, node=place_shadow(self.nodes(), allowed, pair.shadow_cores, pair.node))
         return await self._on_nodes.pairs.create(body_id, pair, f"{body_id}-s{chance_of_secrets.token_hex(3)}")
-
-    def _allowed(self, spec: FunctionSpec) -> set[str]:
-        """The nodes that the function may be on."""
-        placing = read_constraints(spec.constraints)
-        return {facts.name for facts in self._ledger.facts() if takes(facts, placing)}
 
     async def promote_shadow(self, shadow_id: str) -> Instance:
         """Refused: a Body is a pod, and a Shadow a process in another one."""

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 
 from gnomon_core.pairs import Pair
 from gnomon_core.seams import PlatformListener
+from gnomon_platforms.kubernetes.objects.placing import Placing, read_constraints
 from gnomon_platforms.nodes.home import BodyPod
 from gnomon_platforms.openfaas.lives import Life
 
@@ -25,6 +26,9 @@ class PodBodies:
     def of_pod(self, uid: str) -> BodyPod | None:
         found = (life.instance.id for life in self._lives.values() if life.pod is not None and life.pod.uid == uid)
         return self.of_instance(next(found, ""))
+
+    def placing(self, body: BodyPod) -> Placing:
+        return read_constraints(body.spec.constraints)
 
     def works_with(self, body_id: str, shadows: Mapping[str, Pair]) -> None:
         life = self._lives.get(body_id)

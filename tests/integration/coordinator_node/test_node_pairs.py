@@ -17,6 +17,7 @@ from gnomon_core.fleet import Instance, InstanceKind, InstanceState
 from gnomon_core.functions import FunctionSpec, read_deployment
 from gnomon_core.pairs import Pair
 from gnomon_platforms.kubernetes.nodes import Given
+from gnomon_platforms.kubernetes.objects.placing import Placing
 from gnomon_platforms.local.recipes import MODEL_OVERHEAD_BYTES
 from gnomon_platforms.nodes import wishes
 from gnomon_platforms.nodes.home import BodyPod, Home
@@ -48,7 +49,6 @@ class Platform:
         self.cores = 8.0
         home = Home(
             bodies=self,
-            free_cores=lambda _: self.cores - sum(given.cores for given in self.claimed.values()),
             claims=self,
             listener=self.told,
             now_s=lambda: 0.0,
@@ -57,6 +57,14 @@ class Platform:
             models=ServedModels(DirectoryRepository(node.models), node.models),
         )
         self.pairs = NodePairs(home, session, TOKEN)
+
+    def free_cores(self, node: str) -> float:
+        del node
+        return self.cores - sum(given.cores for given in self.claimed.values())
+
+    def place_shadow(self, placing: Placing, cores: int, named: str) -> str:
+        del placing, cores
+        return named
 
     def give(self, instance_id: str, given: Given) -> None:
         self.claimed[instance_id] = given
@@ -72,6 +80,10 @@ class Platform:
 
     def of_pod(self, uid: str) -> BodyPod | None:
         return next((body for body in self.bodies.values() if body.uid == uid), None)
+
+    def placing(self, body: BodyPod) -> Placing:
+        del body
+        return Placing()
 
     def works_with(self, body_id: str, shadows: Mapping[str, Pair]) -> None:
         self.pairs_told.append((body_id, list(shadows)))

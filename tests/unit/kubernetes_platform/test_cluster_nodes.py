@@ -23,7 +23,7 @@ from gnomon_platforms.kubernetes.nodes import (
     pod_load,
     takes,
 )
-from gnomon_platforms.kubernetes.objects.placing import read_constraints
+from gnomon_platforms.kubernetes.objects.placing import Placing, read_constraints
 from gnomon_platforms.kubernetes.objects.pods import PodFacts, pod_facts
 
 GIB = 2**30
@@ -202,7 +202,7 @@ def test_news_of_a_node_counts_at_once() -> None:
     seen.node("n2")
     assert seen.free == {"n1": 3.0, "n2": 3.5}
     seen.ledger.node_changed(Change(("", "n2"), node_facts(document("n2")), None))
-    assert [facts.name for facts in seen.ledger.facts()] == ["n1"]
+    assert seen.ledger.taking(Placing()) == {"n1"}
     assert seen.free == {"n1": 3.0}
 
 

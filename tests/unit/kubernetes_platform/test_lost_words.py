@@ -15,6 +15,7 @@ from gnomon_core.fleet import Instance, InstanceState
 from gnomon_core.functions import read_deployment
 from gnomon_core.pairs import Pair
 from gnomon_platforms.kubernetes.nodes import Given
+from gnomon_platforms.kubernetes.objects.placing import Placing
 from gnomon_platforms.nodes import client, reached
 from gnomon_platforms.nodes.home import BodyPod, Home
 from gnomon_platforms.nodes.models import ServedModels
@@ -98,7 +99,6 @@ class Platform:
         """Whether the node did not answer at some time."""
         home = Home(
             bodies=self,
-            free_cores=lambda _: 8.0,
             claims=self,
             listener=self.told,
             now_s=lambda: 0.0,
@@ -107,6 +107,14 @@ class Platform:
             models=cast("ServedModels", None),
         )
         self.pairs = NodePairs(home, session, "token")
+
+    def free_cores(self, node: str) -> float:
+        del node
+        return 8.0
+
+    def place_shadow(self, placing: Placing, cores: int, named: str) -> str:
+        del placing, cores
+        return named
 
     def give(self, instance_id: str, given: Given) -> None: ...
 
@@ -121,6 +129,10 @@ class Platform:
 
     def of_pod(self, uid: str) -> BodyPod | None:
         return BODY if uid == "uid-1" else None
+
+    def placing(self, body: BodyPod) -> Placing:
+        del body
+        return Placing()
 
     def works_with(self, body_id: str, shadows: Mapping[str, Pair]) -> None: ...
 

@@ -36,6 +36,7 @@ from gnomon_platforms.knative.scaling.rules import Rules
 from gnomon_platforms.knative.scaling.shadow_condition import Means, shadows
 from gnomon_platforms.knative.scaling.shadows import spec_of
 from gnomon_platforms.knative.scaling.surroundings import Surroundings
+from gnomon_platforms.kubernetes.objects.placing import Placing
 from gnomon_platforms.nodes.home import BodyPod
 
 REFUSED_S = 30.0
@@ -178,6 +179,12 @@ class RevisionInstances:
     def of_pod(self, uid: str) -> str | None:
         """The Body that is this pod."""
         return self._bodies.of_pod(uid)
+
+    @property
+    def placing(self) -> Placing:
+        """What its pods say of nodes."""
+        live = self._around.live(self._key)
+        return Placing() if live is None else live.placing
 
     def works_with(self, body_id: str, shadows_: Mapping[str, Pair]) -> None:
         """A Body's Shadows are these now."""

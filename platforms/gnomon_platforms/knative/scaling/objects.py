@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
 
 from gnomon_core.functions import FunctionKey
 from gnomon_core.settings import PREFIX
 from gnomon_platforms.knative.scaling.resources import CLASS_ANNOTATION, QUEUE_CONTAINER, REVISION_LABEL
+from gnomon_platforms.kubernetes.objects.placing import Placing, placing_of
 from gnomon_platforms.kubernetes.objects.pod_template import CSI_DRIVER
 from gnomon_platforms.kubernetes.objects.pods import cores_of, memory_of, resize_trouble, seconds_of
 
@@ -129,10 +130,14 @@ class RevisionPod:
 
 @dataclass(frozen=True, slots=True)
 class LiveRevision:
-    """A Revision: Gnomon's annotations, which can be changed there while it serves, and whether its pods have Shadows' volume."""
+    """A Revision: Gnomon's annotations, which can be changed there while it serves, and what is fixed for its pods.
+
+    `mounted` is whether they have Shadows' volume, `placing` what they say of nodes.
+    """
 
     annotations: Mapping[str, str]
     mounted: bool
+    placing: Placing = field(default_factory=Placing)
 
 
 @dataclass(frozen=True, slots=True)
@@ -235,7 +240,7 @@ def live_revision(document: Document) -> LiveRevision:
     metadata, spec = document["metadata"], document.get("spec") or {}
     own = {key: text for key, text in (metadata.get("annotations") or {}).items() if key.startswith(PREFIX)}
     drivers = {(one.get("csi") or {}).get("driver") for one in spec.get("volumes") or ()}
-    return LiveRevision(own, CSI_DRIVER in drivers)
+    return LiveRevision(own, CSI_DRIVER in drivers, placing_of(spec))
 
 
 def conditions(status: Mapping[str, Any]) -> dict[str, Condition]:

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from gnomon_core.functions import FunctionKey, parse_key
 from gnomon_core.pairs import Pair
 from gnomon_platforms.knative.scaling.revision import ScaledRevision
+from gnomon_platforms.kubernetes.objects.placing import Placing
 from gnomon_platforms.nodes.home import BodyPod
 
 
@@ -23,6 +24,10 @@ class RevisionBodies:
     def of_pod(self, uid: str) -> BodyPod | None:
         names = (one.instances.of_pod(uid) for one in self._scaled.values())
         return self.of_instance(next(filter(None, names), ""))
+
+    def placing(self, body: BodyPod) -> Placing:
+        found = self._owner(body.instance.id)
+        return Placing() if found is None else found.instances.placing
 
     def works_with(self, body_id: str, shadows: Mapping[str, Pair]) -> None:
         found = self._owner(body_id)

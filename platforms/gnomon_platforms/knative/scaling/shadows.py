@@ -15,7 +15,7 @@ import logging
 import secrets as chance_of_secrets
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from gnomon_core.clock import Clock
 from gnomon_core.errors import GnomonError
@@ -55,12 +55,6 @@ class ModelOptions:
     nodes: NodeOptions | None = None
 
 
-class Poked(Protocol):
-    """Who hears that something of a Revision is different."""
-
-    def __call__(self, function: str) -> None: ...
-
-
 class RevisionShadows:
     """Of all Revisions. `epoch` is the leader's."""
 
@@ -73,8 +67,10 @@ class RevisionShadows:
         self._on_nodes = None if options.nodes is None else OnNodes(api, writer, options.nodes)
         self._until_s = 0.0
 
-    async def start(self, bodies: Bodies, poke: Poked, session: aiohttp.ClientSession) -> None:
-        """Count what nodes have left, and speak with their coordinators. The informers have been started.
+    async def start(self, bodies: Bodies, poke: Callable[[str], None], session: aiohttp.ClientSession) -> None:
+        """Count what nodes have left, and speak with their coordinators; `poke` hears of which Revision something is different.
+
+        The informers have been started.
 
         Raises:
             GnomonError: 503 `kubernetes_…`.
@@ -87,7 +83,6 @@ class RevisionShadows:
             return
         home = Home(
             bodies=bodies,
-            free_cores=lambda name: next((node.free_cores for node in self._ledger.nodes() if node.name == name), 0.0),
             claims=self._ledger,
             listener=_Listener(poke),
             now_s=self._clock.now_s,
@@ -165,7 +160,7 @@ class RevisionShadows:
 class _Listener:
     """See `gnomon_core.seams.PlatformListener`: the loop looks at whatever has changed."""
 
-    def __init__(self, poke: Poked) -> None:
+    def __init__(self, poke: Callable[[str], None]) -> None:
         self._poke = poke
 
     def instance_ready(self, instance: Instance, channel: BatchChannel) -> None:

@@ -1,4 +1,4 @@
-"""Where a function's pods may run: OpenFaaS's constraints, as node selectors, affinity and tolerations.
+"""Where a pod may run: OpenFaaS's constraints, as node selectors, affinity and tolerations, and what any pod says by these.
 
 zone=a, zone==a            only on nodes whose label says so
 zone!=a                    only on nodes whose label does not
@@ -8,7 +8,7 @@ tolerate:gpu=a:NoSchedule  also on nodes with this taint
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -21,19 +21,19 @@ _EFFECTS = ("NoSchedule", "PreferNoSchedule", "NoExecute")
 
 @dataclass(frozen=True, slots=True)
 class Placing:
-    """What constraints come to in a pod's specification."""
+    """What a pod's specification says of nodes. Where there are `terms`, a node meets all expressions of one of them."""
 
     node_selector: dict[str, str] = field(default_factory=dict)
-    expressions: list[dict[str, Any]] = field(default_factory=list)
-    tolerations: list[dict[str, str]] = field(default_factory=list)
+    terms: list[list[dict[str, Any]]] = field(default_factory=list)
+    tolerations: list[dict[str, Any]] = field(default_factory=list)
 
     def fields(self) -> dict[str, Any]:
         """The fields of a pod's specification; those without content are left out."""
         fields: dict[str, Any] = {}
         if self.node_selector:
             fields["nodeSelector"] = self.node_selector
-        if self.expressions:
-            fields["affinity"] = required_affinity(self.expressions)
+        if self.terms:
+            fields["affinity"] = required_affinity(self.terms)
         if self.tolerations:
             fields["tolerations"] = self.tolerations
         return fields
@@ -46,16 +46,18 @@ def read_constraints(constraints: Iterable[str]) -> Placing:
         GnomonError: 400 `invalid_constraint`, with the forms that are known.
 
     """
-    placing = Placing()
+    placing, unwanted = Placing(), list[dict[str, Any]]()
     for text in constraints:
         if text.startswith(TOLERATE):
             placing.tolerations.append(_toleration(text))
             continue
         name, operator, value = _split(text)
         if operator == "NotIn":
-            placing.expressions.append({"key": name, "operator": operator, "values": [value]})
+            unwanted.append({"key": name, "operator": operator, "values": [value]})
         else:
             placing.node_selector[name] = value
+    if unwanted:
+        placing.terms.append(unwanted)
     return placing
 
 
@@ -64,10 +66,21 @@ def constraints_of(pod: dict[str, Any]) -> tuple[str, ...]:
     return tuple(f"{name}={value}" for name, value in sorted((pod.get("nodeSelector") or {}).items()))
 
 
-def required_affinity(expressions: list[dict[str, Any]]) -> dict[str, Any]:
-    """An affinity to nodes whose labels meet all of these."""
-    terms = [{"matchExpressions": expressions}]
-    return {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": terms}}}
+def placing_of(pod: Mapping[str, Any]) -> Placing:
+    """What a pod's specification, anybody's, says of nodes. A node's name counts as one of its labels, `metadata.name`."""
+    of_nodes = (pod.get("affinity") or {}).get("nodeAffinity") or {}
+    required = of_nodes.get("requiredDuringSchedulingIgnoredDuringExecution") or {}
+    terms = [
+        [*(term.get("matchExpressions") or ()), *(term.get("matchFields") or ())]
+        for term in required.get("nodeSelectorTerms") or ()
+    ]
+    return Placing(dict(pod.get("nodeSelector") or {}), terms, list(pod.get("tolerations") or ()))
+
+
+def required_affinity(terms: list[list[dict[str, Any]]]) -> dict[str, Any]:
+    """An affinity to nodes whose labels meet all expressions of one of these terms."""
+    listed = [{"matchExpressions": expressions} for expressions in terms]
+    return {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": listed}}}
 
 
 def affinity_to(node: str, pod: dict[str, Any]) -> dict[str, Any]:
