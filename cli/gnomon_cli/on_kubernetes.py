@@ -22,6 +22,7 @@ from gnomon_cli.serve_options import ClusterOptions, ServeOptions
 from gnomon_core.clock import Clock
 from gnomon_core.errors import GnomonError
 from gnomon_core.functions import DEFAULT_NAMESPACE, FunctionKey
+from gnomon_core.profiles import Network
 from gnomon_core.seams import ModelRepository
 from gnomon_gateway.ownership.secret import PeerSecret, read_peer_secret
 from gnomon_gateway.server.pass_through import PassThrough, Place
@@ -74,7 +75,7 @@ class OnKubernetes:
                 namespace=namespace,
                 pods=pods,
                 stored=True,
-                models=served_models(serve, options, repository),
+                models=served_models(repository, serve.model_folder, options.network),
                 nodes=nodes,
             ),
             fence=self._tenure.check,
@@ -194,9 +195,9 @@ class OnKubernetes:
         return (address.hostname, address.port) if address.hostname and address.port else None
 
 
-def served_models(serve: ServeOptions, options: ClusterOptions, repository: ModelRepository) -> ServedModels:
-    """The models that functions may name, with what was measured of them."""
-    return ServedModels(repository, serve.model_folder, serve.model_folder / PROFILES, wire=options.network)
+def served_models(repository: ModelRepository, folder: Path, network: Network | None) -> ServedModels:
+    """The models that functions may name, with what was measured of them, in this folder, and what lies between nodes."""
+    return ServedModels(repository, folder, folder / PROFILES, wire=network)
 
 
 def node_options(token_file: Path | None) -> NodeOptions | None:

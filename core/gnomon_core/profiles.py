@@ -17,6 +17,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from gnomon_core.blocks import Layers, Run
+from gnomon_core.errors import bad_request
 from gnomon_core.evidence import Evidence
 
 FORMAT = "gnomon-profile/1"
@@ -92,11 +93,12 @@ class Network:
         Example: 10 Gbit/s and 0.2 ms with 50 µs and 0.4 ms/MB of software: 150 µs, and 0.8 + 0.4 = 1.2 ms/MB.
 
         Raises:
-            ValueError: no bandwidth, or a negative time.
+            GnomonError: 400 `bad_network`: no bandwidth, or a negative time.
 
         """
         if not 0 < gbps < float("inf") or not 0 <= rtt_ms < float("inf"):
-            raise ValueError(f"a network of {gbps} Gbit/s and {rtt_ms} ms")
+            wrong = f"There is no such thing as a network of {gbps} Gbit/s and {rtt_ms} ms."
+            raise bad_request("bad_network", wrong, "Use a bandwidth above 0.")
         said = f"declared: {gbps:g} Gbit/s, {rtt_ms:g} ms there and back"
         return Network(rtt_ms / 2e3, 8 / (gbps * 1e9), said).over(software)
 

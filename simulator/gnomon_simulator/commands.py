@@ -178,10 +178,7 @@ def _networked(profile: Profile, options: SimulateOptions) -> Profile:
         return profile
     if profile.model is None:
         raise bad_request("bad_network", "Only Shadows use the network.", "Name a model's profile, or leave the network out.")
-    try:
-        network = Network.of(options.network_gbps, options.network_rtt_ms, profile.model.network)
-    except ValueError as error:
-        raise bad_request("bad_network", f"There is no such thing as {error}.", "Use a bandwidth above 0.") from None
+    network = Network.of(options.network_gbps, options.network_rtt_ms, profile.model.network)
     return replace(profile, model=replace(profile.model, network=network))
 
 

@@ -9,7 +9,6 @@ import click
 
 from gnomon_cli.command import option_group
 from gnomon_cli.serve_options import ClusterOptions
-from gnomon_core.errors import bad_request
 from gnomon_core.functions import DEFAULT_NAMESPACE
 from gnomon_core.profiles import Network
 
@@ -107,14 +106,15 @@ def read_cluster_options(
 
     """
     wide = cluster_wide or bool(set(namespaces) - {DEFAULT_NAMESPACE})
-    network = _network(network_gbps, network_rtt_ms)
+    network = declared_network(network_gbps, network_rtt_ms)
     return ClusterOptions(kubeconfig, wide, advertise, coordinator_token, models_claim, peer_secret, inside_port, network)
 
 
-def _network(gbps: float | None, rtt_ms: float) -> Network | None:
-    if gbps is None:
-        return None
-    try:
-        return Network.of(gbps, rtt_ms)
-    except ValueError as error:
-        raise bad_request("bad_network", f"There is no such thing as {error}.", "Use a bandwidth above 0.") from None
+def declared_network(gbps: float | None, rtt_ms: float) -> Network | None:
+    """What an operator says to lie between nodes; None where nobody has.
+
+    Raises:
+        GnomonError: 400 `bad_network`.
+
+    """
+    return None if gbps is None else Network.of(gbps, rtt_ms)

@@ -7,12 +7,14 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from gnomon_cli.command import option_group
+from gnomon_cli.commands.cluster_options import declared_network
 from gnomon_core.errors import bad_request
 
 if TYPE_CHECKING:
     from gnomon_cli.knative import KnativeOptions
     from gnomon_cli.knative_gateway import KnativeGatewayOptions
     from gnomon_platforms.knative.scaling.shadows import ModelOptions
+    from gnomon_platforms.nodes.models import ServedModels
 
 KNATIVE_OPTIONS = ("gateway", "page_port")
 COMMON = ("kubeconfig", "policies", "host", "port")
@@ -38,7 +40,7 @@ def knative_options(options: dict[str, Any]) -> KnativeOptions:
     """What of the options concerns an autoscaler class, which serves no requests.
 
     Raises:
-        GnomonError: 400 for several namespaces: it looks after all, or after one; for coordinators without models.
+        GnomonError: 400 for several namespaces: it looks after all, or after one; for coordinators without models; `bad_network`.
 
     """
     from gnomon_cli.knative import KnativeOptions, within  # noqa: PLC0415 - only who scales Knative imports it
@@ -54,30 +56,35 @@ def knative_gateway_options(options: dict[str, Any]) -> KnativeGatewayOptions:
     """What of the options concerns the gateway of Revisions that batch.
 
     Raises:
-        GnomonError: 400 for several namespaces.
+        GnomonError: 400 for several namespaces; `bad_network`.
 
     """
     from gnomon_cli.knative_gateway import KnativeGatewayOptions  # noqa: PLC0415 - as above
 
     told = {name: options[name] for name in COMMON}
-    return KnativeGatewayOptions(**told, namespace=_namespace(options), page_port=options["page_port"])
+    models = _served(options)
+    return KnativeGatewayOptions(**told, namespace=_namespace(options), page_port=options["page_port"], models=models)
+
+
+def _served(options: dict[str, Any]) -> ServedModels | None:
+    """The models that Revisions may name, what was measured of them and what lies between nodes; None where nobody said so."""
+    from gnomon_cli.model_folder import model_folder, model_repository  # noqa: PLC0415 - as above
+    from gnomon_cli.on_kubernetes import served_models  # noqa: PLC0415 - as above
+
+    network = declared_network(options["network_gbps"], options["network_rtt_ms"])
+    where = options["models"], options["state"]
+    return served_models(model_repository(*where), model_folder(*where), network) if options["models"] else None
 
 
 def _models(options: dict[str, Any]) -> ModelOptions | None:
-    """What Revisions' models are read from; None where nobody said so."""
-    from gnomon_cli.model_folder import model_folder, model_repository  # noqa: PLC0415 - as above
+    """These, and how nodes' coordinators are spoken to of Shadows."""
     from gnomon_cli.on_kubernetes import node_options  # noqa: PLC0415 - as above
     from gnomon_platforms.knative.scaling.shadows import ModelOptions  # noqa: PLC0415 - as above
-    from gnomon_platforms.nodes.models import ServedModels  # noqa: PLC0415 - as above
-    from gnomon_profiler.measuring.store import FOLDER as PROFILES  # noqa: PLC0415 - as above
 
-    where, token = (options["models"], options["state"]), options["coordinator_token"]
-    if not options["models"]:
-        if token is not None:
-            raise bad_request("no_models", "Shadows hold blocks of models, and no models were named.", "Say --models, too.")
-        return None
-    folder = model_folder(*where)
-    return ModelOptions(ServedModels(model_repository(*where), folder, folder / PROFILES), node_options(token))
+    served, token = _served(options), options["coordinator_token"]
+    if served is None and token is not None:
+        raise bad_request("no_models", "Shadows hold blocks of models, and no models were named.", "Say --models, too.")
+    return None if served is None else ModelOptions(served, node_options(token))
 
 
 def _namespace(options: dict[str, Any]) -> str | None:

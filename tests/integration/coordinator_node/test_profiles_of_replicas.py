@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from gnomon_autoscaler.registry import BUILT_IN
+from gnomon_cli.commands.knative_options import knative_options
 from gnomon_cli.scaling import ScalingAdapter
 from gnomon_core.blocks import Layers
 from gnomon_core.functions import read_deployment
@@ -153,3 +154,13 @@ def test_what_is_declared_to_lie_between_nodes_prices_shadows_there(models: Path
     served = ServedModels(DirectoryRepository(models), models, models / "profiles", wire=wire)
     # Both ends' software takes nothing here.
     assert served.profile(SPEC) == replace(measured, network=wire)
+
+
+def test_knatives_class_has_the_same_price_by_the_same_options(models: Path) -> None:
+    measured = measure(models)
+    given = {"kubeconfig": None, "policies": (), "host": "127.0.0.1", "port": 0, "namespaces": ()}
+    told = {"models": str(models), "state": "", "coordinator_token": None}
+    for gbps, wire in ((None, None), (10.0, Network.of(10, 0.2))):
+        found = knative_options({**given, **told, "network_gbps": gbps, "network_rtt_ms": 0.2}).scaled.models
+        assert found is not None
+        assert found.models.profile(SPEC) == replace(measured, network=wire)

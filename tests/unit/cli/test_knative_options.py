@@ -17,6 +17,8 @@ GIVEN = {
     "models": None,
     "state": None,
     "coordinator_token": None,
+    "network_gbps": None,
+    "network_rtt_ms": 0.0,
 }
 
 
@@ -44,6 +46,12 @@ def test_the_gateway_serves_all_namespaces_or_one() -> None:
         knative_gateway_options({**given, "namespaces": ("team-a", "team-b")})
 
 
+def test_the_gateway_foretells_batches_where_it_is_told_of_models(tmp_path: Path) -> None:
+    given = {**GIVEN, "page_port": 9090, "namespaces": ()}
+    assert knative_gateway_options(given).models is None
+    assert knative_gateway_options({**given, "models": str(tmp_path), "state": ""}).models is not None
+
+
 def test_shadows_need_models_to_hold_blocks_of() -> None:
     with pytest.raises(GnomonError, match="no models were named"):
         knative_options({**GIVEN, "namespaces": (), "coordinator_token": Path("token")})
@@ -60,3 +68,9 @@ def test_with_models_and_a_token_the_class_may_ask_nodes_for_shadows(tmp_path: P
     assert told is not None
     assert told.nodes is not None
     assert told.nodes.token == "of the coordinators"
+
+
+def test_what_lies_between_nodes_is_said_in_the_words_of_every_cluster() -> None:
+    with pytest.raises(GnomonError) as refused:
+        knative_options({**GIVEN, "namespaces": (), "network_gbps": 0.0})
+    assert (refused.value.status, refused.value.code) == (400, "bad_network")
