@@ -33,6 +33,7 @@ from tests.unit.engine.remote_stage import (
     batch,
     half,
     hang_up,
+    honest,
 )
 
 pytestmark = pytest.mark.torch
@@ -124,6 +125,28 @@ def test_a_miss_costs_time_and_no_answer_and_three_end_the_pair(
         assert torch.equal(split.run([x], None)[0], stage.expected(x))
         assert [timing.outcome for timing in split.timings] == ([outcome] if miss <= MAX_MISSES else [])
         assert (partner.over is not None) == (miss >= MAX_MISSES)
+
+
+def test_what_the_way_takes_is_learned_though_the_shadow_knows_nothing_of_it(stage: Stage) -> None:
+    """The Shadow says 1 ms, and its answers are much longer on their way: they are waited for longer, after the first."""
+
+    def slow_way(shadow: PlayedShadow, asked: Message) -> None:
+        time.sleep(0.3)
+        honest(shadow, asked)
+
+    link = await_ready(stage.link())
+    split, _ = stage.pair(link, expected_ms=50.0)
+    stage.shadow.act = slow_way
+    expected_s = []
+    for turn in range(2):
+        x = batch(4, turn)
+        assert torch.equal(split.run([x], None)[0], stage.expected(x))
+        [timing] = split.timings
+        expected_s.append(timing.expected_s)
+        if timing.outcome is Outcome.LATE:
+            assert select.select([link.fileno()], [], [], 5)[0]
+    assert expected_s[0] == 0.05
+    assert expected_s[1] > 0.05
 
 
 def test_an_answer_that_stalls_in_its_middle_is_late(stage: Stage) -> None:

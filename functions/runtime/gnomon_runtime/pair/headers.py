@@ -68,7 +68,11 @@ class Row:
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """A header with its rows. `compute_s` is what the Shadow took from reading the message to answering it."""
+    """A header with its rows.
+
+    `compute_s` is what the Shadow took from reading the message to answering it. A Body to which it came from another node counts
+    the way there and back with it (`remote_link`).
+    """
 
     kind: Kind
     sequence: int

@@ -3,7 +3,8 @@
     wait = max( 2 × the predicted t_pS, 5 ms ), from the hand-over on, and no longer than the batch's slack
 
 The slack is what is left of the batch's time after computing the Shadow's samples here and the rest of the model. A profile was
-measured in another hour; what the Shadow itself says it took, late answers included, raises the prediction up to four times.
+measured in another hour; what the Shadow itself says it took, late answers included, raises the prediction up to four times. One
+on another node does not know what the way takes: there it is the time until its answer has come.
 
 A miss is the Shadow's once it had the predicted time, and no less than 5 ms: were it nobody's whenever the slack has cut the
 wait, a frozen Shadow would cost each batch in a hurry its slack for ever.
