@@ -13,7 +13,7 @@ from gnomon_platforms.kubernetes.permissions import Permission, Scope
 from gnomon_platforms.openfaas.permissions import PERMISSIONS, WIDE
 from tests.kubernetes.installation.forms import DEPLOY, Kustomized, Manifest, Name, chart
 
-SYSTEM, FUNCTIONS = "openfaas", "openfaas-fn"
+SYSTEM, FUNCTIONS, SERVING = "openfaas", "openfaas-fn", "knative-serving"
 OPENFAAS = DEPLOY / "openfaas"
 FILES = '{"hostPath":null,"nfs":{"server":"files.example","path":"/models"}}'
 PARTS = {
@@ -22,6 +22,7 @@ PARTS = {
     "knative.autoscaler.enabled=true": DEPLOY / "knative" / "autoscaler",
     "knative.ingress.enabled=true": DEPLOY / "knative" / "ingress",
     "knative.gateway.enabled=true": DEPLOY / "knative" / "gateway",
+    "knative.models.enabled=true": DEPLOY / "knative-models",
 }
 
 
@@ -128,7 +129,7 @@ def test_the_charts_values_reach_what_they_name(kubectl: Kubectl) -> None:
         f"coordinator.models={FILES}",
         'coordinator.poolImage={"repository":"registry.example/body","tag":"8"}',
         'coordinator.poolResources={"requests":{"cpu":"100m","memory":"2Gi"}}',
-        'knative.autoscaler={"enabled":true,"replicas":3,"resources":{"requests":{"cpu":"1"}}}',
+        'knative.autoscaler={"enabled":true,"replicas":3,"resources":{"requests":{"cpu":"1"}},"extraArguments":["--policy=x"]}',
         'knative.ingress={"enabled":true,"replicas":4,"serviceType":"NodePort","image":{"repository":"registry.example/in","tag":"9"}}',
         'knative.gateway={"enabled":true,"replicas":5}',
     )
@@ -152,19 +153,20 @@ def test_the_charts_values_reach_what_they_name(kubectl: Kubectl) -> None:
     [models] = [one for one in nodes["volumes"] if one["name"] == "models"]
     assert models == {"name": "models", "nfs": {"server": "files.example", "path": "/models"}}
 
-    scaling = rendered["Deployment", "knative-serving", "gnomon-autoscaler"]["spec"]
+    scaling = rendered["Deployment", SERVING, "gnomon-autoscaler"]["spec"]
     assert scaling["replicas"] == 3
     assert scaling["template"]["spec"]["containers"][0]["image"] == "registry.example/gnomon:7"
+    assert scaling["template"]["spec"]["containers"][0]["args"][-1] == "--policy=x"
     assert scaling["template"]["spec"]["containers"][0]["resources"]["requests"]["cpu"] == "1"
-    ingress = rendered["Deployment", "knative-serving", "gnomon-ingress"]["spec"]
+    ingress = rendered["Deployment", SERVING, "gnomon-ingress"]["spec"]
     assert ingress["replicas"] == 4
     assert ingress["template"]["spec"]["containers"][0]["image"] == "registry.example/in:9"
-    assert rendered["Service", "knative-serving", "gnomon-ingress"]["spec"]["type"] == "NodePort"
-    buffer = rendered["Deployment", "knative-serving", "gnomon-gateway"]["spec"]
+    assert rendered["Service", SERVING, "gnomon-ingress"]["spec"]["type"] == "NodePort"
+    buffer = rendered["Deployment", SERVING, "gnomon-gateway"]["spec"]
     assert (buffer["replicas"], buffer["template"]["spec"]["containers"][0]["image"]) == (5, "registry.example/gnomon:7")
 
     # The API server takes these as well, in namespaces that are there.
-    named = {namespace for kind, _, namespace in rendered if kind == "Namespace"} | {"knative-serving"}
+    named = {namespace for kind, _, namespace in rendered if kind == "Namespace"} | {SERVING}
     # Those two are installed; applied without their labels, they would lose them.
     missing = [
         {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}} for name in sorted(named - {SYSTEM, FUNCTIONS})
@@ -173,24 +175,57 @@ def test_the_charts_values_reach_what_they_name(kubectl: Kubectl) -> None:
     kubectl("apply", "--dry-run=server", "--validate=strict", "-f", "-", given=listed(list(rendered.values())))
 
 
-def test_the_chart_with_models_has_all_that_shadows_need() -> None:
-    """A gateway with the coordinators' token, and the same models for it, for functions and for the pools."""
-    rendered = chart('models={"enabled":true,"claims":{"size":"500Gi"}}', f"coordinator.models={FILES}")
-    [container] = rendered["Deployment", SYSTEM, "gateway"]["spec"]["template"]["spec"]["containers"]
+def has_what_shadows_need(rendered: dict[Name, Manifest], namespace: str, name: str) -> dict[str, str]:
+    """A Deployment with the coordinators' token and the same models as the pools; what its program is told."""
+    pod = rendered["Deployment", namespace, name]["spec"]["template"]["spec"]
+    [container] = pod["containers"]
     given = dict(word.split("=", 1) for word in container["args"] if "=" in word)
     mounted = {one["mountPath"]: one["name"] for one in container["volumeMounts"]}
     token, models = mounted[str(PurePosixPath(given["--coordinator-token"]).parent)], mounted[given["--models"]]
-    volumes = {one["name"]: one for one in rendered["Deployment", SYSTEM, "gateway"]["spec"]["template"]["spec"]["volumes"]}
+    volumes = {one["name"]: one for one in pod["volumes"]}
     pool = rendered["DaemonSet", "gnomon-nodes", "coordinator"]["spec"]["template"]["spec"]["volumes"]
     assert volumes[token]["secret"]["secretName"] in [one["secret"]["secretName"] for one in pool if "secret" in one]
-    assert volumes[models]["persistentVolumeClaim"]["claimName"] == given["--models-claim"]
-    for namespace in (SYSTEM, FUNCTIONS):
-        claim = rendered["PersistentVolumeClaim", namespace, given["--models-claim"]]["spec"]
-        volume = rendered["PersistentVolume", None, claim["volumeName"]]["spec"]
-        assert volume["claimRef"] == {"namespace": namespace, "name": given["--models-claim"]}
-        assert volume["nfs"] == {"server": "files.example", "path": "/models"}
-        assert claim["resources"]["requests"] == volume["capacity"] == {"storage": "500Gi"}
-        assert "hostPath" not in volume
+    # Its group may read the token, and nobody else.
+    assert (volumes[token]["secret"]["defaultMode"], pod["securityContext"]["fsGroup"]) == (0o440, 10001)
+    claimed(rendered, namespace, volumes[models]["persistentVolumeClaim"]["claimName"])
+    return given
+
+
+def claimed(rendered: dict[Name, Manifest], namespace: str, name: str) -> None:
+    """The claim is of what coordinator.models says, all of it."""
+    claim = rendered["PersistentVolumeClaim", namespace, name]["spec"]
+    volume = rendered["PersistentVolume", None, claim["volumeName"]]["spec"]
+    assert volume["claimRef"] == {"namespace": namespace, "name": name}
+    assert volume["nfs"] == {"server": "files.example", "path": "/models"}
+    assert claim["resources"]["requests"] == volume["capacity"] == {"storage": "500Gi"}
+    assert "hostPath" not in volume
+
+
+def test_the_chart_with_models_has_all_that_shadows_need() -> None:
+    """For the gateway, and for functions the models."""
+    rendered = chart('models={"enabled":true,"claims":{"size":"500Gi"}}', f"coordinator.models={FILES}")
+    given = has_what_shadows_need(rendered, SYSTEM, "gateway")
+    claimed(rendered, FUNCTIONS, given["--models-claim"])
+
+
+def test_the_chart_with_models_on_knative_has_all_that_shadows_need() -> None:
+    """For the autoscaler class, by whichever name and network an operator says."""
+    claims = 'models.claims={"name":"shared","size":"500Gi"}'
+    rendered = chart(
+        "knative.models.enabled=true",
+        'knative.autoscaler.extraArguments=["--network-gbps=10"]',
+        claims,
+        f"coordinator.models={FILES}",
+    )
+    given = has_what_shadows_need(rendered, SERVING, "gnomon-autoscaler")
+    assert given["--network-gbps"] == "10"
+    assert [namespace for kind, namespace, _ in rendered if kind == "PersistentVolumeClaim"] == [SERVING]
+    assert "--coordinator-token" not in str(rendered["Deployment", SYSTEM, "gateway"])
+
+
+def test_shadows_are_for_functions_or_for_revisions() -> None:
+    with pytest.raises(AssertionError, match="functions of OpenFaaS or for Revisions of Knative, not for both"):
+        chart("models.enabled=true", "knative.models.enabled=true")
 
 
 def test_claims_that_the_operator_makes_are_named_and_not_made() -> None:
