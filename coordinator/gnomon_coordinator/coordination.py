@@ -139,8 +139,8 @@ class Coordination:
             self._pairing.shadow_changed(work, said, now_s)
         elif said.say == "paired":
             self._pairing.shadow_joined(work, now_s)
-        elif said.say == "unpaired" and work.task is not None and work.task.afar:
-            self._endings.end(work, said.reason or "its Body has gone", now_s)
+        elif said.say == "unpaired":
+            self._pairing.shadow_left(work, said, now_s)
         elif said.say == "complete":
             self._promotions.complete(work, said, now_s)
         elif said.say == "failed":

@@ -166,6 +166,13 @@ class Pairing:
             self._ledger.enter(work, Step.REST, now_s)
             self.settle(work, now_s)
 
+    def shadow_left(self, work: Work, said: Said, now_s: float) -> None:
+        """Its Body has gone, as the Shadow sees it. Of a pair on this node its Body says the same, and that is what counts."""
+        if work.task is None:
+            work.joined = False
+        elif work.task.afar:
+            self._endings.end(work, said.reason or "its Body has gone", now_s)
+
     def shadow_changed(self, work: Work, said: Said, now_s: float) -> None:
         """The Shadow holds other blocks now.
 

@@ -122,6 +122,17 @@ def test_a_new_coordinator_takes_it_up_as_it_is(next_node: Node, task: MakeTask)
     assert node.killed() == ["s3"]
 
 
+def test_one_whose_body_went_before_it_was_wished_for_again_waits_for_it(next_node: Node, task: MakeTask) -> None:
+    node = next_node
+    node.found("s1", Kind.SHADOW)
+    node.say("s1", say="registered", shadow="s1", body="uid-elsewhere", blocks=(1, 2), paired=True, afar=True)
+    node.say("s1", say="unpaired", shadow="s1", reason="the Body has gone")
+    node.create(task(body="uid-elsewhere", afar=True), papers=False)
+    assert [one.message["do"] for one in comes(node)] == ["join"]
+    node.wait(61)
+    assert "60 s for its Body" in node.last_told("ending")["reason"]
+
+
 # The Body's node
 
 
