@@ -12,7 +12,7 @@ from gnomon_core.functions import FunctionSpec
 from gnomon_core.profiles import ModelProfile
 from gnomon_core.scaling import FunctionLoad
 from gnomon_gateway.dispatch.refusals import function_removed
-from gnomon_gateway.lifecycle.elsewhere import Elsewhere, summed
+from gnomon_gateway.lifecycle.elsewhere import NOTHING, Elsewhere, summed
 from gnomon_gateway.serving.function_runtime import FunctionRuntime
 
 _LOG = logging.getLogger("gnomon.functions")
@@ -94,15 +94,17 @@ class Deployed:
     def load(self, instances: Sequence[Instance], nodes: tuple[Node, ...]) -> FunctionLoad:
         """What the autoscaler sees: instances of earlier versions are not its business, they go when the new ones serve."""
         runtime, others, current = self.runtime, self.elsewhere.of(self.name), self.current(instances)
+        counters = runtime.load()
+        # Another replica may have gone long ago: who has served last knows what batches take.
+        told = NOTHING if counters.last_request_s > others.counters.last_request_s else others
         return FunctionLoad(
             settings=self.spec.settings,
-            counters=summed(runtime.load(), others.counters),
+            counters=summed(counters, others.counters),
             instances=current,
             nodes=nodes,
-            latency_s=others.latency_s or runtime.latency_s(),
-            profile=runtime.profile(others.ratios),
-            latency_spread=others.spread
-            or runtime.latency_spread({one.size for one in current if one.kind is InstanceKind.BODY}),
+            latency_s=told.latency_s or runtime.latency_s() or others.latency_s,
+            profile=runtime.profile(told.ratios),
+            latency_spread=told.spread or runtime.latency_spread({one.size for one in current if one.kind is InstanceKind.BODY}),
         )
 
     def stamp(self, instances: Sequence[Instance]) -> object:

@@ -43,7 +43,7 @@ class Lost:
     served: bool = False
 
 
-_NOTHING = Told()
+NOTHING = Told()
 
 
 class Elsewhere:
@@ -90,7 +90,7 @@ class Elsewhere:
                 self._numbers[name] = self._numbers.get(name, 0) + 1
                 counted = replace(told.counters, queued=0, executing=0, oldest_wait_s=0.0)
                 left = replace(told, counters=counted, in_flight={})
-                self._gone[name] = _joined([self._gone.get(name, _NOTHING), left])
+                self._gone[name] = _joined([self._gone.get(name, NOTHING), left])
 
     def forget(self, function: str) -> None:
         """It was removed: one by the same name begins with nothing."""
@@ -100,9 +100,9 @@ class Elsewhere:
     def of(self, function: str) -> Told:
         """What the others have of a function, together."""
         if function not in self._numbers:
-            return _NOTHING
+            return NOTHING
         parts = [functions[function] for functions in self._told.values() if function in functions]
-        return _joined([self._gone.get(function, _NOTHING), *parts])
+        return _joined([self._gone.get(function, NOTHING), *parts])
 
     def in_flight(self, function: str, instance_id: str) -> int:
         """How many requests an instance executes for the others."""
@@ -154,7 +154,7 @@ def summed(one: LoadCounters, other: LoadCounters) -> LoadCounters:
 
 
 def _joined(parts: list[Told]) -> Told:
-    whole = _NOTHING
+    whole = NOTHING
     for part in sorted(parts, key=lambda one: one.counters.last_request_s):
         whole = Told(
             summed(whole.counters, part.counters),

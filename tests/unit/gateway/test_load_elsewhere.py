@@ -11,9 +11,10 @@ from typing import Any
 import pytest
 
 from gnomon_core.fleet import Instance, InstanceState
-from gnomon_core.functions import FunctionKey
+from gnomon_core.functions import FunctionKey, read_deployment
 from gnomon_core.settings import Settings
 from gnomon_gateway.dispatch.latency import LearnedLatency
+from gnomon_gateway.lifecycle.deployed import Deployed
 from gnomon_gateway.lifecycle.elsewhere import Elsewhere, Lost
 from gnomon_gateway.lifecycle.reporting import Reporter
 from gnomon_gateway.queueing.request import Request
@@ -133,6 +134,25 @@ async def test_how_far_batches_are_from_what_was_predicted_is_told_and_missing_w
     alone.hear("b", before)
     assert (alone.of(NAME).spread, alone.of(NAME).counters.arrivals) == (0.0, 1)
     function.close()
+
+
+async def test_what_batches_take_is_what_it_takes_whoever_has_served_last() -> None:
+    other, here, leader = runtime(), runtime(), Elsewhere()
+    other.latency.observe(other.variant, 1, 1, 0.5)
+    here.latency.observe(here.variant, 1, 1, 0.1)
+    deployed = Deployed(read_deployment({"service": "f", "image": "f:1"}), 1, "1", {}, 0.0, here, elsewhere=leader)
+    submit(here)
+    submit(other)
+    await turn()
+    leader.hear("b", sent(told([other]).report(0))["functions"])
+    assert deployed.load((), ()).latency_s == (0.5,)
+    # It has gone for good, and the leader serves alone.
+    leader.keep(())
+    submit(here)
+    await turn()
+    assert deployed.load((), ()).latency_s == (0.1,)
+    for function in (other, here):
+        function.close()
 
 
 def test_what_is_no_report_changes_nothing() -> None:
