@@ -29,6 +29,7 @@ from gnomon_core.functions import FunctionKey
 from gnomon_core.profiles import ModelProfile
 from gnomon_core.settings import Settings
 from gnomon_gateway.dispatch.latency import LearnedLatency
+from gnomon_gateway.dispatch.profiled import ProfiledLatency
 from gnomon_gateway.lifecycle.elsewhere import Elsewhere
 from gnomon_gateway.lifecycle.manager import Manager
 from gnomon_gateway.lifecycle.surroundings import Surroundings
@@ -46,6 +47,7 @@ from gnomon_platforms.knative.batching.store import RevisionStore
 from gnomon_platforms.knative.scaling.resources import ACTIVATOR_METRICS_PORT
 from gnomon_platforms.knative.scaling.signals.waiting import FIGURE, told
 from gnomon_platforms.kubernetes.api import Api, connect
+from gnomon_platforms.nodes.models import ServedModels
 
 SILENT_S = 90.0
 """A watch that is well is heard twice a minute."""
@@ -59,7 +61,8 @@ _LOG = logging.getLogger("gnomon.knative")
 class KnativeGatewayOptions:
     """What is told to it. `namespace` None serves the Revisions of all; `page_port` is where the autoscaler class asks.
 
-    `held_s` is how long a request for a Revision is held that is not known yet.
+    `held_s` is how long a request for a Revision is held that is not known yet. `models` are those that Revisions may name: None
+    where nobody said so, and batches are timed by what was seen of them.
     """
 
     kubeconfig: Path | None = None
@@ -70,6 +73,7 @@ class KnativeGatewayOptions:
     port: int = 0
     page_port: int = ACTIVATOR_METRICS_PORT
     held_s: float = HELD_S
+    models: ServedModels | None = None
 
 
 class ScaledByClass:
@@ -119,17 +123,21 @@ class KnativeGateway:
         clock = WallClock()
         self._scaling = ScaledByClass(with_entry_points(options.policies))
         self.store = RevisionStore(self._api, options.namespace, self._check)
-        self.platform = RevisionPlatform(self._api, self.store, options.namespace, clock=clock, chance=chance)
+        self.platform = RevisionPlatform(
+            self._api, self.store, options.namespace, models=options.models, clock=clock, chance=chance
+        )
+        profiled = ProfiledLatency()
         self._logs = LogBook(_now)
         self.manager = Manager(
             Surroundings(
                 store=self.store,
                 platform=self.platform,
                 scaling=self._scaling,
-                latency=LearnedLatency(),
+                latency=LearnedLatency(profiled),
                 logs=self._logs,
                 fetch_model=in_images,
                 now=_now,
+                profiled=profiled,
                 elsewhere=Elsewhere(lambda: False, asked=False),
             )
         )

@@ -5,8 +5,8 @@ photograph each for an image classifier: decoded one by one, so that a broken on
 A forward that raises is tried again on each half of the batch until only the guilty member is left: one bad input among B costs
 at most 2·log2(B) further runs and fails nobody else.
 
-With a Shadow, batches are computed by both (`pair`); the head of their results then says how each hand-over went, so that the
-gateway can correct what it expects of the pair.
+With a Shadow, batches are computed by both (`pair`); the head of their results then says how each hand-over went, and whom the
+next batch will be computed with, so that the gateway can correct what it expects of the pair, and need not be told of it.
 
 `Launch.options`: `program` and `weights` (paths), `weight_mode` ("shared" or "private"), `sha256` (of the files, by name: the
 program's is compared here, the weights' by the model repository, because hashing a mapped file would touch all of it), `layers`
@@ -32,6 +32,7 @@ from gnomon_core.errors import GnomonError, bad_request
 from gnomon_core.launch import Launch
 from gnomon_core.program import invalid_program
 from gnomon_core.signature import TensorSpec
+from gnomon_core.told_pairs import SHADOWS, told
 from gnomon_core.wire import Frame, Kind, Member
 from gnomon_runtime.answers import JSON
 from gnomon_runtime.application import Beside
@@ -102,7 +103,8 @@ class ModelApplication:
                 return self._run_tensors(batch, head)
             return self._run_events(batch)
         except Exception as error:  # noqa: BLE001 - an error is the members' answer, never the instance's end
-            return Frame(Kind.RESULT, batch.batch_id, batch.epoch, members=[_failed(error)] * len(batch.members))
+            members = [_failed(error)] * len(batch.members)
+            return Frame(Kind.RESULT, batch.batch_id, batch.epoch, head=self._head(b""), members=members)
 
     def _run_tensors(self, batch: Frame, head: Mapping[str, Any]) -> Frame:
         specs = self._signature.inputs
@@ -134,11 +136,16 @@ class ModelApplication:
         return Frame(Kind.RESULT, batch.batch_id, batch.epoch, head=self._head(b""), members=answers)
 
     def _head(self, head: bytes) -> bytes:
-        """A result's head, with the timings of the batch's hand-overs where it had any."""
-        if not self._timings:
+        """A result's head, with its Shadows and the timings of the batch's hand-overs where it has any."""
+        said: dict[str, Any] = {}
+        if self._timings:
+            said["pair"] = [timing.to_json() for timing in self._timings]
+        if shadows := self._pairing.shadows:
+            said[SHADOWS] = [{"shadow": name, **told(pair)} for name, pair in shadows.items()]
+        if not said:
             return head
         document = json.loads(head) if head else {}
-        return json.dumps(document | {"pair": [timing.to_json() for timing in self._timings]}).encode()
+        return json.dumps(document | said).encode()
 
     def _read_picture(self, member: Member) -> Tensor:
         if self._preprocess is None:

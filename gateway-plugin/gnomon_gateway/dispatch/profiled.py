@@ -39,6 +39,8 @@ class ProfiledLatency:
             return None
         if pair is None:
             return profile.at(body_cores, batch)
+        if max(pair.blocks, default=0) >= len(profile.layers.blocks):
+            return None  # a Body says by itself what its Shadows hold
         return pair_seconds(profile, body_cores, pair, batch, self._runs(profile, pair.blocks))
 
     def _runs(self, profile: ModelProfile, blocks: tuple[int, ...]) -> tuple[Run, ...]:

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from gnomon_core import told_pairs
 from gnomon_core.pairs import Pair, together
 from gnomon_gateway.serving.function_runtime import FunctionRuntime
 
@@ -19,10 +20,7 @@ RuntimeOf = Callable[[str], FunctionRuntime | None]
 
 def told(table: Mapping[str, Sequence[Pair]]) -> dict[str, list[dict[str, Any]]]:
     """The table as JSON."""
-    return {
-        body: [{"cores": one.shadow_cores, "blocks": one.blocks, "split": one.split, "node": one.node} for one in pairs]
-        for body, pairs in table.items()
-    }
+    return {body: list(map(told_pairs.told, pairs)) for body, pairs in table.items()}
 
 
 class FollowedPairs:
@@ -39,7 +37,7 @@ class FollowedPairs:
             KeyError, TypeError, ValueError, AttributeError: this is no table.
 
         """
-        table = {str(body): tuple(map(_pair, pairs)) for body, pairs in document.items()}
+        table = {str(body): tuple(map(told_pairs.heard, pairs)) for body, pairs in document.items()}
         for body in self._paired - table.keys():
             self._set(body, None)
         for body, pairs in table.items():
@@ -50,9 +48,3 @@ class FollowedPairs:
         runtime = self._runtime_of(body)
         if runtime is not None:
             runtime.pair_changed(body, pair)
-
-
-def _pair(document: Mapping[str, Any]) -> Pair:
-    node = document["node"]
-    blocks, split = (tuple(map(int, document[name])) for name in ("blocks", "split"))
-    return Pair(int(document["cores"]), blocks, split, None if node is None else str(node))

@@ -172,7 +172,12 @@ class ProviderChannel:
             parts = list(FrameReader().feed(data))
         except WireError as error:
             raise _BatchesRefusedError(str(error)) from None
-        return _result_of(frame, parts)
+        result = _result_of(frame, parts)
+        self._answered(result)
+        return result
+
+    def _answered(self, result: Frame) -> None:
+        """Whoever is at the other end has answered a batch with this, and nobody has been told yet."""
 
 
 def _result_of(batch: Frame, parts: Sequence[Frame]) -> Frame:

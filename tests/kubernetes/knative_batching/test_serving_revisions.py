@@ -26,10 +26,10 @@ BATCHES = {**QUICK, "gnomon/max-batch": "8", "gnomon/scheduler": "fixed", "gnomo
 
 
 @contextlib.asynccontextmanager
-async def serving(cluster: Cluster, knative: PlayedKnative) -> AsyncIterator[KnativeGateway]:
-    """A gateway that is a pod of the system's namespace, as the autoscaler sees it."""
+async def serving(cluster: Cluster, knative: PlayedKnative, **told: Any) -> AsyncIterator[KnativeGateway]:
+    """A gateway that is a pod of the system's namespace, as the autoscaler sees it; `told` are more of its options."""
     address = await asyncio.to_thread(knative.pod, GATEWAY, LABELS)
-    options = KnativeGatewayOptions(kubeconfig=cluster.kubeconfig, namespace=knative.namespace, host=address, held_s=60.0)
+    options = KnativeGatewayOptions(kubeconfig=cluster.kubeconfig, namespace=knative.namespace, host=address, held_s=60.0, **told)
     gateway = KnativeGateway(options, Random(3))
     await gateway.start()
     try:
@@ -125,7 +125,7 @@ async def test_a_pod_gets_batches_as_soon_as_the_token_that_it_takes_is_known(
     knative_kinds: Cluster, knative: PlayedKnative, pods: Pods, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its token is another one at first, as where the Secret was changed while it started; the pod stays the same."""
-    for module in ("tokens", "platform"):
+    for module in ("tokens", "reaching"):
         monkeypatch.setattr(f"gnomon_platforms.knative.batching.{module}.KEPT_S", 0.2)
 
     async def told(token: str) -> None:

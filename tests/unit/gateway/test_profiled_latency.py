@@ -49,6 +49,15 @@ def test_a_pair_is_foretold_as_equation_6_says() -> None:
     assert latency.seconds("m", 16, 8, PAIR) is None
 
 
+def test_blocks_that_the_model_has_not_are_foretold_nothing() -> None:
+    """A Body may say so of its Shadows: then a pair begins at what the Body takes alone."""
+    latency, nobody = learned(), Pair(1, (1, 99), (0, 1, 1, 2))
+    latency.observe("m", 1, 4, 0.04)
+    assert latency.seconds("m", 1, 8, nobody) == pytest.approx(latency.seconds("m", 1, 8))
+    latency.observe("m", 1, 4, 0.02, nobody)
+    assert latency.seconds("m", 1, 4, nobody) == pytest.approx(0.02, rel=0.5)
+
+
 def test_a_new_pair_is_expected_to_be_as_slow_as_its_body_was_found_to_be() -> None:
     latency = learned()
     for _ in range(40):

@@ -12,6 +12,7 @@ from __future__ import annotations
 import select
 import time
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ from torch import Tensor
 from gnomon_core import packets
 from gnomon_core.blocks import Layers
 from gnomon_core.pairs import MAX_SHADOWS, Pair
+from gnomon_core.told_pairs import ELSEWHERE
 from gnomon_runtime.application import Channel
 from gnomon_runtime.engine import LoadedProgram
 from gnomon_runtime.pair.headers import NonsenseError
@@ -66,6 +68,15 @@ class BodySide:
                 self._obey(self._duties)
             if channel.holds_more or channel.fileno() in ready:
                 return
+
+    @property
+    def shadows(self) -> dict[str, Pair]:
+        """Those that the next batch will be computed with, in the order of their rows, and what each of them does."""
+        return {
+            partner.shadow: replace(partner.pair, node=ELSEWHERE) if partner.link.elsewhere else partner.pair
+            for partner in self._partners.values()
+            if partner.link.ready
+        }
 
     def foretell(self, batch: int) -> None:
         """A batch of so many samples has come and is being read."""

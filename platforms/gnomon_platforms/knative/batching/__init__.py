@@ -4,6 +4,7 @@
     store      the seam `FunctionStore`: every Revision that is buffered; Knative keeps them, nothing is kept beside it
     tokens     the secret by which a namespace's pods take whole batches
     channel    how a batch travels: as one, or request by request, through the pod's queue-proxy
+    reaching   how a slot comes to its channel, and its pod's process to its cores
     platform   the seam `Platform`: instances come and go as pods do; who scales them is the autoscaler class
 
 docs/decisions/0041-buffering-on-knative.md says why.

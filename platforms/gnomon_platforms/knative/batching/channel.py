@@ -5,21 +5,38 @@
 
 queue-proxy counts a batch as one request; it is what keeps a pod until its requests are answered. A pod that is no longer ready
 takes nothing more: what is under way is answered first, and what was to be sent waits for another.
+
+A Body says with each answer which Shadows its next batch will be computed with: nobody else tells the gateway.
 """
 
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable, Mapping
 
+from gnomon_core.pairs import Pair
+from gnomon_core.told_pairs import shadows_of
 from gnomon_core.wire import Frame
-from gnomon_platforms.provider.channel import Done, ProviderChannel, Stream
+from gnomon_platforms.provider.channel import Around, Done, ProviderChannel, Stream
+from gnomon_platforms.provider.exchange import Route
 
 
 class PodChannel(ProviderChannel):
-    """See `gnomon_core.seams.BatchChannel`."""
+    """See `gnomon_core.seams.BatchChannel`. `on_shadows` gets those that its Body names, before its answer is handed on."""
 
     keeps_host = True
     _retiring: str | None = None
+
+    def __init__(
+        self,
+        route: Route,
+        around: Around,
+        token: str,
+        on_lost: Callable[[str], None],
+        on_shadows: Callable[[Mapping[str, Pair]], None],
+    ) -> None:
+        super().__init__(route, around, token, on_lost)
+        self._on_shadows = on_shadows
 
     def retire(self, reason: str) -> None:
         """Take no further batch, and end when the one in flight has been answered."""
@@ -42,6 +59,9 @@ class PodChannel(ProviderChannel):
                     self._end(self._retiring)
 
         super().run(frame, carried, stream)
+
+    def _answered(self, result: Frame) -> None:
+        self._on_shadows(shadows_of(result))
 
     def _end(self, reason: str) -> None:
         if not self._closed:

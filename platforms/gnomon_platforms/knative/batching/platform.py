@@ -1,6 +1,7 @@
 """Revisions' pods behind the seam `Platform`: an instance is a slot in a ready pod, the right to have one batch under way there.
 
     pod ready ▶ its slots, each with a channel through its queue-proxy ▶ unready, or ending ▶ answers what it has ▶ gone
+    an answer of its Body ▶ whom that works with ▶ `pair_changed`, of each of its slots
 
 Nothing is created or destroyed here: how many pods there are is the autoscaler class's to say, to which the gateway tells what
 waits (`gnomon_platforms.knative.scaling.signals`). So this is a platform whose instances outlive us (`gnomon_core.lasting`) and
@@ -13,7 +14,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import random
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Mapping
 from typing import TYPE_CHECKING, Any
 
 from gnomon_core.clock import Clock, WallClock
@@ -25,21 +26,19 @@ from gnomon_core.profiles import ModelProfile
 from gnomon_core.seam_values import Capabilities, InstanceRequest, Usage
 from gnomon_core.seams import PlatformListener
 from gnomon_core.signature import ModelSignature
-from gnomon_platforms.knative.batching.channel import PodChannel
+from gnomon_platforms.knative.batching.reaching import Reaching
 from gnomon_platforms.knative.batching.revisions import RevisionFacts
-from gnomon_platforms.knative.batching.slots import PodName, PodSlot, Waiting, address_of, cores_of, due
+from gnomon_platforms.knative.batching.slots import PodName, PodSlot, Waiting, cores_of, due
 from gnomon_platforms.knative.batching.store import RevisionStore
-from gnomon_platforms.knative.batching.tokens import KEPT_S, Tokens
+from gnomon_platforms.knative.batching.tokens import Tokens
 from gnomon_platforms.knative.scaling.objects import RevisionPod, revision_pod
 from gnomon_platforms.knative.scaling.resources import REVISION_LABEL
 from gnomon_platforms.kubernetes.api import Api
 from gnomon_platforms.kubernetes.cache import Change
-from gnomon_platforms.kubernetes.channel import FRAME_TYPE, tell_cores
 from gnomon_platforms.kubernetes.informer import Informer
 from gnomon_platforms.kubernetes.resources import PODS
 from gnomon_platforms.kubernetes.watching import Source
-from gnomon_platforms.provider.channel import Around
-from gnomon_platforms.provider.exchange import Route
+from gnomon_platforms.nodes.models import ServedModels
 from gnomon_platforms.sessions import FOREIGN_KEEP_ALIVE_S, open_session
 
 if TYPE_CHECKING:
@@ -52,7 +51,10 @@ GONE = "its pod has gone"
 
 
 class RevisionPlatform:
-    """See `gnomon_core.seams.Platform` and `gnomon_core.lasting.Lasting`. `chance` draws the pauses between attempts."""
+    """See `gnomon_core.seams.Platform` and `gnomon_core.lasting.Lasting`.
+
+    `models` are those that Revisions may name, None where nobody said so; `chance` draws the pauses between attempts.
+    """
 
     name = "knative"
     capabilities = Capabilities(place=False, size=False, victim=False, resize=False, pair=False)
@@ -63,11 +65,12 @@ class RevisionPlatform:
         store: RevisionStore,
         namespace: str | None,
         *,
+        models: ServedModels | None = None,
         clock: Clock | None = None,
         chance: random.Random | None = None,
     ) -> None:
         self.listener: PlatformListener | None = None
-        self._store = store
+        self._store, self._models = store, models
         self._clock = clock or WallClock()
         self._chance = chance or random.SystemRandom()
         self._tokens = Tokens(api, self._clock)
@@ -81,6 +84,7 @@ class RevisionPlatform:
         self._numbers = itertools.count(1)
         self._tasks: set[asyncio.Task[None]] = set()
         self._session: aiohttp.ClientSession | None = None
+        self._reaching: Reaching | None = None
 
     async def start(self, listener: PlatformListener) -> None:
         """See which pods there are.
@@ -91,6 +95,7 @@ class RevisionPlatform:
         """
         self.listener = listener
         self._session = open_session(FOREIGN_KEEP_ALIVE_S, decompress=False)
+        self._reaching = Reaching(self._session, self._tokens, self._chance, self._serves, self._works_with)
         await self._pods.start()
         self._pods.listen(self._pod_changed)
 
@@ -136,7 +141,8 @@ class RevisionPlatform:
         """None: a Revision takes HTTP requests as they are."""
 
     def profile(self, spec: FunctionSpec) -> ModelProfile | None:
-        """None: on what its pods run, nothing was measured."""
+        """What was measured of its model: by that its batches are sized, alone and with Shadows."""
+        return None if self._models is None else self._models.profile(spec)
 
     def nodes(self) -> tuple[Node, ...]:
         """None that we could place anything on."""
@@ -199,7 +205,8 @@ class RevisionPlatform:
             slot.retire("its pod is not ready" if not places else "its pod has fewer slots")
         changed = [slot for slot in there[:places] if slot.other_cores(pod)]
         if facts is not None and changed:
-            self._begin(self._resize(facts, pod, changed))
+            assert self._reaching is not None
+            self._begin(self._reaching.resize(facts, pod, changed))
         for _ in range(places - len(there)):
             assert facts is not None
             self._open(facts, pod)
@@ -221,45 +228,13 @@ class RevisionPlatform:
         self._slots[instance.id] = slot
         self._of_pod.setdefault((pod.namespace, pod.name), []).append(slot)
         self._of_function.setdefault(function, {})[instance.id] = slot
-        self._begin(self._reach(slot))
+        assert self._reaching is not None
+        self._begin(self._reaching.reach(slot))
 
-    async def _reach(self, slot: PodSlot) -> None:
-        """Give a slot its channel."""
-        assert self._session is not None
-        pod, facts = slot.pod, slot.facts
-        token = await self._tokens.of(pod.namespace) if facts.takes_batches else ""
-        route = Route(self._session, address_of(pod), _there, self._chance)
-        around = Around(lambda: self._serves(pod), _untold, facts.spec.settings.deadline_s, who="pod")
-        channel = PodChannel(route, around, token, slot.end)
-        await self._tell_cores(facts, pod, token)
-        slot.ready(channel)
-        if facts.takes_batches:
-            await self._renew(slot, channel, token)
-
-    async def _resize(self, facts: RevisionFacts, pod: RevisionPod, slots: list[PodSlot]) -> None:
-        """A pod that serves has other cores."""
-        if facts.takes_batches:
-            await self._tell_cores(facts, pod, await self._tokens.of(pod.namespace))
-        for slot in slots:
-            slot.resized()
-
-    async def _tell_cores(self, facts: RevisionFacts, pod: RevisionPod, token: str) -> None:
-        """Let a pod's process have as many threads as its pod has cores; it cannot see them."""
-        assert self._session is not None
-        if token and int(pod.effective_cores or pod.cores):
-            headers = {"Authorization": f"Bearer {token}", "Content-Type": FRAME_TYPE}
-            await tell_cores(self._session, address_of(pod), headers, cores_of(pod, facts))
-
-    async def _renew(self, slot: PodSlot, channel: PodChannel, token: str) -> None:
-        """Let a slot that sends no batches, for its token could not be read or was refused, be opened anew with another one.
-
-        A pod reads its token when it starts: one that was refused by it is refused for as long as it lives.
-        """
-        while not slot.gone:
-            await asyncio.sleep(KEPT_S)
-            if not channel.batches and await self._tokens.of(slot.pod.namespace) not in ("", token):
-                slot.retire("there is another token for its batches")
-                return
+    def _works_with(self, pod: RevisionPod, shadows: Mapping[str, Pair]) -> None:
+        """A pod's Body has said whom it works with."""
+        for slot in tuple(self._of_pod.get((pod.namespace, pod.name), ())):
+            slot.works_with(shadows)
 
     def _serves(self, pod: RevisionPod) -> bool:
         """Whether the cluster says that a pod is ready: its kubelet asks it, and we need not."""
@@ -289,12 +264,3 @@ class RevisionPlatform:
         task = asyncio.get_running_loop().create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
-
-
-async def _there() -> None:
-    """A pod that is ready need not be woken."""
-
-
-def _untold(why: str) -> None:
-    """Nobody else depends on this pod: that it was lost is told of its slot."""
-    del why

@@ -2,16 +2,18 @@
 
     opened ▶ its process is told its cores ▶ takes batches ▶ the pod has others: told again ▶ retired ▶ gone
 
-A pod whose node is about to give it other cores is not sent its first batch before it has them, or a while has passed.
+A pod whose node is about to give it other cores is not sent its first batch before it has them, or a while has passed. With its
+answers a Body says whom it works with: from the next batch on the slot counts with its Shadows.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 
 from gnomon_core.fleet import Instance, InstanceState
+from gnomon_core.pairs import Pair
 from gnomon_core.seams import PlatformListener
 from gnomon_platforms.knative.batching.channel import PodChannel
 from gnomon_platforms.knative.batching.revisions import RevisionFacts
@@ -57,6 +59,12 @@ class PodSlot(RemoteLife[PodChannel]):
         self.instance = replace(self.instance, cores=self._cores)
         if self.channel is not None and self.instance.state is InstanceState.READY:
             self._listener.instance_ready(self.instance, self.channel)
+
+    def works_with(self, shadows: Mapping[str, Pair]) -> None:
+        """Its pod's Body will compute the next batch with these."""
+        if not self.gone and list(shadows.items()) != list(self.instance.shadows.items()):
+            self.instance = self.instance.working_with(shadows)
+            self._listener.pair_changed(self.instance)
 
 
 def address_of(pod: RevisionPod) -> str:
