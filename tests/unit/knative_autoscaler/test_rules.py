@@ -99,6 +99,12 @@ def test_the_operators_settings_are_the_defaults() -> None:
     assert (found.activation_limit_s, found.grace_s) == (120.0, 30.0)
 
 
+def test_a_metric_that_nobody_named_is_no_trouble() -> None:
+    """Knative writes it so on each Revision whose class is none of its own."""
+    found = of({K + "metric": ""})
+    assert (found.by_rps, found.trouble) == (False, "")
+
+
 def test_the_policy_is_what_the_revision_says_now() -> None:
     pa = pa_facts(pod_autoscaler({"gnomon/autoscaler": "od"}))
     assert rules(pa, ClusterSettings()).settings.autoscaler == "od"

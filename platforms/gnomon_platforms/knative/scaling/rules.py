@@ -101,7 +101,8 @@ def rules(
     settings, trouble = _settings(pa, own, check)
     # Where its settings could not be taken, nobody has said how large pods are to be.
     cores = settings.cores if f"{PREFIX}cores" in own and not trouble else None
-    metric = pa.annotations.get(METRIC_ANNOTATION, "concurrency")
+    # Knative writes an empty one on Revisions of other classes than its own that name none.
+    metric = pa.annotations.get(METRIC_ANNOTATION) or "concurrency"
     if metric not in ("concurrency", "rps"):
         trouble = f"Metric {metric[:50]} is not measured by this class: concurrency is used. {trouble}".strip()
     takes = _takes(pa, cluster, said, settings)
