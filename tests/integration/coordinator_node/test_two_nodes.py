@@ -258,3 +258,31 @@ async def test_one_that_its_body_was_never_told_of_is_brought_to_it_by_the_next_
     await until(lambda: ("f-9", ["f-9-s1"]) in platform.pairs_told, "nobody brings them together")
     assert list(platform.told.found) == ["f-9-s1"]
     assert known.together(body)
+
+
+async def test_a_body_may_have_one_at_home_and_one_elsewhere(platform: Platform, node: Node, other: Node) -> None:
+    body, given = await platform.body("f-10"), node.batch()
+    two, three = ([answer for rows in given.split(sizes) for answer in body.ask(rows)[0]] for sizes in ([2, 1, 1], [3, 1]))
+    await platform.pairs.create("f-10", a_pair(node, split=(0, 1, 1, 1)), "f-10-s1")
+    await until(lambda: ("f-10", ["f-10-s1"]) in platform.pairs_told)
+    await platform.pairs.create("f-10", far(node, split=(0, 0, 1, 1)), "f-10-s2")
+    await until(lambda: ("f-10", ["f-10-s1", "f-10-s2"]) in platform.pairs_told, "there is no second one")
+    assert all(body.ask(given) == (two, 2) for _ in range(5))
+
+    # What one of them does costs the other nothing.
+    assert platform.pairs.destroy("f-10-s1")
+    assert await platform.told.reason("f-10-s1") == "stopped"
+    assert platform.pairs_told[-1] == ("f-10", ["f-10-s2"])
+    assert body.ask(given) == (three, 1)
+    await platform.pairs.create("f-10", a_pair(node, split=(0, 1, 1, 1)), "f-10-s3")
+    await until(lambda: ("f-10", ["f-10-s2", "f-10-s3"]) in platform.pairs_told, "there is no second one any more")
+    [process] = pool_processes(other, SHADOW)
+    os.kill(process, signal.SIGKILL)
+    for _ in range(5):
+        body.ask(given)
+    await platform.told.reason("f-10-s2")
+    assert platform.pairs_told[-1] == ("f-10", ["f-10-s3"])
+    assert body.ask(given)[1] == 1
+    assert platform.pairs.destroy("f-10-s3")
+    await platform.told.reason("f-10-s3")
+    await nothing_is_left(platform, node, other)

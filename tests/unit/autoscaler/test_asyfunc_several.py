@@ -13,9 +13,9 @@ from gnomon_autoscaler.policies.asyfunc.knowledge import Knowledge
 from gnomon_autoscaler.policies.asyfunc.layer_level import LayerLevel
 from gnomon_autoscaler.policies.asyfunc.options import Options
 from gnomon_core.errors import GnomonError
-from gnomon_core.fleet import Instance, InstanceKind, InstanceState
+from gnomon_core.fleet import Instance, InstanceKind, InstanceState, Node
 from gnomon_core.pairs import MAX_SHADOWS, Pair, best_splits
-from gnomon_core.profiles import ModelProfile
+from gnomon_core.profiles import ModelProfile, Network
 from gnomon_core.settings import Settings, read_settings
 from tests.unit.autoscaler.asyfunc_stage import LATENCY_S, MB, MODEL, PROFILE, look, node, observed
 from tests.unit.autoscaler.asyfunc_stage import body as lone_body
@@ -25,6 +25,9 @@ BOTH = (0, 1)
 [HALVES] = best_splits(PROFILE, (1, 1), BOTH, 8)
 ONE, TWO = (Pair(1, BOTH, split) for split in best_splits(PROFILE, (1, 1, 1), BOTH, 8))
 PAIR = Pair(1, BOTH, HALVES)
+# A network that takes 10 ms and 5 ms/MB; 1 MB a sample crosses each border. As 3 + 3 at home + 2 elsewhere eight take 0.3 s.
+PRICED = made_up_profile(MODEL, LATENCY_S, gmacs=4.0, overhead_bytes=100 * MB, border_bytes=MB, network=Network(0.01, 5e-9))
+NEAR, FAR = best_splits(PRICED, (1, 1, 1), BOTH, 8, elsewhere=(1,))
 READY, STARTING = InstanceState.READY, InstanceState.STARTING
 
 
@@ -151,3 +154,48 @@ def test_the_annotation_says_what_is_allowed() -> None:
             read_settings({}, {"gnomon/max-shadows": wrong})
         assert refused.value.status == 400
         assert f"from 1 to {MAX_SHADOWS}" in refused.value.hint
+
+
+def crowded(*nodes: Node, profile: ModelProfile = PRICED, other_nodes: bool = True) -> LayerLevel:
+    """A burst, and a Body on n1 that has its first Shadow there."""
+    options = Options(max_shadows=2, kappa=1.0, other_nodes=other_nodes)
+    return look(observed([99.0], *body("a", shadow("s1", PAIR)), nodes=nodes), options, *nodes, profile=profile)
+
+
+def test_the_next_one_is_on_another_node_where_its_bodys_is_full() -> None:
+    found = crowded(node("n1", 0.5), node("n2", 1), node("n3", 1))
+    [made] = found.created
+    assert (made.body, made.pair) == ("a", Pair(1, BOTH, FAR, "n2"))
+    assert "a gets Shadow 2 of 1 core on n2: 26.67 rps" in found.reason
+    assert [made.pair.node for made in crowded(node("n1", 1), node("n2", 8)).created] == [None], "at home first"
+
+
+def test_elsewhere_the_next_one_brings_its_blocks_along() -> None:
+    """The model's 100 MB, which at home its Body holds, beside the 100 MB of any instance."""
+    for memory, made in ((199 * MB, 0), (200 * MB, 1)):
+        assert len(crowded(node("n1", 0), node("n2", 1, memory)).created) == made
+
+
+def test_the_next_one_is_nowhere_else_where_that_is_forbidden_has_no_price_or_nobody_tells_its_body() -> None:
+    full, free = node("n1", 0), node("n2", 8)
+    assert crowded(full, free, other_nodes=False).created == ()
+    assert crowded(full, free, profile=replace(PRICED, network=None)).created == ()
+    assert crowded(full, free, profile=replace(PRICED, network=Network(1.0, 0.0))).created == ()
+    assert crowded(replace(full, pairs=False), free).created == ()
+
+
+def test_room_elsewhere_shrinks_with_each_further_shadow() -> None:
+    nodes = [node("n1", 0), node("n2", 1), node("n3", 1)]
+    there = [one for name in "abc" for one in body(name, shadow(f"s-{name}", PAIR))]
+    options = Options(max_shadows=2, kappa=1.0)
+    found = look(observed([99.0], *there, nodes=nodes), options, *nodes, profile=PRICED)
+    assert [(made.body, made.pair.node) for made in found.created] == [("a", "n2"), ("b", "n3")]
+
+
+def test_the_one_elsewhere_shares_with_the_one_at_home_and_is_released_first() -> None:
+    loading = body("a", shadow("s1", PAIR), shadow("s2", Pair(1, BOTH, FAR, "n2")))
+    serving = scaled([25.0], *loading, profile=PRICED)
+    assert [(change.id, change.pair) for change in serving.changed] == [("s1", Pair(1, BOTH, NEAR))]
+    both = body("a", shadow("s1", Pair(1, BOTH, NEAR)), shadow("s2", Pair(1, BOTH, FAR, "n2")))
+    assert scaled([21.0] * 5, *both, profile=PRICED) == LayerLevel()
+    assert [gone.id for gone in scaled([15.0] * 5, *both, profile=PRICED).released] == ["s2"]

@@ -24,7 +24,7 @@ KNOWN = Knowledge(PROFILE, Settings(slo_s=1.0, max_batch=8), Options())
 def test_platform_policy_and_simulator_count_the_same(weight_mode: str) -> None:
     for pairing in KNOWN.pairings.ranked(1, 1):
         claimed = shadow_bytes(PROFILE.layers, pairing.pair, PROFILE, weight_mode)
-        assert claimed == shadow_memory_bytes(KNOWN, Options(weight_mode=weight_mode), pairing, elsewhere=False)
+        assert claimed == shadow_memory_bytes(KNOWN, Options(weight_mode=weight_mode), pairing.parameter_bytes, elsewhere=False)
         assert claimed == modelled(PROFILE, weight_mode).shadow_memory_bytes(pairing.pair)
 
 

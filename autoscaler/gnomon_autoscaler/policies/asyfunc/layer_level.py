@@ -22,7 +22,7 @@ from gnomon_autoscaler.policies.asyfunc.knowledge import Knowledge
 from gnomon_autoscaler.policies.asyfunc.model_level import Configuration, many
 from gnomon_autoscaler.policies.asyfunc.options import Options
 from gnomon_autoscaler.policies.asyfunc.pairings import Pairing
-from gnomon_autoscaler.policies.asyfunc.places import best_pairing, shadow_memory_bytes
+from gnomon_autoscaler.policies.asyfunc.places import Burst, best_pairing, shadow_memory_bytes
 from gnomon_autoscaler.policies.asyfunc.several import another, changes, shadows_of, sharing
 from gnomon_autoscaler.room import Room
 from gnomon_core.fleet import Instance, InstanceKind
@@ -127,13 +127,13 @@ class Tick:
             if not self._over(rate_rps, rate_max_rps):
                 break
             pair = sharing(self.known, self.options, body, helped[body.id])
-            more = None if pair is None else another(self.known, self.options, body, pair, room=room, rate_rps=rate_rps)
+            more = None if pair is None else another(Burst(self.known, self.options, rate_rps, room), body, pair)
             if more is not None:
-                room.take_for_shadow(body.node, more.pair.shadow_cores, more.memory_bytes)
+                room.take_for_shadow(more.pair.node or body.node, more.pair.shadow_cores, more.memory_bytes)
                 rate_max_rps += more.gain_rps
                 created.append(CreateShadow(body.id, more.pair))
-                cores = many(more.pair.shadow_cores, "core")
-                said.append(f"{body.id} gets Shadow {more.count} of {cores}: {more.rate_rps:.2f} rps, η {more.efficiency:.3g}")
+                what = f"Shadow {more.count} of {many(more.pair.shadow_cores, 'core')}{_place(more.pair)}"
+                said.append(f"{body.id} gets {what}: {more.rate_rps:.2f} rps, η {more.efficiency:.3g}")
         return rate_max_rps
 
     def _alone(self) -> list[Instance]:
@@ -149,7 +149,7 @@ class Tick:
     def _take(self, body: Instance, chosen: Pairing, room: Room) -> None:
         """Give a Shadow its room."""
         node = chosen.pair.node
-        memory_bytes = shadow_memory_bytes(self.known, self.options, chosen, elsewhere=node is not None)
+        memory_bytes = shadow_memory_bytes(self.known, self.options, chosen.parameter_bytes, elsewhere=node is not None)
         room.take_for_shadow(body.node if node is None else node, chosen.pair.shadow_cores, memory_bytes)
 
     def _release(self, rate_max_rps: float) -> LayerLevel:
@@ -217,11 +217,16 @@ def _told(known: Knowledge, body: Instance, chosen: Pairing) -> str:
     there = chosen.pair.split[chosen.batch - 1]
     alone = known.rates.body(body.cores)
     alone_s = alone.latency_s[chosen.batch - 1] if alone is not None else 0.0
-    place = "" if chosen.pair.node is None else f" on {chosen.pair.node}"
     share = chosen.parameter_bytes / known.parameter_bytes if known.parameter_bytes else 0.0
+    what = f"a Shadow of {many(chosen.pair.shadow_cores, 'core')}{_place(chosen.pair)}"
     return (
-        f"{body.id} ({many(body.cores, 'core')}) gets a Shadow of {many(chosen.pair.shadow_cores, 'core')}{place} with "
+        f"{body.id} ({many(body.cores, 'core')}) gets {what} with "
         f"{many(len(chosen.pair.blocks), 'block')}, {share:.0%} of the weights: b = {chosen.batch} as "
         f"{chosen.batch - there} + {there} in {chosen.latency_s * 1e3:.0f} ms instead of {alone_s * 1e3:.0f}, "
         f"η {chosen.efficiency:.3g}"
     )
+
+
+def _place(pair: Pair) -> str:
+    """Where its Shadow is, where that is not on its Body's node."""
+    return "" if pair.node is None else f" on {pair.node}"

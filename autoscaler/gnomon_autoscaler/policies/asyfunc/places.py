@@ -23,23 +23,31 @@ from gnomon_core.fleet import Instance
 
 def best_pairing(known: Knowledge, options: Options, body: Instance, rate_rps: float, room: Room) -> Pairing | None:
     """Lines 6 to 23 for one Body: the pairing of best η that fits a node and whose batch fills and ends in time."""
-    here = _best_on(body.node, body, Burst(known, options, rate_rps, room))
-    nobody_tells = not room.makes_shadows(body.node)
-    if here is not None or known.pairings_elsewhere is None or not options.other_nodes or nobody_tells:
+    burst = Burst(known, options, rate_rps, room)
+    here = _best_on(body.node, body, burst)
+    if here is not None:
         return here
     found: list[Pairing] = []
-    for node in room.others(body.node):
-        there = _best_on(node, body, Burst(known, options, rate_rps, room))
+    for node in other_nodes(burst, body):
+        there = _best_on(node, body, burst)
         if there is not None:
             found.append(replace(there, pair=replace(there.pair, node=node)))
     # Of nodes that are equally good the roomiest, which was asked first.
     return max(found, key=lambda pairing: pairing.efficiency, default=None)
 
 
-def shadow_memory_bytes(known: Knowledge, options: Options, chosen: Pairing, *, elsewhere: bool) -> int:
-    """What the Shadow takes on its node: of shared weights nothing where its Body is, which holds them already."""
+def other_nodes(burst: Burst, body: Instance) -> list[str]:
+    """Where else than on its own node a Body may have a Shadow, the roomiest first."""
+    nobody_tells = not burst.room.makes_shadows(body.node)
+    if burst.known.pairings_elsewhere is None or not burst.options.other_nodes or nobody_tells:
+        return []
+    return burst.room.others(body.node)
+
+
+def shadow_memory_bytes(known: Knowledge, options: Options, parameter_bytes: int, *, elsewhere: bool) -> int:
+    """What a Shadow with such blocks takes of its node: of shared weights nothing where its Body is, which holds them already."""
     mapped = options.weight_mode == "shared" and not elsewhere
-    return known.profile.memory_bytes(0 if mapped else chosen.parameter_bytes)
+    return known.profile.memory_bytes(0 if mapped else parameter_bytes)
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +72,7 @@ def _best_on(node: str, body: Instance, burst: Burst) -> Pairing | None:
             if best is not None and pairing.efficiency <= best.efficiency:
                 break
             timely = filling_s(pairing.batch, burst.rate_rps) + pairing.latency_s <= known.rates.slo_s
-            memory_bytes = shadow_memory_bytes(known, options, pairing, elsewhere=elsewhere)
+            memory_bytes = shadow_memory_bytes(known, options, pairing.parameter_bytes, elsewhere=elsewhere)
             if timely and memory_bytes <= burst.room.memory_bytes(node):
                 best = pairing
                 break

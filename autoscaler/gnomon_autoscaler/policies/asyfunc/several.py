@@ -4,8 +4,9 @@
     a Shadow has begun to serve, or has ended                  those that serve share each batch anew
 
 All Shadows of a Body hold the same blocks, those that were best for its first. Another one is made only where it raises the
-Body's R_max, on the Body's own node, and where its batch fills and ends in time. While it loads, the others keep their shares: a
-Body is never slower for a Shadow that is about to come. docs/decisions/0014-several-shadows.md has a worked example.
+Body's R_max, and where its batch fills and ends in time: on the Body's own node, or else on another, with the way priced in
+(`places`). While it loads, the others keep their shares: a Body is never slower for a Shadow that is about to come.
+docs/decisions/0014-several-shadows.md has a worked example.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from gnomon_autoscaler.policies.asyfunc.knowledge import Knowledge
 from gnomon_autoscaler.policies.asyfunc.model_level import filling_s
 from gnomon_autoscaler.policies.asyfunc.options import Options
 from gnomon_autoscaler.policies.asyfunc.pairings import GAIN
-from gnomon_autoscaler.room import Room
+from gnomon_autoscaler.policies.asyfunc.places import Burst, other_nodes, shadow_memory_bytes
 from gnomon_core.fleet import Instance, InstanceState
 from gnomon_core.pairs import Pair, together
 from gnomon_core.scaling import ChangeShadow
@@ -53,27 +54,39 @@ def sharing(known: Knowledge, options: Options, body: Instance, shadows: Sequenc
     return known.rates.dealt(body.cores, pair) if pair is not None and options.max_shadows > 1 else pair
 
 
-def another(known: Knowledge, options: Options, body: Instance, pair: Pair, *, room: Room, rate_rps: float) -> Another | None:
-    """The Shadow of best η that a Body could have beside those that it has; None where none would help."""
+def another(burst: Burst, body: Instance, pair: Pair) -> Another | None:
+    """The Shadow of best η that a Body could have beside those that it has, on its own node or else on another one.
+
+    None where none would help.
+    """
+    here = _another_on(body.node, burst, body, pair)
+    if here is not None:
+        return here
+    found = (_another_on(node, burst, body, pair) for node in other_nodes(burst, body))
+    return max((one for one in found if one is not None), key=lambda one: one.efficiency, default=None)
+
+
+def _another_on(node: str, burst: Burst, body: Instance, pair: Pair) -> Another | None:
+    known, options, elsewhere = burst.known, burst.options, node != body.node
     parameter_bytes = known.profile.layers.parameter_bytes(pair.blocks)
-    memory_bytes = known.profile.memory_bytes(0 if options.weight_mode == "shared" else parameter_bytes)
-    if memory_bytes > room.memory_bytes(body.node):
+    memory_bytes = shadow_memory_bytes(known, options, parameter_bytes, elsewhere=elsewhere)
+    if memory_bytes > burst.room.memory_bytes(node):
         return None
-    fitting = [cores for cores in known.rates.cores if cores <= room.shadow_cores(body.node)]
+    fitting = [cores for cores in known.rates.cores if cores <= burst.room.shadow_cores(node)]
     before_rps = known.rates.rate_rps(body.cores, pair)
     found: list[Another] = []
     for cores in fitting if options.fewer_shadow_cores else fitting[-1:]:
-        more = replace(pair, others=(*pair.others, Pair(cores, pair.blocks, ())))
-        together_ = known.rates.dealt(body.cores, more)
-        new, rate_with_rps = len(pair.each), known.rates.rate_rps(body.cores, together_)
+        new = Pair(cores, pair.blocks, (), node if elsewhere else None)
+        together_ = known.rates.dealt(body.cores, replace(pair, others=(*pair.others, new)))
+        number, rate_with_rps = len(pair.each), known.rates.rate_rps(body.cores, together_)
         timely = [
             efficiency
-            for batch, seconds, efficiency in known.pairings.judged(body.cores, together_, new)
-            if filling_s(batch, rate_rps) + seconds <= known.rates.slo_s
+            for batch, seconds, efficiency in known.pairings.judged(body.cores, together_, number)
+            if filling_s(batch, burst.rate_rps) + seconds <= known.rates.slo_s
         ]
         if timely and rate_with_rps > before_rps * (1 + GAIN):
             gain_rps = rate_with_rps - before_rps
-            found.append(Another(together_.each[new], new + 1, max(timely), rate_with_rps, gain_rps, memory_bytes))
+            found.append(Another(together_.each[number], number + 1, max(timely), rate_with_rps, gain_rps, memory_bytes))
     return max(found, key=lambda one: one.efficiency, default=None)
 
 
