@@ -54,18 +54,14 @@ class PerCall:
         service_s: Array,
         waits: WaitsOfBatch,
     ) -> tuple[Array, Array]:
-        per_call = np.stack([self._per_call(size, row) for size, row in zip(sizes, service_s, strict=True)])
+        per_call = np.stack(
+            [self.price.mean_per_call(size.memory_mb, row, size.ratios) for size, row in zip(sizes, service_s, strict=True)]
+        )
         found: Array = per_call @ waits.sizes.T / waits.mean_sizes
         return found, np.zeros(found.shape)
 
     def settled(self, process: Map, plan: Plan) -> Plan:  # noqa: ARG002 - Billing's
         return plan
-
-    def _per_call(self, size: Size, service_s: Array) -> Array:
-        """What a call of each batch costs in the mean."""
-        each = [self.price.per_call(size.memory_mb, service_s * ratio) for ratio in size.ratios]
-        found: Array = sum(each[1:], each[0]) / len(each)
-        return found
 
 
 @dataclass(frozen=True, slots=True)

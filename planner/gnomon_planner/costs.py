@@ -9,6 +9,7 @@ or $0.41 per million requests; billed by 100 ms, as until December 2020, 0.2 s a
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -36,6 +37,11 @@ class LambdaPrice:
         """What calls of such durations cost, each."""
         billed_s = np.ceil(service_s / self.billing_step_s - ROUNDING) * self.billing_step_s
         found: Array = memory_mb / MB_PER_GB * billed_s * self.usd_per_gb_s + self.usd_per_call
+        return found
+
+    def mean_per_call(self, memory_mb: float, service_s: Array, ratios: Sequence[float]) -> Array:
+        """What calls of such durations cost in the mean that take one of `ratios` times as long, each as likely."""
+        found: Array = self.per_call(memory_mb, np.multiply.outer(service_s, ratios)).mean(axis=-1)
         return found
 
 

@@ -4,7 +4,7 @@ With N requests per batch in the mean, and batches of k served in S_k,
 
     F(t) = Σ_k [members_k(t − S_k) + p_k·1{k < B, t ≥ S_k + T}] / N
 
-A service time is one number per batch size, or what was measured: several, each as likely. F has atoms, where many requests
+A service time is one number per batch size, or several with their probabilities. F has atoms, where many requests
 have one latency (S_k + T: the first of incomplete batches; S_B: the last of full ones), and flat stretches where no latency
 falls. The percentile of q is the least t with F(t) ≥ q, so that at an atom it is the atom's place, exactly.
 """
@@ -14,7 +14,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, TypeAlias
 
 import numpy as np
 
@@ -28,6 +28,10 @@ from gnomon_planner.maps import Map
 ROUNDING = 1e-12  # F may miss q by so much and still reach it
 EXACT = 1e-13  # of a percentile
 PARTS = 32  # a round leaves a 32nd of the stops; one call with 31 points costs little more than with one
+
+
+Times: TypeAlias = Sequence[tuple[float, float]]
+"""Seconds, each with its probability."""
 
 
 class Latency(Protocol):
@@ -44,7 +48,9 @@ class Latency(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class ServiceTimes:
-    """S_k for k = 1 … B: for each batch size the equally likely times in seconds, one if service is deterministic.
+    """S_k for k = 1 … B: for each batch size its times in seconds, one if service is deterministic.
+
+    `shares` tells how likely the first, second, … of each size is; without them a size's are equally likely.
 
     Raises:
         GnomonError: 400 `bad_service_times`.
@@ -52,12 +58,17 @@ class ServiceTimes:
     """
 
     seconds: tuple[tuple[float, ...], ...]
+    shares: tuple[float, ...] = ()
 
     def __post_init__(self) -> None:
         if not self.seconds or not all(self.seconds):
             raise bad_request("bad_service_times", "A batch size has no service time.", "Give one or more for every batch size.")
         if not all(math.isfinite(one) and one >= 0.0 for row in self.seconds for one in row):
             raise bad_request("bad_service_times", "A service time is not a number of at least 0.")
+        if self.shares and not (min(self.shares) >= 0.0 and math.isclose(sum(self.shares), 1.0)):
+            raise bad_request("bad_service_times", "The shares of service times do not sum to 1.")
+        if self.shares and any(len(row) != len(self.shares) for row in self.seconds):
+            raise bad_request("bad_service_times", "A batch size has not as many service times as there are shares.")
 
     @staticmethod
     def fixed(seconds: Sequence[float], batch: int | None = None) -> ServiceTimes:
@@ -80,12 +91,17 @@ class ServiceTimes:
                 f"Service times for batches up to {len(self.seconds)}, and a largest batch of {batch}.",
                 f"Give {batch} times, one for each batch size, or one time for all.",
             )
-        return ServiceTimes(self.seconds[:batch])
+        return ServiceTimes(self.seconds[:batch], self.shares)
+
+    @property
+    def likely(self) -> tuple[tuple[tuple[float, float], ...], ...]:
+        """For each batch size its times in seconds, each with its probability."""
+        return tuple(tuple(zip(row, self.shares or (1.0 / len(row),) * len(row), strict=True)) for row in self.seconds)
 
     @property
     def means(self) -> Array:
         """E[S_k] in seconds."""
-        return np.array([sum(row) / len(row) for row in self.seconds])
+        return np.array([_mean(row) for row in self.likely])
 
 
 class Mixture:
@@ -157,12 +173,10 @@ class ExactLatency(Mixture):
 
     """
 
-    def __init__(
-        self, process: Map, plan: BufferPlan, service: ServiceTimes, instance_waits: Sequence[tuple[float, float]] = ((0.0, 1.0),)
-    ) -> None:
+    def __init__(self, process: Map, plan: BufferPlan, service: ServiceTimes, instance_waits: Times = ((0.0, 1.0),)) -> None:
         self.buffer = buffer = Buffer(process, plan)
         batch, timeout_s, mean_size = plan.batch, buffer.timeout_s, buffer.mean_size
-        rows = [_delays(row, instance_waits) for row in service.upto(batch).seconds]
+        rows = [_delays(row, instance_waits) for row in service.upto(batch).likely]
         atoms: dict[float, float] = {}
         for size, row in enumerate(rows, start=1):
             members = 1.0 if batch == 1 else float(buffer.sizes[size - 1]) / mean_size
@@ -181,14 +195,17 @@ class ExactLatency(Mixture):
         )
 
 
-def _delays(service_s: Sequence[float], waits: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:
+def _delays(times: Times, waits: Times) -> list[tuple[float, float]]:
     """What a batch takes from the moment it leaves the buffer, with probabilities."""
-    mean_s = sum(service_s) / len(service_s)
+    mean = ((_mean(times), 1.0),)
     found = []
     for wait_s, share in waits:
-        times = service_s if wait_s == 0.0 else (mean_s,)
-        found += [(seconds + wait_s, share / len(times)) for seconds in times]
+        found += [(seconds + wait_s, share * likely) for seconds, likely in (times if wait_s == 0.0 else mean)]
     return found
+
+
+def _mean(times: Times) -> float:
+    return sum(seconds * share for seconds, share in times)
 
 
 def quantile(percent: float) -> float:

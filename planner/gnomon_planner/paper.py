@@ -11,9 +11,8 @@ for each:
   incomplete batch waits exactly T, the last of a full one not at all: 1/k of its members each. `literal` leaves these two among
   the uniform ones, as case 2 and 3 are printed; only a batch of one waits exactly T there.
 - Eqs. 10, 15: τ = (B − 1)/λ may exceed T: min(T, τ).
-- Eq. 13: λ_m/ω_m, the arrivals while in phase m, is proportional to θ_m·λ_m (θ the stationary phase, λ_m the rate in it),
-  which exists
-  for a MAP of any order as well. Eq. 14 names the entries of the buffer's first state; the others are 0.
+- Eq. 13: λ_m/ω_m, the arrivals while in phase m, is proportional to θ_m·λ_m (θ the stationary phase, λ_m the rate in it), which
+  exists for a MAP of any order as well. Eq. 14 names the entries of the buffer's first state; the others are 0.
 """
 
 from __future__ import annotations
@@ -38,7 +37,7 @@ class PaperLatency(Mixture):
     """
 
     def __init__(self, process: Map, plan: BufferPlan, service: ServiceTimes, *, literal: bool = False) -> None:
-        rows = service.upto(plan.batch).seconds
+        rows = service.upto(plan.batch).likely
         self.phases = first_phases(process, plan)
         shares = member_shares(process, plan, self.phases)
         fill_s = min(plan.timeout_s, (plan.batch - 1) / process.rate_rps)
@@ -48,12 +47,12 @@ class PaperLatency(Mixture):
             full = size == plan.batch
             window_s = fill_s if full else plan.timeout_s
             apart = 1.0 if size == 1 or window_s == 0.0 else 0.0 if literal else 1.0 / size
-            for seconds in row if share > 0.0 else ():
+            for seconds, likely in row if share > 0.0 else ():
                 if apart < 1.0:
-                    windows.append((seconds, window_s, (1.0 - apart) * share / len(row)))
+                    windows.append((seconds, window_s, (1.0 - apart) * share * likely))
                 if apart > 0.0:
                     place = seconds + (0.0 if full else window_s)
-                    atoms[place] = atoms.get(place, 0.0) + apart * share / len(row)
+                    atoms[place] = atoms.get(place, 0.0) + apart * share * likely
         lengths = np.array(sorted({window_s for _, window_s, _ in windows}))
         super().__init__(
             atoms,

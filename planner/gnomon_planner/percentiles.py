@@ -20,22 +20,23 @@ from gnomon_planner.counting import Array
 from gnomon_planner.latency import quantile
 from gnomon_planner.maps import Map
 from gnomon_planner.plans import Size, Space
+from gnomon_planner.spread import Spread
 from gnomon_planner.sweep import Indices, Waits, WaitsOfBatch
 
 
 @dataclass(frozen=True, slots=True)
 class Served:
-    """Those sizes that can serve batches of up to B, by their numbers in the space: S_k and ratios, shape (sizes, …)."""
+    """Those sizes that can serve batches of up to B, by their numbers in the space: S_k, shape (sizes, B), and its spread."""
 
     rows: Indices
     service_s: Array
-    ratios: Array
+    spread: Spread
     waits: WaitsOfBatch
 
     def among(self, rows: range) -> Served:
         """Those of these numbers."""
         here = (self.rows >= rows.start) & (self.rows < rows.stop)
-        return Served(self.rows[here], self.service_s[here], self.ratios[here], self.waits)
+        return Served(self.rows[here], self.service_s[here], self.spread.among(here), self.waits)
 
 
 class Percentiles:
@@ -49,28 +50,29 @@ class Percentiles:
         self._percent = percent
         self._shape = (len(space.sizes), len(space.batches), len(space.timeouts_s))
         waits = Waits(process, space.batches, space.timeouts_s)
-        self.served = tuple(_served(space.sizes, batch, waits[batch]) for batch in space.batches)
+        spread = Spread.of([size.ratios for size in space.sizes])
+        self.served = tuple(_served(space.sizes, spread, batch, waits[batch]) for batch in space.batches)
 
     @cached_property
     def all_s(self) -> Array:
         """Every one."""
         found = np.full(self._shape, math.inf)
         for number, here in self._among(range(self._shape[0])):
-            found[here.rows, number] = here.waits.percentiles(here.service_s, self._percent, here.ratios)
+            found[here.rows, number] = here.waits.percentiles(here.service_s, self._percent, here.spread)
         return found
 
     def within(self, limit_s: float, rows: range) -> npt.NDArray[np.bool_]:
         """Which of these sizes' are at most `limit_s`."""
         found = np.zeros(self._shape, dtype=bool)
         for number, here in self._among(rows):
-            found[here.rows, number] = here.waits.reached(here.service_s, self._percent, here.ratios, limit_s)
+            found[here.rows, number] = here.waits.reached(here.service_s, self._percent, here.spread, limit_s)
         return found[rows.start : rows.stop]
 
     def least_s(self, rows: range) -> Array:
         """Those of these sizes; where another one was found to be quicker, infinite."""
         found, least_s = np.full(self._shape, math.inf), math.inf
         for number, here in self._among(rows):
-            seconds = here.waits.percentiles(here.service_s, self._percent, here.ratios, least_s)
+            seconds = here.waits.percentiles(here.service_s, self._percent, here.spread, least_s)
             found[here.rows, number] = seconds
             least_s = min(least_s, float(seconds.min()))
         return found[rows.start : rows.stop]
@@ -83,13 +85,7 @@ class Percentiles:
                 yield number, here
 
 
-def _served(sizes: Sequence[Size], batch: int, waits: WaitsOfBatch) -> Served:
-    able = [row for row, size in enumerate(sizes) if len(size.service_s) >= batch]
+def _served(sizes: Sequence[Size], spread: Spread, batch: int, waits: WaitsOfBatch) -> Served:
+    able = np.array([row for row, size in enumerate(sizes) if len(size.service_s) >= batch], dtype=np.intp)
     service_s = np.array([sizes[row].service_s[:batch] for row in able]).reshape(len(able), batch)
-    return Served(np.array(able, dtype=np.intp), service_s, _ratios([sizes[row] for row in able]), waits)
-
-
-def _ratios(sizes: Sequence[Size]) -> Array:
-    """Those of each size, shape (sizes, ratios), repeated where another has more."""
-    count = math.lcm(*(len(size.ratios) for size in sizes))
-    return np.array([np.repeat(size.ratios, count // len(size.ratios)) for size in sizes]).reshape(len(sizes), count)
+    return Served(able, service_s, spread.among(able), waits)

@@ -9,7 +9,7 @@ from gnomon_core.errors import bad_request
 from gnomon_planner.buffer import BufferPlan
 from gnomon_planner.latency import ExactLatency, ServiceTimes
 from gnomon_planner.maps import Map
-from gnomon_planner.spread import ALWAYS
+from gnomon_planner.spread import ALWAYS, few
 
 AT_ONCE = ((0.0, 1.0),)
 
@@ -18,7 +18,8 @@ AT_ONCE = ((0.0, 1.0),)
 class Size:
     """A size of instance: its name, memory and cores, and S_k in seconds for the batches that it can serve, from 1 on.
 
-    S_k is the median; a batch takes one of `ratios` times that, each as likely (`spread`).
+    S_k is the median; a batch takes one of `ratios` times that, each as likely (`spread`). What a call costs is a mean over all
+    of them, its latency a mixture of a few that stand for them.
     """
 
     name: str
@@ -28,13 +29,14 @@ class Size:
     ratios: tuple[float, ...] = ALWAYS
 
     def service(self, batch: int) -> ServiceTimes:
-        """What batches of up to `batch` take.
+        """What batches of up to `batch` take, with the few of the ratios.
 
         Raises:
             GnomonError: 400 `bad_service_times`.
 
         """
-        return ServiceTimes(tuple(tuple(one * ratio for ratio in self.ratios) for one in self.service_s[:batch]))
+        ratios, shares = few(self.ratios)
+        return ServiceTimes(tuple(tuple(one * ratio for ratio in ratios) for one in self.service_s[:batch]), shares)
 
     @property
     def mean_ratio(self) -> float:

@@ -4,7 +4,8 @@ Nothing in the buffer depends on how fast an instance is, so the waits are worke
 one table of arrival counts: `Waits` keeps, for each, the members of every batch size as polynomials of w/T on panels that are
 the same for all. The table is interpolated: some hundred times tell the counts at all of the thousands that there are.
 `WaitsOfBatch.percentiles` then finds the percentile of each combination, all of them side by side; a few rows of service times
-tell where to look for those of the others. Where service varies, F is the mean over its ratios and takes as many times as long.
+tell where to look for those of the others. Where service varies, F is a mixture over its few ratios and takes as many times
+as long.
 The formulas are those of `buffer.py`; eight nodes to a panel leave an error of some 1e-5 in F, and `ExactLatency` says the chosen
 plan's percentiles exactly.
 """
@@ -23,6 +24,7 @@ from gnomon_planner.counting import Array, Counting
 from gnomon_planner.crossings import crossings
 from gnomon_planner.curves import interpolated
 from gnomon_planner.maps import Map
+from gnomon_planner.spread import ALWAYS, Spread
 
 NODES = 8
 FEW_ROWS = 12  # so many are solved each by itself
@@ -61,18 +63,18 @@ class WaitsOfBatch:
         found: Array = self.sizes @ np.arange(1.0, self.batch + 1.0)
         return found
 
-    def percentiles(self, service_s: Array, percent: float, ratios: Array | None = None, most_s: float = math.inf) -> Array:
+    def percentiles(self, service_s: Array, percent: float, spread: Spread | None = None, most_s: float = math.inf) -> Array:
         """The percentile of each combination, shape (rows, timeouts), in seconds; infinite where it is above `most_s`.
 
-        `service_s` is S_k, shape (rows, B): one row for each memory size or number of cores. A batch takes one of `ratios` times
-        that, each as likely, shape (rows, several); without them service is deterministic.
+        `service_s` is S_k, shape (rows, B): one row for each memory size or number of cores. A batch takes one of a few
+        ratios times that, as `spread` tells; without it service is deterministic.
         """
-        ratios = np.ones((len(service_s), 1)) if ratios is None else ratios
+        spread = Spread.of([ALWAYS] * len(service_s)) if spread is None else spread
         found = np.full((len(service_s), len(self.timeouts_s)), math.inf)
         by_length = np.argsort(service_s.mean(axis=1), kind="stable")
         if most_s < math.inf or len(by_length) < FEW_ROWS:
-            asked = self.reached(service_s, percent, ratios, most_s) if most_s < math.inf else np.isinf(found)
-            found[asked] = self._solved(service_s, percent, ratios, asked, None)
+            asked = self.reached(service_s, percent, spread, most_s) if most_s < math.inf else np.isinf(found)
+            found[asked] = self._solved(service_s, percent, spread, asked, None)
             return found
         # A few rows tell where the others' percentiles will be: they lie between, nearly on straight lines.
         some = by_length[np.unique(np.linspace(0, len(by_length) - 1, SOLVED_ROWS).round().astype(int))]
@@ -80,48 +82,48 @@ class WaitsOfBatch:
         lengths = service_s.mean(axis=1)
         asked = np.zeros(found.shape, dtype=bool)
         asked[some] = True
-        found[asked] = self._solved(service_s, percent, ratios, asked, None)
+        found[asked] = self._solved(service_s, percent, spread, asked, None)
         guesses = np.stack([np.interp(lengths[rest], lengths[some], column) for column in found[some].T], axis=1)
         # The numbers of `rest` ascend, as those of what is asked for do.
-        found[~asked] = self._solved(service_s, percent, ratios, ~asked, guesses.ravel())
+        found[~asked] = self._solved(service_s, percent, spread, ~asked, guesses.ravel())
         return found
 
-    def reached(self, service_s: Array, percent: float, ratios: Array, at_s: float) -> npt.NDArray[np.bool_]:
+    def reached(self, service_s: Array, percent: float, spread: Spread, at_s: float) -> npt.NDArray[np.bool_]:
         """Whether the percentile of each combination is at most `at_s`, shape (rows, timeouts)."""
         row, number = np.indices((len(service_s), len(self.timeouts_s))).reshape(2, -1)
-        found = self.cdf(service_s[row], ratios[row], number, np.full(len(row), at_s))
+        found = self.cdf(service_s[row], spread.among(row), number, np.full(len(row), at_s))
         reached = (found - percent / 100.0 + REACHED >= 0.0).reshape(len(service_s), -1)
         # Every request is answered by then, whatever is missing of F.
-        longest_s = (service_s.max(axis=1) * ratios.max(axis=1))[:, None] + self.timeouts_s
+        longest_s = (service_s.max(axis=1) * spread.ratios.max(axis=1))[:, None] + self.timeouts_s
         answered: npt.NDArray[np.bool_] = longest_s <= at_s
         return reached | answered
 
     def _solved(
-        self, service_s: Array, percent: float, ratios: Array, asked: npt.NDArray[np.bool_], guesses: Array | None
+        self, service_s: Array, percent: float, spread: Spread, asked: npt.NDArray[np.bool_], guesses: Array | None
     ) -> Array:
         """The percentiles of the combinations that are asked for, one after the other, looked for around guesses."""
         goal = percent / 100.0
         row, number = np.nonzero(asked)
-        service, parts = service_s[row], ratios[row]
-        low = (np.min(service, axis=1) * np.min(parts, axis=1)) * (1.0 - ROUNDING) - ROUNDING
-        high = np.max(service, axis=1) * np.max(parts, axis=1) + self.timeouts_s[number]
+        service, parts = service_s[row], spread.among(row)
+        low = (np.min(service, axis=1) * np.min(parts.ratios, axis=1)) * (1.0 - ROUNDING) - ROUNDING
+        high = np.max(service, axis=1) * np.max(parts.ratios, axis=1) + self.timeouts_s[number]
 
         def above(which: Indices, at: Array) -> Array:
             """F(t) − q of some of the combinations, counted as reached within rounding."""
-            return self.cdf(service[which], parts[which], number[which], at) - goal + REACHED
+            return self.cdf(service[which], parts.among(which), number[which], at) - goal + REACHED
 
         near = None if guesses is None else (guesses * (1.0 + NEAR), guesses * (1.0 - NEAR))
         return crossings(above, low, high, near)
 
-    def cdf(self, service_s: Array, ratios: Array, number: Indices, at: Array) -> Array:
-        """F(t) of several configurations: services (configurations, B), the ratios, the number of the timeout and t of each."""
-        each = max(1, AT_ONCE // (self.batch * ratios.shape[1]))
+    def cdf(self, service_s: Array, spread: Spread, number: Indices, at: Array) -> Array:
+        """F(t) of several configurations: services (configurations, B), their spread, the number of the timeout and t of each."""
+        each = max(1, AT_ONCE // (self.batch * spread.ratios.shape[1]))
         parts = (slice(begin, begin + each) for begin in range(0, max(1, len(at)), each))
-        return np.concatenate([self._cdf(service_s[some], ratios[some], number[some], at[some]) for some in parts])
+        return np.concatenate([self._cdf(service_s[some], spread.among(some), number[some], at[some]) for some in parts])
 
-    def _cdf(self, service_s: Array, ratios: Array, number: Indices, at: Array) -> Array:
+    def _cdf(self, service_s: Array, spread: Spread, number: Indices, at: Array) -> Array:
         """The same, of so many that what it takes stays in the processor's cache."""
-        delays = service_s[:, None] * ratios[:, :, None]
+        delays = service_s[:, None] * spread.ratios[:, :, None]
         timeouts = self.timeouts_s[number][:, None, None]
         waited = at[:, None, None] - delays
         place = np.clip(waited / np.maximum(timeouts, SHORTEST_S), 0.0, 1.0)
@@ -134,13 +136,13 @@ class WaitsOfBatch:
         value = terms[..., NODES - 1]
         for power in range(NODES - 2, -1, -1):
             value = value * x + terms[..., power]
-        found: Array = np.where(waited >= 0.0, value, 0.0).sum(axis=(1, 2))
+        found = np.where(waited >= 0.0, value, 0.0).sum(axis=2)
         if self.batch > 1:
             firsts = (self.sizes / self.mean_sizes[:, None])[number, None, :-1]
             late = at[:, None, None] >= delays[..., :-1] + timeouts
-            found += np.where(late, firsts, 0.0).sum(axis=(1, 2))
-        found /= ratios.shape[1]
-        return found
+            found += np.where(late, firsts, 0.0).sum(axis=2)
+        mixed: Array = (found * spread.shares).sum(axis=1)
+        return mixed
 
 
 class Waits:

@@ -19,7 +19,7 @@ from gnomon_core.errors import bad_request
 from gnomon_planner.buffer import Buffer, BufferPlan
 from gnomon_planner.costs import LambdaPrice
 from gnomon_planner.instances import fleet_for
-from gnomon_planner.latency import ExactLatency
+from gnomon_planner.latency import ExactLatency, ServiceTimes
 from gnomon_planner.maps import Map
 from gnomon_planner.plans import Choice, Plan, Size
 
@@ -29,14 +29,16 @@ _ANY = Map.poisson(1.0)
 
 
 def latency_of(size: Size) -> ExactLatency:
-    """The distribution of the latency: S_1, as it varied in profiling."""
-    return ExactLatency(_ANY, ALONE, size.service(1))
+    """The distribution of the latency: S_1, in every way that it varied in profiling."""
+    times = tuple(tuple(one * ratio for ratio in size.ratios) for one in size.service_s[:1])
+    return ExactLatency(_ANY, ALONE, ServiceTimes(times))
 
 
 def alone(size: Size, price: LambdaPrice, percent: float) -> Plan:
     """One request a call at this size: its percentile, and what a request costs in the mean."""
-    paid = price.per_call(size.memory_mb, np.array(size.service(1).seconds[0]))
-    return Plan(size, ALONE, latency_of(size).percentile(percent), float(paid.mean()))
+    latency_s = latency_of(size).percentile(percent)
+    paid = price.mean_per_call(size.memory_mb, np.array(size.service_s[:1]), size.ratios)
+    return Plan(size, ALONE, latency_s, float(paid[0]))
 
 
 def largest(sizes: Sequence[Size], price: LambdaPrice, percent: float) -> Plan:

@@ -100,6 +100,22 @@ def test_measured_service_times_are_mixed() -> None:
     assert measured.cdf(times) == pytest.approx(sum(part.cdf(times) for part in parts) / 2.0, abs=1e-9)
 
 
+def test_service_times_with_shares_are_mixed_by_them() -> None:
+    """A share of 3/4 is that of a time that is there three times."""
+    shared, repeated = (
+        ExactLatency(Map.poisson(50.0), BufferPlan(2, 0.05), service, ((0.0, 0.9), (0.1, 0.1)))
+        for service in (
+            ServiceTimes(((0.01, 0.03), (0.02, 0.06)), (0.75, 0.25)),
+            ServiceTimes(((0.01, 0.01, 0.01, 0.03), (0.02, 0.02, 0.02, 0.06))),
+        )
+    )
+    times = np.linspace(0.0, 0.3, 37)
+    assert shared.cdf(times) == pytest.approx(repeated.cdf(times), abs=1e-9)
+    for seconds, shares in (((0.01, 0.03), (0.75, 0.5)), ((0.01, 0.03), (1.5, -0.5)), ((0.01,), (0.75, 0.25))):
+        with pytest.raises(GnomonError, match="share"):
+            ServiceTimes((seconds,), shares)
+
+
 def test_a_batch_that_waits_for_an_instance_takes_its_mean_time_behind_that() -> None:
     waits = ((0.0, 0.8), (0.05, 0.15), (0.2, 0.05))
     latency = ExactLatency(Map.poisson(50.0), BufferPlan(1, 0.0), ServiceTimes(((0.01, 0.03),)), waits)
