@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 
 from gnomon_core.carrying_out import CarryingOut
 from gnomon_core.errors import GnomonError
@@ -40,9 +41,18 @@ from gnomon_platforms.kubernetes.objects.placing import Placing
 from gnomon_platforms.nodes.home import BodyPod
 
 REFUSED_S = 30.0
-"""A size that was refused is not asked for sooner again."""
+"""A size that was refused is not asked for sooner again. Until then it is not on its way, and who decides on it is told so."""
 
 _LOG = logging.getLogger("gnomon.knative")
+
+
+@dataclass(frozen=True, slots=True)
+class _Refusal:
+    """So many cores a pod was refused, and why; until when they are not asked for."""
+
+    cores: int
+    why: GnomonError
+    until_s: float
 
 
 class RevisionInstances:
@@ -53,8 +63,8 @@ class RevisionInstances:
         self._bodies = Bodies(self._name)
         self._working: dict[str, Mapping[str, Pair]] = {}
         """By Body, the Shadows that it works with."""
-        self._refused: dict[str, tuple[int, float]] = {}
-        """By pod, the cores that it was refused, and until when they are not asked for."""
+        self._refused: dict[str, _Refusal] = {}
+        """By pod."""
 
     @property
     def wanted(self) -> int:
@@ -82,7 +92,7 @@ class RevisionInstances:
         """Everything that a policy may decide by."""
         around = self._around
         self.match()
-        bodies = tuple(self._with_shadows(one) for one in self._bodies.instances(rules.settings, around.clock.now_s()))
+        bodies = tuple(self._seen(one) for one in self._bodies.instances(rules.settings, around.clock.now_s()))
         if around.shadows is None:
             return FunctionLoad(rules.settings, counters, bodies, ())
         nodes = around.shadows.nodes(pairs=self._mounted)
@@ -98,7 +108,7 @@ class RevisionInstances:
         """Take what was decided: pods are made and ended behind it. The plan of a buffer is the gateway's own.
 
         Raises:
-            PartlyRefused: 503 `no_capacity` and the like, of Shadows, the last of several. All else has been carried out.
+            PartlyRefused: 503 `no_capacity` and the like, of Shadows or sizes, the last of several. All else has been done.
 
         """
         carrying = CarryingOut(actions)
@@ -116,6 +126,8 @@ class RevisionInstances:
                 self._bodies.remove(body_id)
                 self._lost(body_id)
             case Resize(body_id, cores):
+                if (refused := self._refusal(self._bodies.pod_of(body_id), cores)) is not None:
+                    raise refused
                 self._bodies.resize(body_id, cores)
             case CreateShadow() | ChangeShadow() | DestroyShadow() | PromoteShadow() if self._around.shadows is not None:
                 await self._around.shadows.apply(action)
@@ -148,9 +160,9 @@ class RevisionInstances:
         self.match()
         self._bodies.follow(rules.cores)
         now_s = self._around.clock.now_s()
-        self._refused = {uid: refused for uid, refused in self._refused.items() if refused[1] > now_s}
-        due = [one for one in self._bodies.to_resize(rules.cores) if self._refused.get(one[0].uid, (0, 0.0))[0] != one[1]]
-        await asyncio.gather(*(self._resize(pod, cores) for pod, cores in due))
+        self._refused = {uid: refused for uid, refused in self._refused.items() if refused.until_s > now_s}
+        due = self._bodies.to_resize(rules.cores)
+        await asyncio.gather(*(self._resize(pod, cores) for pod, cores in due if self._refusal(pod, cores) is None))
 
     async def _resize(self, pod: RevisionPod, cores: int) -> None:
         try:
@@ -158,12 +170,17 @@ class RevisionInstances:
                 _LOG.info("%s: pod %s: %g to %d cores", self._name, pod.name, pod.cores, cores)
         except GnomonError as error:
             _LOG.warning("%s: pod %s keeps its %g cores: %s", self._name, pod.name, pod.cores, error)
-            self._refused[pod.uid] = cores, self._around.clock.now_s() + REFUSED_S
+            self._refused[pod.uid] = _Refusal(cores, error, self._around.clock.now_s() + REFUSED_S)
+
+    def _refusal(self, pod: RevisionPod | None, cores: int | None) -> GnomonError | None:
+        """Why a pod does not get so many cores for now; None where nobody has refused them."""
+        refused = None if pod is None else self._refused.get(pod.uid)
+        return refused.why if refused is not None and refused.cores == cores else None
 
     @property
     def asks_again_s(self) -> float | None:
         """In how many seconds a size that was refused is asked for again; None where none was."""
-        times = [until_s for _, until_s in self._refused.values()]
+        times = [refused.until_s for refused in self._refused.values()]
         return min(times) - self._around.clock.now_s() if times else None
 
     # What Shadows need of Bodies
@@ -174,7 +191,7 @@ class RevisionInstances:
         if pod is None or not pod.node or pod.ending:
             return None
         instance = self._bodies.instance(body_id, rules.settings, self._around.clock.now_s())
-        return BodyPod(self._with_shadows(instance), spec_of(self._key, rules.settings), pod.uid, pod.node)
+        return BodyPod(self._seen(instance), spec_of(self._key, rules.settings), pod.uid, pod.node)
 
     def of_pod(self, uid: str) -> str | None:
         """The Body that is this pod."""
@@ -191,7 +208,10 @@ class RevisionInstances:
         if body_id in self._bodies:
             self._working[body_id] = shadows_
 
-    def _with_shadows(self, body: Instance) -> Instance:
+    def _seen(self, body: Instance) -> Instance:
+        """With its Shadows, and without the cores that it was refused."""
+        if self._refusal(self._bodies.pod_of(body.id), body.coming_cores) is not None:
+            body = replace(body, coming_cores=None)
         return body.working_with(self._working.get(body.id, {}))
 
     def _lost(self, body_id: str) -> None:
