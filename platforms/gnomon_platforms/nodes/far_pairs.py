@@ -99,13 +99,13 @@ class FarPairs:
 
         """
         path = f"/v1/shadows/{shadow.instance.id}"
-        if not shadow.asked:
-            # What its Body will be told of.
-            shadow.instance = replace(shadow.instance, pair=pair)
         node, home = self._nodes.clients.get(shadow.instance.node), self._nodes.clients.get(shadow.home or "")
         if node is not None:
             held = self._wishes.task(spec, shadow.holding(pair), shadow.instance.memory_bytes)
             await node.wish("PATCH", path, held)
+        if not shadow.asked:
+            # What its Body will be told of.
+            shadow.instance = replace(shadow.instance, pair=pair)
         if home is not None:
             await home.wish("PATCH", path, self._wishes.task(spec, pair, 0))
 

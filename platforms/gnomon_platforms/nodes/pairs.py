@@ -26,7 +26,7 @@ from gnomon_platforms.kubernetes.behind import Behind
 from gnomon_platforms.kubernetes.nodes import Given
 from gnomon_platforms.nodes.client import NodeClient, State
 from gnomon_platforms.nodes.far_pairs import FarPairs
-from gnomon_platforms.nodes.home import BodyPod, Home, no_capacity, no_such_body, no_such_node
+from gnomon_platforms.nodes.home import BodyPod, Home, no_capacity, no_such_body
 from gnomon_platforms.nodes.reached import ReachedNodes
 from gnomon_platforms.nodes.shadows import LIVING, NodeShadow, Row, asked_for, found, paired, should_know, version_of
 from gnomon_platforms.nodes.wishes import Wishes
@@ -90,7 +90,7 @@ class NodePairs:
         node = self._home.node_of(body, pair)
         pair = replace(pair, node=None if node == body.node else node)
         if pair.node is not None:
-            client = self._making(node, body.node)
+            client = self.nodes.making(node, body.node)
         layers = self._wishes.blocks(body.spec)
         if not pair.blocks or max(pair.blocks) >= len(layers.blocks):
             raise no_such_body(f"Its model has blocks 0 to {len(layers.blocks) - 1}, not {pair.blocks}.")
@@ -127,13 +127,20 @@ class NodePairs:
         more = pair.shadow_cores - shadow.instance.cores
         if more > 0 and self._home.claims.free_cores(node) < more:
             raise no_capacity(node, pair)
-        memory_bytes = self._wishes.memory_bytes(body.spec, shadow.holding(pair))
-        self._home.claims.give(shadow_id, Given(node, float(pair.shadow_cores), memory_bytes))
-        shadow.instance = replace(shadow.instance, cores=pair.shadow_cores, memory_bytes=memory_bytes)
-        if shadow.home is not None:
-            await self._far.change(shadow, body.spec, pair)
-        else:
-            await client.wish("PATCH", f"/v1/shadows/{shadow_id}", self._wishes.task(body.spec, pair, memory_bytes))
+        memory_bytes, before = self._wishes.memory_bytes(body.spec, shadow.holding(pair)), shadow.instance
+        self._takes(shadow, pair.shadow_cores, memory_bytes)
+        shadow.unheard = False
+        try:
+            if shadow.home is not None:
+                await self._far.change(shadow, body.spec, pair)
+            else:
+                await client.wish("PATCH", f"/v1/shadows/{shadow_id}", self._wishes.task(body.spec, pair, memory_bytes))
+        except GnomonError:
+            # It may have been heard although its answer was not: then the node's state says so, or its next one.
+            shadow.unheard = True
+            self._takes(shadow, before.cores, before.memory_bytes)
+            self.look(node)
+            raise
 
     def destroy(self, shadow_id: str) -> bool:
         """End a Shadow; whether there is one of this name. Its end is told of like any other."""
@@ -235,6 +242,8 @@ class NodePairs:
     def _told(self, shadow: NodeShadow, row: Row) -> None:
         if row["state"] == "ready" and shadow.instance.state is InstanceState.STARTING:
             shadow.instance = replace(shadow.instance, state=InstanceState.READY)
+        if shadow.unheard:
+            self._takes(shadow, int(row["cores"]), int(row.get("memory_bytes", shadow.instance.memory_bytes)))
         if shadow.home is None:
             self._works(shadow, paired(row))
             if shadow.instance.state is InstanceState.DRAINING and row["state"] in LIVING:
@@ -248,6 +257,12 @@ class NodePairs:
             if pair is not None:
                 shadow.instance = replace(shadow.instance, pair=pair)
             self._tell_body(shadow)
+
+    def _takes(self, shadow: NodeShadow, cores: int, memory_bytes: int) -> None:
+        """It has, or is to have, so much of its node."""
+        shadow.instance = replace(shadow.instance, cores=cores, memory_bytes=memory_bytes)
+        if shadow.instance.id in self._shadows:
+            self._home.claims.give(shadow.instance.id, Given(shadow.instance.node, float(cores), memory_bytes))
 
     def _gone(self, shadow_id: str, reason: str) -> None:
         shadow = self._forget(shadow_id)
@@ -275,23 +290,9 @@ class NodePairs:
         }
         self._home.bodies.works_with(body_id, theirs)
 
-    # Details
-
     def _with_coordinator(self, body_id: str) -> tuple[BodyPod, NodeClient]:
         body = self._home.bodies.of_instance(body_id)
         has = sum(one.instance.partner == body_id for one in self._shadows.values())
         if body is None or body.instance.state is not InstanceState.READY or has >= MAX_SHADOWS:
             raise no_such_body(f"It has gone, or has {MAX_SHADOWS} Shadows already.")
-        client, state = self.nodes.clients.get(body.node), self.nodes.states.get(body.node)
-        if client is None or state is None:
-            raise no_such_body(f"No coordinator is connected on its node {body.node}.")
-        if body.uid not in {row["pod_uid"] for row in state["bodies"]}:
-            raise no_such_body("Its pod has no volume of driver node.gnomon, or what runs in it is no Body.")
-        return body, client
-
-    def _making(self, node: str, body_node: str) -> NodeClient:
-        """The coordinator of another node that can make a Shadow. Raises GnomonError where none does."""
-        client, state = self.nodes.clients.get(node), self.nodes.states.get(node)
-        if client is None or state is None or "pair_port" not in state:
-            raise no_such_node(node, body_node)
-        return client
+        return body, self.nodes.of_body(body)

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 from gnomon_core.errors import GnomonError
 from gnomon_platforms.kubernetes.behind import Behind
 from gnomon_platforms.nodes.client import RETRY_S, UNREACHABLE, NodeClient, State
+from gnomon_platforms.nodes.home import BodyPod, no_such_body, no_such_node
 
 if TYPE_CHECKING:
     import aiohttp
@@ -73,6 +74,32 @@ class ReachedNodes:
                 while self._silent:
                     self._heard.clear()
                     await self._heard.wait()
+
+    def of_body(self, body: BodyPod) -> NodeClient:
+        """The coordinator to which this Body has come.
+
+        Raises:
+            GnomonError: 409 `no_such_body` where there is none.
+
+        """
+        client, state = self.clients.get(body.node), self.states.get(body.node)
+        if client is None or state is None:
+            raise no_such_body(f"No coordinator is connected on its node {body.node}.")
+        if body.uid not in {row["pod_uid"] for row in state["bodies"]}:
+            raise no_such_body("Its pod has no volume of driver node.gnomon, or what runs in it is no Body.")
+        return client
+
+    def making(self, node: str, body_node: str) -> NodeClient:
+        """The coordinator of another node that can make a Shadow of a Body on `body_node`.
+
+        Raises:
+            GnomonError: 404 `no_such_node` where none does.
+
+        """
+        client, state = self.clients.get(node), self.states.get(node)
+        if client is None or state is None or "pair_port" not in state:
+            raise no_such_node(node, body_node)
+        return client
 
     async def end(self, client: NodeClient, shadow_id: str) -> None:
         """End a Shadow on a node, or have it forgotten where it has gone; said again for as long as it may not have been heard.

@@ -44,6 +44,8 @@ class NodeShadow:
     """The first state of its Body's node that knows of it."""
     parted: bool = False
     """Whether its own node has been asked to end it, its Body being without it."""
+    unheard: bool = False
+    """Whether the last change may not have been heard: what it takes of its node, that node says."""
 
     def holding(self, pair: Pair) -> Pair:
         """What it has to hold for that. On another node than its Body's that is what it was made with, whatever is used of it.

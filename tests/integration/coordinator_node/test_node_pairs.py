@@ -7,6 +7,7 @@ import json
 import signal
 from collections.abc import AsyncIterator, Awaitable, Mapping
 from dataclasses import replace
+from typing import Any
 
 import aiohttp
 import pytest
@@ -20,6 +21,7 @@ from gnomon_platforms.kubernetes.nodes import Given
 from gnomon_platforms.kubernetes.objects.placing import Placing
 from gnomon_platforms.local.recipes import MODEL_OVERHEAD_BYTES
 from gnomon_platforms.nodes import wishes
+from gnomon_platforms.nodes.client import UNREACHABLE
 from gnomon_platforms.nodes.home import BodyPod, Home
 from gnomon_platforms.nodes.models import ServedModels
 from gnomon_platforms.nodes.pairs import NodePairs
@@ -256,6 +258,7 @@ async def test_a_new_leader_goes_on_with_the_shadows_of_the_one_before_it(
 
         # Whoever led before may not know it yet, and orders nothing any more.
         assert await refusal(platform.pairs.change("p-6-s1", a_pair(node, 2))) == "stale_epoch"
+        assert (platform.claimed["p-6-s1"].cores, platform.seen("p-6-s1").cores) == (1.0, 1), "what was refused takes no room"
         assert platform.pairs.destroy("p-6-s1")
         await platform.pairs._behind.done()
         assert (node.shadow("p-6-s1")["paired"], node.shadow("p-6-s1")["cores"]) == (True, 1)
@@ -317,3 +320,34 @@ async def test_a_coordinator_that_is_started_anew_has_lost_its_shadows(platform:
     await until(lambda: "uid-p-7" in {row["pod_uid"] for row in node.state()["bodies"]}, "it has not come back")
     await platform.pairs.create("p-7", a_pair(node), "p-7-s2")
     await until(lambda: ("p-7", ["p-7-s2"]) in platform.pairs_told)
+
+
+async def test_a_change_takes_as_much_as_its_node_has_heard(
+    platform: Platform, node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await platform.body("p-12")
+    await platform.pairs.create("p-12", a_pair(node), "p-12-s1")
+    await until(lambda: ("p-12", ["p-12-s1"]) in platform.pairs_told)
+    client = platform.pairs.nodes.clients["node-a"]
+    wish, lost = client.wish, "the wish"
+
+    async def over_a_bad_line(method: str, path: str, document: Mapping[str, Any] | None = None) -> Mapping[str, Any]:
+        answer = {} if method == "PATCH" and lost == "the wish" else await wish(method, path, document)
+        if method == "PATCH" and lost:
+            raise GnomonError(503, UNREACHABLE, f"{lost} was lost", "Try again.")
+        return answer
+
+    def taken() -> tuple[float, int]:
+        return platform.claimed["p-12-s1"].cores, platform.seen("p-12-s1").cores
+
+    monkeypatch.setattr(client, "wish", over_a_bad_line)
+    assert await refusal(platform.pairs.change("p-12-s1", a_pair(node, 2))) == UNREACHABLE
+    assert taken() == (1.0, 1)
+    lost = "its answer"
+    assert await refusal(platform.pairs.change("p-12-s1", a_pair(node, 2))) == UNREACHABLE
+    await until(lambda: taken() == (2.0, 2), "its node has given it two")
+    lost = ""
+    await platform.pairs.change("p-12-s1", a_pair(node, 1))
+    assert taken() == (1.0, 1)
+    await until(lambda: node.shadow("p-12-s1")["cores"] == 1)
+    assert taken() == (1.0, 1)
