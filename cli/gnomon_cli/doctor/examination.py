@@ -7,12 +7,13 @@ from pathlib import Path
 
 from gnomon_cli.doctor.cluster import API_SERVER, cluster_checks
 from gnomon_cli.doctor.findings import Finding, Level, Look, carry_out
-from gnomon_cli.doctor.knative import knative_checks
+from gnomon_cli.doctor.knative import ON_KNATIVE, knative_checks
 from gnomon_cli.doctor.looking import Cluster
 from gnomon_cli.doctor.machine import machine_checks
-from gnomon_cli.doctor.openfaas import Installation, openfaas_checks
+from gnomon_cli.doctor.openfaas import Installation, gateway_of, openfaas_checks
 from gnomon_cli.doctor.permissions import Asker
 from gnomon_cli.doctor.shadows import shadow_checks
+from gnomon_cli.doctor.wishes import wish_checks
 from gnomon_core.errors import GnomonError
 from gnomon_platforms.kubernetes.api import connect
 
@@ -39,5 +40,12 @@ def examine_cluster(
 
 def _checks(cluster: Cluster, installation: Installation, *, knative: bool) -> Iterator[tuple[str, Look]]:
     yield from cluster_checks(cluster)
-    yield from knative_checks(cluster, installation.asker) if knative else openfaas_checks(cluster, installation)
-    yield from shadow_checks(cluster)
+    gateway = gateway_of(installation.system)
+    if knative:
+        yield from knative_checks(cluster, installation.asker)
+        yield from shadow_checks(cluster, ON_KNATIVE.install)
+        yield from wish_checks(cluster, ON_KNATIVE, gateway)
+    else:
+        yield from openfaas_checks(cluster, installation)
+        yield from shadow_checks(cluster)
+        yield from wish_checks(cluster, gateway, ON_KNATIVE)

@@ -7,18 +7,34 @@ from collections.abc import Iterator
 from gnomon_cli.doctor.findings import Level, Look
 from gnomon_cli.doctor.looking import Cluster
 from gnomon_cli.doctor.permissions import Asker, permissions
-from gnomon_cli.doctor.shadows import daemons
+from gnomon_cli.doctor.shadows import NODES_NAMESPACE, daemons
+from gnomon_cli.doctor.wishes import Wisher, has_option
 from gnomon_cli.doctor.workloads import ready
 from gnomon_platforms.knative.permissions import AUTOSCALER, GATEWAY, INGRESS
 from gnomon_platforms.knative.scaling.configuration import CSI_FEATURE
+from gnomon_platforms.knative.scaling.objects import conditions
+from gnomon_platforms.knative.scaling.resources import POD_AUTOSCALERS, REVISION_LABEL
+from gnomon_platforms.knative.scaling.shadow_condition import NO_POOL, NO_VOLUME, NOT_CONFIGURED, VOLUMES_DISABLED
 from gnomon_platforms.kubernetes.permissions import Permission, Scope
 from gnomon_platforms.kubernetes.resources import DEPLOYMENTS, Resource
+from gnomon_platforms.nodes.permissions import POOLS
 
 NAMESPACE = "knative-serving"
 CONFIG_MAPS = Resource("v1", "configmaps", "ConfigMap")
 GROUPS = ("serving.knative.dev/v1", "autoscaling.internal.knative.dev/v1alpha1", "networking.internal.knative.dev/v1alpha1")
 SCALER, PROXY, BUFFER = "gnomon-autoscaler", "gnomon-ingress", "gnomon-gateway"
 INSTALL = "kubectl apply -k deploy/knative"
+ON_KNATIVE = Wisher(NAMESPACE, SCALER, "kubectl apply -k deploy/knative-models", REVISION_LABEL)
+"""The autoscaler class, as it may wish for Shadows."""
+_ENABLED = '{"data":{"' + CSI_FEATURE + '":"enabled"}}'
+ALLOW_VOLUMES = f"kubectl -n {NAMESPACE} patch configmap config-features --type merge -p '{_ENABLED}'"
+MISSING = {
+    VOLUMES_DISABLED: ALLOW_VOLUMES,
+    NO_VOLUME: 'Give the template of its service the volume: docs/howto/run-on-knative.md, "Bodies with Shadows".',
+    NOT_CONFIGURED: ON_KNATIVE.install,
+    NO_POOL: f"kubectl -n {NODES_NAMESPACE} logs -l app.kubernetes.io/component=coordinator -c pool",
+}
+"""What to do where Bodies of a Revision work alone, by the reason that its condition `Shadows` has."""
 
 
 def knative_checks(cluster: Cluster, asker: Asker) -> Iterator[tuple[str, Look]]:
@@ -32,6 +48,7 @@ def knative_checks(cluster: Cluster, asker: Asker) -> Iterator[tuple[str, Look]]
     yield "autoscaler class", lambda: ready(cluster, NAMESPACE, SCALER, f"{INSTALL}/autoscaler")
     yield "ingress class", lambda: ingress(cluster)
     yield "gateway", lambda: gateway(cluster)
+    yield "Shadows' Revisions", lambda: alone(cluster)
 
 
 def serving(cluster: Cluster) -> tuple[Level, str, str]:
@@ -68,14 +85,19 @@ def metrics(cluster: Cluster) -> tuple[Level, str, str]:
 def rights(cluster: Cluster, asker: Asker) -> tuple[Level, str, str]:
     """Whether the account may do what its part asks for; what all three ask for, where it is none of theirs.
 
+    The autoscaler class asks for more where it wishes for Shadows: their pools' pods.
+
     Raises:
         Refused, Unreachable: it cannot be looked at.
 
     """
-    tables: dict[str, tuple[Permission, ...]] = {SCALER: AUTOSCALER, PROXY: INGRESS, BUFFER: GATEWAY}
+    wishes = has_option(cluster, ON_KNATIVE)
+    scaler = (*AUTOSCALER, *(POOLS if wishes else ()))
+    tables: dict[str, tuple[Permission, ...]] = {SCALER: scaler, PROXY: INGRESS, BUFFER: GATEWAY}
     name = asker.account[1] if asker.account else ""
-    wanted = tables.get(name, AUTOSCALER + INGRESS + GATEWAY)
-    return permissions(cluster, wanted, {Scope.CLUSTER: None, Scope.SYSTEM: NAMESPACE}, asker, INSTALL)
+    wanted = tables.get(name, scaler + INGRESS + GATEWAY)
+    scopes = {Scope.CLUSTER: None, Scope.SYSTEM: NAMESPACE, Scope.NODES: NODES_NAMESPACE}
+    return permissions(cluster, wanted, scopes, asker, ON_KNATIVE.install if wishes else INSTALL)
 
 
 def ingress(cluster: Cluster) -> tuple[Level, str, str]:
@@ -125,8 +147,26 @@ def volumes(cluster: Cluster) -> tuple[Level, str, str]:
     said = f"{CSI_FEATURE} is {value}: pods cannot have the volume of their node's coordinator, and Bodies run without Shadows."
     if daemons(cluster) is None:
         return Level.OK, said, ""
-    change = '{"data":{"' + CSI_FEATURE + '":"enabled"}}'
-    return Level.WARN, said, f"kubectl -n {NAMESPACE} patch configmap config-features --type merge -p '{change}'"
+    return Level.WARN, said, ALLOW_VOLUMES
+
+
+def alone(cluster: Cluster) -> tuple[Level, str, str]:
+    """Which Revisions have no Shadows although their policy makes them, and what the first of them lacks.
+
+    Raises:
+        Refused, Unreachable: it cannot be looked at.
+
+    """
+    found = {}
+    for one in cluster.items(POD_AUTOSCALERS.path()):
+        said = conditions(one.get("status") or {}).get("Shadows")
+        if said is not None and said.status == "False":
+            found[f"{one['metadata']['namespace']}/{one['metadata']['name']}"] = said
+    if not found:
+        return Level.OK, "No Revision lacks Shadows that its policy would make.", ""
+    name, first = min(found.items())
+    more = f", and of {len(found) - 1} more," if len(found) > 1 else ""
+    return Level.WARN, f"Bodies of {name}{more} have no Shadows: {first.message}", MISSING.get(first.reason, "")
 
 
 def scaling(cluster: Cluster) -> tuple[Level, str, str]:

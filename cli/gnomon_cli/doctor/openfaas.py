@@ -10,12 +10,14 @@ from gnomon_cli.doctor.looking import Cluster
 from gnomon_cli.doctor.permissions import Asker, permissions
 from gnomon_cli.doctor.rivals import rivals
 from gnomon_cli.doctor.shadows import NODES_NAMESPACE, daemons
+from gnomon_cli.doctor.wishes import Wisher
 from gnomon_cli.doctor.workloads import arguments, ready
 from gnomon_core.functions import DEFAULT_NAMESPACE
-from gnomon_platforms.kubernetes.objects.names import NAMESPACE_ANNOTATION, NAMESPACE_MARK
+from gnomon_platforms.kubernetes.objects.names import FUNCTION_LABEL, NAMESPACE_ANNOTATION, NAMESPACE_MARK
 from gnomon_platforms.kubernetes.permissions import Scope
 from gnomon_platforms.kubernetes.resources import DEPLOYMENTS, NAMESPACES, NETWORK_POLICIES, SECRETS
-from gnomon_platforms.openfaas.permissions import PERMISSIONS, POOLS, WIDE
+from gnomon_platforms.nodes.permissions import POOLS
+from gnomon_platforms.openfaas.permissions import PERMISSIONS, WIDE
 
 SECURITY_LABEL = "pod-security.kubernetes.io/enforce"
 GATEWAY, LOGIN, PEERS = "gateway", "basic-auth", "gateway-peers"
@@ -29,6 +31,11 @@ class Installation:
     system: str
     functions: str
     asker: Asker
+
+
+def gateway_of(system: str) -> Wisher:
+    """The gateway, as it may wish for Shadows."""
+    return Wisher(system, GATEWAY, "kubectl apply -k deploy/openfaas-models", FUNCTION_LABEL)
 
 
 def openfaas_checks(cluster: Cluster, installation: Installation) -> Iterator[tuple[str, Look]]:

@@ -22,10 +22,10 @@ DRIVERS = Resource("storage.k8s.io/v1", "csidrivers", "CSIDriver", namespaced=Fa
 NODE_DRIVERS = Resource("storage.k8s.io/v1", "csinodes", "CSINode", namespaced=False)
 
 
-def shadow_checks(cluster: Cluster) -> Iterator[tuple[str, Look]]:
-    """The checks of deploy/openfaas/coordinator."""
-    yield "Shadows' driver", lambda: driver(cluster)
-    yield "Shadows' coordinators", lambda: coordinators(cluster)
+def shadow_checks(cluster: Cluster, install: str = INSTALL) -> Iterator[tuple[str, Look]]:
+    """The checks of deploy/openfaas/coordinator, which the command `install` makes."""
+    yield "Shadows' driver", lambda: driver(cluster, install)
+    yield "Shadows' coordinators", lambda: coordinators(cluster, install)
     yield "Shadows' nodes", lambda: registered(cluster)
 
 
@@ -39,7 +39,7 @@ def daemons(cluster: Cluster) -> Document | None:
     return cluster.one(DAEMON_SETS, NODES_NAMESPACE, DAEMONS)
 
 
-def driver(cluster: Cluster) -> tuple[Level, str, str]:
+def driver(cluster: Cluster, install: str) -> tuple[Level, str, str]:
     """Whether pods may have the volume by which their Body reaches its node's coordinator.
 
     Raises:
@@ -48,7 +48,7 @@ def driver(cluster: Cluster) -> tuple[Level, str, str]:
     """
     found = cluster.one(DRIVERS, None, CSI_DRIVER)
     if found is None:
-        return Level.WARN, f"There is no CSIDriver {CSI_DRIVER}: Bodies run without Shadows.", INSTALL
+        return Level.WARN, f"There is no CSIDriver {CSI_DRIVER}: Bodies run without Shadows.", install
     spec, labels = found.get("spec") or {}, found["metadata"].get("labels") or {}
     wrong = []
     if not spec.get("podInfoOnMount"):
@@ -58,12 +58,12 @@ def driver(cluster: Cluster) -> tuple[Level, str, str]:
     if labels.get(PROFILE_LABEL) != "restricted":
         wrong.append(f"the label {PROFILE_LABEL} is not restricted")
     if wrong:
-        hint = f"kubectl delete csidriver {CSI_DRIVER} && {INSTALL}"
+        hint = f"kubectl delete csidriver {CSI_DRIVER} && {install}"
         return Level.FAIL, f"CSIDriver {CSI_DRIVER} is not ours: {', '.join(wrong)}.", hint
     return Level.OK, f"CSIDriver {CSI_DRIVER} is there, and restricted pods may use it.", ""
 
 
-def coordinators(cluster: Cluster) -> tuple[Level, str, str]:
+def coordinators(cluster: Cluster, install: str) -> tuple[Level, str, str]:
     """Whether each node has one that is ready.
 
     Raises:
@@ -72,7 +72,7 @@ def coordinators(cluster: Cluster) -> tuple[Level, str, str]:
     """
     found = daemons(cluster)
     if found is None:
-        return Level.WARN, f"There is no DaemonSet {DAEMONS} in {NODES_NAMESPACE}: Bodies run without Shadows.", INSTALL
+        return Level.WARN, f"There is no DaemonSet {DAEMONS} in {NODES_NAMESPACE}: Bodies run without Shadows.", install
     if cluster.one(SECRETS, NODES_NAMESPACE, TOKEN) is None:
         make = f"kubectl -n {NODES_NAMESPACE} create secret generic {TOKEN} --from-literal=token=…"
         return Level.FAIL, f"There is no Secret {TOKEN} in {NODES_NAMESPACE}: its pods wait.", make

@@ -39,12 +39,6 @@ PERMISSIONS = (
 WIDE = (Permission(Scope.CLUSTER, "", "namespaces", ("get", "list", "watch", "create", "patch"), "mark namespaces of functions"),)
 """With `--cluster-wide`, beside what is asked for in the namespace of functions, which is everywhere then."""
 
-POOLS = (
-    Permission(Scope.NODES, "", "pods", ("get", "list", "watch"), "find the nodes' coordinators"),
-    Permission(Scope.NODES, "", "pods/resize", ("patch",), "let a pool's request follow what its Shadows have"),
-)
-"""With the nodes' coordinators, in their namespace."""
-
 
 def asked() -> Iterator[tuple[Scope, str, str, str]]:
     """Every single thing: scope, group, resource, verb."""

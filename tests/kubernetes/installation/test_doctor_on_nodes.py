@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
 from collections.abc import Callable
+from dataclasses import asdict
 from typing import Any
 
 import pytest
@@ -12,11 +15,16 @@ from kubernetes import client
 from deploy.test_cluster import build
 from deploy.test_cluster.client import Kubectl
 from deploy.test_cluster.clusters import Cluster
+from gnomon_platforms.knative.scaling.objects import Condition
+from gnomon_platforms.knative.scaling.shadow_condition import Means, shadows
 from tests.kubernetes.installation.forms import DEPLOY
 from tests.kubernetes.installation.test_doctor_on_kubernetes import examine
+from tests.kubernetes.kinds import install_kinds
+from tests.kubernetes.knative_autoscaler.played_knative import PA
 
 SYSTEM, NODES, SERVING = "openfaas", "gnomon-nodes", "knative-serving"
 COORDINATOR = DEPLOY / "openfaas" / "coordinator"
+WITH_MODELS = "kubectl apply -k deploy/knative-models"
 Found = dict[str, dict[str, str]]
 
 
@@ -93,9 +101,8 @@ def test_further_namespaces_of_functions_are_looked_after_and_as_strict_and_as_s
     assert "not looked after: team-a" in marked["message"]
     assert "deploy/openfaas/cluster-wide" in marked["hint"]
 
-    argument = [{"op": "add", "path": "/spec/template/spec/containers/0/args/-", "value": "--cluster-wide"}]
     kubectl = Kubectl(compiled.folder / "kubectl", own_plane.kubeconfig)
-    kubectl("patch", "deployment", "gateway", "-n", SYSTEM, "--type=json", f"--patch={json.dumps(argument)}")
+    tells("gateway", SYSTEM, "--cluster-wide", kubectl)
     found = doctor("--service-account", "openfaas:gateway")
     assert found["function namespaces"]["message"] == "Pod Security is not held to in team-a."
     # What it does say to do is what helps.
@@ -151,3 +158,112 @@ def test_knatives_classes_are_looked_at_and_what_they_may_do(
     assert (levels(found, "gateway"), found["gateway"]["hint"]) == (["warn"], "kubectl apply -k deploy/knative/ingress")
     # Each account has its own rights only.
     assert doctor("--service-account", f"{SERVING}:default", platform="knative")["permissions"]["level"] == "fail"
+
+
+def test_shadows_on_knative_are_looked_for_from_the_class_to_the_coordinators(
+    own_plane: Cluster, compiled: build.Programs, doctor: Callable[..., Found]
+) -> None:
+    kubectl = Kubectl(compiled.folder / "kubectl", own_plane.kubeconfig)
+    core = own_plane.core
+    core.create_namespace({"metadata": {"name": SERVING}})
+    kubectl("apply", "-k", str(DEPLOY / "knative"))
+    autoscaler = "--service-account", f"{SERVING}:gnomon-autoscaler"
+    checks = "Shadows' driver", "Shadows' token", "Shadows' network", "permissions"
+    found = doctor(*autoscaler, platform="knative")
+    assert levels(found, *checks) == ["warn", "ok", "ok", "ok"]
+    assert found["Shadows' driver"]["hint"] == WITH_MODELS
+    without = found["permissions"]["message"]
+
+    # Coordinators that nobody asks; those of a class with models, which lacks their token.
+    kubectl("apply", "-k", str(COORDINATOR))
+    found = doctor(platform="knative")
+    assert (found["Shadows' token"]["level"], found["Shadows' token"]["hint"]) == ("warn", WITH_MODELS)
+    kubectl("apply", "-k", str(DEPLOY / "knative-models"))
+    token = {"metadata": {"name": "coordinator-token"}, "stringData": {"token": "of the nodes"}}
+    core.create_namespaced_secret(NODES, token)
+    found = doctor(*autoscaler, platform="knative")
+    assert levels(found, *checks) == ["ok", "fail", "ok", "ok"]
+    assert "There is no Secret coordinator-token in knative-serving" in found["Shadows' token"]["message"]
+    assert found["permissions"]["message"] != without, "more is asked for"
+
+    # What it does say to do is what helps, also where there are two tokens.
+    tools = {"PATH": f"{compiled.folder}:{os.environ['PATH']}", "KUBECONFIG": str(own_plane.kubeconfig)}
+
+    def done(hint: str) -> None:
+        subprocess.run(["bash", "-ec", hint], env=tools, cwd=DEPLOY.parent, capture_output=True, check=True)
+
+    done(found["Shadows' token"]["hint"])
+    assert doctor(platform="knative")["Shadows' token"]["level"] == "ok"
+    core.patch_namespaced_secret("coordinator-token", NODES, {"stringData": {"token": "another one"}})
+    differs = doctor(platform="knative")["Shadows' token"]
+    assert differs["level"] == "fail"
+    assert "401 bad_token" in differs["message"]
+    done(differs["hint"])
+    assert levels(doctor(*autoscaler, platform="knative"), *checks) == ["ok"] * 4
+
+    # Neither the rights nor the way to the nodes come with the coordinators alone.
+    kubectl("delete", "-n", NODES, "rolebinding/gnomon-pools-knative", "networkpolicy/coordinator-knative")
+    found = doctor(*autoscaler, platform="knative")
+    assert levels(found, *checks) == ["ok", "ok", "warn", "fail"]
+    assert f"get pods in {NODES}" in found["permissions"]["message"]
+    assert "gnomon-autoscaler to port 7468" in found["Shadows' network"]["message"]
+    assert (found["permissions"]["hint"], found["Shadows' network"]["hint"]) == (WITH_MODELS, WITH_MODELS)
+    done(WITH_MODELS)
+    assert levels(doctor(*autoscaler, platform="knative"), *checks) == ["ok"] * 4
+
+    # Bodies of other nodes need a way of their own, where they may come.
+    tells("gnomon-autoscaler", SERVING, "--network-gbps=10", kubectl)
+    assert doctor(platform="knative")["Shadows' network"]["level"] == "ok"
+    kubectl("delete", "-n", NODES, "networkpolicy/coordinator-knative")
+    message = doctor(platform="knative")["Shadows' network"]["message"]
+    assert "gnomon-autoscaler to port 7468 nor Bodies of other nodes to port 7469" in message
+
+    # Nodes obey one of two.
+    tells("gateway", SYSTEM, "--coordinator-token=/var/secrets/coordinator/token", kubectl)
+    for platform in ("openfaas", "knative"):
+        both = doctor(platform=platform)["Shadows' token"]
+        assert both["level"] == "fail"
+        assert "nodes obey one of them" in both["message"]
+
+
+def test_revisions_whose_bodies_work_alone_are_named_with_what_they_lack(
+    own_plane: Cluster, compiled: build.Programs, doctor: Callable[..., Found]
+) -> None:
+    assert doctor(platform="knative")["Shadows' Revisions"]["level"] == "ok", "nobody knows of any"
+    install_kinds(own_plane, compiled, "serving/300-resources/podautoscaler.yaml")
+    own_plane.core.create_namespace({"metadata": {"name": "users"}})
+
+    def revision(name: str, shadows: Condition | None) -> None:
+        spec = {"protocolType": "http1", "scaleTargetRef": {"apiVersion": "apps/v1", "kind": "Deployment", "name": name}}
+        made = {"apiVersion": "/".join(PA), "kind": "PodAutoscaler", "metadata": {"name": name}, "spec": spec}
+        said: dict[str, Any] = {"type": "Ready", "status": "True"}
+        conditions = [said] if shadows is None else [said, {"type": "Shadows", "severity": "Info", **asdict(shadows)}]
+        for one in conditions:
+            one.pop("since_s", None)
+        status = {"serviceName": name, "metricsServiceName": name, "conditions": conditions}
+        written: dict[str, Any] = own_plane.custom.create_namespaced_custom_object(*PA, "users", "podautoscalers", made)
+        own_plane.custom.replace_namespaced_custom_object_status(
+            *PA, "users", "podautoscalers", name, {**written, "status": status}
+        )
+
+    revision("counts-00001", None)
+    revision("pairs-00001", shadows(Means(allowed=True, mounted=True, told=True, pooled=True)))
+    assert doctor(platform="knative")["Shadows' Revisions"]["level"] == "ok"
+
+    # The command that each lacks: in the order of names the first one's.
+    revision("d-00001", shadows(Means(allowed=True, mounted=True, told=True, pooled=False)))
+    revision("c-00001", shadows(Means(allowed=True, mounted=True, told=False, pooled=False)))
+    revision("b-00001", shadows(Means(allowed=True, mounted=False, told=False, pooled=False)))
+    revision("a-00001", shadows(Means(allowed=False, mounted=False, told=False, pooled=False)))
+    for name, hint in (("a", "podspec-volumes-csi"), ("b", "the volume"), ("c", WITH_MODELS), ("d", "-c pool")):
+        found = doctor(platform="knative")["Shadows' Revisions"]
+        assert found["level"] == "warn"
+        assert f"users/{name}-00001" in found["message"]
+        assert hint in found["hint"]
+        own_plane.custom.delete_namespaced_custom_object(*PA, "users", "podautoscalers", f"{name}-00001")
+
+
+def tells(name: str, namespace: str, argument: str, kubectl: Kubectl) -> None:
+    """Give a Deployment one more argument."""
+    patch = [{"op": "add", "path": "/spec/template/spec/containers/0/args/-", "value": argument}]
+    kubectl("patch", "deployment", name, "-n", namespace, "--type=json", f"--patch={json.dumps(patch)}")

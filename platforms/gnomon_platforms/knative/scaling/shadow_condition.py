@@ -12,6 +12,9 @@ from gnomon_platforms.knative.scaling.configuration import CSI_FEATURE
 from gnomon_platforms.knative.scaling.objects import Condition
 from gnomon_platforms.kubernetes.objects.pod_template import CSI_DRIVER
 
+VOLUMES_DISABLED, NO_VOLUME, NOT_CONFIGURED, NO_POOL = "VolumesDisabled", "NoVolume", "NotConfigured", "NoPool"
+"""What may be missing."""
+
 
 @dataclass(frozen=True, slots=True)
 class Means:
@@ -27,13 +30,13 @@ def shadows(means: Means) -> Condition:
     """Whether Bodies may have Shadows, and why not."""
     if not means.mounted and not means.allowed:
         why = f"{CSI_FEATURE} is not enabled in config-features: pods cannot have the volume of their node's coordinator."
-        return _alone("VolumesDisabled", why)
+        return _alone(VOLUMES_DISABLED, why)
     if not means.mounted:
-        return _alone("NoVolume", f"The template has no volume of driver {CSI_DRIVER}.")
+        return _alone(NO_VOLUME, f"The template has no volume of driver {CSI_DRIVER}.")
     if not means.told:
-        return _alone("NotConfigured", "The autoscaler was given no --coordinator-token.")
+        return _alone(NOT_CONFIGURED, "The autoscaler was given no --coordinator-token.")
     if not means.pooled:
-        return _alone("NoPool", "No node's coordinator can make Shadows now.")
+        return _alone(NO_POOL, "No node's coordinator can make Shadows now.")
     return Condition("True", "Possible")
 
 

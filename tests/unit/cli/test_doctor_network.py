@@ -1,0 +1,38 @@
+"""Whom a rule of a NetworkPolicy lets in, as `gnomon doctor` reads it: taken for open, one that is shut costs every Shadow."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from gnomon_cli.doctor.wishes import lets_in
+
+SERVING, CLASS = {"kubernetes.io/metadata.name": "knative-serving"}, {"app": "class", "pod-template-hash": "x"}
+PORTS = {"ports": [{"port": 7468, "protocol": "TCP"}]}
+
+
+def peer(namespace: dict[str, Any], pod: dict[str, Any] | None = None) -> dict[str, Any]:
+    return {"namespaceSelector": namespace, **({} if pod is None else {"podSelector": pod})}
+
+
+@pytest.mark.parametrize(
+    ("rule", "let_in"),
+    [
+        ({}, True),
+        (PORTS, True),
+        ({"ports": [{"port": 7469}]}, False),
+        ({**PORTS, "from": [peer({"matchLabels": SERVING}, {"matchLabels": {"app": "class"}})]}, True),
+        ({**PORTS, "from": [peer({"matchLabels": SERVING})]}, True),
+        ({**PORTS, "from": [peer({}, {"matchLabels": {"app": "other"}})]}, False),
+        ({**PORTS, "from": [peer({"matchLabels": {"kubernetes.io/metadata.name": "openfaas"}})]}, False),
+        ({**PORTS, "from": [peer({"matchLabels": {"kubernetes.io/metadata.name": "openfaas"}}), peer({})]}, True),
+        ({**PORTS, "from": [peer({}, {"matchExpressions": [{"key": "app", "operator": "Exists"}]})]}, True),
+        ({**PORTS, "from": [peer({}, {"matchExpressions": [{"key": "app", "operator": "NotIn", "values": ["class"]}]})]}, False),
+        # Of the policy's own namespace, which is that of the nodes' coordinators.
+        ({**PORTS, "from": [{"podSelector": {}}]}, False),
+        ({**PORTS, "from": [{"ipBlock": {"cidr": "10.0.0.0/8"}}]}, True),
+    ],
+)
+def test_a_rule_lets_in_whom_it_names_at_its_ports(rule: dict[str, Any], let_in: bool) -> None:  # noqa: FBT001 - a table's column
+    assert lets_in(rule, 7468, SERVING, CLASS) is let_in
