@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 from benchmarks.regression.cells import TRAINED_VISITS, Cell, Grid, Kept
 from benchmarks.report import Figure
+from gnomon_core.errors import GnomonError
 from gnomon_core.memory_sizes import MB_PER_CORE
 from gnomon_planner.service_time import Measured, ServiceModel, fitted
 
@@ -35,7 +36,15 @@ def judged(grid: Grid, kept: Kept, *, whole: float | None = MB_PER_CORE) -> Judg
     points = [Measured(memory, batch, found[memory, batch].median_s) for memory, batch in grid.trained]
     model = fitted(points, whole=whole)
     others = [cell for cell in grid.cells if cell in found and cell not in grid.trained]
-    return Judged(model, {cell: model.seconds(*cell) / found[cell].median_s - 1.0 for cell in others})
+    return Judged(model, {cell: _told(model, cell) / found[cell].median_s - 1.0 for cell in others})
+
+
+def _told(model: ServiceModel, cell: Cell) -> float:
+    """The model's seconds; none where it refuses to tell a time that is not positive, which is an error of the whole time."""
+    try:
+        return model.seconds(*cell)
+    except GnomonError:
+        return 0.0
 
 
 def figures(grid: Grid, kept: Kept, rounds: int, model: str, how: str) -> list[Figure]:

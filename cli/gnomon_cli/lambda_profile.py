@@ -7,6 +7,7 @@ import itertools
 from collections.abc import Callable
 from dataclasses import asdict
 from datetime import UTC, datetime
+from operator import itemgetter
 
 from gnomon_core.errors import GnomonError
 from gnomon_core.fleet import Instance
@@ -108,8 +109,8 @@ class Profiling:
         platform = LambdaPlatform(self._options, self._repository, _NothingBuilt(), on_report=self._reports.append)
         await platform.start(told)
         try:
-            for memory_mb in self._wishes.memory_mb:
-                missing = [batch for batch in self._wishes.batches if (memory_mb, batch) not in self._table.cells]
+            for memory_mb, wished in itertools.groupby(self._wishes.cells, key=itemgetter(0)):
+                missing = [batch for _, batch in wished if (memory_mb, batch) not in self._table.cells]
                 if missing:
                     await self._size(platform, told, memory_mb, missing)
             counted = await platform.counted(f"{NAME}.openfaas-fn", began, datetime.now(UTC))
@@ -133,7 +134,7 @@ class Profiling:
             self._table.cost += spent - self._spent
             self._spent = spent
             self._table.add(cell)
-            done, count = len(self._table.cells), len(self._wishes.cells())
+            done, count = len(self._table.cells), len(self._wishes.cells)
             self._note(
                 f"{done}/{count}  {memory_mb} MB, batch {batch}: {1000 * cell.seconds:.1f} ms, spread {100 * cell.spread:.1f} %,"
                 f" ${spent:.5f} so far"
@@ -165,7 +166,7 @@ class Profiling:
         annotations = {
             "gnomon/model": f"{self._entry.name}@{self._entry.version}",
             "gnomon/memory-mb": str(memory_mb),
-            "gnomon/max-batch": str(max(self._wishes.batches)),
+            "gnomon/max-batch": str(max(batch for _, batch in self._wishes.cells)),
             "gnomon/deadline-ms": str(DEADLINE_MS),
         }
         return read_deployment({"service": NAME, "image": "gnomon/body", "annotations": annotations})

@@ -5,12 +5,13 @@ than 3 % of the cells, spread so that the surface is held at its edges; `fitted`
 
     S(size, batch) = g(size) · Σ c_ijk · f(size)^i · batch^j · threads^k        k = 0 or 1
 
-that does well on points it has not seen: each in turn is left out (the closed form for least squares), and the simplest of those
-polynomials is taken whose mean error is within one standard error of the least. f is 1/x, 1/√x, log x or x with g = 1; or, since
-a share of a core takes the work's processor time divided by the share, g = 1/x and f, log x or x, says how the work itself
-changes with the share (caches are colder after each pause). Relative errors are minimised, because 2 % of 20 ms matters as much
-as 2 % of 2 s, and a polynomial that is not positive between the measured points is none. Beyond the measured sizes and batches a
-polynomial says anything: it is asked there only on purpose.
+that does well on points it has not seen: each in turn is left out, and each size between the outermost with all its points (the
+closed form for least squares). Others of its own size say what a point is; what lies between two sizes is only tried by leaving
+out a size. The simplest of those polynomials is taken whose mean error is within one standard error of the least. f is 1/x,
+1/√x, log x or x with g = 1; or, since a share of a core takes the work's processor time divided by the share, g = 1/x and f,
+log x or x, says how the work itself changes with the share (caches are colder after each pause). Relative errors are minimised,
+because 2 % of 20 ms matters as much as 2 % of 2 s, and a polynomial that is not positive between the measured points is none.
+Beyond the measured sizes and batches a polynomial says anything: it is asked there only on purpose.
 
 An instance computes on as many threads as it has cores or parts of one, so that its times jump where a core is added, which no
 smooth function of the size does. Who says how much of the size is a `whole` core (1,769 MB on Lambda) has the threads as a third
@@ -27,6 +28,7 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 import numpy as np
+import numpy.typing as npt
 
 from gnomon_core.errors import bad_request
 from gnomon_planner.counting import Array
@@ -34,10 +36,16 @@ from gnomon_planner.counting import Array
 SHARE = 0.03
 HIGHEST = 4  # degree in either variable
 SPARE = 2  # points more than coefficients
+HELD = 1e-9  # what is left of 1 − H_gg where a polynomial is held without a group of points, which are up to 1
 GRID = 24
+COLUMNS = 3
+"""Batches of a size at least: both ends and what lies between."""
+TURNS = (0.0, -1 / 3, 1 / 3)
+"""By how much of their distance the batches between the ends are moved, from one size to the next."""
 
 Powers: TypeAlias = tuple[int, int, int]
 """Of f(size), batch and threads."""
+Indices: TypeAlias = npt.NDArray[np.intp]
 
 _SHAPES: dict[str, tuple[Callable[[Array], Array], Callable[[Array], Array]]] = {
     "1/x": (np.ones_like, lambda x: 1.0 / x),
@@ -63,7 +71,8 @@ class Measured:
 class ServiceModel:
     """A fitted polynomial. `error` is the mean, `worst` the largest relative error on points that were left out.
 
-    `whole` is how much of the size is a core, None where the number of threads is no variable.
+    Left out are each point, and each size between others with all of its points. `whole` is how much of the size is a core, None
+    where the number of threads is no variable.
     """
 
     shape: str
@@ -116,9 +125,11 @@ class ServiceModel:
 def to_measure(
     sizes: Sequence[float], batches: Sequence[int], share: float = SHARE, *, whole: float | None = None
 ) -> list[tuple[float, int]]:
-    """Fewer than `share` of all cells, among them the corners: rows and columns denser towards the edges, as Chebyshev's nodes.
+    """Fewer than `share` of all cells, among them the corners: many sizes, denser towards the edges, with few batches each.
 
-    With `whole`, the sizes of each number of threads have both ends and what lies between by themselves, as far as it goes.
+    Each size has both ends of the batches and, in turn, others of those between: a straight grid of as many cells knows fewer
+    sizes and fewer batches. Example: 27 of 46 × 20 are 9 sizes × (1, 10, 20), (1, 6, 20), (1, 15, 20), … With `whole`, the sizes
+    of each number of threads have both ends and what lies between by themselves, as far as it goes.
 
     Raises:
         GnomonError: 400 `too_few_cells`: they would not hold a plane.
@@ -126,12 +137,16 @@ def to_measure(
     """
     ordered, steps = sorted(set(sizes)), sorted(set(batches))
     most = math.ceil(share * len(ordered) * len(steps)) - 1
-    side = min(math.isqrt(max(most, 0)), len(ordered), len(steps))
-    if side < 2:  # noqa: PLR2004 - both ends
+    rows = min(most // COLUMNS, len(ordered)) if most >= COLUMNS**2 else math.isqrt(max(most, 0))
+    if min(rows, len(ordered), len(steps)) < 2:  # noqa: PLR2004 - both ends
         raise bad_request("too_few_cells", f"{max(most, 0)} cells are too few to measure.", "Allow a larger share.")
-    rows, columns = side, min(most // side, len(steps))
-    chosen = _rows(ordered, rows, whole)
-    return [(size, steps[column]) for size in chosen for column in _spread(columns, len(steps))]
+    rows = min(rows, len(ordered))
+    columns = min(most // rows, len(steps))
+    return [
+        (size, steps[column])
+        for number, size in enumerate(_rows(ordered, rows, whole))
+        for column in _spread(columns, len(steps), TURNS[number % len(TURNS)])
+    ]
 
 
 def fitted(points: Sequence[Measured], *, whole: float | None = None) -> ServiceModel:
@@ -151,7 +166,7 @@ def fitted(points: Sequence[Measured], *, whole: float | None = None) -> Service
     threads = _threads(sizes, whole)
     # Variables go up to 1, so that high powers neither vanish nor explode.
     scaled = (sizes / sizes.max(), batches / batches.max(), threads)
-    between = _between(sizes, batches, whole)
+    between, inner = _between(sizes, batches, whole), _inner(sizes, threads)
     tried: list[tuple[float, float, ServiceModel]] = []
     for shape, powers in _candidates(len(points), several=bool(np.ptp(threads))):
         weighed = _terms(shape, powers, scaled) / seconds[:, None]
@@ -160,8 +175,10 @@ def fitted(points: Sequence[Measured], *, whole: float | None = None) -> Service
         coefficients = np.linalg.lstsq(weighed, np.ones(len(points)), rcond=None)[0]
         if not (_terms(shape, powers, between) @ coefficients > 0.0).all():
             continue
-        left_out = _left_out(weighed)
-        error, deviation = float(left_out.mean()), float(left_out.std()) / math.sqrt(len(points))
+        left_out = _left_out(weighed, inner)
+        if not np.isfinite(left_out).all():
+            continue
+        error, deviation = float(left_out.mean()), float(left_out.std()) / math.sqrt(len(left_out))
         model = ServiceModel(
             shape,
             powers,
@@ -220,13 +237,27 @@ def _terms(shape: str, powers: Sequence[Powers], variables: tuple[Array, Array, 
     return np.stack([lead * base**first * batches**second * threads**third for first, second, third in powers], axis=1)
 
 
-def _left_out(weighed: Array) -> Array:
-    """|residual| of each point if it is left out: e_i/(1 − h_i), h the diagonal of the projection."""
+def _inner(sizes: Array, threads: Array) -> list[Indices]:
+    """The points of each size that has smaller and larger ones of as many threads."""
+    inner = [size for number in np.unique(threads) for size in np.unique(sizes[threads == number])[1:-1]]
+    return [np.flatnonzero(sizes == size) for size in inner]
+
+
+def _left_out(weighed: Array, groups: Sequence[Indices]) -> Array:
+    """|residual| of each point if it is left out, and of those of each group if that is: (1 − H_gg)⁻¹ e_g, H the projection.
+
+    Endless where the polynomial is not held without a group.
+    """
     orthogonal = np.linalg.qr(weighed)[0]
     ones = np.ones(len(weighed))
     residuals = ones - orthogonal @ (orthogonal.T @ ones)
-    found: Array = np.abs(residuals) / np.maximum(1.0 - (orthogonal**2).sum(axis=1), 1e-9)
-    return found
+    found = [np.abs(residuals) / np.maximum(1.0 - (orthogonal**2).sum(axis=1), 1e-9)]
+    for group in groups:
+        values, vectors = np.linalg.eigh(np.eye(len(group)) - orthogonal[group] @ orthogonal[group].T)
+        if values[0] < HELD:
+            return np.array([math.inf])
+        found.append(np.abs(vectors @ ((vectors.T @ residuals[group]) / values)))
+    return np.concatenate(found)
 
 
 def _rows(sizes: Sequence[float], count: int, whole: float | None) -> list[float]:
@@ -245,7 +276,7 @@ def _rows(sizes: Sequence[float], count: int, whole: float | None) -> list[float
     return [group[place] for number, group in groups.items() for place in _spread(shares[number], len(group))]
 
 
-def _spread(count: int, among: int) -> list[int]:
-    """`count` of `among` places, both ends with them, denser there."""
-    places = {round((among - 1) * (1.0 - math.cos(math.pi * number / (count - 1))) / 2.0) for number in range(count)}
-    return sorted(places)
+def _spread(count: int, among: int, turn: float = 0.0) -> list[int]:
+    """`count` of `among` places, both ends with them, denser there, as Chebyshev's nodes; those between moved by a `turn`."""
+    moved = [0.0, *(number + turn for number in range(1, count - 1)), count - 1.0]
+    return sorted({round((among - 1) * (1.0 - math.cos(math.pi * number / (count - 1))) / 2.0) for number in moved})

@@ -6,6 +6,7 @@ It says what it will cost and asks before it spends anything. Finished cells are
 from __future__ import annotations
 
 import asyncio
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -72,8 +73,7 @@ def lambda_profile(
 
     The function that it deploys is removed when it ends.
     """
-    if grid:
-        memory, batches = grid_of(memory, batches)
+    chosen = grid_of(memory, batches) if grid else tuple(product(sorted(set(memory)), sorted(set(batches))))
     from gnomon_cli.platforms import require_boto3  # noqa: PLC0415 - a platform takes a while to import
 
     require_boto3()
@@ -86,12 +86,12 @@ def lambda_profile(
     repository = model_repository(folder, state)
     entry = repository.get(name)
     model, region = f"{entry.name}@{entry.version}", Clients(1).region
-    wishes = Wishes(tuple(sorted(set(memory))), tuple(sorted(set(batches))), repeats, sample_ms / 1000)
+    wishes = Wishes(chosen, repeats, sample_ms / 1000)
     path = output or path_of(model_folder(folder, state) / PROFILES, model, region)
     table = Table.open(path, {"model": model, "program": entry.sha256["program.json"], "region": region, "image": aws.image})
-    missing = [cell for cell in wishes.cells() if cell not in table.cells]
+    missing = [cell for cell in wishes.cells if cell not in table.cells]
     cost = estimate(wishes, missing)
-    note(f"{model} in {region}: {len(missing)} of {len(wishes.cells())} cells to measure, {len(missing) * repeats} Invokes.")
+    note(f"{model} in {region}: {len(missing)} of {len(wishes.cells)} cells to measure, {len(missing) * repeats} Invokes.")
     if missing:
         note(f"Expected cost: ${cost:.4f}, if a sample takes {sample_ms:g} ms on one core. It stops at twice that.")
         if not yes:
@@ -104,15 +104,14 @@ def lambda_profile(
     if as_json:
         print_json(table.to_json())
         return
-    rows = [
-        (memory_mb, *(_cell(table.cells.get((memory_mb, batch))) for batch in wishes.batches)) for memory_mb in wishes.memory_mb
-    ]
-    print_table(("MB", *(f"b={batch} ms" for batch in wishes.batches)), rows)
+    sizes, steps = (sorted(set(those)) for those in zip(*wishes.cells, strict=True))
+    rows = [(memory_mb, *(_cell(table.cells.get((memory_mb, batch))) for batch in steps)) for memory_mb in sizes]
+    print_table(("MB", *(f"b={batch} ms" for batch in steps)), rows)
     click.echo(f"\n${table.cost:.5f} spent. Stored in {path}")
 
 
-def grid_of(memory: tuple[int, ...], batches: tuple[int, ...]) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """The memory sizes and batches whose cells hold a model of all between the given ones.
+def grid_of(memory: tuple[int, ...], batches: tuple[int, ...]) -> tuple[tuple[int, int], ...]:
+    """The memory sizes with batches that hold a model of all between the given ones.
 
     Raises:
         GnomonError: 400 `too_few_cells`: 3 % of them are too few for a model.
@@ -122,7 +121,7 @@ def grid_of(memory: tuple[int, ...], batches: tuple[int, ...]) -> tuple[tuple[in
 
     sizes = range(min(memory), max(memory) + 1, STEP_MB)
     cells = to_measure(sizes, range(min(batches), max(batches) + 1), whole=MB_PER_CORE)
-    return tuple(sorted({int(size) for size, _ in cells})), tuple(sorted({batch for _, batch in cells}))
+    return tuple((int(size), batch) for size, batch in cells)
 
 
 def _cell(cell: Any) -> str:

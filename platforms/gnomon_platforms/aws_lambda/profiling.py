@@ -34,16 +34,14 @@ SMALLEST_COST = 0.01
 
 @dataclass(frozen=True, slots=True)
 class Wishes:
-    """What to measure. `sample_s` is what one sample is taken to last on one core, for the estimate alone."""
+    """What to measure: memory sizes with batches, in the order of measuring.
 
-    memory_mb: tuple[int, ...]
-    batches: tuple[int, ...]
+    `sample_s` is what one sample is taken to last on one core, for the estimate alone.
+    """
+
+    cells: tuple[tuple[int, int], ...]
     repeats: int
     sample_s: float = 0.1
-
-    def cells(self) -> list[tuple[int, int]]:
-        """Memory sizes and batches, in the order of measuring."""
-        return [(memory, batch) for memory in self.memory_mb for batch in self.batches]
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,5 +1,6 @@
 """The table of a profiling run, its estimate, and that planning and accounting count alike."""
 
+from itertools import product
 from pathlib import Path
 
 import numpy as np
@@ -22,12 +23,12 @@ def test_the_planner_s_price_is_the_platform_s() -> None:
 
 
 def test_the_example_of_the_docstring_costs_about_seventeen_cents() -> None:
-    wishes = Wishes(tuple(range(1024, 10_240, 342))[:28], tuple(range(1, 21)), 10)
-    assert 0.1 < estimate(wishes, wishes.cells()) < 0.4
+    wishes = Wishes(tuple(product(range(1024, 10_240, 342), range(1, 21))), 10)
+    assert 0.1 < estimate(wishes, wishes.cells) < 0.4
 
 
 def test_nothing_left_to_measure_costs_nothing() -> None:
-    assert estimate(Wishes((1769,), (1,), 10), []) == 0.0
+    assert estimate(Wishes(((1769, 1),), 10), []) == 0.0
 
 
 def test_cold_starts_are_kept_apart() -> None:

@@ -79,7 +79,7 @@ def test_cells_that_follow_the_model_are_told_and_the_figures_say_all_there_is(t
         later = 1.03 if visit.round == 1 else 1.0
         kept.add(visit, Times(tuple(later * one for one in kept_times(*visit.cell).seconds), (0.1,) * 11))
     assert judged(grid, kept).mean < 1e-3
-    assert judged(grid, kept, whole=None).mean > 0.005
+    assert judged(grid, kept, whole=None).mean > 0.003
     by_key = {figure.key: figure for figure in figures(grid, kept, 2, "m@1", "20 ms periods")}
     assert by_key["mean_error"].met == "met"
     assert f"of 920 cells trained, {920 - len(grid.trained)} others; medians of 22 runs" in by_key["mean_error"].detail
