@@ -14,15 +14,12 @@ import signal
 import time
 from collections import Counter
 from collections.abc import AsyncIterator, Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from random import Random
 from typing import Any
 
 import aiohttp
 import pytest
-from kubernetes import client
-from prometheus_client.parser import text_string_to_metric_families
 
 from deploy.test_cluster import build, models, settings
 from deploy.test_cluster.client import Kubectl
@@ -32,20 +29,19 @@ from deploy.test_cluster.routes import SERVING, condition
 from gnomon_cli.knative import KnativeOptions, KnativeService
 from gnomon_platforms.knative.ingress.__main__ import gateway_place
 from gnomon_platforms.knative.scaling.autoscaler import AutoscalerOptions
-from gnomon_platforms.knative.scaling.resources import GATEWAY_LABELS
 from tests.kubernetes.coordinator_node.test_driver_on_the_cluster import inside
 from tests.kubernetes.installation.forms import overlaid
 from tests.kubernetes.knative_batching.conftest import ENV, SECRET
+from tests.kubernetes.knative_batching.gateways import SYSTEM, Gateways
 from tests.kubernetes.knative_ingress.conftest import Ingresses, controller, haproxy
 
 __all__ = ["haproxy"]
 
 pytestmark = pytest.mark.timeout(900)  # a busy machine takes its time to start pods
-SYSTEM, GATEWAY = "knative-serving", "gnomon-gateway"
+GATEWAY = "gnomon-gateway"
 K = "autoscaling.knative.dev/"
 LIMIT_S = 240.0
 CALLERS = 16
-TOO_MANY_REQUESTS = 429
 
 _LOG = logging.getLogger(__name__)
 
@@ -63,54 +59,6 @@ def images(cluster: Cluster, haproxy: None) -> tuple[str, str]:
         return function, models.small(cluster, "gnomon-gateway", "GNOMON_GATEWAY_IMAGE")
     except CannotBeHad as reason:
         pytest.skip(str(reason))
-
-
-@dataclass
-class Gateways:
-    """The gateway's pods."""
-
-    cluster: Cluster
-
-    def pods(self) -> list[Any]:
-        """Those that are not about to end, by their names."""
-        found = self.cluster.core.list_namespaced_pod(SYSTEM, label_selector=GATEWAY_LABELS).items
-        return sorted((one for one in found if one.metadata.deletion_timestamp is None), key=lambda one: str(one.metadata.name))
-
-    def both_ready(self) -> bool:
-        conditions = [{one.type: one.status for one in pod.status.conditions or ()} for pod in self.pods()]
-        return [one.get("Ready") for one in conditions] == ["True", "True"]
-
-    def evict(self, pod: Any) -> bool:
-        """What `kubectl drain` does; whether the budget allows it."""
-        name = pod.metadata.name
-        eviction = client.V1Eviction(metadata=client.V1ObjectMeta(name=name, namespace=SYSTEM))
-        try:
-            self.cluster.core.create_namespaced_pod_eviction(name, SYSTEM, eviction)
-        except client.ApiException as error:
-            if error.status != TOO_MANY_REQUESTS:
-                raise
-            return False
-        return True
-
-    def there(self, name: str) -> bool:
-        return name in {one.metadata.name for one in self.cluster.core.list_namespaced_pod(SYSTEM).items}
-
-    def restarts(self, name: str) -> int:
-        [container] = self.cluster.core.read_namespaced_pod(name, SYSTEM).status.container_statuses
-        return int(container.restart_count)
-
-    def logs(self) -> str:
-        return "".join(self.cluster.core.read_namespaced_pod_log(one.metadata.name, SYSTEM) for one in self.pods())
-
-    async def mean_batch(self) -> float:
-        """Requests in a batch, of all that both have sent."""
-        sums: Counter[str] = Counter()
-        async with aiohttp.ClientSession() as prometheus:
-            for pod in await asyncio.to_thread(self.pods):
-                async with prometheus.get(f"http://{pod.status.pod_ip}:9090/metrics") as page:
-                    families = text_string_to_metric_families(await page.text())
-                sums.update({sample.name: sample.value for family in families for sample in family.samples})
-        return sums["gnomon_batch_size_sum"] / sums["gnomon_batch_size_count"]
 
 
 @pytest.fixture
@@ -157,6 +105,7 @@ def ksvc(image: str, ingress_class: str) -> dict[str, Any]:
     container = {
         "image": image,
         "env": [{"name": "GNOMON_HANDLER_FOLDER", "value": "/home/app/function"}, *ENV],
+        "readinessProbe": {"httpGet": {"path": "/_/ready"}, "periodSeconds": 1},
         "resources": resources,
     }
     return {
@@ -264,7 +213,8 @@ async def test_a_ksvc_gets_batches_while_gateways_come_and_go_and_goes_to_zero_a
             users = Users(session, f"http://echo.{namespace}.svc.cluster.local/")
             for _ in range(4):
                 await users.at_once(64)
-            assert await gateways.mean_batch() > 4, "mostly batches of more than four"
+            figures = await asyncio.to_thread(gateways.figures)
+            assert figures["gnomon_batch_size_sum"] > 4 * figures["gnomon_batch_size_count"], "mostly batches of more than four"
             assert "one by one" not in await asyncio.to_thread(gateways.logs), "pods were sent batches as such"
             await replaced(gateways, users)
             _LOG.info("%d answered while gateways came and went, %d lost", users.answered, users.lost.total())
