@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from pathlib import Path, PurePosixPath
 
 import pytest
@@ -131,7 +132,7 @@ def test_the_charts_values_reach_what_they_name(kubectl: Kubectl) -> None:
         'coordinator.poolResources={"requests":{"cpu":"100m","memory":"2Gi"}}',
         'knative.autoscaler={"enabled":true,"replicas":3,"resources":{"requests":{"cpu":"1"}},"extraArguments":["--policy=x"]}',
         'knative.ingress={"enabled":true,"replicas":4,"serviceType":"NodePort","image":{"repository":"registry.example/in","tag":"9"}}',
-        'knative.gateway={"enabled":true,"replicas":5}',
+        'knative.gateway={"enabled":true,"replicas":5,"extraArguments":["--policy=y"]}',
     )
     deployment = rendered["Deployment", SYSTEM, "gateway"]
     pod = deployment["spec"]["template"]["spec"]
@@ -164,6 +165,7 @@ def test_the_charts_values_reach_what_they_name(kubectl: Kubectl) -> None:
     assert rendered["Service", SERVING, "gnomon-ingress"]["spec"]["type"] == "NodePort"
     buffer = rendered["Deployment", SERVING, "gnomon-gateway"]["spec"]
     assert (buffer["replicas"], buffer["template"]["spec"]["containers"][0]["image"]) == (5, "registry.example/gnomon:7")
+    assert buffer["template"]["spec"]["containers"][0]["args"][-1] == "--policy=y"
 
     # The API server takes these as well, in namespaces that are there.
     named = {namespace for kind, _, namespace in rendered if kind == "Namespace"} | {SERVING}
@@ -221,6 +223,19 @@ def test_the_chart_with_models_on_knative_has_all_that_shadows_need() -> None:
     assert given["--network-gbps"] == "10"
     assert [namespace for kind, namespace, _ in rendered if kind == "PersistentVolumeClaim"] == [SERVING]
     assert "--coordinator-token" not in str(rendered["Deployment", SYSTEM, "gateway"])
+
+
+def test_what_lies_between_nodes_is_said_to_who_decides_and_to_who_batches_in_both_forms(
+    kustomized: Kustomized, tmp_path: Path
+) -> None:
+    """The kustomization is the one of the how-to."""
+    text = (DEPLOY.parent / "docs" / "howto" / "run-on-knative.md").read_text()
+    [block] = [one for one in re.findall(r"```yaml\n(.*?)```", text, re.DOTALL) if one.startswith("resources:")]
+    here = tmp_path.resolve()
+    (here / "kustomization.yaml").write_text(block.replace("DEPLOY", os.path.relpath(DEPLOY, here)))
+    said = '["--network-gbps=10","--network-rtt-ms=0.2"]'
+    told = (f"knative.{part}.extraArguments={said}" for part in ("autoscaler", "gateway"))
+    same(chart("knative.models.enabled=true", *told), {**kustomized(OPENFAAS), **kustomized(here)})
 
 
 def test_shadows_are_for_functions_or_for_revisions() -> None:
