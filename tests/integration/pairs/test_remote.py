@@ -11,6 +11,8 @@ import pytest
 import torch
 from torch import Tensor
 
+from gnomon_core.pairs import Pair
+from gnomon_core.told_pairs import ELSEWHERE, shadows_of
 from gnomon_profiler.repository import DirectoryRepository
 from gnomon_runtime.pair.testing import Child, Model, Nursery, Task
 from gnomon_runtime.pair.testing.remote import Pod, ServedShadow, order_remote
@@ -84,6 +86,8 @@ def test_answers_are_those_of_the_whole_model(
         assert near(answer, expected(stored.model, x))
         assert (timing["outcome"], timing["samples"]) == ("answered", HALVES[size - 1])
     assert torch.equal(body.ask(stored.x)[0], stored.whole)
+    body.send(stored.x)
+    assert shadows_of(body.frame()) == {"s-1": Pair(1, HELD, HALVES, ELSEWHERE)}, "whoever makes its batches prices the way"
     body.order("unpair", (), {"shadow": "s-1"})
     assert body.say("unpaired")["reason"] == "told to"
     assert outcomes(body, stored) == []
