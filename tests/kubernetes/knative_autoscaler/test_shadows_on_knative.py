@@ -225,6 +225,11 @@ async def test_a_burst_gets_a_shadow_that_outlives_the_leader(
             [shadow] = shadow_rows(node)
             assert bodies.condition(REVISION, "Shadows")["status"] == "True"
             await until(lambda: bodies.handed >= 20, "batches that are split")
+            # Nobody but the Body itself tells the gateway that its batches are the pair's.
+            runtime = gateway.manager.lookup(f"{REVISION}.{bodies.namespace}")
+            assert runtime is not None
+            of_pairs = runtime.metrics.pairs
+            await until(lambda: of_pairs.batches >= 20 and of_pairs.offloaded > 0, "batches that are made for both")
             assert bodies.condition(REVISION, "ScalingPolicy")["reason"] == "asyfunc"
 
             # The next leader finds it, and nobody hears of the change.
@@ -247,6 +252,7 @@ async def test_a_burst_gets_a_shadow_that_outlives_the_leader(
                 patch = knative_kinds.custom.patch_namespaced_custom_object
                 await asyncio.to_thread(patch, *PA, bodies.namespace, "podautoscalers", REVISION, change)
                 await until(lambda: not shadow_rows(node), "its Shadow ends")
+                await until(lambda: {one.pair for one in runtime.dispatcher.workers.by_id.values()} == {None}, "batches for one")
                 callers.end()
                 await calling
             assert set(callers.answers) <= set(LABELS), callers.answers
