@@ -18,6 +18,7 @@ import contextlib
 import socket
 from http import HTTPStatus
 
+from gnomon_coordinator.node.listening import Listening
 from gnomon_coordinator.node.shadows import Shadow, Shadows
 from gnomon_core.coordination import PAIR_PATH, PAIR_PROTOCOL
 from gnomon_core.errors import GnomonError
@@ -34,7 +35,7 @@ class Arrivals:
     def __init__(self, shadows: Shadows) -> None:
         self._shadows = shadows
         self._loop = asyncio.get_running_loop()
-        self._listener: socket.socket | None = None
+        self._listening: Listening | None = None
         self._waiting: dict[asyncio.Task[None], None] = {}
         """Who has connected and not said everything yet, in the order in which they came."""
         self.port = 0
@@ -47,29 +48,19 @@ class Arrivals:
 
         """
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
-        self._listener = socket.create_server((host, port), family=family)
-        self._listener.setblocking(False)  # noqa: FBT003 - the signature is socket's
-        self.port = self._listener.getsockname()[1]
-        self._loop.add_reader(self._listener.fileno(), self._accept, self._listener)
+        self._listening = Listening(socket.create_server((host, port), family=family), self._come)
+        self.port = self._listening.port
 
     async def stop(self) -> None:
         """Let nobody come any more. Who has reached a Shadow stays with it. May be called again."""
-        listener, self._listener = self._listener, None
-        if listener is not None:
-            self._loop.remove_reader(listener.fileno())
-            listener.close()
+        if self._listening is not None:
+            self._listening.close()
         waiting = list(self._waiting)
         for task in waiting:
             task.cancel()
         await asyncio.gather(*waiting, return_exceptions=True)
 
-    def _accept(self, listener: socket.socket) -> None:
-        try:
-            connection, _ = listener.accept()
-        except OSError:
-            # Whoever it was has gone again, or we have no descriptor left: the next one tries anew.
-            return
-        connection.setblocking(False)  # noqa: FBT003 - the signature is socket's
+    def _come(self, connection: socket.socket) -> None:
         if len(self._waiting) >= MAX_WAITING:
             # It ends a turn of the loop later, in which the next one comes and must find another to leave.
             leaving = next(iter(self._waiting))

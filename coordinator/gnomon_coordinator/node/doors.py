@@ -8,12 +8,13 @@ that was restarted may be back before the end of its predecessor has been seen.
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import os
 import socket
 from collections.abc import Callable
 from dataclasses import dataclass
+
+from gnomon_coordinator.node.listening import Listening
 
 SOCKET = "coordination.sock"
 _FOR_ALL = 0o666
@@ -45,25 +46,11 @@ class Door:
 
     def __init__(self, pod: Pod, folder: int, came: Came) -> None:
         self.pod = pod
-        self._came = came
-        self._loop = asyncio.get_running_loop()
-        self._socket = _listening(folder)
-        self._loop.add_reader(self._socket.fileno(), self._accept)
+        self._listening = Listening(_listening(folder), lambda connection: came(pod, connection))
 
     def close(self) -> None:
         """Let nobody in any more. What has come stays. May be called again."""
-        if self._socket.fileno() >= 0:
-            self._loop.remove_reader(self._socket.fileno())
-            self._socket.close()
-
-    def _accept(self) -> None:
-        try:
-            connection, _ = self._socket.accept()
-        except OSError:
-            # Whoever it was has gone again, or we have no descriptor left: the next one tries anew.
-            return
-        connection.setblocking(False)  # noqa: FBT003 - the signature is socket's
-        self._came(self.pod, connection)
+        self._listening.close()
 
 
 def _listening(folder: int) -> socket.socket:
@@ -79,7 +66,6 @@ def _listening(folder: int) -> socket.socket:
         finally:
             os.umask(mask)
         listening.listen(_WAITING)
-        listening.setblocking(False)  # noqa: FBT003 - the signature is socket's
     except OSError:
         listening.close()
         raise

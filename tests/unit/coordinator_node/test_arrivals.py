@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import os
 import socket
 from collections.abc import AsyncIterator
@@ -10,7 +11,7 @@ from typing import cast
 
 import pytest
 
-from gnomon_coordinator.node import arrivals
+from gnomon_coordinator.node import arrivals, listening
 from gnomon_coordinator.node.arrivals import Arrivals
 from gnomon_coordinator.node.shadows import Shadow, Shadows
 from gnomon_core.coordination import PAIR_PATH, PAIR_PROTOCOL
@@ -132,6 +133,27 @@ async def test_no_more_wait_however_fast_they_come(shadow: OneShadow, monkeypatc
     await until(lambda: waiting(crowd) <= arrivals.MAX_WAITING, "too many are waited for")
     for one in crowd:
         one.close()
+
+
+async def test_without_a_descriptor_for_whoever_comes_it_rests_and_looks_again(
+    shadow: OneShadow, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(listening, "REST_S", 0.2)
+    asked = 0
+
+    def refused(_listener: socket.socket) -> tuple[socket.socket, str]:
+        nonlocal asked
+        asked += 1
+        raise OSError(errno.EMFILE, "Too many open files")
+
+    with monkeypatch.context() as none_left:
+        none_left.setattr(socket.socket, "accept", refused)
+        _, writer = await shadow.visitor(*WHOLE)
+        await until(lambda: asked, "nobody is looked at")
+        await asyncio.sleep(0.05)
+        assert asked < 20, "it keeps the loop to itself"
+    await until(lambda: shadow.connections, "it does not get through")
+    writer.close()
 
 
 def waiting(crowd: list[socket.socket]) -> int:
