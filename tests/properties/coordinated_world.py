@@ -1,7 +1,7 @@
 """A node in miniature around the real coordination: a supervisor, a platform and instances behind queues.
 
-What the queues hold is delivered in any order; `disturb` lets something happen that nobody asked for, and `calm_down` delivers
-everything until nothing is under way.
+What the queues hold is delivered in any order, and `calm_down` delivers everything until nothing is under way. What happens
+beside that is `disturbed_world`'s.
 """
 
 from __future__ import annotations
@@ -9,20 +9,16 @@ from __future__ import annotations
 import random
 from collections import deque
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any
 
 from gnomon_coordinator.coordination import Coordination
 from gnomon_coordinator.effects import Assign, Close, Connect, Effect, Fork, Kill, Papers, Send, Tell
-from gnomon_coordinator.fields import Way
-from gnomon_coordinator.messages import Change, Said, Task
+from gnomon_coordinator.messages import Said, Task
 from gnomon_coordinator.table import Kind
 from gnomon_core.blocks import Block, Layers
 from tests.properties.coordinated_processes import Link, Process
 
 BLOCKS = tuple(Block(f"b{n}", n, n + 1, (f"v{n}",), (f"v{n + 1}",), (), 1, 1, True) for n in range(4))  # noqa: FBT003
-SHADOWS = 2
-"""That a Body is wished to have at most."""
 LAYERS = Layers("0" * 64, ("v4",), BLOCKS, {f"v{n}": 10 for n in range(5)})
 
 
@@ -267,71 +263,6 @@ class World:
         self.wishes.popleft()()
         self.carry_out()
         self.pass_time(0.0)
-
-    def disturb(self) -> None:
-        what = self.chance.choice(["body", "create", "create", "destroy", "change", "promote", "kill", "cut", "restart", "time"])
-        bodies = [name for name, process in self.kept.items() if process.kind is Kind.BODY]
-        if what == "body" and len(bodies) < 3:
-            self.names += 1
-            self.make(f"b{self.names}", Kind.BODY)
-        elif what == "create" and bodies:
-            self._want(self.chance.choice(bodies))
-        elif what == "destroy" and self.wanted:
-            shadow = self.chance.choice(sorted(self.wanted))
-            self.ended.add(shadow)
-            self.wishes.append(lambda: self.coordination.destroy(shadow, self.now_s))
-        elif what == "change" and self.wanted:
-            self._alter(self.chance.choice(sorted(self.wanted)))
-        elif what == "promote" and (here := [name for name, task in self.wanted.items() if not task.afar and task.way is None]):
-            rising = self.chance.choice(sorted(here))
-            self.rising.add(rising)
-            self.wishes.append(lambda: self.coordination.promote(rising, Papers(()), self.now_s))
-        elif what == "kill" and self.kept:
-            self.die(self.kept[self.chance.choice(sorted(self.kept))])
-        elif what == "cut" and self.far:
-            self._cut(self.chance.choice(sorted(self.far)))
-        elif what == "restart" and self.chance.random() < 0.3:
-            self.restart()
-        elif what == "time":
-            self.pass_time(self.chance.choice([0.01, 0.1, 1.0]))
-            self.slow = self.now_s > 4.0
-
-    def _cut(self, shadow: str) -> None:
-        """The other node's half of a pair has gone."""
-        link = self.far.pop(shadow)
-        link.closed = True
-        self.bereaved.add(shadow)
-        for holder in list(link.holders):
-            if holder.alive:
-                holder.notice(self)
-
-    def _want(self, body: str) -> None:
-        if sum(task.body == body for task in self.wanted.values()) >= SHADOWS:
-            return
-        self.names += 1
-        shadow = f"s{self.names}"
-        where = self.chance.choice(["here", "here", "the Shadow", "the Body"])
-        task = self._task(shadow, body)
-        if where == "the Shadow":
-            task = replace(task, way=Way("http://other", "token"))
-        elif where == "the Body":
-            task = replace(task, body=f"elsewhere-{self.names}", afar=True)
-        self.wanted[shadow] = task
-        self.wishes.append(lambda: self._wish(shadow))
-
-    def _task(self, shadow: str, body: str) -> Task:
-        cpus = self.chance.choice([(0,), (1,), (0, 1)])
-        return Task(shadow, body, "/p", "/w", "/l", "shared", len(cpus), cpus, self._blocks(), (0, 1), 4)
-
-    def _blocks(self) -> tuple[int, ...]:
-        return tuple(sorted(self.chance.sample(range(4), self.chance.randint(1, 3))))
-
-    def _alter(self, shadow: str) -> None:
-        if shadow in self.rising:
-            return
-        task = self.wanted[shadow] = replace(self.wanted[shadow], blocks=self._blocks())
-        change = Change(task.cores, task.cpus, task.blocks, task.split)
-        self.wishes.append(lambda: self.coordination.change(shadow, change, self.now_s))
 
     def pass_time(self, seconds: float) -> None:
         self.now_s += seconds

@@ -1,6 +1,6 @@
 """Whatever happens in whatever order, pairs end up as they are wished for, and everybody believes the same.
 
-A node in miniature (`coordinated_world`): a supervisor, a platform and instances that keep to the protocol, each behind queues
+A node in miniature (`disturbed_world`): a supervisor, a platform and instances that keep to the protocol, each behind queues
 that are delivered in any order, beside the real coordination. Instances die, coordinators are replaced in the middle of anything,
 wishes come and go, and some Shadows become Bodies. Of some pairs one half is on another node, and may be cut off.
 When it is quiet again, what the Bodies do, what the table says and what the platform believes is one and the same.
@@ -14,13 +14,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gnomon_coordinator.table import Kind, Status
-from tests.properties.coordinated_world import World
+from tests.properties.disturbed_world import DisturbedWorld
 
 
 @settings(max_examples=300, deadline=None)
 @given(seed=st.integers(0, 2**32))
 def test_when_it_is_quiet_everybody_believes_the_same_and_it_is_what_was_wished(seed: int) -> None:
-    world = World(random.Random(seed))
+    world = DisturbedWorld(random.Random(seed))
     for _ in range(world.chance.randint(10, 150)):
         steps = world.quiet_steps()
         if steps and world.chance.random() < 0.7:

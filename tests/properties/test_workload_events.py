@@ -27,7 +27,7 @@ from gnomon_platforms.openfaas.planning import Step
 from gnomon_platforms.openfaas.surroundings import Surroundings
 from gnomon_platforms.openfaas.workloads import Workload
 from gnomon_platforms.testing import Recorder
-from tests.unit.kubernetes_platform.test_planning import SmallCluster
+from tests.unit.kubernetes_platform.small_cluster import SmallCluster
 
 SPEC = read_deployment({"service": "figlet", "image": "figlet:1"})
 KEY = SPEC.key

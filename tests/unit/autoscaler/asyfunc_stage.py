@@ -24,6 +24,13 @@ LATENCY_S = tuple(0.1 * size for size in range(1, 9))
 PROFILE = made_up_profile(MODEL, LATENCY_S, gmacs=4.0, overhead_bytes=100 * MB)
 
 
+def partly_serial(serial: float, cores: int = 2) -> ModelProfile:
+    """The model on up to so many cores, where this part of its work is serial."""
+    return made_up_profile(
+        MODEL, LATENCY_S, cores=range(1, cores + 1), serial_fraction=serial, gmacs=4.0, overhead_bytes=100 * MB
+    )
+
+
 def body(name: str, cores: int = 1, **fields: Any) -> Instance:
     return replace(Instance(name, "f.ns", 1, "n1", cores, 100, InstanceState.READY, 0.0), **fields)
 

@@ -1,13 +1,10 @@
 """Bodies that grow for a burst and are given back; each number is one of docs/decisions/0015-promotion-and-resizing.md."""
 
-from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
 
 import pytest
 
-from gnomon_autoscaler.made_up_models import made_up_profile
-from gnomon_autoscaler.policies.asyfunc import AsyFunc, Options, asyfunc
+from gnomon_autoscaler.policies.asyfunc import Options, asyfunc
 from gnomon_autoscaler.policies.asyfunc.growth import (
     ARRIVES_WITHIN_S,
     Growth,
@@ -22,25 +19,17 @@ from gnomon_autoscaler.policies.asyfunc.growth import (
 from gnomon_autoscaler.policies.asyfunc.knowledge import Knowledge
 from gnomon_autoscaler.policies.asyfunc.layer_level import LayerLevel
 from gnomon_autoscaler.room import Room
-from gnomon_autoscaler.testing import FUNCTION, Timeline
 from gnomon_core.errors import GnomonError
 from gnomon_core.fleet import Instance, InstanceKind, InstanceState
 from gnomon_core.pairs import Pair
 from gnomon_core.profiles import ModelProfile
-from gnomon_core.scaling import Action, CreateShadow, DestroyShadow, Observation, Resize, StateValue
-from gnomon_core.settings import ScaleSettings, Settings, read_settings
-from tests.unit.autoscaler.asyfunc_stage import LATENCY_S, MB, MODEL, body, look, node
+from gnomon_core.scaling import CreateShadow, DestroyShadow, Observation, Resize, StateValue
+from gnomon_core.settings import read_settings
+from tests.unit.autoscaler.asyfunc_stage import body, look, node, partly_serial
 from tests.unit.autoscaler.asyfunc_stage import observed as observed_with
 
-
-def profile(serial: float, cores: int = 2) -> ModelProfile:
-    return made_up_profile(
-        MODEL, LATENCY_S, cores=range(1, cores + 1), serial_fraction=serial, gmacs=4.0, overhead_bytes=100 * MB
-    )
-
-
 # 10 rps on one core, 20 on two; and 13.3 on two where half of it is serial.
-PARALLEL, SERIAL = profile(0.0), profile(0.5)
+PARALLEL, SERIAL = partly_serial(0.0), partly_serial(0.5)
 RESIZE, EITHER = Options(burst_cores="resize"), Options(burst_cores="either")
 BOTH = Pair(1, (0, 1), (0, 1, 1, 2, 2, 3, 3, 4))
 
@@ -85,7 +74,7 @@ def test_a_pair_and_a_larger_body_are_compared_as_wholes() -> None:
 
 
 def test_it_takes_what_is_free_up_to_c_max_and_no_more() -> None:
-    four = profile(0.0, 4)
+    four = partly_serial(0.0, 4)
     seen = observed([99.0], body("a"), body("b"))
     assert scaled(seen, RESIZE, four, free=9).resized == (Resize("a", 4), Resize("b", 4))
     assert scaled(seen, RESIZE, four, free=2).resized == (Resize("a", 3),)
@@ -95,11 +84,11 @@ def test_it_takes_what_is_free_up_to_c_max_and_no_more() -> None:
 
 
 def test_no_cores_where_they_do_not_help() -> None:
-    assert scaled(observed([99.0], body("a")), RESIZE, profile(1.0)).resized == ()
+    assert scaled(observed([99.0], body("a")), RESIZE, partly_serial(1.0)).resized == ()
 
 
 def test_one_that_has_grown_may_grow_more_and_gets_no_shadow() -> None:
-    four = profile(0.9, 4)
+    four = partly_serial(0.9, 4)
     assert scaled(observed([99.0], body("a", 2)), EITHER, four, free=2, grown={"a": 1}).created == ()
     assert scaled(observed([99.0], body("a", 2)), EITHER, four, free=2).created
     assert scaled(observed([99.0], body("a", 2)), RESIZE, four, free=1, grown={"a": 1}).resized == (Resize("a", 3),)
@@ -159,209 +148,6 @@ def test_cores_are_waited_for_so_long_and_no_longer() -> None:
     long_ago_s = seen.now_s - ARRIVES_WITHIN_S
     growths = {"a": Growth(1, long_ago_s), "b": Growth(1, long_ago_s), "c": Growth(1, long_ago_s + 1), "d": Growth(1, None)}
     assert overdue(growths, seen) == (Resize("b", 1),)
-
-
-# Timelines. κ = 100 makes one core the best size; two sustain 18.2 rps.
-
-SETTINGS = Settings(
-    autoscaler="asyfunc",
-    slo_s=1.0,
-    max_batch=8,
-    max_cores=2,
-    kappa=100.0,
-    burst_cores="resize",
-    scale=ScaleSettings(min=1, max=6),
-)
-
-
-def timeline(settings: Settings = SETTINGS, cores: int = 8) -> Timeline:
-    line = Timeline(settings, nodes=(("n1", cores),), start_s=0.5, profile=profile(0.1))
-    line.rps = 6.0
-    line.play(20)
-    return line
-
-
-def done(line: Timeline) -> list[str]:
-    return [type(action).__name__ for _, decision in line.decisions for action in decision.actions]
-
-
-def cores_of(line: Timeline) -> list[int]:
-    return [instance.cores for instance in line.instances.values()]
-
-
-def test_a_burst_is_carried_by_more_cores_and_leaves_nothing() -> None:
-    line = timeline()
-    line.rps = 16.0
-    line.play(1)
-    assert cores_of(line) == [2]
-    line.rps = 6.0
-    line.play(30)
-    assert cores_of(line) == [1]
-    assert done(line) == ["CreateBody", "Resize", "Resize"]
-
-
-def test_a_long_burst_gets_a_body_all_the_same() -> None:
-    """Model-level scaling sees the Body as it was, with 10 rps: with 18.2 it would leave 14 rps to the burst's cores for ever."""
-    line = timeline()
-    line.rps = 14.0
-    line.play(40)
-    assert cores_of(line) == [1, 1]
-    assert done(line) == ["CreateBody", "Resize", "CreateBody", "Resize"]
-    as_printed = timeline()
-    options = replace(asyfunc(SETTINGS).options, shadows_count=True)
-    as_printed.runner._policy = AsyFunc("asyfunc", options)
-    as_printed.rps = 14.0
-    as_printed.play(40)
-    assert cores_of(as_printed) == [2]
-
-
-def test_a_body_that_has_grown_and_ends_is_forgotten() -> None:
-    line = timeline()
-    line.rps = 16.0
-    line.play(1)
-    line.instances.clear()
-    line.play(1)
-    assert cores_of(line) in ([1], [2])
-    line.rps = 6.0
-    line.play(30)
-    assert cores_of(line) == [1]
-    assert line.runner.state.values.get("grown") is None
-
-
-def test_cores_that_the_platform_refuses_are_not_counted_on() -> None:
-    line = timeline()
-    refused = [0]
-
-    def carry_out(function: str, actions: Any) -> None:
-        if any(isinstance(action, Resize) for action in actions):
-            refused[0] += 1
-            raise GnomonError(503, "no_capacity", "They have gone to another function.", "Wait.")
-
-    line.fleet.carry_out = carry_out  # type: ignore[method-assign]
-    line.rps = 16.0
-    line.play(3)
-    assert refused[0] > 1
-    assert cores_of(line) == [1]
-
-
-# Cores that come later than they are asked for: a pod has them once its kubelet has come to it.
-
-
-class Kubelet:
-    """Gives a timeline's Bodies the cores that were asked for last, so many seconds later; until then they are on their way."""
-
-    def __init__(self, line: Timeline, delay_s: float) -> None:
-        self.delay_s = delay_s
-        self._line, self._at_once = line, line.fleet.carry_out
-        self._asked: dict[str, tuple[float, Resize]] = {}
-        line.fleet.carry_out = self._carry_out  # type: ignore[method-assign]
-
-    def _carry_out(self, function: str, actions: Sequence[Action]) -> None:
-        for action in actions:
-            if isinstance(action, Resize):
-                due_s, last = self._asked.get(action.id, (0.0, None))
-                self._asked[action.id] = due_s if last == action else self._line.now_s + self.delay_s, action
-                body = self._line.instances[action.id]
-                coming = None if action.cores == body.cores else action.cores
-                self._line.instances[action.id] = replace(body, coming_cores=coming)
-        self._at_once(function, [action for action in actions if not isinstance(action, Resize)])
-
-    def play(self, duration_s: float) -> None:
-        for _ in range(round(2 * duration_s)):
-            for due_s, action in self._asked.values():
-                if due_s <= self._line.now_s and action.id in self._line.instances:
-                    self._at_once(FUNCTION, [action])
-            self._line.play(0.5)
-
-
-@pytest.mark.parametrize(("delay_s", "burst_s"), [(2.0, 5.0), (2.0, 0.5), (8.0, 1.0), (20.0, 40.0)])
-def test_cores_that_come_later_are_given_back_like_others(delay_s: float, burst_s: float) -> None:
-    line = timeline(replace(SETTINGS, scale=ScaleSettings(min=1, max=1)))
-    kubelet = Kubelet(line, delay_s)
-    line.rps = 16.0
-    kubelet.play(burst_s)
-    line.rps = 6.0
-    kubelet.play(60)
-    assert "Resize" in done(line)
-    assert cores_of(line) == [1]
-    assert line.runner.state.values.get("grown") is None
-
-
-def test_cores_on_their_way_are_counted_on_and_nobody_else_is_asked() -> None:
-    """Two Bodies of 10 rps, each with one free core beside it. With two cores one of them has 18.2, which is enough."""
-    line = Timeline(
-        replace(SETTINGS, scale=ScaleSettings(min=2, max=2)), nodes=(("n1", 2), ("n2", 2)), start_s=0.5, profile=profile(0.1)
-    )
-    line.rps = 12.0
-    line.play(20)
-    kubelet = Kubelet(line, 2.0)
-    line.rps = 26.0
-    kubelet.play(4)
-    assert done(line).count("Resize") == 1
-    assert sorted(cores_of(line)) == [1, 2]
-    line.rps = 12.0
-    kubelet.play(30)
-    assert done(line).count("Resize") == 2, "nor are they asked for back over and over"
-    assert cores_of(line) == [1, 1]
-
-
-def test_a_burst_that_comes_while_cores_are_given_back_leaves_nothing_either() -> None:
-    line = timeline(replace(SETTINGS, scale=ScaleSettings(min=1, max=1)))
-    kubelet = Kubelet(line, 1.0)
-    line.rps = 16.0
-    kubelet.play(4)
-    kubelet.delay_s = 8.0
-    line.rps = 6.0
-    kubelet.play(4)
-    assert cores_of(line) == [2], "they are on their way back"
-    line.rps = 16.0
-    kubelet.play(4)
-    line.rps = 6.0
-    kubelet.play(60)
-    assert cores_of(line) == [1]
-
-
-def test_cores_that_do_not_come_are_taken_back_so_that_they_do_not_come_unasked() -> None:
-    line = timeline(replace(SETTINGS, scale=ScaleSettings(min=1, max=1)))
-    kubelet = Kubelet(line, 1000.0)
-    line.rps = 16.0
-    kubelet.play(ARRIVES_WITHIN_S)
-    asked = [action.cores for _, decision in line.decisions for action in decision.actions if isinstance(action, Resize)]
-    assert set(asked) == {2}
-    kubelet.play(1)
-    again = [action.cores for _, decision in line.decisions for action in decision.actions if isinstance(action, Resize)]
-    assert 1 in again
-    assert cores_of(line) == [1]
-
-
-def test_without_the_option_what_has_grown_is_given_back_and_shadows_are_made_again() -> None:
-    line = timeline()
-    line.rps = 16.0
-    line.play(1)
-    line.settings = replace(SETTINGS, burst_cores="shadow")
-    line.rps = 6.0
-    line.play(30)
-    assert cores_of(line) == [1]
-    line.rps = 16.0
-    line.play(1)
-    assert done(line)[-1] == "CreateShadow"
-    lost = timeline()
-    lost.rps = 16.0
-    lost.play(1)
-    lost.profile = None
-    lost.play(0.5)
-    assert cores_of(lost)[0] == 1
-
-
-def test_asyfunc_minus_gives_back_what_asyfunc_took() -> None:
-    line = timeline()
-    line.rps = 16.0
-    line.play(1)
-    policy = AsyFunc("asyfunc", replace(asyfunc(SETTINGS).options, layers=False))
-    line.runner._policy = policy
-    line.play(0.5)
-    assert cores_of(line) == [1]
-    assert policy.needs == {"place", "size"}
 
 
 def test_the_annotation_says_what_is_allowed_and_the_platform_must_be_able_to() -> None:

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import Any
 
 from gnomon_platforms.knative.scaling.configuration import ClusterSettings
-from gnomon_platforms.knative.scaling.objects import PaFacts, ScaleTarget, SksFacts, pa_facts, sks_facts, written
+from gnomon_platforms.knative.scaling.objects import PaFacts, RevisionPod, ScaleTarget, SksFacts, pa_facts, sks_facts, written
 from gnomon_platforms.knative.scaling.planning import PROXY, Demand, Plan, Route, Seen, plan
 from gnomon_platforms.knative.scaling.rules import Rules, rules
 from gnomon_platforms.knative.scaling.steps import serverless_service
@@ -38,6 +38,12 @@ def pod_autoscaler(annotations: dict[str, str] | None = None, **spec: Any) -> di
             **spec,
         },
     }
+
+
+def pod(name: str = "a", **fields: Any) -> RevisionPod:
+    """A ready pod of one core that can be resized."""
+    told = {"running": True, "ready": True, "ending": False, "reported": True, "cores": 1.0, "effective_cores": 1.0}
+    return RevisionPod("users", name, "f-00001", "10.0.0.1", uid=f"uid-{name}", node="node-a", **{**told, **fields})
 
 
 class Played:

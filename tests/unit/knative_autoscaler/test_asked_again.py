@@ -15,21 +15,7 @@ from gnomon_platforms.knative.scaling.configuration import ClusterSettings
 from gnomon_platforms.knative.scaling.objects import RevisionPod, ScaleTarget
 from gnomon_platforms.knative.scaling.revision import ScaledRevision
 from gnomon_platforms.knative.scaling.surroundings import Surroundings
-from tests.unit.knative_autoscaler.played import EPOCH_S, Played
-
-POD = RevisionPod(
-    "users",
-    "a",
-    "f-00001",
-    "10.0.0.1",
-    running=True,
-    ready=True,
-    ending=False,
-    uid="u",
-    cores=1.0,
-    effective_cores=1.0,
-    reported=True,
-)
+from tests.unit.knative_autoscaler.played import EPOCH_S, Played, pod
 
 
 class Full:
@@ -54,14 +40,14 @@ class Full:
 
 async def test_a_size_that_was_refused_is_asked_for_again_though_nothing_else_happens(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(instances, "REFUSED_S", 0.05)
-    played, full, cluster = Played({"gnomon/cores": "2"}), Full(), ClusterSettings()
+    played, full, cluster, here = Played({"gnomon/cores": "2"}), Full(), ClusterSettings(), pod()
     facts = played.facts
     brain = SimpleNamespace(check=lambda *_: None, makes_shadows=lambda _: False, decisions=lambda *_: ())
     around = SimpleNamespace(
         pa=lambda _: facts,
         sks=lambda _: None,
         target=lambda _: ScaleTarget("deployment-uid", "1", 1),
-        pods=lambda _: (POD,),
+        pods=lambda _: (here,),
         live=lambda _: None,
         cluster=lambda: cluster,
         rival=lambda _: None,

@@ -11,15 +11,10 @@ from gnomon_autoscaler.by_count import cost_of_ending
 from gnomon_core.fleet import InstanceState
 from gnomon_core.settings import Settings
 from gnomon_platforms.knative.scaling.bodies import Bodies
-from gnomon_platforms.knative.scaling.objects import RevisionPod, live_revision, revision_pod
+from gnomon_platforms.knative.scaling.objects import live_revision, revision_pod
+from tests.unit.knative_autoscaler.played import pod
 
 SETTINGS = Settings()
-
-
-def pod(name: str, **fields: Any) -> RevisionPod:
-    """A ready pod of one core that can be resized."""
-    told = {"running": True, "ready": True, "ending": False, "reported": True, "cores": 1.0, "effective_cores": 1.0}
-    return RevisionPod("users", name, "f-00001", "10.0.0.1", uid=f"uid-{name}", node="node-a", **{**told, **fields})
 
 
 def bodies(count: int) -> Bodies:

@@ -8,21 +8,9 @@ import pytest
 
 from gnomon_platforms.knative.batching import slots
 from gnomon_platforms.knative.batching.slots import PodName, Waiting
-from gnomon_platforms.knative.scaling.objects import RevisionPod
+from tests.unit.knative_autoscaler.played import pod
 
-POD = RevisionPod(
-    "users",
-    "a",
-    "f-00001",
-    "10.0.0.1",
-    running=True,
-    ready=True,
-    ending=False,
-    uid="u",
-    cores=2.0,
-    effective_cores=1.0,
-    reported=True,
-)
+POD = pod(cores=2.0)
 
 
 async def test_nothing_is_kept_of_a_pod_that_waited_and_has_gone(monkeypatch: pytest.MonkeyPatch) -> None:

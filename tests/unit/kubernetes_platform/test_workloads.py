@@ -23,7 +23,7 @@ from gnomon_platforms.openfaas.planning import Step
 from gnomon_platforms.openfaas.surroundings import Surroundings
 from gnomon_platforms.openfaas.workloads import Workload
 from gnomon_platforms.testing import Recorder
-from tests.unit.kubernetes_platform.test_planning import SPEC, deployed, running, spare
+from tests.unit.kubernetes_platform.small_cluster import SPEC, deployed, running, spare
 
 QUOTA = 'FailedCreate: pods "figlet-1" is forbidden: exceeded quota: small'
 
