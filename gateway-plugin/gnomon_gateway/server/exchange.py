@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from gnomon_core.errors import GnomonError
 from gnomon_gateway.server.refusals import STATUS_LINES, error_lines, internal_error, too_large, too_many_bodies
@@ -293,12 +293,3 @@ class Exchange:
         if not self.keep_alive:
             self._protocol.close_after_answer(unread=self.more_body)
         self._protocol.on_response_complete()
-
-
-def leave(cycle: Any) -> None:
-    """Tell whoever works on a request, an exchange or one of uvicorn's cycles, that its client has gone."""
-    if type(cycle) is Exchange:
-        cycle.lost()
-    else:
-        cycle.disconnected = True
-        cycle.message_event.set()

@@ -1,4 +1,4 @@
-"""How connections end so that no client is left without the answer.
+"""How connections end so that no client is left without the answer, and nobody works for one that has gone.
 
 A cycle of uvicorn's that is not to keep its connection closes the transport with the last of the answer. Where part of the
 request has not been read by then, the kernel resets the connection instead of ending it, and the reset may overtake the answer.
@@ -13,6 +13,7 @@ import socket
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+from gnomon_gateway.server.exchange import Exchange
 from gnomon_gateway.server.shared import Phase
 
 if TYPE_CHECKING:
@@ -67,3 +68,12 @@ def taken(listener: socket.socket) -> list[socket.socket]:
             found.append(listener.accept()[0])
     except OSError:  # there are no more, or no more can be opened
         return found
+
+
+def leave(cycle: Any) -> None:
+    """Tell whoever works on a request, an exchange or one of uvicorn's cycles, that its client has gone."""
+    if type(cycle) is Exchange:
+        cycle.lost()
+    else:
+        cycle.disconnected = True
+        cycle.message_event.set()

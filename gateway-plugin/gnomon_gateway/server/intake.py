@@ -17,6 +17,8 @@ from typing import Any
 from uvicorn.protocols.http.flow_control import FlowControl
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
+from gnomon_gateway.server.hung_up import has_hung_up, has_sent
+
 PORTION_BYTES = 8 << 10
 MOST_EVENTS = 512
 REQUEST_EVENTS = 8
@@ -84,6 +86,16 @@ class Intake(HttpToolsProtocol):
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
         self.flow = Flow(transport, self._go_on)
+
+    def has_hung_up(self) -> bool:
+        """Whether the client has closed the connection, as the kernel knows it."""
+        return self.transport.is_closing() or has_hung_up(self.transport.get_extra_info("socket").fileno())
+
+    def has_sent(self) -> bool:
+        """Whether the client has sent something that was not read."""
+        if self.transport.is_closing():
+            return False
+        return bool(self._waiting) or has_sent(self.transport.get_extra_info("socket").fileno())
 
     def data_received(self, data: bytes) -> None:
         if not self._waiting and len(data) <= PORTION_BYTES:

@@ -18,10 +18,9 @@ from uvicorn.config import Config
 from uvicorn.server import ServerState
 
 from gnomon_core.errors import GnomonError
-from gnomon_gateway.server.exchange import SMALL_BYTES, Exchange, leave
-from gnomon_gateway.server.farewell import PoliteTransport, announcing, expects
+from gnomon_gateway.server.exchange import SMALL_BYTES, Exchange
+from gnomon_gateway.server.farewell import PoliteTransport, announcing, expects, leave
 from gnomon_gateway.server.heads import CHECKED, Head, body_bytes, malformed, too_large, without_offer
-from gnomon_gateway.server.hung_up import has_hung_up, has_sent
 from gnomon_gateway.server.intake import REQUEST_EVENTS, Intake
 from gnomon_gateway.server.refusals import STATUS_LINES, error_lines
 from gnomon_gateway.server.shared import Phase, Shared
@@ -67,16 +66,6 @@ class GatewayProtocol(Intake):
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
         self.client_address = self.client[0].encode() if self.client else b""
-
-    def has_hung_up(self) -> bool:
-        """Whether the client has closed the connection, as the kernel knows it."""
-        return self.transport.is_closing() or has_hung_up(self.transport.get_extra_info("socket").fileno())
-
-    def has_sent(self) -> bool:
-        """Whether the client has sent something that was not read."""
-        if self.transport.is_closing():
-            return False
-        return bool(self._waiting) or has_sent(self.transport.get_extra_info("socket").fileno())
 
     def connection_lost(self, exc: Exception | None) -> None:
         active, self._active = self._active, None
