@@ -13,6 +13,7 @@ from typing import Any
 
 from gnomon_autoscaler.decisions import DecisionRecord
 from gnomon_core.settings import Settings
+from gnomon_gateway.queueing.batch import Batch
 from gnomon_simulator.costs import Cost
 from gnomon_simulator.percentiles import percentile, spread_ms
 
@@ -60,6 +61,15 @@ class Requests:
             known = self._numbers[instance_id] = len(self.instances)
             self.instances.append(instance_id)
         return known
+
+    def answered(self, row: int, now_s: float, status: int, batch: Batch | None) -> None:
+        """A request has its answer, with a batch or without one."""
+        self.finished_s[row] = now_s
+        self.status[row] = status
+        if batch is not None:
+            self.dispatched_s[row] = batch.sent_s
+            self.instance[row] = self.number(batch.instance_id)
+            self.batch[row] = batch.size
 
     def latencies_s(self) -> list[float]:
         """From arrival to answer, of the requests answered 200."""

@@ -207,14 +207,8 @@ class SimulatedFunction:
     def _record(self, answer: Answer) -> None:
         request, error, _ = answer
         assert isinstance(request, SimulatedRequest)
-        rows, row = self.requests, request.row
-        rows.finished_s[row] = self._events.now_s
-        rows.status[row] = OK if error is None else error.status
-        batch = request.batch
-        if batch is not None:
-            rows.dispatched_s[row] = batch.sent_s
-            rows.instance[row] = rows.number(batch.instance_id)
-            rows.batch[row] = batch.size
+        status = OK if error is None else error.status
+        self.requests.answered(request.row, self._events.now_s, status, request.batch)
 
     # What the runner wants
 

@@ -33,10 +33,9 @@ from werkzeug.exceptions import HTTPException
 
 from gnomon_core.coordination import PAIR_PATH, PAIR_PROTOCOL
 from gnomon_core.errors import GnomonError, bad_request
-from gnomon_core.launch import Launch
 from gnomon_core.wire import Frame, Kind, Member, WireError, decode, encode
 from gnomon_runtime.application import Application, ForBodies
-from gnomon_runtime.applications import load
+from gnomon_runtime.applications import launch_from, load
 from gnomon_runtime.coordinated import Coordinated, say, socket_from
 from gnomon_runtime.turns import Turns
 
@@ -175,22 +174,6 @@ class _Upgraded(Response):
         self._service.serve_body(environ[CONNECTION])
         # gunicorn takes this as the end of the connection, and writes no answer of its own to it.
         raise StopIteration
-
-
-def launch_from(environment: Mapping[str, str]) -> Launch:
-    """What an image serves: the handler in ./function, as its variables describe it."""
-    cores = int(environment.get("GNOMON_CORES") or len(os.sched_getaffinity(0)))
-    name = environment.get("GNOMON_FUNCTION") or "function"
-    folder = environment.get("GNOMON_HANDLER_FOLDER") or "function"
-    return Launch(
-        "handler",
-        name,
-        environment.get("HOSTNAME") or name,
-        cores,
-        int(environment.get("GNOMON_MAX_BATCH") or 64),
-        dict(environment),
-        {"folder": str(Path(folder).resolve())},
-    )
 
 
 def _token(environment: Mapping[str, str]) -> str | None:

@@ -21,6 +21,7 @@ from gnomon_core import packets
 from gnomon_core.fleet import Instance, InstanceState
 from gnomon_core.functions import FunctionKey
 from gnomon_core.launch import Order
+from gnomon_core.pairs import Pair
 from gnomon_core.seams import PlatformListener
 from gnomon_platforms.local import usage
 from gnomon_platforms.local.channel import UnixChannel, channel_pair
@@ -160,6 +161,17 @@ class Life:
         self.instance = replace(self.instance, cores=cores)
         if self.channel is not None and self.instance.state is InstanceState.READY:
             self.channel.resize(cores, cpus)
+
+    def works_with(self, shadow_id: str, pair: Pair | None) -> None:
+        """A Body's Shadow does this for it now, or nothing any more. Tells the listener, where that is news."""
+        shadows = self.instance.shadows
+        if pair is None:
+            shadows.pop(shadow_id, None)
+        else:
+            shadows[shadow_id] = pair
+        if shadows != self.instance.shadows:
+            self.instance = self.instance.working_with(shadows)
+            self._surroundings.listener.pair_changed(self.instance)
 
     def end(self, cpu_s: float, reason: str) -> None:
         """The process has gone, or there never was one. Tells the listener, once."""

@@ -116,6 +116,17 @@ class LocalNode:
         claim = self._claims[instance_id] = Claim(cores, memory_bytes, self._least_loaded(width), from_reserve)
         return claim
 
+    def claim_again(self, instance_id: str, before: int, cores: int) -> Claim:
+        """Give an instance that had `before` cores other ones. A claim by request or limit stays what the deployment says.
+
+        Raises:
+            GnomonError: 503 `no_capacity`; it keeps what it has.
+
+        """
+        claimed = self._claims[instance_id]
+        amount = float(cores) if claimed.cores == before else claimed.cores
+        return self.claim(instance_id, amount, claimed.memory_bytes, cores)
+
     def check_name(self, name: str | None) -> None:
         """Raise for the name of another node: GnomonError, 503 `no_capacity`."""
         if name not in (None, self.name):

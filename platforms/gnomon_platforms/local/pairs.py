@@ -234,16 +234,8 @@ class Pairs:
 
     def _tell_body(self, life: ShadowLife, pair: Pair | None) -> None:
         body = self._home.bodies.get(life.body_id)
-        if body is None or body.gone.done():
-            return
-        shadows = body.instance.shadows
-        if pair is None:
-            shadows.pop(life.instance.id, None)
-        else:
-            shadows[life.instance.id] = pair
-        if shadows != body.instance.shadows:
-            body.instance = body.instance.working_with(shadows)
-            self._home.surroundings.listener.pair_changed(body.instance)
+        if body is not None and not body.gone.done():
+            body.works_with(life.instance.id, pair)
 
 
 def shadow_bytes(layers: Layers, pair: Pair, profile: ModelProfile | None, weight_mode: str) -> int:

@@ -212,10 +212,7 @@ class LocalPlatform:
         life = self._lives.get(instance_id)
         if life is None:
             return
-        claimed = self._node.claimed(instance_id)
-        # A claim by request or limit stays what the deployment says.
-        amount = float(cores) if claimed.cores == life.instance.cores else claimed.cores
-        claim = self._node.claim(instance_id, amount, claimed.memory_bytes, cores)
+        claim = self._node.claim_again(instance_id, life.instance.cores, cores)
         life.resized(cores, claim.cpus)
 
     async def create_shadow(self, body_id: str, pair: Pair) -> Instance:
