@@ -14,6 +14,7 @@ from typing import Protocol
 from gnomon_core.fleet import Instance, Node
 from gnomon_core.functions import FunctionKey, FunctionSpec
 from gnomon_core.pairs import Pair
+from gnomon_core.platform_listener import PlatformListener
 from gnomon_core.profiles import ModelProfile
 from gnomon_core.scaling import Decision, Observation, PolicyState
 from gnomon_core.scheduling import FleetView, QueueView, ScheduleAction
@@ -90,29 +91,6 @@ class BatchChannel(Protocol):
     async def probe(self, timeout_s: float) -> bool:
         """Whether the idle instance answers a canary in time."""
         ...
-
-
-class PlatformListener(Protocol):
-    """What a platform tells its owner. Calls come on the event loop and return at once."""
-
-    def instance_ready(self, instance: Instance, channel: BatchChannel) -> None: ...
-
-    def instance_gone(self, instance_id: str, reason: str) -> None:
-        """The instance, Body or Shadow, has ended, asked for or not. Called exactly once for each that was created."""
-        ...
-
-    def pair_changed(self, body: Instance) -> None:
-        """From its next batch on the Body works with `body.shadows` as they say, or alone without any."""
-        ...
-
-    def shadow_found(self, shadow: Instance) -> None:
-        """A Shadow that an earlier process has left (`gnomon_core.lasting`) goes on for its Body, as if it had been created now.
-
-        Nothing was told of it before. It may have to be destroyed like any other.
-        """
-        ...
-
-    def log_line(self, function: FunctionKey, instance_id: str, text: str) -> None: ...
 
 
 class Platform(Protocol):

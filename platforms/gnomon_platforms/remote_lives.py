@@ -12,7 +12,8 @@ from dataclasses import replace
 from typing import Generic, Protocol, Self, TypeVar
 
 from gnomon_core.fleet import Instance, InstanceState
-from gnomon_core.seams import BatchChannel, PlatformListener
+from gnomon_core.platform_listener import PlatformListener
+from gnomon_core.seams import BatchChannel
 
 
 class ClosableChannel(BatchChannel, Protocol):

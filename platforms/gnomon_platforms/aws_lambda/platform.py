@@ -27,9 +27,10 @@ from gnomon_core.fleet import Instance, Node
 from gnomon_core.functions import FunctionSpec
 from gnomon_core.memory_sizes import LARGEST_MB, MB_PER_CORE, MEGABYTE
 from gnomon_core.pairs import Pair
+from gnomon_core.platform_listener import PlatformListener
 from gnomon_core.profiles import ModelProfile
 from gnomon_core.seam_values import Capabilities, InstanceRequest, Usage
-from gnomon_core.seams import ModelRepository, PlatformListener
+from gnomon_core.seams import ModelRepository
 from gnomon_core.signature import ModelSignature
 from gnomon_platforms.aws_lambda.accounts import Accounts, Spent
 from gnomon_platforms.aws_lambda.channel import LambdaChannel, Surroundings

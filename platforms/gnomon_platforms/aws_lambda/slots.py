@@ -13,7 +13,7 @@ from dataclasses import replace
 from gnomon_core.fleet import Instance
 from gnomon_core.functions import FunctionKey
 from gnomon_core.memory_sizes import MEGABYTE
-from gnomon_core.seams import PlatformListener
+from gnomon_core.platform_listener import PlatformListener
 from gnomon_platforms.aws_lambda.channel import LambdaChannel
 from gnomon_platforms.aws_lambda.recipes import Recipe
 from gnomon_platforms.remote_lives import RemoteLife

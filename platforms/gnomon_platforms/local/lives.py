@@ -22,7 +22,7 @@ from gnomon_core.fleet import Instance, InstanceState
 from gnomon_core.functions import FunctionKey
 from gnomon_core.launch import Order
 from gnomon_core.pairs import Pair
-from gnomon_core.seams import PlatformListener
+from gnomon_core.platform_listener import PlatformListener
 from gnomon_platforms.local import usage
 from gnomon_platforms.local.channel import UnixChannel, channel_pair
 from gnomon_platforms.local.logs import LogPipe

@@ -20,8 +20,8 @@ from dataclasses import replace
 from gnomon_core.clock import Clock, WallClock
 from gnomon_core.fleet import Instance, Node
 from gnomon_core.functions import FunctionKey, FunctionSpec
+from gnomon_core.platform_listener import PlatformListener
 from gnomon_core.seam_values import InstanceRequest
-from gnomon_core.seams import PlatformListener
 from gnomon_platforms.kubernetes.api import Api, Fence
 from gnomon_platforms.kubernetes.behind import Behind
 from gnomon_platforms.kubernetes.cache import Change

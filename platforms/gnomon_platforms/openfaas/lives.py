@@ -9,8 +9,8 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from gnomon_core.fleet import Instance, InstanceState
+from gnomon_core.platform_listener import PlatformListener
 from gnomon_core.seam_values import InstanceRequest
-from gnomon_core.seams import PlatformListener
 from gnomon_platforms.kubernetes.channel import HttpChannel
 from gnomon_platforms.kubernetes.objects.pods import PodFacts
 from gnomon_platforms.local.nodes import claimed_cores

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from gnomon_core.pairs import Pair
-from gnomon_core.seams import PlatformListener
+from gnomon_core.platform_listener import PlatformListener
 from gnomon_platforms.kubernetes.objects.placing import Placing, read_constraints
 from gnomon_platforms.nodes.home import BodyPod
 from gnomon_platforms.openfaas.lives import Life

@@ -11,7 +11,7 @@ from collections.abc import Callable
 
 from gnomon_core.fleet import Instance
 from gnomon_core.functions import FunctionKey, FunctionSpec
-from gnomon_core.seams import PlatformListener
+from gnomon_core.platform_listener import PlatformListener
 from gnomon_platforms.provider.channel import ProviderChannel
 from gnomon_platforms.remote_lives import RemoteLife
 

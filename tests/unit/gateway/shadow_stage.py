@@ -11,13 +11,14 @@ from gnomon_core.errors import GnomonError
 from gnomon_core.fleet import Instance, InstanceKind, InstanceState, Node
 from gnomon_core.functions import FunctionKey, FunctionSpec, read_deployment
 from gnomon_core.pairs import Pair
+from gnomon_core.platform_listener import PlatformListener
 from gnomon_core.profiles import ModelProfile
 from gnomon_core.scaling import (
     CreateBody,
     CreateShadow,
 )
 from gnomon_core.seam_values import Capabilities, InstanceRequest, Usage
-from gnomon_core.seams import BatchChannel, PlatformListener
+from gnomon_core.seams import BatchChannel
 from gnomon_core.settings import Settings
 from gnomon_core.signature import ModelSignature
 from gnomon_core.wire import Frame

@@ -22,9 +22,9 @@ from gnomon_core.errors import GnomonError
 from gnomon_core.fleet import Instance, InstanceState, Node
 from gnomon_core.functions import FunctionKey, FunctionSpec
 from gnomon_core.pairs import Pair
+from gnomon_core.platform_listener import PlatformListener
 from gnomon_core.profiles import ModelProfile
 from gnomon_core.seam_values import Capabilities, InstanceRequest, Usage
-from gnomon_core.seams import PlatformListener
 from gnomon_core.signature import ModelSignature
 from gnomon_platforms.knative.batching.reaching import Reaching
 from gnomon_platforms.knative.batching.revisions import RevisionFacts

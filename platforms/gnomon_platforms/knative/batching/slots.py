@@ -14,7 +14,7 @@ from dataclasses import replace
 
 from gnomon_core.fleet import Instance, InstanceState
 from gnomon_core.pairs import Pair
-from gnomon_core.seams import PlatformListener
+from gnomon_core.platform_listener import PlatformListener
 from gnomon_platforms.knative.batching.channel import PodChannel
 from gnomon_platforms.knative.batching.revisions import RevisionFacts
 from gnomon_platforms.knative.scaling.objects import RevisionPod
