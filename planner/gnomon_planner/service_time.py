@@ -238,8 +238,15 @@ def _terms(shape: str, powers: Sequence[Powers], variables: tuple[Array, Array, 
 
 
 def _inner(sizes: Array, threads: Array) -> list[Indices]:
-    """The points of each size that has smaller and larger ones of as many threads."""
-    inner = [size for number in np.unique(threads) for size in np.unique(sizes[threads == number])[1:-1]]
+    """The points of each size that has smaller and larger ones of as many threads, or of any where no other has as many.
+
+    Example: of whole cores, and of 1,024, 1,769, 3,538, 5,307 and 8,845 MB, each has a number of threads to itself.
+    """
+    inner: list[float] = []
+    for number in np.unique(threads):
+        those = np.unique(sizes[threads == number])
+        among = those if len(those) > 1 else np.unique(sizes)
+        inner += those[(among[0] < those) & (those < among[-1])].tolist()
     return [np.flatnonzero(sizes == size) for size in inner]
 
 

@@ -144,3 +144,26 @@ def test_many_sizes_have_few_batches_each_and_not_all_the_same() -> None:
     assert len(batches) == 9
     assert all({1, 20} <= those and len(those) == 3 for those in batches.values())
     assert len(set().union(*batches.values())) == 5
+
+
+def test_sizes_of_a_number_of_threads_each_are_left_out_too() -> None:
+    """`gnomon lambda-profile` measures these unless told otherwise: 22 coefficients for 25 cells were up to 99 % off between."""
+    sizes, chance = (1024, 1769, 3538, 5307, 8845), random.Random(1)
+    points = [
+        measured(on_threads(size, batch) * chance.gauss(1.0, 0.03), size, batch) for size in sizes for batch in (1, 2, 4, 8, 16)
+    ]
+    model = fitted(points, whole=WHOLE)
+    between = [(size, batch) for size in range(1024, 8846, 64) for batch in range(1, 17)]
+    assert max(abs(model.seconds(*cell) / on_threads(*cell) - 1.0) for cell in between) < 0.1
+
+
+def test_numbers_of_cores_are_left_out_too() -> None:
+    chance = random.Random(1)
+    points = [
+        measured(amdahl(WHOLE * cores, batch) * chance.gauss(1.0, 0.04), cores, batch)
+        for cores in (1, 2, 4, 8)
+        for batch in (1, 2, 4, 8, 16)
+    ]
+    model = fitted(points, whole=1.0)
+    cells = [(cores, batch) for cores in range(1, 9) for batch in range(1, 17)]
+    assert max(abs(model.seconds(*cell) / amdahl(WHOLE * cell[0], cell[1]) - 1.0) for cell in cells) < 0.1
