@@ -242,8 +242,8 @@ def _reasons(days: Days) -> str:
     said = []
     if alone:
         said.append(
-            f"In {alone} of them each request is served alone: of the nine ratios that stand for the measured times the mean of "
-            "the slowest ninth is within the SLO, and more than one run in twenty is later than that."
+            f"In {alone} of them each request is served alone: the mean of the measured times from P92.5 to P97.5, which "
+            "stands for P95 in a plan, is within the SLO, and more than one run in twenty is later than that."
         )
     if alone < len(late):
         said.append(
