@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import io
 import threading
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 from flask import Flask
 from werkzeug.serving import WSGIRequestHandler, make_server
@@ -14,6 +14,7 @@ from werkzeug.serving import WSGIRequestHandler, make_server
 from gnomon_runtime.http_app import create_app
 from tests.unit.runtime.conftest import forget_handlers
 
+Application: TypeAlias = Callable[[dict[str, Any], Any], Iterable[bytes]]
 _LOADING = threading.Lock()
 """Nodes that are played load handlers in threads of their own, and each forgets what was loaded before."""
 
@@ -32,12 +33,10 @@ def application_of(handler: Path, token: str) -> Flask:
         return create_app({"GNOMON_HANDLER_FOLDER": str(handler), "GNOMON_BATCH_TOKEN": token, "GNOMON_CORES": "1"})
 
 
-class InstanceServer:
-    """An instance of a handler's folder, at an address of its own."""
+class Served:
+    """An application at an address of its own, on threads of this process. `address` is its URL."""
 
-    def __init__(self, host: str, port: int, handler: Path, token: str) -> None:
-        app = application_of(handler, token)
-
+    def __init__(self, host: str, port: int, app: Application) -> None:
         def bounded(environ: dict[str, Any], start: Any) -> Iterable[bytes]:
             # gunicorn ends a body where its length says; this server would wait for more.
             length = int(environ.get("CONTENT_LENGTH") or 0)
@@ -54,3 +53,10 @@ class InstanceServer:
         self._server.shutdown()
         self._thread.join()
         self._server.server_close()
+
+
+class InstanceServer(Served):
+    """An instance of a handler's folder."""
+
+    def __init__(self, host: str, port: int, handler: Path, token: str) -> None:
+        super().__init__(host, port, application_of(handler, token))
