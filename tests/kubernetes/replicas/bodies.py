@@ -10,7 +10,9 @@ from __future__ import annotations
 import contextlib
 import io
 import json
+import shutil
 import statistics
+import tempfile
 import time
 from collections.abc import Iterator, Mapping
 from itertools import pairwise
@@ -38,6 +40,18 @@ COORDINATOR_LABELS = {"app.kubernetes.io/name": "gnomon", "app.kubernetes.io/com
 MAX_BATCH = 4
 SLOWER = 4.0
 """The profile says so many times what this machine takes: by that a Body is patient with its Shadow while the machine is busy."""
+
+
+@contextlib.contextmanager
+def node_at(address: str, name: str = "node-a") -> Iterator[Node]:
+    """A node's processes at an address, in a folder of their own with a short name: there are sockets in it."""
+    folder = Path(tempfile.mkdtemp(prefix="gnomon-"))
+    node = Node(folder, name=name, at=f"{address}:7468")
+    try:
+        yield node
+    finally:
+        node.close()
+        shutil.rmtree(folder)
 
 
 def put_model(models: Path) -> float:

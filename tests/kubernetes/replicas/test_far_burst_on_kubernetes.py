@@ -9,11 +9,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
-import shutil
 import signal
-import tempfile
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
@@ -21,10 +18,19 @@ from deploy.test_cluster.clusters import Cluster, until
 from tests.integration.coordinator_node.node import Node
 from tests.integration.coordinator_node.test_body_and_shadow import pool_processes
 from tests.kubernetes.openfaas.conftest import gone
-from tests.kubernetes.openfaas.kubelet import Kubelet
-from tests.kubernetes.replicas.bodies import LABELS, MAX_BATCH, MODEL, SLOWER, BodyKubelet, coordinator_pod, put_model
+from tests.kubernetes.openfaas.kubelet import WORKER, Kubelet
+from tests.kubernetes.replicas.bodies import LABELS, BodyKubelet, coordinator_pod, node_at, put_model
+from tests.kubernetes.replicas.bursts import (
+    CALLERS,
+    FUNCTION,
+    begin,
+    decisions,
+    gave_up,
+    more_pair_batches,
+    pair_batches,
+    pair_of,
+)
 from tests.kubernetes.replicas.conftest import Gateways
-from tests.kubernetes.replicas.test_burst_on_kubernetes import CALLERS, FUNCTION, Callers, decisions, detail, pair_batches
 
 pytestmark = [pytest.mark.torch, pytest.mark.timeout(500)]
 CORES = 2
@@ -35,13 +41,9 @@ SHADOW = f"gnomon {FUNCTION}.openfaas"[:15]
 @pytest.fixture
 def nodes() -> Iterator[dict[str, Node]]:
     """Two, at addresses of their own."""
-    made: dict[str, Node] = {}
-    for name, address in (("node-a", "127.0.9.200"), ("node-b", "127.0.9.201")):
-        made[name] = Node(Path(tempfile.mkdtemp(prefix="gnomon-")), name=name, at=f"{address}:7468")
-    yield made
-    for node in made.values():
-        node.close()
-        shutil.rmtree(node.folder)
+    first = 200 + 2 * WORKER
+    with node_at(f"127.0.9.{first}", "node-a") as one, node_at(f"127.0.9.{first + 1}", "node-b") as other:
+        yield {node.name: node for node in (one, other)}
 
 
 @pytest.fixture
@@ -81,49 +83,36 @@ async def test_a_burst_on_a_full_node_gets_its_shadow_from_another(
     gateways: Gateways, nodes: dict[str, Node], sample_s: float
 ) -> None:
     """Sixteen callers always wait. Within the objective, six samples' time, a Body answers six of them, and a pair more."""
-    annotations = {
-        "gnomon/model": f"{MODEL}@1",
-        "gnomon/autoscaler": "asyfunc",
-        "gnomon/max-batch": str(MAX_BATCH),
-        "gnomon/slo-ms": str(round(1000 * 6 * sample_s / SLOWER)),
-        "gnomon/deadline-ms": "60000",
-    }
-    document = {"service": FUNCTION, "image": "body:1", "labels": {"com.openfaas.scale.max": "1"}, "annotations": annotations}
-    b = gateways.processes["b"]
-    answer = await asyncio.to_thread(b.call, "POST", "/system/functions", document)
-    assert answer.status == 202, answer.data
-    await gateways.eventually(lambda: b.status(FUNCTION).get("availableReplicas") == 1, "its pod never served")
-
-    callers = Callers(gateways)
+    callers = await begin(gateways, "b", sample_s)
     running = asyncio.create_task(callers.run())
     await gateways.eventually(lambda: pair_batches(gateways, "b") >= 20, "the owner sends no batches to a pair")
-    seen = await detail(gateways, "b")
-    [body], [shadow] = seen["bodies"], seen["shadows"]
+    body, shadow = await pair_of(gateways, "b")
     assert {body["node"], shadow["node"]} == set(nodes), "they are on two nodes"
-    assert body["shadow"] == shadow["id"]
     home, away = nodes[body["node"]], nodes[shadow["node"]]
-    assert (len(pool_processes(away, SHADOW)), pool_processes(home, SHADOW)) == (1, [])
+    assert not pool_processes(home, SHADOW)
     assert any(f"on {shadow['node']}" in one["reason"] for one in decisions(gateways, "a")), "a decision says so"
 
     # Killed, it costs no answer; and as the burst goes on, the Body gets another.
-    [process] = pool_processes(away, SHADOW)
-    os.kill(process, signal.SIGKILL)
-    await gateways.eventually(lambda: bool(set(pool_processes(away, SHADOW)) - {process}), "there is no other")
-    before = pair_batches(gateways, "b")
-    await gateways.eventually(lambda: pair_batches(gateways, "b") >= before + 20, "the next one gets no batches")
+    await gateways.eventually(lambda: bool(pool_processes(away, SHADOW)), "no Shadow is on the other node")
+    killed = set(pool_processes(away, SHADOW))
+    for process in killed:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(process, signal.SIGKILL)
+    await gateways.eventually(lambda: bool(set(pool_processes(away, SHADOW)) - killed), "there is no other")
+    await more_pair_batches(gateways, "b", "the next one gets no batches")
     assert set(callers.answers) <= set(LABELS), callers.answers
 
     # The leader is killed, and the next one goes on with what there is.
-    [shadow] = (await detail(gateways, "b"))["shadows"]
+    _, shadow = await pair_of(gateways, "b")
     os.kill(gateways.pid("a"), signal.SIGKILL)
     await gateways.end("a")
     await gateways.eventually(lambda: gateways.leader() == "b", "nobody leads")
     await gateways.shared_by("b", members=1)
     await gateways.eventually(lambda: bool(decisions(gateways, "b")), "the next leader decides nothing")
-    before = pair_batches(gateways, "b")
-    await gateways.eventually(lambda: pair_batches(gateways, "b") >= before + 20, "the pair works no more")
-    [still] = (await detail(gateways, "b"))["shadows"]
-    assert (still["id"], still["node"], still["state"]) == (shadow["id"], shadow["node"], "ready")
+    await more_pair_batches(gateways, "b", "the pair works no more")
+    _, still = await pair_of(gateways, "b")
+    assert still["node"] == away.name
+    assert still["id"] == shadow["id"] or gave_up(home, shadow["id"])
     callers.end()
     await running
     wrong = {told: count for told, count in callers.answers.items() if told not in LABELS}
