@@ -7,6 +7,7 @@ import os
 import subprocess
 from collections.abc import Callable
 from dataclasses import asdict
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -161,7 +162,7 @@ def test_knatives_classes_are_looked_at_and_what_they_may_do(
 
 
 def test_shadows_on_knative_are_looked_for_from_the_class_to_the_coordinators(
-    own_plane: Cluster, compiled: build.Programs, doctor: Callable[..., Found]
+    own_plane: Cluster, compiled: build.Programs, doctor: Callable[..., Found], tmp_path: Path
 ) -> None:
     kubectl = Kubectl(compiled.folder / "kubectl", own_plane.kubeconfig)
     core = own_plane.core
@@ -186,8 +187,8 @@ def test_shadows_on_knative_are_looked_for_from_the_class_to_the_coordinators(
     assert "There is no Secret coordinator-token in knative-serving" in found["Shadows' token"]["message"]
     assert found["permissions"]["message"] != without, "more is asked for"
 
-    # What it does say to do is what helps, also where there are two tokens.
-    tools = {"PATH": f"{compiled.folder}:{os.environ['PATH']}", "KUBECONFIG": str(own_plane.kubeconfig)}
+    # What it does say to do is what helps, also where there are two tokens. kubectl keeps what it learns of a cluster at home.
+    tools = {"PATH": f"{compiled.folder}:{os.environ['PATH']}", "KUBECONFIG": str(own_plane.kubeconfig), "HOME": str(tmp_path)}
 
     def done(hint: str) -> None:
         subprocess.run(["bash", "-ec", hint], env=tools, cwd=DEPLOY.parent, capture_output=True, check=True)
