@@ -153,6 +153,8 @@ def volumes(cluster: Cluster) -> tuple[Level, str, str]:
 def alone(cluster: Cluster) -> tuple[Level, str, str]:
     """Which Revisions have no Shadows although their policy makes them, and what the first of them lacks.
 
+    One that no route leads to any more stays as it was: what its service lacked, its next Revision may have.
+
     Raises:
         Refused, Unreachable: it cannot be looked at.
 
@@ -160,7 +162,8 @@ def alone(cluster: Cluster) -> tuple[Level, str, str]:
     found = {}
     for one in cluster.items(POD_AUTOSCALERS.path()):
         said = conditions(one.get("status") or {}).get("Shadows")
-        if said is not None and said.status == "False":
+        reached = (one.get("spec") or {}).get("reachability") != "Unreachable"
+        if reached and said is not None and said.status == "False":
             found[f"{one['metadata']['namespace']}/{one['metadata']['name']}"] = said
     if not found:
         return Level.OK, "No Revision lacks Shadows that its policy would make.", ""

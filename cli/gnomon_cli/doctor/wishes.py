@@ -6,7 +6,7 @@ It is a Deployment of ours with `--coordinator-token`: the gateway of OpenFaaS, 
 from __future__ import annotations
 
 import base64
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,11 +14,13 @@ from gnomon_cli.doctor.findings import Level, Look
 from gnomon_cli.doctor.looking import Cluster
 from gnomon_cli.doctor.shadows import NODES_NAMESPACE, TOKEN, daemons
 from gnomon_cli.doctor.workloads import arguments
+from gnomon_platforms.kubernetes.api import Document
 from gnomon_platforms.kubernetes.nodes import meets
 from gnomon_platforms.kubernetes.resources import DEPLOYMENTS, NETWORK_POLICIES, SECRETS
 
 WISHES, PAIRS = 7468, 7469
 """Ports of a coordinator: for whoever wishes, and for Bodies of other nodes."""
+_NAMED = {"control": WISHES, "pairs": PAIRS}
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,9 +61,7 @@ def token(cluster: Cluster, wisher: Wisher, other: Wisher) -> tuple[Level, str, 
 
     """
     if not has_option(cluster, wisher):
-        if daemons(cluster) is None:
-            return Level.OK, "Nobody wishes for Shadows.", ""
-        return Level.WARN, f"{wisher} has no --coordinator-token: Bodies run without Shadows.", wisher.install
+        return _without_token(cluster, wisher, other)
     if has_option(cluster, other):
         both = f"{wisher} has --coordinator-token, and so has {other}: nodes obey one of them, and each ends the other's Shadows."
         return Level.FAIL, both, f"Take it from one of them, such as by installing {other.deployment} without models."
@@ -78,6 +78,15 @@ def token(cluster: Cluster, wisher: Wisher, other: Wisher) -> tuple[Level, str, 
     return Level.OK, f"{wisher} has the token of the nodes' coordinators.", ""
 
 
+def _without_token(cluster: Cluster, wisher: Wisher, other: Wisher) -> tuple[Level, str, str]:
+    if daemons(cluster) is None:
+        return Level.OK, "Nobody wishes for Shadows.", ""
+    if has_option(cluster, other):
+        # To have both wish would be worse than to have one.
+        return Level.OK, f"Shadows are made for {other}, and not for {wisher}.", ""
+    return Level.WARN, f"{wisher} has no --coordinator-token: Bodies run without Shadows.", wisher.install
+
+
 def network(cluster: Cluster, wisher: Wisher) -> tuple[Level, str, str]:
     """Whether network policies let it in, and Bodies of other nodes where they may come.
 
@@ -85,12 +94,10 @@ def network(cluster: Cluster, wisher: Wisher) -> tuple[Level, str, str]:
         Refused, Unreachable: it cannot be looked at.
 
     """
-    policies = cluster.items(NETWORK_POLICIES.path(NODES_NAMESPACE))
-    if not policies or not has_option(cluster, wisher):
+    rules = ways_in(cluster.items(NETWORK_POLICIES.path(NODES_NAMESPACE)), _pod_labels(daemons(cluster)))
+    if rules is None or not has_option(cluster, wisher):
         return Level.OK, "No NetworkPolicy is in the way of Shadows.", ""
-    deployment = cluster.one(DEPLOYMENTS, wisher.namespace, wisher.deployment) or {}
-    labels = deployment["spec"]["template"]["metadata"].get("labels") or {}
-    rules = [rule for one in policies for rule in (one.get("spec") or {}).get("ingress") or ()]
+    labels = _pod_labels(cluster.one(DEPLOYMENTS, wisher.namespace, wisher.deployment))
     shut = []
     if not any(lets_in(rule, WISHES, {"kubernetes.io/metadata.name": wisher.namespace}, labels) for rule in rules):
         shut.append(f"{wisher.deployment} to port {WISHES}")
@@ -114,13 +121,24 @@ def secret(cluster: Cluster, namespace: str) -> bytes | None:
     return None if held is None else base64.b64decode(held).strip()
 
 
+def ways_in(policies: Iterable[Mapping[str, Any]], pod: Mapping[str, str]) -> list[Mapping[str, Any]] | None:
+    """The rules by which a namespace's policies let anybody in to pods with these labels; None where they shut nobody out."""
+    specs = [one.get("spec") or {} for one in policies]
+    theirs = [
+        spec
+        for spec in specs
+        if "Ingress" in (spec.get("policyTypes") or ("Ingress",)) and chooses(spec.get("podSelector") or {}, pod)
+    ]
+    return [rule for spec in theirs for rule in spec.get("ingress") or ()] if theirs else None
+
+
 def lets_in(rule: Mapping[str, Any], port: int, namespace: Mapping[str, str], pod: Mapping[str, str]) -> bool:
     """Whether a rule of a NetworkPolicy lets pods with these labels, from a namespace with these, in at a port.
 
     An operator's own addresses are taken to be those that they should be.
     """
     ports, peers = rule.get("ports"), rule.get("from")
-    if ports and port not in [one.get("port") for one in ports]:
+    if ports and not any(_opens(one, port) for one in ports):
         return False
     return not peers or any("ipBlock" in one or selects(one, namespace, pod) for one in peers)
 
@@ -129,9 +147,25 @@ def selects(peer: Mapping[str, Any], namespace: Mapping[str, str], pod: Mapping[
     """Whether a rule's peer is such pods. One without a selector of namespaces is of the policy's own."""
     if "namespaceSelector" not in peer:
         return False
-    pairs = ((peer["namespaceSelector"], namespace), (peer.get("podSelector") or {}, pod))
-    return all(
-        (one.get("matchLabels") or {}).items() <= labels.items()
-        and all(meets(labels, expression) for expression in one.get("matchExpressions") or ())
-        for one, labels in pairs
-    )
+    return chooses(peer["namespaceSelector"], namespace) and chooses(peer.get("podSelector") or {}, pod)
+
+
+def chooses(selector: Mapping[str, Any], labels: Mapping[str, str]) -> bool:
+    """Whether a selector of labels chooses what has these."""
+    named = (selector.get("matchLabels") or {}).items() <= labels.items()
+    return named and all(meets(labels, expression) for expression in selector.get("matchExpressions") or ())
+
+
+def _opens(one: Mapping[str, Any], port: int) -> bool:
+    """Whether an entry of a rule's ports is this one, or a range with it. One that names no port is all of them."""
+    if (one.get("protocol") or "TCP") != "TCP":
+        return False
+    first: int | str | None = one.get("port")
+    if isinstance(first, str):
+        return _NAMED.get(first) == port
+    return first is None or first <= port <= int(one.get("endPort") or first)
+
+
+def _pod_labels(workload: Document | None) -> dict[str, str]:
+    """Those of the pods that a Deployment or DaemonSet makes."""
+    return {} if workload is None else workload["spec"]["template"]["metadata"].get("labels") or {}

@@ -219,7 +219,8 @@ def test_shadows_on_knative_are_looked_for_from_the_class_to_the_coordinators(
     message = doctor(platform="knative")["Shadows' network"]["message"]
     assert "gnomon-autoscaler to port 7468 nor Bodies of other nodes to port 7469" in message
 
-    # Nodes obey one of two.
+    # Nodes obey one of two: who has not their token is not told to take it.
+    assert doctor()["Shadows' token"]["level"] == "ok"
     tells("gateway", SYSTEM, "--coordinator-token=/var/secrets/coordinator/token", kubectl)
     for platform in ("openfaas", "knative"):
         both = doctor(platform=platform)["Shadows' token"]
@@ -234,8 +235,9 @@ def test_revisions_whose_bodies_work_alone_are_named_with_what_they_lack(
     install_kinds(own_plane, compiled, "serving/300-resources/podautoscaler.yaml")
     own_plane.core.create_namespace({"metadata": {"name": "users"}})
 
-    def revision(name: str, shadows: Condition | None) -> None:
-        spec = {"protocolType": "http1", "scaleTargetRef": {"apiVersion": "apps/v1", "kind": "Deployment", "name": name}}
+    def revision(name: str, shadows: Condition | None, reachability: str = "Reachable") -> None:
+        target = {"apiVersion": "apps/v1", "kind": "Deployment", "name": name}
+        spec = {"protocolType": "http1", "scaleTargetRef": target, "reachability": reachability}
         made = {"apiVersion": "/".join(PA), "kind": "PodAutoscaler", "metadata": {"name": name}, "spec": spec}
         said: dict[str, Any] = {"type": "Ready", "status": "True"}
         conditions = [said] if shadows is None else [said, {"type": "Shadows", "severity": "Info", **asdict(shadows)}]
@@ -249,6 +251,8 @@ def test_revisions_whose_bodies_work_alone_are_named_with_what_they_lack(
 
     revision("counts-00001", None)
     revision("pairs-00001", shadows(Means(allowed=True, mounted=True, told=True, pooled=True)))
+    # One before it, to which nothing is led any more.
+    revision("pairs-00000", shadows(Means(allowed=True, mounted=False, told=True, pooled=True)), "Unreachable")
     assert doctor(platform="knative")["Shadows' Revisions"]["level"] == "ok"
 
     # The command that each lacks: in the order of names the first one's.

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from gnomon_cli.doctor.wishes import lets_in
+from gnomon_cli.doctor.wishes import lets_in, ways_in
 
 SERVING, CLASS = {"kubernetes.io/metadata.name": "knative-serving"}, {"app": "class", "pod-template-hash": "x"}
 PORTS = {"ports": [{"port": 7468, "protocol": "TCP"}]}
@@ -22,6 +22,12 @@ def peer(namespace: dict[str, Any], pod: dict[str, Any] | None = None) -> dict[s
         ({}, True),
         (PORTS, True),
         ({"ports": [{"port": 7469}]}, False),
+        ({"ports": [{"protocol": "TCP"}]}, True),
+        ({"ports": [{"port": 7468, "protocol": "UDP"}]}, False),
+        ({"ports": [{"port": 7000, "endPort": 7468}]}, True),
+        ({"ports": [{"port": 7469, "endPort": 8000}, {"port": 7000, "endPort": 7467}]}, False),
+        ({"ports": [{"port": "control"}]}, True),
+        ({"ports": [{"port": "pairs"}]}, False),
         ({**PORTS, "from": [peer({"matchLabels": SERVING}, {"matchLabels": {"app": "class"}})]}, True),
         ({**PORTS, "from": [peer({"matchLabels": SERVING})]}, True),
         ({**PORTS, "from": [peer({}, {"matchLabels": {"app": "other"}})]}, False),
@@ -36,3 +42,28 @@ def peer(namespace: dict[str, Any], pod: dict[str, Any] | None = None) -> dict[s
 )
 def test_a_rule_lets_in_whom_it_names_at_its_ports(rule: dict[str, Any], let_in: bool) -> None:  # noqa: FBT001 - a table's column
     assert lets_in(rule, 7468, SERVING, CLASS) is let_in
+
+
+RULE = {"from": [{"namespaceSelector": {}}]}
+
+
+def policy(**spec: Any) -> dict[str, Any]:
+    return {"metadata": {"name": "one"}, "spec": {"podSelector": {}, **spec}}
+
+
+@pytest.mark.parametrize(
+    ("policies", "rules"),
+    [
+        ([], None),
+        ([policy()], []),
+        ([policy(policyTypes=["Ingress", "Egress"], ingress=[RULE]), policy()], [RULE]),
+        # These shut nobody out: one is about where pods go, and one about other pods.
+        ([policy(policyTypes=["Egress"])], None),
+        ([policy(podSelector={"matchLabels": {"app": "another"}})], None),
+        ([policy(podSelector={"matchExpressions": [{"key": "app", "operator": "DoesNotExist"}]})], None),
+    ],
+)
+def test_pods_are_shut_in_by_policies_that_choose_them_and_are_about_who_comes(
+    policies: list[dict[str, Any]], rules: list[dict[str, Any]] | None
+) -> None:
+    assert ways_in(policies, {"app": "coordinator"}) == rules
