@@ -4,10 +4,9 @@ Nothing in the buffer depends on how fast an instance is, so the waits are worke
 one table of arrival counts: `Waits` keeps, for each, the members of every batch size as polynomials of w/T on panels that are
 the same for all. The table is interpolated: some hundred times tell the counts at all of the thousands that there are.
 `WaitsOfBatch.percentiles` then finds the percentile of each combination, all of them side by side; a few rows of service times
-tell where to look for those of the others. Where service varies, F is a mixture over its few ratios and takes as many times
-as long.
-The formulas are those of `buffer.py`; eight nodes to a panel leave an error of some 1e-5 in F, and `ExactLatency` says the chosen
-plan's percentiles exactly.
+tell where to look for those of the others. Where service varies, F is a mixture over a few ratios, which takes as many times as
+long. The formulas are those of `buffer.py`; eight nodes to a panel leave an error of some 1e-5 in F, and `ExactLatency` says the
+chosen plan's percentiles exactly.
 """
 
 from __future__ import annotations

@@ -93,10 +93,11 @@ def test_where_service_varies_a_plan_holds_its_percentile_with_it() -> None:
     assert found[varying][0] < 1.01 * slo_s
 
 
-def test_every_percentile_is_that_of_runs_that_vary_by_a_tenth() -> None:
-    """Service decides here: the slowest ninth's mean left 5 % out at P99."""
-    process, plan, chance = Map.poisson(60.0), BufferPlan(4, 0.01), np.random.default_rng(6)
-    drawn = np.exp(0.1 * chance.standard_normal(5000))
+@pytest.mark.parametrize(("batch", "deviation", "slow"), [(1, 0.1, 0.0), (4, 0.02, 0.03)])
+def test_every_percentile_is_that_of_runs_that_vary(batch: int, deviation: float, slow: float) -> None:
+    """By a tenth, or three in a hundred 1.6 times as slow: with nine means of ninths P99 was 6 and 5 % short."""
+    process, plan, chance = Map.poisson(60.0), BufferPlan(batch, 0.01), np.random.default_rng(6)
+    drawn = np.exp(deviation * chance.standard_normal(20_000)) * np.where(chance.random(20_000) < slow, 1.6, 1.0)
     size = Size("1769 MB", 1769, 1.0, (0.032, 0.044, 0.056, 0.068), of_runs([drawn]))
     run = buffered(markov_arrivals(process, 400_000, chance), plan.batch, plan.timeout_s)
     ratios = np.repeat(chance.choice(drawn / np.median(drawn), len(run.first)), run.sizes[run.first])
