@@ -211,10 +211,9 @@ class LocalPlatform:
         if shadow is not None and shadow.instance.pair is not None:
             self._pairs.change(shadow, replace(shadow.instance.pair, shadow_cores=cores))
         life = self._lives.get(instance_id)
-        if life is None:
-            return
-        claim = self._node.claim_again(instance_id, life.instance.cores, cores)
-        life.resized(cores, claim.cpus)
+        if life is not None:
+            claim = self._node.claim_again(instance_id, life.instance.cores, cores)
+            life.resized(cores, claim.cpus)
 
     async def create_shadow(self, body_id: str, pair: Pair) -> Instance:
         """Begin a Shadow for a Body. See `gnomon_core.seams.Platform`."""
