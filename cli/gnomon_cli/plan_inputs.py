@@ -17,7 +17,7 @@ if TYPE_CHECKING:  # numpy takes longer to import than help may take
 
 MB, MB_PER_VCPU, LARGEST_LAMBDA_MB = float(MEGABYTE), float(MB_PER_CORE), float(LARGEST_MB)
 MS_PER_S = 1000.0
-MOST_TIMEOUTS = 1000
+MOST_TIMEOUTS = MOST_SIZES = 1000
 FORMS = (
     'Sizes are {"sizes": [{"memory_mb", "cores", "service_ms": [S1, S2, …], "ratios": [0.95, 1, 1.1, …]}, …]}, '
     'or {"measured": [{"memory_mb" or "cores", "batch", "ms"}, …]}, as `gnomon lambda-profile` writes them with their runs.'
@@ -33,7 +33,7 @@ def sizes_of_file(file: Path, max_batch: int, *, on_lambda: bool) -> tuple[Size,
 
     Raises:
         GnomonError: 400 for measurements that make no model, and for ratios that are not positive numbers.
-        WrongCommand: the file holds no sizes, or measurements of which Lambda has no such instances.
+        WrongCommand: the file holds no sizes, far too many, or measurements of which Lambda has no such instances.
 
     """
     from gnomon_planner.plans import Size  # noqa: PLC0415
@@ -138,6 +138,8 @@ def _modelled(cells: Sequence[Mapping[str, Any]], runs: Sequence[Sequence[float]
     note(f"Service times by {len(points)} cells: {model.told}.")
     batches = min(max_batch, model.batches[1])
     first, last = model.sizes
+    if (last - first) / (1.0 if by_cores else 64.0) > MOST_SIZES:
+        raise WrongCommand(f"There are more than {MOST_SIZES} sizes from {first:g} to {last:g} {'cores' if by_cores else 'MB'}.")
     if by_cores:
         numbers = sorted({point.size for point in points} | {float(one) for one in range(math.ceil(first), math.floor(last) + 1)})
     else:

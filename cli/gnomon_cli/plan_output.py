@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -104,12 +105,13 @@ def plot(file: Path, latency: Latency, choice: Choice, slo_s: float | None, perc
 
 
 def _document(plan: Plan) -> dict[str, Any]:
+    """`timeout_ms` is null where a batch waits until it is full: JSON has no word for what never ends."""
     return {
         "size": plan.size.name,
         "memory_mb": plan.size.memory_mb,
         "cores": plan.size.cores,
         "batch": plan.buffer.batch,
-        "timeout_ms": plan.buffer.timeout_s * MS_PER_S,
+        "timeout_ms": plan.buffer.timeout_s * MS_PER_S if math.isfinite(plan.buffer.timeout_s) else None,
         "latency_ms": plan.latency_s * MS_PER_S,
         "usd_per_million": plan.usd_per_request * PER_MILLION,
         "instances": plan.instances,

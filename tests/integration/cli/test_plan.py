@@ -52,6 +52,22 @@ def test_json_from_counts_to_a_plan_that_holds_what_it_says(tmp_path: Path) -> N
     assert (tmp_path / "plan.png").read_bytes().startswith(b"\x89PNG")
 
 
+def test_a_batch_that_waits_until_it_is_full_is_json_too() -> None:
+    done = gnomon("--rate", 50, *SERVICE, "--slo-ms", 500, "--timeouts-ms", "inf", "--json")
+    assert done.returncode == 0, done.stderr
+    document = json.loads(done.stdout, parse_constant=lambda word: pytest.fail(f"{word} is no JSON"))
+    assert document["plan"]["timeout_ms"] is None
+
+
+def test_cells_of_bytes_instead_of_megabytes_are_refused_at_once(tmp_path: Path) -> None:
+    sizes = tmp_path / "sizes.json"
+    cells = [{"memory_mb": memory, "batch": batch, "ms": 40} for memory in (1024 << 20, 2048 << 20) for batch in (1, 2)]
+    sizes.write_text(json.dumps({"measured": cells}))
+    done = gnomon("--rate", 50, "--sizes", sizes, "--slo-ms", 500, "--platform", "held")
+    assert done.returncode == 2
+    assert "more than 1000 sizes" in done.stderr
+
+
 def test_a_profile_is_planned_with_held_instances(tmp_path: Path) -> None:
     profile = Path(__file__).parents[3] / "profiles" / "resnet50.json"
     done = gnomon("--rate", 20, "--profile", profile, "--slo-ms", 1500, "--json")
