@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from gnomon_core.evidence import Evidence, Points
+from gnomon_core.libraries import jemalloc
 from gnomon_core.profiles import LatencyTable, Loading, ModelProfile, Network
 from gnomon_profiler.measuring.cells import WEIGHT_MODES, Cell, Plan, Subject, loading_sets
 from gnomon_profiler.measuring.fits import fixed_and_per_unit
@@ -15,7 +16,8 @@ from gnomon_profiler.measuring.machine import Machine
 
 _DIGITS = 6
 LOOPBACK = "TCP over loopback, without a wire"
-ALLOCATOR = "glibc, freed memory kept"
+ALLOCATOR = f"{'glibc' if jemalloc() is None else 'jemalloc'}, freed memory kept"
+"""Of the processes that measure, which are started as instances are."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,6 +16,7 @@ import torch
 from torch import nn
 
 from gnomon_core.errors import GnomonError
+from gnomon_core.libraries import jemalloc
 from gnomon_core.pairs import Pair, best_split, pair_seconds
 from gnomon_core.profiles import ModelProfile
 from gnomon_profiler.extractor import Description, capture
@@ -125,6 +126,7 @@ def test_a_profile_predicts_a_pair(profile: ModelProfile) -> None:
 def test_a_profile_says_where_it_comes_from(profile: ModelProfile) -> None:
     assert profile.provenance["torch"] == torch.__version__
     assert profile.provenance["machine_id"] == this_machine().id
+    assert profile.provenance["allocator"].startswith("glibc" if jemalloc() is None else "jemalloc"), "as instances have it"
     assert set(profile.spread) == {"1/1", "1/2", "1/4", "1/8"}
 
 
