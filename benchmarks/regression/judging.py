@@ -16,8 +16,8 @@ from gnomon_planner.service_time import Measured, ServiceModel, fitted
 
 GOAL = 0.02
 SHARE_OF_95 = 0.95
-MANY = 4
-"""Every so many of all cells are far more than a regression is meant to have: what they leave is noise."""
+MANY = 3
+"""Every so many of all cells, which has all batches, are far more than a regression is meant to have: what they leave is noise."""
 
 
 @dataclass(frozen=True, slots=True)
