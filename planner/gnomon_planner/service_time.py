@@ -139,9 +139,7 @@ def to_measure(
     most = math.ceil(share * len(ordered) * len(steps)) - 1
     rows = min(most // COLUMNS, len(ordered)) if most >= COLUMNS**2 else math.isqrt(max(most, 0))
     if min(rows, len(ordered), len(steps)) < 2:  # noqa: PLR2004 - both ends
-        raise bad_request(
-            "too_few_cells", f"{max(most, 0)} cells are too few to measure.", "Take more of either, or all of them."
-        )
+        raise bad_request("too_few_cells", f"{max(most, 0)} cells are too few to measure.", "Take more sizes or batches.")
     rows = min(rows, len(ordered))
     columns = min(most // rows, len(steps))
     return [
