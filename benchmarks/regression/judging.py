@@ -17,7 +17,7 @@ from gnomon_planner.service_time import Measured, ServiceModel, fitted
 GOAL = 0.02
 SHARE_OF_95 = 0.95
 MANY = 3
-"""Every so many of all cells, which has all batches, are far more than a regression is meant to have: what they leave is noise."""
+"""One in so many cells, with all batches among them: far more than a regression is meant to have. What they leave is noise."""
 
 
 @dataclass(frozen=True, slots=True)
