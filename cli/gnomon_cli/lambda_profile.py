@@ -134,7 +134,7 @@ class Profiling:
             self._table.cost += spent - self._spent
             self._spent = spent
             self._table.add(cell)
-            done, count = len(self._table.cells), len(self._wishes.cells)
+            done, count = sum(each in self._table.cells for each in self._wishes.cells), len(self._wishes.cells)
             self._note(
                 f"{done}/{count}  {memory_mb} MB, batch {batch}: {1000 * cell.seconds:.1f} ms, spread {100 * cell.spread:.1f} %,"
                 f" ${spent:.5f} so far"

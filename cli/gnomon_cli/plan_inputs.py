@@ -55,8 +55,8 @@ def sizes_of_file(file: Path, max_batch: int, *, on_lambda: bool) -> tuple[Size,
                 _name(float(one["memory_mb"]), one.get("cores")),
                 float(one["memory_mb"]),
                 float(one.get("cores", float(one["memory_mb"]) / MB_PER_VCPU)),
-                tuple(float(value) / MS_PER_S for value in one["service_ms"])[:max_batch],
-                of_ratios([float(ratio) for ratio in one.get("ratios", (1.0,))]),
+                tuple(value / MS_PER_S for value in _numbers(one["service_ms"]))[:max_batch],
+                of_ratios(_numbers(one.get("ratios", [1.0]))),
             )
             for one in document["sizes"]
         )
@@ -154,6 +154,12 @@ def _modelled(cells: Sequence[Mapping[str, Any]], runs: Sequence[Sequence[float]
 
 def _name(memory_mb: float, cores: object) -> str:
     return f"{memory_mb:.0f} MB" if cores is None else f"{cores:g} core{'' if cores == 1 else 's'}, {memory_mb:.0f} MB"
+
+
+def _numbers(listed: object) -> list[float]:
+    if not isinstance(listed, list):
+        raise TypeError(f"{listed!r} is no list of numbers")
+    return [float(one) for one in listed]
 
 
 def _read(file: Path) -> Mapping[str, Any]:

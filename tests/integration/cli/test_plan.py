@@ -84,6 +84,14 @@ def test_sizes_that_offer_nothing_are_refused(tmp_path: Path, sizes: list[object
     assert done.stderr.startswith("Error: Nothing to choose from")
 
 
+def test_a_text_is_no_list_of_service_times(tmp_path: Path) -> None:
+    file = tmp_path / "sizes.json"
+    file.write_text(json.dumps({"sizes": [{"memory_mb": 1769, "service_ms": "123"}]}))
+    done = gnomon("--rate", 20, "--sizes", file, "--slo-ms", 500)
+    assert done.returncode == 2
+    assert "no list of numbers" in done.stderr
+
+
 @pytest.mark.parametrize("size", ["1" * 400, "Infinity"])
 def test_sizes_beyond_all_bounds_are_refused(tmp_path: Path, size: str) -> None:
     cells = ", ".join(f'{{"memory_mb": {one}, "batch": {batch}, "ms": 40}}' for one in (512, size) for batch in (1, 2))
