@@ -11,7 +11,9 @@ docs/decisions/0016-shadow-on-another-node.md has worked examples.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
+from typing import Protocol, TypeVar
 
 from gnomon_autoscaler.policies.asyfunc.knowledge import Knowledge
 from gnomon_autoscaler.policies.asyfunc.model_level import filling_s
@@ -24,24 +26,28 @@ from gnomon_core.fleet import Instance
 def best_pairing(known: Knowledge, options: Options, body: Instance, rate_rps: float, room: Room) -> Pairing | None:
     """Lines 6 to 23 for one Body: the pairing of best η that fits a node and whose batch fills and ends in time."""
     burst = Burst(known, options, rate_rps, room)
-    here = _best_on(body.node, body, burst)
-    if here is not None:
-        return here
-    found: list[Pairing] = []
-    for node in other_nodes(burst, body):
-        there = _best_on(node, body, burst)
-        if there is not None:
-            found.append(replace(there, pair=replace(there.pair, node=node)))
-    # Of nodes that are equally good the roomiest, which was asked first.
-    return max(found, key=lambda pairing: pairing.efficiency, default=None)
+    return at_home_or_elsewhere(burst, body, lambda node: _best_on(node, body, burst))
 
 
-def other_nodes(burst: Burst, body: Instance) -> list[str]:
-    """Where else than on its own node a Body may have a Shadow, the roomiest first."""
+class Judged(Protocol):
+    """What could be had on a node. η tells which is better."""
+
+    @property
+    def efficiency(self) -> float: ...
+
+
+Found = TypeVar("Found", bound=Judged)
+
+
+def at_home_or_elsewhere(burst: Burst, body: Instance, best_on: Callable[[str], Found | None]) -> Found | None:
+    """The best on a Body's own node; where there is none, that of best η on the other nodes where it may have a Shadow."""
+    here = best_on(body.node)
     nobody_tells = not burst.room.makes_shadows(body.node)
-    if burst.known.pairings_elsewhere is None or not burst.options.other_nodes or nobody_tells:
-        return []
-    return burst.room.others(body.node)
+    if here is not None or burst.known.pairings_elsewhere is None or not burst.options.other_nodes or nobody_tells:
+        return here
+    found = [there for node in burst.room.others(body.node) if (there := best_on(node)) is not None]
+    # Of nodes that are equally good the roomiest, which was asked first.
+    return max(found, key=lambda one: one.efficiency, default=None)
 
 
 def shadow_memory_bytes(known: Knowledge, options: Options, parameter_bytes: int, *, elsewhere: bool) -> int:
@@ -76,4 +82,4 @@ def _best_on(node: str, body: Instance, burst: Burst) -> Pairing | None:
             if timely and memory_bytes <= burst.room.memory_bytes(node):
                 best = pairing
                 break
-    return best
+    return replace(best, pair=replace(best.pair, node=node)) if best is not None and elsewhere else best

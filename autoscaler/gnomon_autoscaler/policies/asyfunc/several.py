@@ -18,7 +18,7 @@ from gnomon_autoscaler.policies.asyfunc.knowledge import Knowledge
 from gnomon_autoscaler.policies.asyfunc.model_level import filling_s
 from gnomon_autoscaler.policies.asyfunc.options import Options
 from gnomon_autoscaler.policies.asyfunc.pairings import GAIN
-from gnomon_autoscaler.policies.asyfunc.places import Burst, other_nodes, shadow_memory_bytes
+from gnomon_autoscaler.policies.asyfunc.places import Burst, at_home_or_elsewhere, shadow_memory_bytes
 from gnomon_core.fleet import Instance, InstanceState
 from gnomon_core.pairs import Pair, together
 from gnomon_core.scaling import ChangeShadow
@@ -59,11 +59,7 @@ def another(burst: Burst, body: Instance, pair: Pair) -> Another | None:
 
     None where none would help.
     """
-    here = _another_on(body.node, burst, body, pair)
-    if here is not None:
-        return here
-    found = (_another_on(node, burst, body, pair) for node in other_nodes(burst, body))
-    return max((one for one in found if one is not None), key=lambda one: one.efficiency, default=None)
+    return at_home_or_elsewhere(burst, body, lambda node: _another_on(node, burst, body, pair))
 
 
 def _another_on(node: str, burst: Burst, body: Instance, pair: Pair) -> Another | None:
