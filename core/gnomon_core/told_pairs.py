@@ -17,6 +17,8 @@ from gnomon_core.pairs import MAX_SHADOWS, Pair
 from gnomon_core.wire import Frame, WireError
 
 SHADOWS = "shadows"
+_NAMED = b'"shadows"'
+"""As every head has it that names some. The heads of all other batches need not be read."""
 ELSEWHERE = "elsewhere"
 """The node of a Shadow that is not on its Body's, as the Body says it: which one it is, it does not know."""
 _MOST_HEAD_BYTES = 1 << 16
@@ -43,7 +45,7 @@ def heard(document: Mapping[str, Any]) -> Pair:
 
 def shadows_of(result: Frame) -> dict[str, Pair]:
     """The Shadows that a Body names with this result, and what each of them does."""
-    if not result.head or len(result.head) > _MOST_HEAD_BYTES:
+    if _NAMED not in result.head or len(result.head) > _MOST_HEAD_BYTES:
         return {}
     try:
         said = result.head_json().get(SHADOWS, [])
