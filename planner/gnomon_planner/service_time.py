@@ -137,10 +137,9 @@ def to_measure(
     """
     ordered, steps = sorted(set(sizes)), sorted(set(batches))
     most = math.ceil(share * len(ordered) * len(steps)) - 1
-    rows = min(most // COLUMNS, len(ordered)) if most >= COLUMNS**2 else math.isqrt(max(most, 0))
-    if min(rows, len(ordered), len(steps)) < 2:  # noqa: PLR2004 - both ends
+    rows = min(most // COLUMNS if most >= COLUMNS**2 else math.isqrt(max(most, 0)), len(ordered))
+    if min(rows, len(steps)) < 2:  # noqa: PLR2004 - both ends
         raise bad_request("too_few_cells", f"{max(most, 0)} cells are too few to measure.", "Take more sizes or batches.")
-    rows = min(rows, len(ordered))
     columns = min(most // rows, len(steps))
     return [
         (size, steps[column])
