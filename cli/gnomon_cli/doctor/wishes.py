@@ -14,13 +14,13 @@ from gnomon_cli.doctor.findings import Level, Look
 from gnomon_cli.doctor.looking import Cluster
 from gnomon_cli.doctor.shadows import NODES_NAMESPACE, TOKEN, daemons
 from gnomon_cli.doctor.workloads import arguments
+from gnomon_core.coordination import NODE_PORT, PAIR_PORT
 from gnomon_platforms.kubernetes.api import Document
 from gnomon_platforms.kubernetes.nodes import meets
 from gnomon_platforms.kubernetes.resources import DEPLOYMENTS, NETWORK_POLICIES, SECRETS
 
-WISHES, PAIRS = 7468, 7469
-"""Ports of a coordinator: for whoever wishes, and for Bodies of other nodes."""
-_NAMED = {"control": WISHES, "pairs": PAIRS}
+_NAMED = {"control": NODE_PORT, "pairs": PAIR_PORT}
+"""As the DaemonSet calls its ports."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,11 +99,11 @@ def network(cluster: Cluster, wisher: Wisher) -> tuple[Level, str, str]:
         return Level.OK, "No NetworkPolicy is in the way of Shadows.", ""
     labels = _pod_labels(cluster.one(DEPLOYMENTS, wisher.namespace, wisher.deployment))
     shut = []
-    if not any(lets_in(rule, WISHES, {"kubernetes.io/metadata.name": wisher.namespace}, labels) for rule in rules):
-        shut.append(f"{wisher.deployment} to port {WISHES}")
+    if not any(lets_in(rule, NODE_PORT, {"kubernetes.io/metadata.name": wisher.namespace}, labels) for rule in rules):
+        shut.append(f"{wisher.deployment} to port {NODE_PORT}")
     elsewhere = has_option(cluster, wisher, "--network-gbps")
-    if elsewhere and not any(lets_in(rule, PAIRS, {}, {wisher.bodies: ""}) for rule in rules):
-        shut.append(f"Bodies of other nodes to port {PAIRS}")
+    if elsewhere and not any(lets_in(rule, PAIR_PORT, {}, {wisher.bodies: ""}) for rule in rules):
+        shut.append(f"Bodies of other nodes to port {PAIR_PORT}")
     if shut:
         said = f"NetworkPolicies in {NODES_NAMESPACE} do not let {' nor '.join(shut)}, where the cluster's network enforces them."
         return Level.WARN, said, wisher.install

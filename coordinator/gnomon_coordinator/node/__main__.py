@@ -11,7 +11,8 @@ import ssl
 import sys
 from pathlib import Path
 
-from gnomon_coordinator.node.agent import KUBELET, PAIR_PORT, PORT, Agent, Settings
+from gnomon_coordinator.node.agent import KUBELET, Agent, Settings
+from gnomon_core.coordination import NODE_PORT, PAIR_PORT
 from gnomon_core.errors import GnomonError
 
 
@@ -28,7 +29,7 @@ def settings_from(arguments: list[str]) -> Settings:
     parser.add_argument("--pool", type=Path, default=Settings.__dataclass_fields__["pool"].default, help="the pool's socket")
     parser.add_argument("--models", type=Path, default=Path("/models"), help="the model repository in the pool's container")
     parser.add_argument("--host", default="127.0.0.1", help="where the platform's port listens")
-    parser.add_argument("--port", type=int, default=PORT)
+    parser.add_argument("--port", type=int, default=NODE_PORT)
     parser.add_argument("--pair-port", type=int, default=PAIR_PORT, help="where Bodies of other nodes come to its Shadows")
     parser.add_argument("--token-file", type=Path, help="the token that the platform sends")
     parser.add_argument("--tls-certificate", type=Path, help="of the platform's port, with --tls-key")

@@ -33,10 +33,10 @@ from gnomon_coordinator.node.pool import Ears, Pool
 from gnomon_coordinator.node.services import Services
 from gnomon_coordinator.node.shadows import Shadows
 from gnomon_coordinator.node.volumes import Volumes
+from gnomon_core.coordination import NODE_PORT, PAIR_PORT
 from gnomon_core.errors import GnomonError
 
 KUBELET = Path("/var/lib/kubelet")
-PORT, PAIR_PORT = 7468, 7469
 END_S = 2.0
 """What is under way on the platform's port may take so long when the process is told to end."""
 
@@ -50,7 +50,7 @@ class Settings:
     pool: Path = Path("/run/gnomon/pool.sock")
     models: Path = Path("/models")
     host: str = "127.0.0.1"
-    port: int = PORT
+    port: int = NODE_PORT
     pair_port: int = PAIR_PORT
     token: str | None = None
     containers: int = 1

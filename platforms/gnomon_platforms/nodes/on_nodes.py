@@ -15,6 +15,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
+from gnomon_core.coordination import NODE_PORT
 from gnomon_core.errors import GnomonError
 from gnomon_core.fleet import Instance
 from gnomon_platforms.kubernetes.api import STRATEGIC_PATCH, Api, Document
@@ -31,7 +32,7 @@ from gnomon_platforms.nodes.pairs import NodePairs
 if TYPE_CHECKING:
     import aiohttp
 
-NAMESPACE, PORT, CONTAINER = "gnomon-nodes", 7468, "pool"
+NAMESPACE, CONTAINER = "gnomon-nodes", "pool"
 _LABELS = {"app.kubernetes.io/name": "gnomon", "app.kubernetes.io/component": "coordinator"}
 BASE_CORES = 0.1
 """What the pool asks for without a Shadow; the DaemonSet says the same."""
@@ -47,7 +48,7 @@ class NodeOptions:
 
     token: str
     namespace: str = NAMESPACE
-    port: int = PORT
+    port: int = NODE_PORT
 
 
 @dataclass(frozen=True, slots=True)
