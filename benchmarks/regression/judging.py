@@ -66,7 +66,12 @@ def figures(grid: Grid, kept: Kept, rounds: int, model: str, how: str) -> list[F
         Figure("mean_error", found.mean, "relative", GOAL, "<=", "met" if found.mean <= GOAL else "missed", said),
         Figure("error_p95", magnitudes[int(SHARE_OF_95 * (len(magnitudes) - 1))], "relative"),
         Figure("worst_error", abs(found.errors[worst]), "relative", detail=f"a batch of {worst[1]} at {worst[0]} MB"),
-        Figure("expected_error", found.model.error, "relative", detail="mean error by leaving out each trained cell in turn"),
+        Figure(
+            "expected_error",
+            found.model.error,
+            "relative",
+            detail="mean error by leaving out trained cells, and sizes between others",
+        ),
         Figure("mean_error_without_threads", plain.mean, "relative", detail="one smooth surface over one and two threads"),
         Figure("mean_error_of_many", judged(grid, kept, trained=many).mean, "relative", detail=f"of {len(many)} cells trained"),
         *_repeatability(kept, rounds),
