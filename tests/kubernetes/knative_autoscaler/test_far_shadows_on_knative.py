@@ -26,8 +26,7 @@ from tests.kubernetes.knative_autoscaler.test_shadows_on_knative import REVISION
 from tests.kubernetes.knative_batching.conftest import ENV, SECRET
 from tests.kubernetes.knative_batching.pods import TOKEN as BATCH_TOKEN
 from tests.kubernetes.knative_batching.test_serving_revisions import serving
-from tests.kubernetes.openfaas.kubelet import WORKER
-from tests.kubernetes.replicas.bodies import LABELS, NODES, coordinator_pod, node_at, put_model
+from tests.kubernetes.replicas.bodies import LABELS, NODES, coordinator_pod, put_models, two_nodes
 from tests.kubernetes.replicas.bursts import gave_up
 
 pytestmark = [pytest.mark.torch, pytest.mark.timeout(400)]
@@ -39,16 +38,14 @@ SHADOW = f"gnomon {REVISION}"[:15]
 
 @pytest.fixture
 def nodes() -> Iterator[dict[str, Node]]:
-    """Two, at addresses of their own."""
-    first = 220 + 2 * WORKER
-    with node_at(f"127.0.9.{first}", "node-a") as one, node_at(f"127.0.9.{first + 1}", "node-b") as other:
-        yield {node.name: node for node in (one, other)}
+    with two_nodes(220) as made:
+        yield made
 
 
 @pytest.fixture
 def sample_s(nodes: dict[str, Node]) -> float:
-    """How long a sample of the model takes, by the profile that the class has. Every node has the model."""
-    return {name: put_model(node.models) for name, node in nodes.items()}["node-a"]
+    """How long a sample of the model takes, by the profile that the class has."""
+    return put_models(nodes)
 
 
 @pytest.fixture

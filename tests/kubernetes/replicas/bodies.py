@@ -11,9 +11,7 @@ import contextlib
 import io
 import json
 import shutil
-import statistics
 import tempfile
-import time
 from collections.abc import Iterator, Mapping
 from itertools import pairwise
 from pathlib import Path
@@ -25,21 +23,17 @@ from PIL import Image
 from deploy.test_cluster.clusters import Cluster
 from gnomon_coordinator.node.doors import SOCKET
 from gnomon_core.blocks import Layers
-from gnomon_core.profiles import LatencyTable, Loading, ModelProfile
 from gnomon_profiler.extractor import Description, capture
 from gnomon_profiler.repository import DirectoryRepository
-from gnomon_runtime.engine import load_program
 from tests.integration.coordinator_node.node import Body, Node
-from tests.kubernetes.openfaas.kubelet import PORT, Kubelet, condition
+from tests.kubernetes.measured import SLOWER, measured_s, profile_of
+from tests.kubernetes.openfaas.kubelet import PORT, WORKER, Kubelet, condition
 
 MODEL, SIDE, CHANNELS, CONVOLUTIONS = "shot", 64, 32, 8
 LABELS = ["red", "green", "blue"]
 PREPROCESS = {"size": SIDE, "crop_fraction": 1.0, "interpolation": "bicubic", "mean": [0, 0, 0], "std": [255, 255, 255]}
 NODES = "gnomon-nodes"
 COORDINATOR_LABELS = {"app.kubernetes.io/name": "gnomon", "app.kubernetes.io/component": "coordinator"}
-MAX_BATCH = 4
-SLOWER = 4.0
-"""The profile says so many times what this machine takes: by that a Body is patient with its Shadow while the machine is busy."""
 
 
 @contextlib.contextmanager
@@ -52,6 +46,20 @@ def node_at(address: str, name: str = "node-a") -> Iterator[Node]:
     finally:
         node.close()
         shutil.rmtree(folder)
+
+
+@contextlib.contextmanager
+def two_nodes(first: int) -> Iterator[dict[str, Node]]:
+    """At two addresses of their own from 127.0.9.`first` on; each process of tests that run side by side has other ones."""
+    first += 2 * WORKER
+    with node_at(f"127.0.9.{first}", "node-a") as one, node_at(f"127.0.9.{first + 1}", "node-b") as other:
+        yield {node.name: node for node in (one, other)}
+
+
+def put_models(nodes: Mapping[str, Node]) -> float:
+    """Store the model on every node. How long a sample takes by the profile of the first."""
+    sample_s, *_ = [put_model(node.models) for node in nodes.values()]
+    return sample_s
 
 
 def put_model(models: Path) -> float:
@@ -68,33 +76,12 @@ def put_model(models: Path) -> float:
     entry = repository.get(f"{MODEL}@1")
     assert entry.layers is not None
     blocks = Layers.from_json(json.loads(entry.layers.read_bytes()))
-    whole_s = SLOWER * _measured_s(entry.program, entry.weights)
-
-    def table(share: float) -> LatencyTable:
-        return LatencyTable({1: {batch: share * batch * whole_s for batch in range(1, MAX_BATCH + 1)}})
-
-    shares = (table(1 / len(blocks.blocks)),) * len(blocks.blocks)
-    profile = ModelProfile(f"{MODEL}@1", blocks, table(1.0), shares, {"shared": Loading(0.0, 0.0)}, 0.0, 0.0, 0, 0.0, 0.0)
+    whole_s = SLOWER * measured_s(entry.program, entry.weights)
+    profile = profile_of(f"{MODEL}@1", blocks, whole_s)
     folder = models / "profiles" / f"{MODEL}@1"
     folder.mkdir(parents=True)
     (folder / "here.json").write_text(json.dumps(profile.to_json()))
     return whole_s
-
-
-def _measured_s(program: Path, weights: Path) -> float:
-    """What one sample takes on one thread."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        model = load_program(program, weights, "shared")
-        times = []
-        for _ in range(7):
-            began_s = time.perf_counter()
-            model.executor.run(model.zeros(1))
-            times.append(time.perf_counter() - began_s)
-    finally:
-        torch.set_num_threads(threads)
-    return statistics.median(times)
 
 
 def photograph() -> bytes:

@@ -17,7 +17,8 @@ from typing import TYPE_CHECKING, Any
 import aiohttp
 
 from tests.integration.coordinator_node.node import Node
-from tests.kubernetes.replicas.bodies import LABELS, MAX_BATCH, MODEL, SLOWER, photograph
+from tests.kubernetes.measured import MAX_BATCH, SLOWER
+from tests.kubernetes.replicas.bodies import LABELS, MODEL, photograph
 
 if TYPE_CHECKING:
     from tests.kubernetes.replicas.conftest import Gateways

@@ -18,8 +18,8 @@ from deploy.test_cluster.clusters import Cluster, until
 from tests.integration.coordinator_node.node import Node
 from tests.integration.coordinator_node.test_body_and_shadow import pool_processes
 from tests.kubernetes.openfaas.conftest import gone
-from tests.kubernetes.openfaas.kubelet import WORKER, Kubelet
-from tests.kubernetes.replicas.bodies import LABELS, BodyKubelet, coordinator_pod, node_at, put_model
+from tests.kubernetes.openfaas.kubelet import Kubelet
+from tests.kubernetes.replicas.bodies import LABELS, BodyKubelet, coordinator_pod, put_models, two_nodes
 from tests.kubernetes.replicas.bursts import (
     CALLERS,
     FUNCTION,
@@ -40,16 +40,14 @@ SHADOW = f"gnomon {FUNCTION}.openfaas"[:15]
 
 @pytest.fixture
 def nodes() -> Iterator[dict[str, Node]]:
-    """Two, at addresses of their own."""
-    first = 200 + 2 * WORKER
-    with node_at(f"127.0.9.{first}", "node-a") as one, node_at(f"127.0.9.{first + 1}", "node-b") as other:
-        yield {node.name: node for node in (one, other)}
+    with two_nodes(200) as made:
+        yield made
 
 
 @pytest.fixture
 def sample_s(nodes: dict[str, Node]) -> float:
-    """How long a sample of the model takes, by the profile that the gateways have. Every node has the model."""
-    return {name: put_model(node.models) for name, node in nodes.items()}["node-a"]
+    """How long a sample of the model takes, by the profile that the gateways have."""
+    return put_models(nodes)
 
 
 @pytest.fixture
