@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -91,6 +92,8 @@ def predict(
         found = {f"{percent:.15g}": latency.percentile(percent) * MS_PER_S for percent in percentiles}
     except GnomonError as error:
         raise WrongCommand(error.message, error.hint) from None
+    if not all(math.isfinite(value) for value in found.values()):
+        raise WrongCommand("The latency is more than a number can hold.", "Give times that are shorter, or a higher rate.")
     if as_json:
         print_json({"percentiles_ms": {percent: round(value, 9) for percent, value in found.items()}})
     else:

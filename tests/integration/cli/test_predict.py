@@ -67,6 +67,7 @@ def test_without_json_a_person_reads_it() -> None:
         (("--rate", "5", *PLAN, "--percentiles", "0"), "above 0"),
         (("--rate", "5", *PLAN, "--service-ratios", "-1"), "service time"),
         (("--rate", "5", *PLAN, "--percentiles", "x"), "not a list of numbers"),
+        (("--rate", "5", *PLAN, "--service-ratios", "1e308"), "more than a number can hold"),
         (("--rate", "5", "--batch", "0", "--timeout-ms", "1", "--service-ms", "1"), "--batch"),
     ],
 )
