@@ -13,9 +13,10 @@ learned, and are not kept.
 
 from __future__ import annotations
 
+from collections import defaultdict, deque
 from collections.abc import Collection, Iterable, Mapping
 from types import MappingProxyType
-from typing import Protocol
+from typing import Protocol, TypeAlias
 
 from gnomon_core.pairs import Pair
 from gnomon_core.seams import LatencyModel
@@ -23,9 +24,14 @@ from gnomon_gateway.dispatch.curve import Curve
 
 DOUBT = 0.9
 MANY_PAIRS = 256
-"""A Shadow's blocks and shares change with the load; the curves of pairs beyond this number are those of the past."""
+"""A Shadow's blocks and shares change with the load; the curves of a variant's pairs beyond this number are those of the past.
+
+Each variant has so many: a Body says by itself what its Shadows do, and one that says ever new things costs no other function
+what was learned of its pairs."""
 _GRID = (*range(1, 9), 12, 16, 24, 32, 48, 64, 96, 128)
 _NOTHING: Mapping[int, float] = MappingProxyType({})
+_Key: TypeAlias = tuple[str, int, Pair | None]
+"""Of a curve: variant, cores of the Body, what its Shadow does."""
 
 
 class LiveLatency(LatencyModel, Protocol):
@@ -97,7 +103,9 @@ class LearnedLatency:
         self.revision = 0
         self._observed = 0
         self._profile = profile
-        self._curves: dict[tuple[str, int, Pair | None], Curve] = {}
+        self._curves: dict[_Key, Curve] = {}
+        self._pairs: defaultdict[str, deque[_Key]] = defaultdict(deque)
+        """By variant, which of the curves are of pairs, the oldest first."""
 
     def seconds(self, variant: str, body_cores: int, batch: int, pair: Pair | None = None) -> float | None:
         curve = self._curves.get((variant, body_cores, pair))
@@ -152,13 +160,15 @@ class LearnedLatency:
     def forget(self, variant: str) -> None:
         """Its profile is another one, or its handler: what was measured of the last says nothing."""
         self._curves = {key: curve for key, curve in self._curves.items() if key[0] != variant}
+        self._pairs.pop(variant, None)
         self.revision += 1
 
     def _curve(self, variant: str, cores: int, pair: Pair | None) -> Curve:
         curve = self._curves.get((variant, cores, pair))
         if curve is None:
             if pair is not None:
-                self._forget_a_pair()
+                self._make_room(variant)
+                self._pairs[variant].append((variant, cores, pair))
             curve = self._curves[variant, cores, pair] = self._begin(variant, cores, pair)
         return curve
 
@@ -178,8 +188,7 @@ class LearnedLatency:
         known = ((batch, self._profile.seconds(variant, cores, batch, pair)) for batch in _GRID)
         return {batch: seconds for batch, seconds in known if seconds is not None}
 
-    def _forget_a_pair(self) -> None:
-        """Make room for one more."""
-        pairs = [key for key in self._curves if key[2] is not None]
-        if len(pairs) >= MANY_PAIRS:
-            del self._curves[pairs[0]]
+    def _make_room(self, variant: str) -> None:
+        """For one more of its pairs."""
+        if len(self._pairs[variant]) >= MANY_PAIRS:
+            del self._curves[self._pairs[variant].popleft()]

@@ -87,6 +87,21 @@ def test_pairs_of_the_past_are_forgotten() -> None:
     assert latency.seconds("m", 1, 8) == 0.08
 
 
+def test_pairs_of_one_function_cost_no_other_what_was_learned_of_its_own() -> None:
+    latency = learned()
+    for _ in range(40):
+        latency.observe("m", 1, 8, 0.09, PAIR)
+    for cores in range(1, 3 * MANY_PAIRS):
+        latency.observe("odd", 1, 8, 1.0, Pair(cores, (1,), (0, 1)))
+    assert latency.seconds("m", 1, 8, PAIR) == pytest.approx(0.09, rel=0.01)
+    assert len(latency._curves) <= MANY_PAIRS + 1
+    # One that is forgotten altogether begins anew, with as much room as before.
+    latency.forget("odd")
+    for cores in range(1, 3 * MANY_PAIRS):
+        latency.seconds("odd", 1, 8, Pair(cores, (1,), (0, 1)))
+    assert len(latency._curves) == MANY_PAIRS + 1
+
+
 def test_every_change_of_a_prediction_shows_as_a_revision() -> None:
     latency = learned()
     before = latency.revision
