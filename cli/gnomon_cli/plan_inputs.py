@@ -27,9 +27,10 @@ FORMS = (
 def sizes_of_file(file: Path, max_batch: int, *, on_lambda: bool) -> tuple[Size, ...]:
     """Sizes with their service times, or such as a model of measured cells says.
 
-    The model is asked for every 64 MB between the measured memories, or for the measured cores and whole ones between them, and
-    noted with its error; on Lambda, up to the largest memory there is. Where the runs of the cells are in the file as well
-    (`cells`), service varies as they do.
+    The model is asked for the measured memories and every 64 MB between them, or for the measured cores and whole ones between
+    them, and noted with its error; on Lambda, up to the largest memory there is. A batch smaller than all measured ones takes at
+    most as long as the smallest of them, and that is planned. Where the runs of the cells are in the file as well (`cells`),
+    service varies as they do.
 
     Raises:
         GnomonError: 400 for measurements that make no model, and for ratios that are not positive numbers.
@@ -136,19 +137,23 @@ def _modelled(cells: Sequence[Mapping[str, Any]], runs: Sequence[Sequence[float]
     points = [Measured(float(one[key]), int(one["batch"]), float(one["ms"]) / MS_PER_S) for one in cells]
     model = fitted(points, whole=whole)
     note(f"Service times by {len(points)} cells: {model.told}.")
-    batches = min(max_batch, model.batches[1])
+    least, most = model.batches
+    if least > 1:
+        note(
+            f"Batches of fewer than {least} were not measured: they are planned to take as long as one of {least}, which is more."
+        )
     first, last = model.sizes
-    if (last - first) / (1.0 if by_cores else 64.0) > MOST_SIZES:
+    step = 1.0 if by_cores else 64.0
+    if (last - first) / step > MOST_SIZES:
         raise WrongCommand(f"There are more than {MOST_SIZES} sizes from {first:g} to {last:g} {'cores' if by_cores else 'MB'}.")
-    if by_cores:
-        numbers = sorted({point.size for point in points} | {float(one) for one in range(math.ceil(first), math.floor(last) + 1)})
-    else:
-        numbers = [first + 64.0 * number for number in range(int((last - first) // 64.0) + 1)]
+    begin = float(math.ceil(first)) if by_cores else first
+    between = {begin + step * number for number in range(int((last - begin) // step) + 1)}
     ratios = of_runs(runs)
     found = []
-    for one in numbers:
+    for one in sorted(between | {point.size for point in points}):
         cores, memory_mb = (one, one * MB_PER_VCPU) if by_cores else (one / MB_PER_VCPU, one)
-        found.append(Size(_name(memory_mb, cores if by_cores else None), memory_mb, cores, model.row(one, batches), ratios))
+        times = tuple(model.seconds(one, max(batch, least)) for batch in range(1, min(max_batch, most) + 1))
+        found.append(Size(_name(memory_mb, cores if by_cores else None), memory_mb, cores, times, ratios))
     return tuple(found)
 
 
