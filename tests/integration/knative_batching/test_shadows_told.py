@@ -128,7 +128,7 @@ async def stage() -> AsyncIterator[Stage]:
     runtime = FunctionRuntime(KEY, Settings(), Immediate(), LearnedLatency())
     told_ = Listening(runtime)
     spec = read_deployment({"service": KEY.name, "namespace": KEY.namespace, "image": "x"})
-    facts = RevisionFacts(spec, 0.0, buffered=True, takes_batches=True, places=1)
+    facts = RevisionFacts(spec, 0.0, buffered=True, token_key="gnomon-batch-token", places=1)
     instance = Instance("slot", str(KEY), 1, "node", 1, 0, InstanceState.STARTING, 0.0)
     slot = PodSlot(instance, facts, POD, told_, lambda _: None)
     async with open_session() as session:

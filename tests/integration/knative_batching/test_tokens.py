@@ -31,7 +31,7 @@ class Clock(WallClock):
 async def test_a_token_that_could_not_be_read_is_asked_for_by_the_next_pod(trouble: Answer) -> None:
     with serving(Script([trouble, SECRET])) as api:
         tokens = Tokens(api, Clock())
-        assert [await tokens.of("users") for _ in range(2)] == ["", "please"]
+        assert [await tokens.of("users", "gnomon-batch-token") for _ in range(2)] == ["", "please"]
 
 
 @pytest.mark.parametrize(("first", "token"), [(SECRET, "please"), (refusal(404, "NotFound"), "")], ids=["there", "none"])
@@ -39,7 +39,19 @@ async def test_what_was_told_is_kept_for_half_a_minute(first: Answer, token: str
     script, clock = Script([first, Answer({"data": {"gnomon-batch-token": base64.b64encode(b"new").decode()}})]), Clock()
     with serving(script) as api:
         tokens = Tokens(api, clock)
-        assert [await tokens.of("users") for _ in range(3)] == [token] * 3
+        assert [await tokens.of("users", "gnomon-batch-token") for _ in range(3)] == [token] * 3
         assert len(script.asked) == 1
         clock.time_s = KEPT_S
-        assert await tokens.of("users") == "new"
+        assert await tokens.of("users", "gnomon-batch-token") == "new"
+
+
+async def test_each_service_has_the_key_that_it_names(caplog: pytest.LogCaptureFixture) -> None:
+    keys = {name: base64.b64encode(token).decode() for name, token in (("one", b"ones"), ("two", b"twos"))}
+    script = Script([Answer({"kind": "Secret", "data": {"one": keys["one"]}}), Answer({"kind": "Secret", "data": keys})])
+    with serving(script) as api:
+        tokens = Tokens(api, Clock())
+        assert await tokens.of("users", "one") == "ones"
+        # It was added since: what is known of the other keys says nothing of this one.
+        assert [await tokens.of("users", name) for name in ("two", "one", "three")] == ["twos", "ones", ""]
+        assert len(script.asked) == 3
+    assert "gnomon-batch-token has no key three" in caplog.text

@@ -62,6 +62,32 @@ def test_pods_with_the_secret_get_batches_one_at_a_time(given: dict[str, Any]) -
     assert (facts.takes_batches, facts.places, facts.spec.settings.max_batch) == (True, 1, 8)
 
 
+def variable(key: str, name: str = "GNOMON_BATCH_TOKEN") -> dict[str, Any]:
+    return {"name": name, "valueFrom": {"secretKeyRef": {"name": "gnomon-batch-token", "key": key}}}
+
+
+ITEMS = [{"key": "other", "path": "another"}, {"key": "f", "path": "secrets/gnomon-batch-token"}]
+
+
+@pytest.mark.parametrize(
+    ("given", "key"),
+    [
+        ({"env": [VARIABLE]}, "gnomon-batch-token"),
+        ({"env": [{"name": "X", "value": "1"}, variable("other", "ANOTHER"), variable("f")]}, "f"),
+        ({"env": [variable("f", "ANOTHER")]}, "f"),
+        ({"env": [variable("f")], "volumes": [{"secret": {"secretName": "gnomon-batch-token"}}]}, "f"),
+        ({"volumes": [{"secret": {"secretName": "gnomon-batch-token"}}]}, "gnomon-batch-token"),
+        ({"volumes": [{"emptyDir": {}}, {"secret": {"secretName": "gnomon-batch-token", "items": ITEMS}}]}, "f"),
+        ({"volumes": [{"secret": {"secretName": "gnomon-batch-token", "items": [{"key": "f", "path": "mine"}]}}]}, "f"),
+        ({"volumes": [{"projected": {"sources": [{"secret": {"name": "gnomon-batch-token", "items": ITEMS}}]}}]}, "f"),
+        ({"env": [{"name": "GNOMON_BATCH_TOKEN", "value": "its own"}]}, ""),
+    ],
+)
+def test_a_revision_says_which_token_its_pods_have(given: dict[str, Any], key: str) -> None:
+    """As the Body in them looks for it: first the variable, then the file."""
+    assert RevisionReader(anything)(revision(BATCHES, **given)).token_key == key
+
+
 @pytest.mark.parametrize(
     ("annotations", "concurrency", "places"),
     [

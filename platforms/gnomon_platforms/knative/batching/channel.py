@@ -1,6 +1,6 @@
 """The batch channel to a Revision's pod, through its queue-proxy: as to a function behind a provider, but for where it ends.
 
-    POST http://POD:8012/gnomon/batch    a batch as one, where the pod has its namespace's token
+    POST http://POD:8012/gnomon/batch    a batch as one, where the pod has a token for it
     … http://POD:8012/PATH               its requests one after the other, as they came, else
 
 queue-proxy counts a batch as one request; it is what keeps a pod until its requests are answered. A pod that is no longer ready

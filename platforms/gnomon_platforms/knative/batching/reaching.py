@@ -1,6 +1,6 @@
 """How a slot comes to its channel, and its pod's process to its cores.
 
-the namespace's token ▶ POST /gnomon/resize: a thread for each core ▶ the slot takes batches ▶ whom its Body works with
+its Revision's token ▶ POST /gnomon/resize: a thread for each core ▶ the slot takes batches ▶ whom its Body works with
 no token, or one that was refused ▶ asked for again ▶ there is another ▶ the slot is opened anew
 """
 
@@ -42,7 +42,7 @@ class Reaching:
     async def reach(self, slot: PodSlot) -> None:
         """Give a slot its channel; where its pod takes batches, go on until it is gone, or another token is there for it."""
         pod, facts = slot.pod, slot.facts
-        token = await self._tokens.of(pod.namespace) if facts.takes_batches else ""
+        token = await self._token(facts)
         route = Route(self._session, address_of(pod), _there, self._chance)
         around = Around(lambda: self._serves(pod), _untold, facts.spec.settings.deadline_s, who="pod")
         channel = PodChannel(route, around, token, slot.end, lambda shadows: self._works_with(pod, shadows))
@@ -53,10 +53,13 @@ class Reaching:
 
     async def resize(self, facts: RevisionFacts, pod: RevisionPod, slots: Iterable[PodSlot]) -> None:
         """A pod that serves has other cores."""
-        if facts.takes_batches:
-            await self._tell_cores(facts, pod, await self._tokens.of(pod.namespace))
+        await self._tell_cores(facts, pod, await self._token(facts))
         for slot in slots:
             slot.resized()
+
+    async def _token(self, facts: RevisionFacts) -> str:
+        """By which its pods take batches; empty where they take none, or it cannot be read."""
+        return await self._tokens.of(facts.key.namespace, facts.token_key) if facts.takes_batches else ""
 
     async def _tell_cores(self, facts: RevisionFacts, pod: RevisionPod, token: str) -> None:
         """Let a pod's process have as many threads as its pod has cores; it cannot see them."""
@@ -71,7 +74,7 @@ class Reaching:
         """
         while not slot.gone:
             await asyncio.sleep(KEPT_S)
-            if not channel.batches and await self._tokens.of(slot.pod.namespace) not in ("", token):
+            if not channel.batches and await self._token(slot.facts) not in ("", token):
                 slot.retire("there is another token for its batches")
                 return
 

@@ -1,7 +1,7 @@
 """A Revision as Knative writes it, read as a function: whether the gateway buffers it, by which settings, and what its pods take.
 
     buffered       it asks for it (`gnomon/max-batch` or `gnomon/scheduler`), its class is ours, and it speaks HTTP/1.1
-    takes batches  it was given the secret `gnomon-batch-token`, by which a Body knows who may send it batches
+    takes batches  it was given a key of the Secret `gnomon-batch-token`, by which a Body knows who may send it batches
     places         how many batches a pod gets at once: one; where it takes none, requests: `gnomon/max-inflight`,
                    `containerConcurrency`, else four
 
@@ -15,7 +15,7 @@ Example: `gnomon/max-batch: "8"` with the secret: one batch of up to 8 requests 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -31,7 +31,8 @@ from gnomon_platforms.provider.options import DEFAULT_IN_FLIGHT
 BATCH_ANNOTATIONS = (f"{PREFIX}max-batch", f"{PREFIX}scheduler")
 """A Revision that has one of these asks to be buffered."""
 BATCH_SECRET = TOKEN_KEY
-"""The Secret of a namespace, and the key in it, that Bodies take batches by."""
+"""The Secret of a namespace that Bodies take batches by, and the key in it of those whose Revision names none."""
+TOKEN_VARIABLE = "GNOMON_BATCH_TOKEN"  # noqa: S105 - its name, not its value
 AUTOSCALER, DEADLINE = f"{PREFIX}autoscaler", f"{PREFIX}deadline-ms"
 TIMEOUT_S = 300.0
 """Knative's own for an answer, where a Revision says none."""
@@ -41,17 +42,21 @@ _LOG = logging.getLogger("gnomon.knative")
 
 @dataclass(frozen=True, slots=True)
 class RevisionFacts:
-    """What is kept of a Revision. `created_at` is in seconds since 1970."""
+    """What is kept of a Revision. `created_at` is in seconds since 1970, `token_key` is empty where it takes no batches."""
 
     spec: FunctionSpec
     created_at: float
     buffered: bool
-    takes_batches: bool
+    token_key: str
     places: int
 
     @property
     def key(self) -> FunctionKey:
         return self.spec.key
+
+    @property
+    def takes_batches(self) -> bool:
+        return bool(self.token_key)
 
 
 def buffered(document: Mapping[str, Any]) -> bool:
@@ -74,21 +79,21 @@ class RevisionReader:
     def __call__(self, document: dict[str, Any]) -> RevisionFacts:
         """What is kept of a Revision."""
         spec = document.get("spec") or {}
-        takes_batches = _has_secret(spec)
+        token_key = _token_key(spec)
         function = self._function(document)
         settings = function.settings
         if DEADLINE not in function.annotations:
             deadline_s = float(spec.get("timeoutSeconds") or TIMEOUT_S)
             # An objective of 30 s would have a batch wait for 30 s where Knative gives its requests 10.
             settings = replace(settings, deadline_s=deadline_s, slo_s=min(settings.slo_s, deadline_s))
-        if not takes_batches:
+        if not token_key:
             settings = replace(settings, max_batch=1)
         return RevisionFacts(
             replace(function, settings=settings),
             seconds_of(document["metadata"].get("creationTimestamp")),
             buffered(document),
-            takes_batches,
-            _places(settings, int(spec.get("containerConcurrency") or 0), takes_batches=takes_batches),
+            token_key,
+            _places(settings, int(spec.get("containerConcurrency") or 0), takes_batches=bool(token_key)),
         )
 
     def _function(self, document: dict[str, Any]) -> FunctionSpec:
@@ -127,13 +132,26 @@ def _speaks_h2c(document: Mapping[str, Any]) -> bool:
     return any(port.get("name") == "h2c" for one in containers for port in one.get("ports") or ())
 
 
-def _has_secret(spec: Mapping[str, Any]) -> bool:
-    """Whether its pods have the secret: as a volume, alone or among others, or in a variable."""
-    named: list[Any] = []
-    for volume in spec.get("volumes") or ():
-        named.append((volume.get("secret") or {}).get("secretName"))
-        named += [(one.get("secret") or {}).get("name") for one in (volume.get("projected") or {}).get("sources") or ()]
-    for container in spec.get("containers") or ():
-        sources = [(one.get("valueFrom") or {}).get("secretKeyRef") or {} for one in container.get("env") or ()]
-        named += [one.get("name") for one in sources]
-    return BATCH_SECRET in named
+def _token_key(spec: Mapping[str, Any]) -> str:
+    """The key of the Secret by which its pods take batches, as a Body looks for it; empty where they have none.
+
+    A variable comes first, then a file: `key: classify` of a variable, `items: [{key: classify, path: gnomon-batch-token}]` of a
+    volume, alone or among others. A volume with the whole Secret has the key that is named as the file is.
+    """
+    variables = [one for container in spec.get("containers") or () for one in container.get("env") or ()]
+    named = {one.get("name"): (one.get("valueFrom") or {}).get("secretKeyRef") or {} for one in variables}
+    keys = {name: str(source.get("key") or "") for name, source in named.items() if source.get("name") == BATCH_SECRET}
+    if keys:
+        return keys.get(TOKEN_VARIABLE) or next(iter(keys.values()))
+    volumes = spec.get("volumes") or ()
+    own = [one.get("secret") or {} for one in volumes]
+    projected = [one.get("secret") or {} for volume in volumes for one in (volume.get("projected") or {}).get("sources") or ()]
+    given = [one.get("items") for one in own if one.get("secretName") == BATCH_SECRET]
+    given += [one.get("items") for one in projected if one.get("name") == BATCH_SECRET]
+    return next((_key_of_file(items or ()) for items in given), "")
+
+
+def _key_of_file(items: Sequence[Mapping[str, Any]]) -> str:
+    """Which key is in the file that is named for it; that of the same name where nothing is said of files."""
+    files = {str(one.get("path")).rpartition("/")[2]: str(one.get("key")) for one in items}
+    return files.get(BATCH_SECRET) or next(iter(files.values()), BATCH_SECRET)

@@ -1,8 +1,8 @@
-"""The tokens by which pods take batches: each namespace has its own, in its Secret `gnomon-batch-token`.
+"""The tokens by which pods take batches: keys of the Secret `gnomon-batch-token` of their namespace.
 
-So a function of one namespace cannot send batches to another's. A token is read when a pod gets ready and kept for half a minute:
-a burst of new pods asks once, and a token that was changed is known soon. That nobody told it is not kept: the next pod asks
-again.
+A Revision names its key, so each service can have a token of its own, by which no pod of another one can be sent batches. A token
+is read when a pod gets ready and kept for half a minute: a burst of new pods asks once, and a token that was changed is known
+soon. That nobody told it is not kept: the next pod asks again.
 """
 
 from __future__ import annotations
@@ -22,32 +22,36 @@ KEPT_S = 30.0
 
 _LOG = logging.getLogger("gnomon.knative")
 
+_Place = tuple[str, str]
+"""A namespace, and a key of its Secret."""
+
 
 class Tokens:
-    """The tokens of all namespaces."""
+    """Those of all namespaces."""
 
     def __init__(self, api: Api, clock: Clock) -> None:
         self._api, self._clock = api, clock
-        self._known: dict[str, tuple[float, str]] = {}
-        self._asking: dict[str, asyncio.Task[str]] = {}
+        self._known: dict[_Place, tuple[float, str]] = {}
+        self._asking: dict[_Place, asyncio.Task[str]] = {}
 
-    async def of(self, namespace: str) -> str:
-        """A namespace's token; empty where there is none or it cannot be read, which the log says."""
-        known = self._known.get(namespace)
+    async def of(self, namespace: str, key: str) -> str:
+        """The token at this key of a namespace's Secret; empty where there is none or it cannot be read, which the log says."""
+        place = namespace, key
+        known = self._known.get(place)
         if known is not None and self._clock.now_s() - known[0] < KEPT_S:
             return known[1]
-        task = self._asking.get(namespace)
+        task = self._asking.get(place)
         if task is None:
-            task = self._asking[namespace] = asyncio.get_running_loop().create_task(self._ask(namespace))
-            task.add_done_callback(lambda _: self._asking.pop(namespace, None))
+            task = self._asking[place] = asyncio.get_running_loop().create_task(self._ask(*place))
+            task.add_done_callback(lambda _: self._asking.pop(place, None))
         return await asyncio.shield(task)
 
-    async def _ask(self, namespace: str) -> str:
+    async def _ask(self, namespace: str, key: str) -> str:
         path = SECRETS.path(namespace, BATCH_SECRET)
         token, passing = "", False
         try:
             document = await asyncio.to_thread(self._api.call, "GET", path)
-            token = base64.b64decode((document.get("data") or {}).get(BATCH_SECRET) or "").decode().strip()
+            token = base64.b64decode((document.get("data") or {}).get(key) or "").decode().strip()
         except (Refused, Unreachable, binascii.Error, UnicodeDecodeError) as error:
             passing = isinstance(error, Unreachable) or (isinstance(error, Refused) and not error.missing)
             _LOG.warning(
@@ -55,7 +59,10 @@ class Tokens:
             )
         else:
             if not token:
-                _LOG.warning("%s: the Secret %s has no key %s: requests go one by one", namespace, BATCH_SECRET, BATCH_SECRET)
+                _LOG.warning("%s: the Secret %s has no key %s: requests go one by one", namespace, BATCH_SECRET, key)
         if not passing:
-            self._known[namespace] = self._clock.now_s(), token
+            now_s = self._clock.now_s()
+            # Services come and go: those that nobody has asked for lately are forgotten.
+            self._known = {place: one for place, one in self._known.items() if now_s - one[0] < KEPT_S}
+            self._known[namespace, key] = now_s, token
         return token
