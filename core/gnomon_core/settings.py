@@ -1,33 +1,35 @@
 """What a function's labels and annotations say about how it is served.
 
 Standard OpenFaaS labels keep their meaning; our own settings are annotations under `gnomon/`, because a Kubernetes label value
-may not hold what they need. `TABLE` is the one list of them: reading, error messages and documentation come from it.
-A value that cannot be read is an error that says what is allowed, and so is an unknown `gnomon/` key: a misspelt setting that is
-silently ignored costs its author an evening.
+may not hold what they need. `TABLE` is the one list of them: reading, error messages and docs/annotations.md come from it
+(`settings_page`). A value that cannot be read is an error that says what is allowed, and so is an unknown `gnomon/` key: a
+misspelt setting that is silently ignored costs its author an evening.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from gnomon_core.errors import GnomonError, bad_request
 from gnomon_core.pairs import MAX_SHADOWS
+from gnomon_core.setting_readers import choice, duration_s, flag, integer, name, number, several
 from gnomon_core.units import parse_duration_s
 
 PREFIX = "gnomon/"
-MAX_NAME_LENGTH = 253
 BATCHING = ("asyfunc", "batch")
 PLANNING = "batch"
 """What the names of policies begin with that plan an instance's cores too, unless the function says them."""
 BATCHING_MAX_BATCH = 8
 """B_max of AsyFunc (section 7.1), for the policies that split or plan batches: a largest one of 1 leaves them nothing to do."""
-SHORTEST_WINDOW_S, LONGEST_WINDOW_S = 60.0, 21_600.0
-"""Of `gnomon/plan-window`: a policy keeps a count for each second of it."""
 READINGS = ("arrivals", "loading", "weights", "shadows", "gain", "objective")
-"""Places where `asyfunc` can be had as AsyFunc prints it, or in another reading; what each changes: `policies.asyfunc.options`."""
+"""Where `asyfunc` can be had as AsyFunc prints it, or in another reading; what each changes: `policies.asyfunc.options`."""
+_WINDOW = duration_s(60, 21_600)
+"""Of `gnomon/plan-window`: a policy keeps a count for each second of it."""
+_PLANNERS = ("batch", "batch+")
+_SPLITTERS = ("asyfunc", "asyfunc-")
+_OPENFAAS = ("openfaas",)
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,11 +55,13 @@ class Settings:
     """Everything that labels and annotations decide, with units in the names.
 
     `deadline_s` bounds a request's stay when the client sets none; `slo_s` is the objective that batches are timed by and, where
-    it is not set, equals the deadline. `max_inflight` is for functions that a foreign provider runs. `max_wait_s` None leaves the wait to the scheduling policy. `cores` is the size of an instance,
-    `memory_mb` that of one whose cores follow from its memory, on Lambda. `plan_cores` "any" lets plans choose another size.
+    it is not set, equals the deadline. `max_inflight` is for functions that a foreign provider runs, and for Revisions.
+    `max_wait_s` None leaves the wait to the scheduling policy. `cores` is the size of an instance, `memory_mb` that of one whose
+    cores follow from its memory, on Lambda. `plan_cores` "any" lets plans choose another size.
     `alpha` … `ablation` are those of `asyfunc`, by the names of its paper; `burst_cores`, `promotion` and `max_shadows`
-    go beyond it, `blocks` and `readings` are other readings of it. `stable_window_s` … `zero_grace_s` are those of `kpa`, which Knative's annotations set: the panic window is a share
-    of the stable one.
+    go beyond it, `blocks` and `readings` are other readings of it.
+    `stable_window_s` … `zero_grace_s` are those of `kpa`, which Knative's annotations set: the panic window is a share of the
+    stable one.
     """
 
     model: str | None = None
@@ -102,118 +106,82 @@ class Settings:
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """One annotation or label: how its text becomes a value, and what a user must know about it."""
+    """One annotation or label: how its text becomes a value, and what a user must know about it.
+
+    `default` says what the field's own default does not: what holds without one, or for whom it is another. `only_with` are the
+    scaling policies that it changes; all, or none of them, where it names none.
+    """
 
     key: str
     field: str
     read: Callable[[str], Any]
     allowed: str
     meaning: str
+    default: str = ""
+    only_with: tuple[str, ...] = ()
 
 
-def _integer(low: int, high: int) -> Callable[[str], int]:
-    def read(text: str) -> int:
-        value = int(text)
-        if not low <= value <= high:
-            raise ValueError(text)
-        return value
-
-    return read
-
-
-def _number(low: float, high: float, *, scale: float = 1.0) -> Callable[[str], float]:
-    def read(text: str) -> float:
-        value = float(text)
-        if not (math.isfinite(value) and low <= value <= high):
-            raise ValueError(text)
-        return value * scale
-
-    return read
-
-
-def _window(text: str) -> float:
-    seconds = parse_duration_s(text)
-    if not SHORTEST_WINDOW_S <= seconds <= LONGEST_WINDOW_S:
-        raise ValueError(text)
-    return seconds
-
-
-def _name(text: str) -> str:
-    if not text or any(character.isspace() for character in text) or len(text) > MAX_NAME_LENGTH:
-        raise ValueError(text)
-    return text
-
-
-def _flag(text: str) -> bool:
-    return {"true": True, "false": False, "1": True, "0": False}[text.lower()]
-
-
-def _several(*names: str) -> Callable[[str], tuple[str, ...]]:
-    """Some of these, with commas between them, in any order."""
-
-    def read(text: str) -> tuple[str, ...]:
-        asked = {name.strip() for name in text.split(",")}
-        if not asked <= set(names):
-            raise ValueError(text)
-        return tuple(name for name in names if name in asked)
-
-    return read
-
-
-def _choice(*names: str) -> Callable[[str], str]:
-    def read(text: str) -> str:
-        if text not in names:
-            raise ValueError(text)
-        return text
-
-    return read
-
-
-TABLE: tuple[Setting, ...] = (
-    Setting("gnomon/model", "model", _name, "a model name, optionally with @version", "layer program in the model repository"),
-    Setting("gnomon/autoscaler", "autoscaler", _name, "the name of a scaling policy", "how many instances, and how large"),
-    Setting("gnomon/scheduler", "scheduler", _name, "the name of a scheduling policy", "when a batch leaves, and to which instance"),
-    Setting("gnomon/slo-ms", "slo_s", _number(0.001, 3.6e6, scale=1e-3), "milliseconds > 0", "the latency objective"),
-    Setting("gnomon/slo-percentile", "slo_percentile", _number(1, 100), "a percentile from 1 to 100", "of which requests"),
-    Setting("gnomon/max-batch", "max_batch", _integer(1, 1024), "a whole number from 1 to 1024", "the largest batch B"),
-    Setting("gnomon/max-wait-ms", "max_wait_s", _number(0, 3.6e6, scale=1e-3), "milliseconds >= 0", "the longest wait T for a batch"),
-    Setting("gnomon/cores", "cores", _integer(1, 1024), "a whole number from 1 to 1024", "cores of one instance"),
-    Setting("gnomon/memory-mb", "memory_mb", _integer(128, 10_240), "megabytes from 128 to 10240", "memory size on Lambda, instead of what the cores bring"),
-    Setting("gnomon/max-cores", "max_cores", _integer(1, 1024), "a whole number from 1 to 1024", "the bound C_max"),
-    Setting("gnomon/plan-cores", "plan_cores", _choice("any", "fixed"), "any or fixed", "whether plans choose an instance's cores, on Lambda its memory, of the profile's up to gnomon/max-cores, or keep gnomon/cores and gnomon/memory-mb (batch, batch+)"),
-    Setting("gnomon/plan-window", "plan_window_s", _window, "a duration from 1m to 6h", "how far back plans look at what arrived, and how long one holds at most; default 1h (batch, batch+)"),
-    Setting("gnomon/deadline-ms", "deadline_s", _number(1, 8.64e7, scale=1e-3), "milliseconds from 1 to 86400000", "default deadline of a request"),
-    Setting("gnomon/queue-max-requests", "queue_max_requests", _integer(1, 10**6), "a whole number from 1 to 1000000", "requests that may wait"),
-    Setting("gnomon/queue-max-bytes", "queue_max_bytes", _integer(1, 2**40), "bytes > 0", "bytes of bodies that may wait"),
-    Setting("gnomon/max-inflight", "max_inflight", _integer(1, 10_000), "a whole number from 1 to 10000", "requests under way at once for each replica of a function that a foreign provider runs; default: its variable max_inflight"),
-    Setting("gnomon/target-concurrency", "target_concurrency", _number(0.01, 1e6), "a number > 0", "requests in the system per instance (kpa)"),
-    Setting("gnomon/target-rps", "target_rps", _number(0.01, 1e9), "a number > 0", "requests per second per instance (kpa, where it replaces concurrency; target-tracking)"),
-    Setting("gnomon/target-cpu-percent", "target_cpu_percent", _number(1, 100), "a percentage from 1 to 100", "CPU per instance (hpa)"),
-    Setting("gnomon/scale-out-cooldown", "scale_out_cooldown_s", parse_duration_s, "a duration such as 5m", "time from one growth to the next, unless that is larger (target-tracking)"),
-    Setting("gnomon/scale-in-cooldown", "scale_in_cooldown_s", parse_duration_s, "a duration such as 5m", "time from one shrinking to the next (target-tracking)"),
-    Setting("gnomon/alpha", "alpha", _number(0.01, 1), "a number > 0 and <= 1", "share of the Bodies' rate above which there are more (asyfunc, mark)"),
-    Setting("gnomon/beta", "beta", _number(0, 1), "a number from 0 to 1, below gnomon/alpha", "share below which there are fewer (asyfunc)"),
-    Setting("gnomon/gamma", "gamma", _number(0.1, 10), "a number from 0.1 to 10", "share of the rate above which a burst gets Shadows (asyfunc)"),
-    Setting("gnomon/kappa", "kappa", _number(1e-6, 1e6), "cores per GMAC > 0", "what memory is worth beside cores (asyfunc); default: what the profile and the objective say"),
-    Setting("gnomon/ablation", "ablation", _choice("layers", "adaptive", "both"), "layers, adaptive or both", "what asyfunc- does without"),
-    Setting("gnomon/weight-mode", "weight_mode", _choice("shared", "private"), "shared or private", "whether instances on a node share one copy of the weights"),
-    Setting("gnomon/burst-cores", "burst_cores", _choice("shadow", "resize", "either"), "shadow, resize or either", "what free cores do for a burst: a Shadow, a larger Body, or what is better (asyfunc)"),
-    Setting("gnomon/max-shadows", "max_shadows", _integer(1, MAX_SHADOWS), f"a whole number from 1 to {MAX_SHADOWS}", "Shadows of one Body (asyfunc)"),
-    Setting("gnomon/promotion", "promotion", _flag, "true or false", "whether a Shadow may become a Body where another Body is needed (asyfunc)"),
-    Setting("gnomon/blocks", "blocks", _choice("ratio", "contiguous"), "ratio or contiguous", "which blocks a Shadow may hold: those with most MACs for their weights, or the best and its neighbours, with one hand-over (asyfunc)"),
-    Setting("gnomon/reading", "readings", _several(*READINGS), f"some of {', '.join(READINGS)}, with commas between them", "where the paper is read as it is printed: the rate of a burst is that of arrivals, a Shadow's loading counts, memory is that of weights, R_max has Shadows; or otherwise: η by the gain, or by the objective (asyfunc)"),
+SECTIONS: tuple[tuple[str, tuple[Setting, ...]], ...] = (
+    ("What it serves, and by which policies", (
+        Setting("gnomon/model", "model", name, "a model name, optionally with @version", "layer program in the model repository", "none: the function is a handler"),
+        Setting("gnomon/autoscaler", "autoscaler", name, "the name of a scaling policy", "how many instances, and how large", "on Knative `kpa`"),
+        Setting("gnomon/scheduler", "scheduler", name, "the name of a scheduling policy", "when a batch leaves, and to which instance", "what the scaling policy asks for"),
+    )),
+    ("Objective and deadline", (
+        Setting("gnomon/slo-ms", "slo_s", number(0.001, 3.6e6, scale=1e-3), "milliseconds from 0.001 to 3600000", "the latency objective", "or gnomon/deadline-ms where that is said"),
+        Setting("gnomon/slo-percentile", "slo_percentile", number(1, 100), "a percentile from 1 to 100", "the share of requests that must stay below it", "", _PLANNERS),
+        Setting("gnomon/deadline-ms", "deadline_s", number(1, 8.64e7, scale=1e-3), "milliseconds from 1 to 86400000", "deadline of a request whose client sets none, and the longest that a client may ask for", "on Knative the Revision's `timeoutSeconds`"),
+    )),
+    ("Batches, and what may wait", (
+        Setting("gnomon/max-batch", "max_batch", integer(1, 1024), "a whole number from 1 to 1024", "the largest batch B", f"{BATCHING_MAX_BATCH} with policies that split or plan batches, `asyfunc…` and `batch…`"),
+        Setting("gnomon/max-wait-ms", "max_wait_s", number(0, 3.6e6, scale=1e-3), "milliseconds from 0 to 3600000", "the longest wait T for a batch, with the schedulers `fixed` and `adaptive`", "`fixed`: 0; `adaptive`: as the objective allows; `batch`: as it plans"),
+        Setting("gnomon/queue-max-requests", "queue_max_requests", integer(1, 10**6), "a whole number from 1 to 1000000", "requests that may wait"),
+        Setting("gnomon/queue-max-bytes", "queue_max_bytes", integer(1, 2**40), "bytes from 1 to 1099511627776", "bytes of bodies that may wait"),
+        Setting("gnomon/max-inflight", "max_inflight", integer(1, 10_000), "a whole number from 1 to 10000", "requests, or batches, under way at once for each replica of a function that a foreign provider runs, or each pod of a Revision", "the function's variable `max_inflight`, else `--provider-inflight`; of Revisions one batch, or `containerConcurrency` requests"),
+    )),
+    ("Size of an instance", (
+        Setting("gnomon/cores", "cores", integer(1, 1024), "a whole number from 1 to 1024", "cores of one instance"),
+        Setting("gnomon/max-cores", "max_cores", integer(1, 1024), "a whole number from 1 to 1024", "the bound C_max of cores that a policy may choose", "", (*_SPLITTERS, *_PLANNERS)),
+        Setting("gnomon/memory-mb", "memory_mb", integer(128, 10_240), "megabytes from 128 to 10240", "memory size on Lambda, instead of what the cores bring", "1769 for each core"),
+        Setting("gnomon/weight-mode", "weight_mode", choice("shared", "private"), "shared or private", "whether instances on a node share one copy of the weights"),
+    )),
+    ("Targets of single policies", (
+        Setting("gnomon/target-concurrency", "target_concurrency", number(0.01, 1e6), "a number from 0.01 to 1000000", "requests in the system per instance", "", ("kpa",)),
+        Setting("gnomon/target-rps", "target_rps", number(0.01, 1e9), "a number from 0.01 to 1000000000", "requests per second per instance", "`kpa` goes by concurrency, `target-tracking` by measured latency", ("kpa", "target-tracking")),
+        Setting("gnomon/target-cpu-percent", "target_cpu_percent", number(1, 100), "a percentage from 1 to 100", "CPU per instance", "", ("hpa",)),
+        Setting("gnomon/scale-out-cooldown", "scale_out_cooldown_s", parse_duration_s, "a duration such as 5m", "time from one growth to the next, unless that is larger", "", ("target-tracking",)),
+        Setting("gnomon/scale-in-cooldown", "scale_in_cooldown_s", parse_duration_s, "a duration such as 5m", "time from one shrinking to the next", "", ("target-tracking",)),
+    )),
+    ("Plans of buffers", (
+        Setting("gnomon/plan-cores", "plan_cores", choice("any", "fixed"), "any or fixed", "whether plans choose an instance's cores, on Lambda its memory, of the profile's up to gnomon/max-cores, or keep gnomon/cores and gnomon/memory-mb", "`any` where neither of the two is said", _PLANNERS),
+        Setting("gnomon/plan-window", "plan_window_s", _WINDOW, "a duration from 1m to 6h", "how far back plans look at what arrived, and how long one holds at most", "", _PLANNERS),
+    )),
+    ("Bodies and Shadows", (
+        Setting("gnomon/alpha", "alpha", number(0.01, 1), "a number from 0.01 to 1", "share of the Bodies' rate above which there are more", "", (*_SPLITTERS, "mark")),
+        Setting("gnomon/beta", "beta", number(0, 1), "a number from 0 to 1, below gnomon/alpha", "share of the Bodies' rate below which there are fewer", "", _SPLITTERS),
+        Setting("gnomon/gamma", "gamma", number(0.1, 10), "a number from 0.1 to 10", "share of the Bodies' rate above which a burst gets Shadows", "", _SPLITTERS),
+        Setting("gnomon/kappa", "kappa", number(1e-6, 1e6), "cores per GMAC from 0.000001 to 1000000", "what memory is worth beside cores", "what the profile and the objective say", _SPLITTERS),
+        Setting("gnomon/max-shadows", "max_shadows", integer(1, MAX_SHADOWS), f"a whole number from 1 to {MAX_SHADOWS}", "Shadows of one Body", "", _SPLITTERS),
+        Setting("gnomon/burst-cores", "burst_cores", choice("shadow", "resize", "either"), "shadow, resize or either", "what free cores do for a burst: a Shadow, a larger Body, or what is better", "", _SPLITTERS),
+        Setting("gnomon/promotion", "promotion", flag, "true or false", "whether a Shadow may become a Body where another Body is needed", "", _SPLITTERS),
+        Setting("gnomon/blocks", "blocks", choice("ratio", "contiguous"), "ratio or contiguous", "which layer blocks a Shadow may hold: those with most MACs for their weights, or the best and its neighbours, with one hand-over", "", _SPLITTERS),
+        Setting("gnomon/reading", "readings", several(*READINGS), f"some of {', '.join(READINGS)}, with commas between them", "where the paper is read as it is printed: the rate of a burst is that of arrivals (`arrivals`), a Shadow's loading counts (`loading`), memory is that of weights (`weights`), R_max has Shadows (`shadows`); or otherwise: η by the gain (`gain`), or by the objective (`objective`)", "none of them", _SPLITTERS),
+        Setting("gnomon/ablation", "ablation", choice("layers", "adaptive", "both"), "layers, adaptive or both", "what `asyfunc-` does without: Shadows, adaptive scheduling, or both", "", ("asyfunc-",)),
+    )),
 )  # fmt: skip
+"""Our annotations, those of one sense together; within the first, what a user says first."""
+TABLE: tuple[Setting, ...] = tuple(setting for _, settings in SECTIONS for setting in settings)
 
 SCALE_TABLE: tuple[Setting, ...] = (
-    Setting("com.openfaas.scale.min", "min", _integer(0, 10_000), "a whole number from 0", "fewest instances"),
-    Setting("com.openfaas.scale.max", "max", _integer(1, 10_000), "a whole number from 1", "most instances"),
-    Setting("com.openfaas.scale.zero", "zero", _flag, "true or false", "whether it may scale to zero"),
+    Setting("com.openfaas.scale.min", "min", integer(0, 10_000), "a whole number from 0 to 10000", "fewest instances"),
+    Setting("com.openfaas.scale.max", "max", integer(1, 10_000), "a whole number from 1 to 10000", "most instances"),
+    Setting("com.openfaas.scale.zero", "zero", flag, "true or false", "whether it may scale to zero; with a minimum of 0 it may as well"),
     Setting("com.openfaas.scale.zero-duration", "zero_duration_s", parse_duration_s, "a duration such as 15m", "idle time before zero"),
-    Setting("com.openfaas.scale.type", "type", _choice("rps", "capacity", "cpu", "queue", "custom"), "rps, capacity, cpu, queue or custom", "load to scale on"),
-    Setting("com.openfaas.scale.target", "target", _number(1e-6, 1e9), "a number > 0", "load per instance"),
-    Setting("com.openfaas.scale.target-proportion", "target_proportion", _number(1e-3, 1), "a number > 0 and <= 1", "share of the target that is aimed at"),
-    Setting("com.openfaas.scale.factor", "factor", _integer(0, 100), "a percentage from 0 to 100", "step of the Community rule"),
-    Setting("com.openfaas.scale.down.window", "down_window_s", parse_duration_s, "a duration up to 5m", "how long a lower wish must last"),
+    Setting("com.openfaas.scale.down.window", "down_window_s", parse_duration_s, "a duration such as 1m", "how long a lower wish must last", "`hpa`: 5m"),
+    Setting("com.openfaas.scale.type", "type", choice("rps", "capacity", "cpu", "queue", "custom"), "rps, capacity, cpu, queue or custom", "load to scale on; custom is refused", "OpenFaaS's Community rule: alerts", _OPENFAAS),
+    Setting("com.openfaas.scale.target", "target", number(1e-6, 1e9), "a number from 0.000001 to 1000000000", "load per instance, where a type is said", "", _OPENFAAS),
+    Setting("com.openfaas.scale.target-proportion", "target_proportion", number(1e-3, 1), "a number from 0.001 to 1", "share of the target that is aimed at", "", _OPENFAAS),
+    Setting("com.openfaas.scale.factor", "factor", integer(0, 100), "a percentage from 0 to 100", "step of the Community rule", "", _OPENFAAS),
 )  # fmt: skip
 
 
