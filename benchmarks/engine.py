@@ -22,9 +22,9 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from benchmarks.pace import pace_of, pace_parser, step
+from benchmarks.left_out import unless_missing
+from benchmarks.pace import pace_of, pace_parser
 from benchmarks.report import Figure, measured, write
-from gnomon_core.errors import GnomonError
 from gnomon_profiler.catalog import CatalogModel, load_model
 from gnomon_profiler.extractor import capture
 from gnomon_runtime.engine import load_program
@@ -62,13 +62,7 @@ def main() -> None:
 
 def loaded(name: str) -> CatalogModel | None:
     """A model of the catalog; None where its package is not installed, which is said."""
-    try:
-        return load_model(name)
-    except GnomonError as error:
-        if error.code != "model_package_missing":
-            raise
-        step(f"{name} is skipped. {error.message} {error.hint}")
-        return None
+    return unless_missing(name, lambda: load_model(name))
 
 
 def _compare(name: str, model: CatalogModel, folder: Path, repeats: int) -> list[Figure]:

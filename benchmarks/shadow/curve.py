@@ -4,19 +4,20 @@
 
 The blocks are contiguous from the input, up to 10, 20 … 100 % of the weights; shares at which no block ends give the same blocks
 as the share before, and are measured once. A batch of 8 is halved. Body alone and pair take turns, with one core each; every
-answer is compared with the unsplit model's.
+answer is compared with the unsplit model's. A model whose package is not installed is left out, and a figure names it.
 """
 
 from __future__ import annotations
 
 import time
 
+from benchmarks.left_out import left_out, unless_missing
 from benchmarks.pace import Pace, asked, step
 from benchmarks.programs import ended_well
 from benchmarks.report import Figure, write
 from benchmarks.shadow.instances import Body, Cpus, body_of, check, let_go, nursery, patient, shadow_of, two_cpus
 from benchmarks.shadow.models import CATALOG, MEGABYTE, StoredModel, first_share, named, samples_of, share_of, stored
-from benchmarks.shadow.samples import at_quantile
+from benchmarks.shadow.samples import at_quantile, in_mode
 from gnomon_runtime.pair.testing import Nursery, Task, change
 
 BATCH = 8
@@ -28,13 +29,23 @@ MOST_TURNS = 9
 
 def main(pace: Pace) -> None:
     figures: list[Figure] = []
+    missing: list[str] = []
     cpus = two_cpus()
     for name in ("efficientnet-lite0",) if pace.quick else CATALOG:
-        model = stored(name)
-        with nursery(cpus) as place:
-            figures += points(place, cpus, model, 1.0 if pace.quick else 5.0)
+        model = stored_or_none(name)
+        if model is None:
+            missing.append(name)
+        else:
+            with nursery(cpus) as place:
+                figures += points(place, cpus, model, 1.0 if pace.quick else 5.0)
         # What has been measured is kept, whatever becomes of the next model.
-        write("shadow_curve", figures, repeats=LEAST_TURNS, packages=("gnomon", "torch", "torchvision"), folder=pace.results)
+        found = [*figures, *left_out(missing)]
+        write("shadow_curve", found, repeats=LEAST_TURNS, packages=("gnomon", "torch", "torchvision"), folder=pace.results)
+
+
+def stored_or_none(name: str) -> StoredModel | None:
+    """A model of `CATALOG`; None where its package is not installed, which is said."""
+    return unless_missing(name, lambda: stored(name))
 
 
 def points(place: Nursery, cpus: Cpus, model: StoredModel, budget_s: float) -> list[Figure]:
@@ -46,17 +57,20 @@ def points(place: Nursery, cpus: Cpus, model: StoredModel, budget_s: float) -> l
     found: list[Figure] = []
     for old, task in zip([tasks[0], *tasks], tasks, strict=False):
         change(body.child, shadow, old, task)
-        ratios, difference = _turns(alone, body, model, budget_s)
-        blocks = tuple(task.blocks)
-        size_mb = model.layers.parameter_bytes(blocks) / MEGABYTE
-        share = f"{100 * share_of(model.layers, blocks):3.0f} % of the weights"
-        detail = f"{named(model.layers, blocks).partition(',')[0]}, {size_mb:.1f} MB; answers " + (
-            f"within {difference:.1e}" if difference else "bit-equal"
-        )
-        found.append(at_quantile(f"{model.entry.name}: {share}, pair ÷ Body alone", ratios, "", detail=detail))
+        found.append(figure_of(model, tuple(task.blocks), *_turns(alone, body, model, budget_s)))
     step(f"{model.entry.name}: {len(found)} block sets")
     let_go(shadow, alone.child, body.child)
     return found
+
+
+def figure_of(model: StoredModel, blocks: tuple[int, ...], ratios: list[float], difference: float) -> Figure:
+    """A point of the curve; `difference` is how far the farthest answer was from the unsplit model's."""
+    size_mb = model.layers.parameter_bytes(blocks) / MEGABYTE
+    share = f"{100 * share_of(model.layers, blocks):3.0f} % of the weights"
+    answers = f"within {difference:.1e}" if difference else "bit-equal"
+    detail = f"{named(model.layers, blocks).partition(',')[0]}, {size_mb:.1f} MB; answers {answers}"
+    [figure] = in_mode([at_quantile(f"{model.entry.name}: {share}, pair ÷ Body alone", ratios, "", detail=detail)])
+    return figure
 
 
 def _turns(alone: Body, body: Body, model: StoredModel, budget_s: float) -> tuple[list[float], float]:

@@ -3,17 +3,21 @@
 import json
 import random
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from benchmarks.pace import THOROUGH
 from benchmarks.report import Figure
 from benchmarks.shadow import (
+    curve,
     fuzz_blocks,
     fuzz_coordinator,
     fuzz_messages,
     fuzz_remote,
     memory,
+    models,
     overhead,
     pairs,
     prediction,
@@ -116,6 +120,7 @@ def made_up_figures(folder: Path) -> dict[str, list[Figure]]:
     return {
         "pairs": pairs.figures_of(model, profile, Pair(1, (0, 1), (0, 1, 1, 2)), 4, turns),
         "prediction": [*prediction.over_all(cells), *prediction.figures_of(model, cells)],
+        "curve": [curve.figure_of(model, (0, 1), [0.6, 0.7], 0.0)],
         "overhead": [overhead.figure_of("made-up, b = 1", [1.0, 2.0], 8)],
         "starts": starts.figures_of(seen, some, {"shared": [1.0], "private": [2.0]}),
     }
@@ -127,6 +132,23 @@ def test_every_figure_names_its_weight_mode(tmp_path: Path) -> None:
         for figure in figures:
             mode = "private" if "private weights" in figure.key else "shared"
             assert figure.detail.endswith(f"weights {mode}"), figure
+
+
+def test_a_model_of_the_curve_whose_package_is_missing_is_left_out_and_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """YOLOv8x needs the extra `yolo`, which no other does."""
+    hidden = tmp_path / "hidden" / "ultralytics"
+    hidden.mkdir(parents=True)
+    (hidden / "__init__.py").write_text("raise ImportError")
+    monkeypatch.setenv("PYTHONPATH", str(hidden.parent))
+    monkeypatch.setattr(models, "MODELS", tmp_path / "models")
+    monkeypatch.setattr(curve, "CATALOG", {"yolov8x": models.CATALOG["yolov8x"]})
+    curve.main(replace(THOROUGH, results=tmp_path))
+    assert "yolov8x is skipped" in capsys.readouterr().out
+    [figure] = json.loads((tmp_path / "shadow_curve.json").read_bytes())["figures"]
+    assert (figure["key"], figure["value"]) == ("models left out", 1)
+    assert "yolov8x" in figure["detail"]
 
 
 def test_a_files_mappings_are_told_by_its_inode(tmp_path: Path) -> None:
