@@ -11,7 +11,7 @@ from gnomon_cli.errors import CommandFailed
 from gnomon_cli.output import print_table
 from gnomon_profiler.figures.files import short_name, write_tables
 from gnomon_profiler.figures.plots import draw
-from gnomon_profiler.figures.tables import correlation
+from gnomon_profiler.figures.tables import correlation, drawable
 from gnomon_profiler.measuring.store import read_profile
 
 
@@ -36,6 +36,8 @@ def figures(*, files: tuple[Path, ...], output: Path, cores: int, tables_only: b
             raise CommandFailed(f"{file} is no profile: {error}.") from None
     if any(cores not in profile.whole.seconds for profile in profiles):
         raise CommandFailed(f"Not all of these profiles were measured on {cores} cores.", "Choose other --cores.")
+    if not all(drawable(profile, cores) for profile in profiles):
+        raise CommandFailed("Not all of these profiles were measured in batches of 2 and 4.", "Profile them with --batches 1-8.")
     written = write_tables(profiles, output, cores)
     if not tables_only:
         written += draw(profiles, output, cores)

@@ -102,6 +102,8 @@ def _distribution(axis: Any, profile: ModelProfile, cores: int) -> None:
     rows = increases(profile, cores)
     for batch, colour in zip(LARGER_BATCHES, _COLOURS, strict=True):
         points = [(1000 * row.increase_s, row.share_of_blocks) for row in rows if row.to_batch == batch]
+        if not points:
+            continue  # not measured
         axis.step(*zip(*points, strict=True), where="post", color=colour, label=f"b = 2 to {batch}")
     axis.set(xlabel="latency increase (ms)", ylabel="share of blocks", ylim=(0, 1.02))
     axis.legend(fontsize=7)

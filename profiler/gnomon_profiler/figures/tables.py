@@ -1,6 +1,7 @@
 """The numbers behind the figures.
 
 An increase is what a larger batch adds to a block's latency: t(b) − t(2), on a number of cores. AsyFunc, sections 2.2 and 2.3.
+All of them were measured: a profile that lacks batches of 2 or 4 has no figures, one that lacks another has no curve for it.
 """
 
 from __future__ import annotations
@@ -75,6 +76,17 @@ class Correlation:
     spearman: float
 
 
+def measured_batches(profile: ModelProfile, cores: int = 1) -> tuple[int, ...]:
+    """Of batches of 2 and the larger ones, those that every block was measured in on so many cores."""
+    rows = [table.seconds.get(cores, {}) for table in profile.blocks]
+    return tuple(batch for batch in (BASE_BATCH, *LARGER_BATCHES) if all(batch in row for row in rows))
+
+
+def drawable(profile: ModelProfile, cores: int = 1) -> bool:
+    """Whether there are figures of it: batches of 2 and 4 were measured on so many cores."""
+    return {BASE_BATCH, DOUBLED} <= set(measured_batches(profile, cores))
+
+
 def sensitivities(profile: ModelProfile, cores: int = 1) -> list[Sensitivity]:
     """Figure 2. Loading is measured block by block where the profile has that, else it follows from their sizes."""
     loads_s = profile.block_load_s.get(WEIGHT_MODE)
@@ -86,9 +98,9 @@ def sensitivities(profile: ModelProfile, cores: int = 1) -> list[Sensitivity]:
 
 
 def increases(profile: ModelProfile, cores: int = 1) -> list[Increase]:
-    """Figure 3, the points of each curve from left to right."""
+    """Figure 3, the points of each curve from left to right. A batch that was not measured has none."""
     rows: list[Increase] = []
-    for batch in LARGER_BATCHES:
+    for batch in (each for each in measured_batches(profile, cores) if each > BASE_BATCH):
         found = sorted(_increase_s(table, cores, batch) for table in profile.blocks)
         rows += [Increase(batch, seconds, (place + 1) / len(found)) for place, seconds in enumerate(found)]
     return rows
@@ -154,10 +166,12 @@ def _ranks(values: Sequence[float]) -> list[float]:
 
 
 def _increase_s(table: LatencyTable, cores: int, batch: int) -> float:
-    smaller, larger = table.at(cores, BASE_BATCH), table.at(cores, batch)
-    if smaller is None or larger is None:
+    row = table.seconds.get(cores)
+    if row is None:
         raise ValueError(f"{cores} cores were not measured")
-    return larger - smaller
+    if not {BASE_BATCH, batch} <= set(row):
+        raise ValueError(f"batches of {BASE_BATCH} and {batch} were not measured")
+    return row[batch] - row[BASE_BATCH]
 
 
 def _paired_increase_s(profile: ModelProfile, cores: int, chosen: Sequence[int]) -> float:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import math
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -14,6 +15,7 @@ from gnomon_profiler.figures.files import short_name, write_tables
 from gnomon_profiler.figures.plots import draw
 from gnomon_profiler.figures.tables import (
     correlation,
+    drawable,
     increases,
     offloaded,
     output_increases,
@@ -76,6 +78,35 @@ def test_figure_3_is_a_distribution(profile: ModelProfile) -> None:
     assert [1000 * row.increase_s for row in to_four] == pytest.approx([0, 4, 8, 20])
     assert [row.share_of_blocks for row in to_four] == [0.25, 0.5, 0.75, 1.0]
     assert {row.to_batch for row in increases(profile)} == {3, 4, 5}
+
+
+def only(profile: ModelProfile, *batches: int) -> ModelProfile:
+    """As if no other batches had been measured."""
+
+    def fewer(whole: LatencyTable) -> LatencyTable:
+        return LatencyTable({1: {batch: whole.seconds[1][batch] for batch in batches}})
+
+    return replace(profile, whole=fewer(profile.whole), blocks=tuple(map(fewer, profile.blocks)))
+
+
+def test_figure_3_has_no_curve_of_a_batch_that_was_not_measured(profile: ModelProfile, tmp_path: Path) -> None:
+    """What lies on a line between two others says nothing about that batch."""
+    some = only(profile, 1, 2, 4)
+    assert {row.to_batch for row in increases(some)} == {4}
+    assert increases(some) == [row for row in increases(profile) if row.to_batch == 4]
+    assert {row.to_batch for row in output_increases(some)} == {3, 4, 5}, "by arithmetic"
+    [picture, _] = draw([some], tmp_path)
+    assert picture.read_bytes().startswith(b"\x89PNG")
+
+
+def test_figures_need_the_batches_that_they_compare(profile: ModelProfile) -> None:
+    assert drawable(profile)
+    assert not drawable(profile, 16)
+    some = only(profile, 1, 2, 5)
+    assert not drawable(some)
+    for rows in (sensitivities, offloaded, correlation):
+        with pytest.raises(ValueError, match="batches of 2 and 4 were not measured"):
+            rows(some)
 
 
 def test_figure_4_offloads_the_largest_increase_first_and_never_what_cannot_be_split(profile: ModelProfile) -> None:
