@@ -1,18 +1,19 @@
 """AsyFunc's policies on a simulated cluster: an hour of Twitter for each model, beside od, lv, k-lv and opt (it sees the future).
 
-    python -m benchmarks.asyfunc_cluster [--quick] [--hours] [--afresh] [--profiles FOLDER] [--models NAME …] [--processes N]
-                                         [--serial 0.02 0.1 …] [--slo 1 1.5] [--modes private shared]
+    python -m benchmarks.asyfunc_cluster [--quick] [--hours | --readings] [--afresh] [--profiles FOLDER] [--models NAME …]
+                                         [--processes N] [--serial 0.02 0.1 …] [--slo 1 1.5] [--modes private shared]
 
 For each measured profile in `profiles/`: memory × time, CPU utility (cores × seconds in inference, a waiting Shadow being idle)
 and SLO violations, in both weight modes, for an SLO of t_l(16, 8) and 1.5 × it. Cores that were not measured are extrapolated
 with 2, 5 and 10 % serial work, and each figure says so; the conclusions say in how many of the three they hold. `cluster_cells`
 has what the paper leaves open and how it is settled here. The first cell of a model and its counterpart with shared weights are
-an hour; the sweeps around them are its first quarter. With `--hours` every serial fraction, objective and weight mode is an hour,
-twelve cells of a model, and there are no sweeps.
+an hour; the sweeps around them, and the first cell with the paper read otherwise, are its first quarter. With `--hours` every
+serial fraction, objective and weight mode is an hour, twelve cells of a model, and there are no sweeps; with `--readings` there
+are the sweeps alone. What an hour shows is in `asyfunc_cluster.json`, sweeps and readings are in `asyfunc_readings.json`.
 
 An hour is 0.8 million requests of VGG16, which takes four minutes a cell, and 13 million of EfficientNet-Lite0, which takes an
 hour: the load is scaled to eight Bodies. `--serial`, `--slo` and `--modes` leave out all other cells. What is simulated is kept
-in .cache/benchmarks until the code changes: interrupted, the same command goes on from there. The result has the cells that were
+in .cache/benchmarks until the code changes: interrupted, the same command goes on from there. A result has the cells that were
 asked for.
 """
 
@@ -34,6 +35,7 @@ from benchmarks.report import Figure, write
 from gnomon_core.errors import bad_request
 from gnomon_core.profiles import FORMAT
 
+RESULT, READINGS_RESULT = "asyfunc_cluster", "asyfunc_readings"
 SERIAL = (0.02, 0.05, 0.10)
 USUAL = 0.05
 SWEPT = (0.1, 1.0, 10.0)
@@ -73,6 +75,18 @@ def hours_of(path: Path) -> list[Cell]:
     return [Cell(path, serial, slo, mode, None, HOUR_S) for serial in serials for slo in SLOS for mode in MODES]
 
 
+def sweeps_of(path: Path) -> list[Cell]:
+    """What is around the usual hour: the sweeps, and the paper read otherwise."""
+    return [cell for cell in cells_of(path, quick=False, readings=True) if cell.duration_s == QUARTER_S]
+
+
+def kind_of(path: Path, asked: argparse.Namespace) -> list[Cell]:
+    """The cells of a profile that the command line asks for."""
+    if asked.quick or not (asked.hours or asked.readings):
+        return cells_of(path, quick=asked.quick, readings=True)
+    return hours_of(path) if asked.hours else sweeps_of(path)
+
+
 def serials_of(path: Path) -> tuple[float | None, ...]:
     """The serial fractions that a profile is extrapolated with, the usual one first; None where it has all cores."""
     if read_model(path, None).whole.measured(C_MAX):
@@ -91,7 +105,7 @@ def chosen_of(cells: Iterable[Cell], serials: Sequence[float], slos: Sequence[fl
 
 def figures_of(outcome: Outcome) -> list[Figure]:
     """A cell's three figures are those of `asyfunc`; the other policies stand beside them."""
-    key, rows = f"{outcome.model}: {outcome.cell.name}, {outcome.cell.duration_s / 60:g} min", outcome.rows
+    key, rows = key_of(outcome), outcome.rows
     load = f"{outcome.best} for {outcome.rate_rps:.1f} rps"
     said = f"{load}, {outcome.nodes} nodes, {GBPS:g} Gbit/s and {RTT_MS:g} ms between them, {outcome.extrapolated}"
     beside = SIDE_BY_SIDE[1:]
@@ -102,26 +116,48 @@ def figures_of(outcome: Outcome) -> list[Figure]:
 
     asyfunc = rows["asyfunc"]
     shadows = f"{asyfunc.shadows} Shadows, {asyfunc.elsewhere} asked for on another node, {asyfunc.shadow_s:.3g} at a time"
-    found = [
+    return [
         figure("SLO violations", "%", lambda row: 100 * row.violations),
         figure("memory", "GB", lambda row: row.memory_bytes / GB),
         figure("CPU utility", "%", lambda row: 100 * row.cpu_utility),
         figure("Bodies", f"on average; {shadows}", lambda row: row.bodies),
     ]
-    settled = rows["asyfunc"]
-    if outcome.cell.readings:
-        found += [
-            Figure(
-                f"{key}: with {name}",
-                100 * rows[name].violations,
-                "% SLO violations",
-                detail=f"{rows[name].memory_bytes / GB:.3g} GB, {100 * rows[name].cpu_utility:.3g} % utility, "
-                f"{rows[name].cores:.3g} cores, {rows[name].shadows} Shadows; as settled {100 * settled.violations:.3g} %, "
-                f"{settled.memory_bytes / GB:.3g} GB, {100 * settled.cpu_utility:.3g} %",
-            )
-            for name in READINGS
-        ]
-    return found
+
+
+def readings_of(outcome: Outcome) -> list[Figure]:
+    """What each other reading of the paper makes of the cell, beside the default; nothing where they were not simulated."""
+    key, rows, settled = key_of(outcome), outcome.rows, outcome.rows["asyfunc"]
+    return [
+        Figure(
+            f"{key}: with {name}",
+            100 * rows[name].violations,
+            "% SLO violations",
+            detail=f"{rows[name].memory_bytes / GB:.3g} GB, {100 * rows[name].cpu_utility:.3g} % utility, "
+            f"{rows[name].cores:.3g} cores, {rows[name].shadows} Shadows; as settled {100 * settled.violations:.3g} %, "
+            f"{settled.memory_bytes / GB:.3g} GB, {100 * settled.cpu_utility:.3g} %; {outcome.extrapolated}",
+        )
+        for name in READINGS
+        if outcome.cell.readings
+    ]
+
+
+def results_of(outcomes: Sequence[Outcome]) -> dict[str, list[Figure]]:
+    """The figures by the result that holds them: sweeps and readings apart from hours, which may be simulated without them."""
+    sweeps = [outcome for outcome in outcomes if outcome.cell.duration_s == QUARTER_S]
+    others = [outcome for outcome in outcomes if outcome not in sweeps]
+    read_otherwise = [figure for outcome in outcomes for figure in readings_of(outcome)]
+    found = {RESULT: judged(others), READINGS_RESULT: judged(sweeps) + read_otherwise}
+    return {name: figures for name, figures in found.items() if figures}
+
+
+def judged(outcomes: Sequence[Outcome]) -> list[Figure]:
+    """The figures of each cell, and what they say of the claims."""
+    return [figure for outcome in outcomes for figure in figures_of(outcome)] + conclusions(outcomes)
+
+
+def key_of(outcome: Outcome) -> str:
+    """What the keys of a cell's figures begin with."""
+    return f"{outcome.model}: {outcome.cell.name}, {outcome.cell.duration_s / 60:g} min"
 
 
 def conclusions(outcomes: Iterable[Outcome]) -> list[Figure]:
@@ -170,7 +206,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser = pace_parser(__doc__ or "")
     parser.add_argument("--profiles", type=Path, default=ROOT / "profiles", help="where the profiles are")
     parser.add_argument("--models", nargs="*", default=(), metavar="NAME", help="only these")
-    parser.add_argument("--hours", action="store_true", help="whole hours of every serial fraction, objective and weight mode")
+    kinds = parser.add_mutually_exclusive_group()
+    kinds.add_argument("--hours", action="store_true", help="whole hours of every serial fraction, objective and weight mode")
+    kinds.add_argument("--readings", action="store_true", help="only sweeps and readings around the usual hour")
     parser.add_argument("--serial", type=float, nargs="*", default=(), choices=SERIAL, help="only these serial fractions")
     parser.add_argument("--slo", type=float, nargs="*", default=(), choices=SLOS, help="only these multiples of the objective")
     parser.add_argument("--modes", nargs="*", default=(), choices=MODES, help="only these weight modes")
@@ -183,12 +221,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
 def run(asked: argparse.Namespace) -> None:
     pace = pace_of(asked)
     paths = profiles_in(asked.profiles, asked.models)
-    hours = asked.hours and not pace.quick
-    all_cells = [
-        cell for path in paths for cell in (hours_of(path) if hours else cells_of(path, quick=pace.quick, readings=True))
-    ]
-    cells = chosen_of(all_cells, asked.serial, asked.slo, asked.modes)
-    kept = Kept("asyfunc_cluster", SOURCES)
+    cells = chosen_of((cell for path in paths for cell in kind_of(path, asked)), asked.serial, asked.slo, asked.modes)
+    kept = Kept(RESULT, SOURCES)
     if asked.afresh or pace.quick:
         kept.forget()
     found = {cell: kept.get(cell.key) for cell in cells}
@@ -201,8 +235,8 @@ def run(asked: argparse.Namespace) -> None:
             if not pace.quick:
                 kept.keep(outcome.cell.key, outcome.to_json())
             step(f"{outcome.model}: {outcome.cell.name} ({len(outcomes)} of {len(cells)})\n{table(outcome)}")
-    figures = [figure for outcome in outcomes for figure in figures_of(outcome)] + conclusions(outcomes)
-    write("asyfunc_cluster", figures, repeats=1, packages=("gnomon",), folder=pace.results)
+    for name, figures in results_of(outcomes).items():
+        write(name, figures, repeats=1, packages=("gnomon",), folder=pace.results)
 
 
 def table(outcome: Outcome) -> str:

@@ -19,7 +19,7 @@ pytestmark = pytest.mark.torch
 LIMIT_S = 540
 SLOW = pytest.mark.slow
 QUICK = ("fuzz_node",)
-CLUSTER = "asyfunc_cluster"
+CLUSTER, READINGS = "asyfunc_cluster", "asyfunc_readings"
 
 # For each benchmark, patterns of which every one is the key of some figure; one that is not here has figures at least.
 KEYS: dict[str, tuple[str, ...]] = {
@@ -40,17 +40,28 @@ KEYS: dict[str, tuple[str, ...]] = {
     "shadow_fuzz": ("hostile cases", "crashes, hangs and reads outside a buffer"),
     "shadow_fuzz_node": ("hostile cases", "crashes and hangs"),
     "asyfunc_cluster": (".*: SLO violations", ".*: memory", ".*: CPU utility", ".*: Bodies", ".*: fewer violations than od"),
+    "asyfunc_readings": (
+        ".*: with γ = 0.6", ".*: with contiguous blocks", ".*: with larger Bodies, no Shadows", ".*: with Shadows become Bodies",
+    ),
 }  # fmt: skip
 
 
 def ran(module: str, arguments: Sequence[str] = ()) -> dict[str, str]:
     """What each figure says of its goal, by its key, once the benchmark has run."""
-    result = QUICK_RESULTS / f"{module.replace('.', '_')}.json"
-    result.unlink(missing_ok=True)
+    result_of(module).unlink(missing_ok=True)
     command = [sys.executable, "-m", f"benchmarks.{module}", "--quick", *arguments]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=LIMIT_S, check=False)
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
-    document = json.loads(result.read_bytes())
+    return figures_in(module)
+
+
+def result_of(module: str) -> Path:
+    return QUICK_RESULTS / f"{module.replace('.', '_')}.json"
+
+
+def figures_in(module: str) -> dict[str, str]:
+    """What each figure of a result says of its goal, by its key."""
+    document = json.loads(result_of(module).read_bytes())
     assert {"name", "measured_at", "machine", "versions", "repeats", "figures"} <= set(document)
     return {figure["key"]: figure["met"] for figure in document["figures"]}
 
@@ -72,6 +83,8 @@ def test_the_simulated_cluster_has_the_figures_that_are_documented(tmp_path: Pat
     """One model: the hour of each is for those who publish it."""
     profile = ROOT / "profiles" / "resnet50.json"
     (tmp_path / profile.name).write_bytes(profile.read_bytes())
-    figures = ran(CLUSTER, ["--profiles", str(tmp_path), "--processes", "1"])
-    for pattern in KEYS[CLUSTER]:
-        assert any(re.fullmatch(pattern, key) for key in figures), f"no {pattern!r} among {sorted(figures)}"
+    result_of(READINGS).unlink(missing_ok=True)
+    found = {CLUSTER: ran(CLUSTER, ["--profiles", str(tmp_path), "--processes", "1"]), READINGS: figures_in(READINGS)}
+    for name, figures in found.items():
+        for pattern in KEYS[name]:
+            assert any(re.fullmatch(pattern, key) for key in figures), f"no {pattern!r} among {sorted(figures)}"

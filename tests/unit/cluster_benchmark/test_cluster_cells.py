@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from benchmarks.asyfunc_cluster import SERIAL, cells_of, chosen_of, figures_of, hours_of
-from benchmarks.cluster_cells import Outcome, Row, read_model
+from benchmarks.asyfunc_cluster import SERIAL, cells_of, chosen_of, figures_of, hours_of, results_of, sweeps_of
+from benchmarks.cluster_cells import ABLATIONS, BASELINES, READINGS, Cell, Outcome, Row, read_model
 
 VGG16 = Path(__file__).parents[3] / "profiles" / "vgg16.json"
 HOUR_S = 3600.0
@@ -33,6 +34,25 @@ def test_hours_can_be_chosen_from() -> None:
     assert [(cell.serial, cell.slo, cell.mode) for cell in chosen] == [(0.02, 1.0, "shared"), (0.1, 1.0, "shared")]
 
 
+def test_sweeps_and_readings_are_what_is_around_the_usual_hour() -> None:
+    every = cells_of(VGG16, quick=False, readings=True)
+    assert every == hours_of(VGG16)[:2] + sweeps_of(VGG16)
+    assert [cell for cell in every if cell.readings] == [replace(every[0], duration_s=900.0, readings=True)]
+
+
+def test_readings_have_a_result_that_hours_leave_alone() -> None:
+    hours, sweeps = ([outcome_of(cell) for cell in cells] for cells in (hours_of(VGG16), sweeps_of(VGG16)))
+    assert set(results_of(hours)) == {"asyfunc_cluster"}
+    assert set(results_of(sweeps)) == {"asyfunc_readings"}
+    both = results_of([*hours, *sweeps])
+    assert both == results_of(hours) | results_of(sweeps)
+    keys = [figure.key for figure in both["asyfunc_readings"]]
+    for name in READINGS:
+        assert sum(key.endswith(f"15 min: with {name}") for key in keys) == 1
+    for kappa in (0.1, 1.0, 10.0):
+        assert any(f"κ = {kappa:g}, 15 min" in key for key in keys)
+
+
 def test_a_shadow_on_another_node_has_a_price() -> None:
     """10 Gbit/s, 0.2 ms there and back, on top of what a hand-over takes within a node: 0.1 ms, and 0.8 ms/MB."""
     model = read_model(VGG16, 0.05)
@@ -42,10 +62,14 @@ def test_a_shadow_on_another_node_has_a_price() -> None:
     assert far.transfer_seconds_per_byte - near.transfer_seconds_per_byte == pytest.approx(8e-10)
 
 
+def outcome_of(cell: Cell) -> Outcome:
+    """Every policy did the same."""
+    rows = {name: Row(name, 0.0, 1.0, 1.0, 1.0, 1, 7, 3, 1.0, 1.0, 1.0) for name in (*ABLATIONS, *BASELINES, "opt", *READINGS)}
+    return Outcome(cell, "vgg16@1", 0.3, 200.0, 12, "16 cores", "extrapolated", rows)
+
+
 def test_figures_name_the_network_and_count_shadows_elsewhere() -> None:
-    names = ("asyfunc", "asyfunc- without layers", "asyfunc- without adaptive", "od", "lv", "k-lv", "opt")
-    rows = {name: Row(name, 0.0, 1.0, 1.0, 1.0, 1, 7, 3, 1.0, 1.0, 1.0) for name in names}
-    outcome = Outcome(hours_of(VGG16)[0], "vgg16@1", 0.3, 200.0, 12, "16 cores", "extrapolated", rows)
+    outcome = outcome_of(hours_of(VGG16)[0])
     figures = figures_of(outcome)
     assert all("10 Gbit/s and 0.2 ms between them" in figure.detail for figure in figures)
     assert "7 Shadows, 3 asked for on another node" in figures[-1].unit
