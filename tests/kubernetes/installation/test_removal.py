@@ -10,12 +10,31 @@ import pytest
 from deploy.test_cluster import build
 from deploy.test_cluster.client import Kubectl
 from deploy.test_cluster.clusters import until
+from gnomon_cli import knative, on_kubernetes
+from gnomon_platforms.knative.ingress import serving
+from gnomon_platforms.kubernetes import ownership
 from tests.kubernetes.conftest import plane
-from tests.kubernetes.installation.forms import DEPLOY
+from tests.kubernetes.installation.forms import DEPLOY, Kustomized
 
-SERVING = "knative-serving"
-EVERYWHERE = "clusterroles,clusterrolebindings,csidrivers,priorityclasses,namespaces"
-INSIDE = "deployments,services,roles,rolebindings,poddisruptionbudgets,serviceaccounts,pods,replicasets,networkpolicies"
+SYSTEM, SERVING = "openfaas", "knative-serving"
+EVERYWHERE = "clusterroles,clusterrolebindings,csidrivers,priorityclasses,namespaces,persistentvolumes"
+INSIDE = (
+    "deployments,services,roles,rolebindings,poddisruptionbudgets,serviceaccounts,pods,replicasets,networkpolicies,"
+    "leases,configmaps,secrets,persistentvolumeclaims"
+)
+ROOTS = "configmap/kube-root-ca.crt"
+"""Kubernetes' own, in every namespace some time after it was made."""
+LED = '{"spec":{"holderIdentity":"one","leaseDurationSeconds":15,"leaseTransitions":4}}'
+FOLDERS = [
+    "openfaas",
+    "openfaas/coordinator",
+    "openfaas-models",
+    "knative",
+    "knative/autoscaler",
+    "knative/ingress",
+    "knative/gateway",
+    "knative-models",
+]
 
 
 @pytest.fixture(scope="module")
@@ -30,21 +49,38 @@ def kubectl_with_controllers(compiled: build.Programs) -> Iterator[Kubectl]:
 def there(kubectl: Kubectl) -> set[str]:
     """The names of all that an installation could leave behind."""
     everywhere = kubectl("get", EVERYWHERE, "-o", "name").split()
-    return {*everywhere, *kubectl("get", INSIDE, "-n", SERVING, "-o", "name").split()}
+    return {*everywhere, *kubectl("get", INSIDE, "-n", SERVING, "-o", "name").split()} - {ROOTS}
 
 
-@pytest.mark.parametrize(
-    "folder",
-    ["openfaas", "openfaas/coordinator", "knative", "knative/autoscaler", "knative/ingress", "knative/gateway", "knative-models"],
-)
+@pytest.mark.parametrize("folder", FOLDERS)
 def test_what_was_applied_is_applied_again_and_deleted(kubectl_with_controllers: Kubectl, folder: str) -> None:
     kubectl, path = kubectl_with_controllers, str(Path(DEPLOY, folder))
     before = there(kubectl)
     kubectl("apply", "--validate=strict", "-k", path)
     made = there(kubectl)
     assert made > before
+    leases = sorted(name for name in made - before if name.startswith("lease."))
+    for lease in leases:
+        kubectl("patch", lease, "-n", SERVING, "--type=merge", "-p", LED)
     # Nothing that is there would be changed by the same again; kubectl fails where there is a difference.
     kubectl("diff", "-k", path)
     assert "created" not in kubectl("apply", "-k", path)
+    for lease in leases:
+        held = kubectl("get", lease, "-n", SERVING, "-o", "jsonpath={.spec.holderIdentity} {.spec.leaseTransitions}")
+        assert held == "one 4", "who leads goes on"
     kubectl("delete", "-k", path, "--timeout=100s")
     until(lambda: there(kubectl) == before, f"nothing of {folder} to be left")
+
+
+@pytest.mark.parametrize(
+    ("folder", "name"),
+    [
+        ("openfaas", ("Lease", SYSTEM, on_kubernetes.LEASE)),
+        ("openfaas", ("ConfigMap", SYSTEM, ownership.NAME)),
+        ("knative/autoscaler", ("Lease", SERVING, knative.LEASE)),
+        ("knative/ingress", ("Lease", SERVING, serving.LEASE)),
+    ],
+)
+def test_what_processes_lead_by_is_of_their_installation(kustomized: Kustomized, folder: str, name: tuple[str, str, str]) -> None:
+    """What a process would make for itself, were it not there, would stay when the rest is deleted."""
+    assert name in kustomized(DEPLOY / folder)
