@@ -65,7 +65,13 @@ class OnKubernetes:
         """Who leads, and where they are reached: `leader.seen`."""
         namespace = None if options.cluster_wide else DEFAULT_NAMESPACE
         nodes = node_options(options.coordinator_token)
-        pods = PodOptions(coordinated=nodes is not None, models_claim=options.models_claim)
+        pods = PodOptions(
+            coordinated=nodes is not None,
+            models_claim=options.models_claim,
+            image_pull_policy=options.image_pull_policy,
+            pull_secrets=options.pull_secrets,
+            runtime_class=options.runtime_class,
+        )
         self.store = KubernetesStore(self._api, namespace=namespace, pods=pods, fence=self._tenure.check, clock=clock)
         self.shares = options.peer_secret is not None and options.peer_secret.exists()
         """Whether the functions are shared with other replicas."""

@@ -20,7 +20,7 @@ class ClusterOptions:
     us by, functions that name a model may have Shadows; `models_claim` is the volume that their pods find models in. With
     `peer_secret`, the file of the secret that gateways have in common, they share the functions if it is there, and reach each
     other at `inside_port`. `network` is what lies between nodes: with it a Body whose own node is full may have its Shadow on
-    another.
+    another. `image_pull_policy`, `pull_secrets` and `runtime_class` are Kubernetes', for all functions' pods.
     """
 
     kubeconfig: Path | None = None
@@ -31,6 +31,9 @@ class ClusterOptions:
     peer_secret: Path | None = None
     inside_port: int = 8082
     network: Network | None = None
+    image_pull_policy: str = "IfNotPresent"
+    pull_secrets: tuple[str, ...] = ()
+    runtime_class: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

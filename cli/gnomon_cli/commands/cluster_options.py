@@ -22,6 +22,9 @@ CLUSTER_OPTIONS = (
     "network_rtt_ms",
     "peer_secret",
     "inside_port",
+    "image_pull_policy",
+    "pull_secrets",
+    "runtime_class",
 )
 
 
@@ -82,6 +85,26 @@ cluster_options = option_group(
         show_default=True,
         help="On a cluster, where gateways that share the functions reach each other.",
     ),
+    click.option(
+        "--image-pull-policy",
+        type=click.Choice(["Always", "IfNotPresent", "Never"]),
+        default="IfNotPresent",
+        show_default=True,
+        help="On a cluster, when nodes pull functions' images. faas-netes' is Always.",
+    ),
+    click.option(
+        "--pull-secret",
+        "pull_secrets",
+        multiple=True,
+        metavar="NAME",
+        help="On a cluster, a Secret by which nodes pull all functions' images, in their namespaces; may be given again.",
+    ),
+    click.option(
+        "--runtime-class",
+        default=None,
+        metavar="NAME",
+        help="On a cluster, the RuntimeClass of functions' pods.",
+    ),
 )
 """Which cluster, where this gateway is reached, and how its nodes' coordinators are spoken to."""
 
@@ -98,6 +121,9 @@ def read_cluster_options(
     network_rtt_ms: float,
     peer_secret: Path | None,
     inside_port: int,
+    image_pull_policy: str = "IfNotPresent",
+    pull_secrets: tuple[str, ...] = (),
+    runtime_class: str | None = None,
 ) -> ClusterOptions:
     """The options as a value. A namespace beside the default one is to be seen as well.
 
@@ -107,7 +133,19 @@ def read_cluster_options(
     """
     wide = cluster_wide or bool(set(namespaces) - {DEFAULT_NAMESPACE})
     network = declared_network(network_gbps, network_rtt_ms)
-    return ClusterOptions(kubeconfig, wide, advertise, coordinator_token, models_claim, peer_secret, inside_port, network)
+    return ClusterOptions(
+        kubeconfig,
+        wide,
+        advertise,
+        coordinator_token,
+        models_claim,
+        peer_secret,
+        inside_port,
+        network,
+        image_pull_policy,
+        pull_secrets,
+        runtime_class,
+    )
 
 
 def declared_network(gbps: float | None, rtt_ms: float) -> Network | None:

@@ -32,6 +32,7 @@ from gnomon_platforms.kubernetes.resources import DEPLOYMENTS, PODS, SECRETS
 from gnomon_platforms.kubernetes.writes import Create, Decide, Delete, Patch, Replace, Target, Write, Writer
 from gnomon_platforms.openfaas.furnishing import furnish
 from gnomon_platforms.openfaas.planning import Claim, Deploy, Release, Remove, Resize, Retire, Scale, Serve, Step, Withdraw
+from gnomon_platforms.openfaas.pull_secrets import with_pull_secrets
 
 
 class Steps:
@@ -76,7 +77,7 @@ class Steps:
             GnomonError: 400 for what Kubernetes would refuse; what the API server refuses; 404 `function_removed`.
 
         """
-        wanted = deployment(spec, version, self._options, replicas=replicas)
+        wanted = deployment(spec, version, await with_pull_secrets(self._writer, spec, self._options), replicas=replicas)
 
         def decide(seen: Document | None) -> Write | None:
             if seen is None:

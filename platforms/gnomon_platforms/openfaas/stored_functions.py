@@ -29,6 +29,7 @@ from gnomon_platforms.kubernetes.resources import DEPLOYMENTS
 from gnomon_platforms.kubernetes.watching import Source
 from gnomon_platforms.kubernetes.writes import Create, Delete, Replace, Target, Write, Writer
 from gnomon_platforms.openfaas.furnishing import furnish
+from gnomon_platforms.openfaas.pull_secrets import with_pull_secrets
 
 SEEN_S = 10.0
 FURNISH_S = 3.0
@@ -76,7 +77,7 @@ class StoredFunctions:
 
         """
         spec, target = stored.spec, self._target(stored.spec.key)
-        wanted = deployment(spec, stored.version, self._pods)
+        wanted = deployment(spec, stored.version, await with_pull_secrets(self._writer, spec, self._pods))
         wanted["metadata"] = with_creation(wanted["metadata"], stored.created_at)
         made = False
 

@@ -125,6 +125,7 @@ def test_the_charts_values_reach_what_they_name(kubectl: Kubectl) -> None:
         'networkPolicies.privateAddresses=["203.0.113.7/32"]',
         "priorityClass.create=false",
         "replicas=3",
+        'functions={"imagePullPolicy":"Always","pullSecrets":["registry"],"runtimeClass":"gvisor"}',
         "clusterWide=true",
         "models.enabled=true",
         f"coordinator.models={FILES}",
@@ -140,6 +141,7 @@ def test_the_charts_values_reach_what_they_name(kubectl: Kubectl) -> None:
     assert container["image"] == "registry.example/gnomon:7"
     assert pod["imagePullSecrets"] == [{"name": "login"}]
     assert {"--allowed-host=models.example", "--models=s3://bucket/models", "--cluster-wide"} <= set(container["args"])
+    assert {"--image-pull-policy=Always", "--pull-secret=registry", "--runtime-class=gvisor"} <= set(container["args"])
     assert deployment["spec"]["replicas"] == 3
     assert "priorityClassName" not in pod
     assert not any(kind == "PriorityClass" for kind, _, _ in rendered)

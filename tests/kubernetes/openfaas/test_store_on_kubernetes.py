@@ -141,6 +141,17 @@ class TestKubernetesStore(FunctionStoreContract):
                 change()
             assert refused.value.code == "foreign_secret"
 
+    def test_a_secret_of_a_registrys_type_pulls_the_image(self, store: KubernetesStore, bare: Cluster) -> None:
+        login = {".dockerconfigjson": '{"auths":{"registry.example":{"auth":"eDp5"}}}'}
+        made = {"metadata": {"name": "registry"}, "type": "kubernetes.io/dockerconfigjson", "stringData": login}
+        bare.core.create_namespaced_secret("openfaas-fn", made)
+        store.put_secret(FunctionKey("api-key"), b"s3cret")
+        store.put_function(stored("fn", secrets=["api-key", "registry"]))
+        pod = bare.apps.read_namespaced_deployment("fn", "openfaas-fn").spec.template.spec
+        assert [one.name for one in pod.image_pull_secrets] == ["registry"]
+        [files] = [one.projected.sources for one in pod.volumes if one.name == "secrets"]
+        assert [one.secret.name for one in files] == ["api-key", "fn.gnomon"]
+
     def test_no_function_gets_the_token_of_another_by_its_name(self, store: KubernetesStore, bare: Cluster) -> None:
         store.put_function(stored("fn"))
         assert bare.core.read_namespaced_secret("fn.gnomon", "openfaas-fn").data

@@ -117,6 +117,15 @@ def test_secrets_and_the_batch_token_are_files_where_openfaas_has_them() -> None
     assert base64.b64decode(token["data"]["gnomon-batch-token"]) == b"t0ken"
 
 
+def test_a_login_to_a_registry_is_for_the_kubelet_and_no_file() -> None:
+    options = PodOptions(pull_secrets=("registry",), image_pull_policy="Always", runtime_class="gvisor")
+    pod = deployment(spec_of(secrets=["key", "registry"]), 1, options)["spec"]["template"]["spec"]
+    assert pod["imagePullSecrets"] == [{"name": "registry"}]
+    [volume] = [one for one in pod["volumes"] if one["name"] == "secrets"]
+    assert [source["secret"]["name"] for source in volume["projected"]["sources"]] == ["key", "figlet.gnomon"]
+    assert (pod["containers"][0]["imagePullPolicy"], pod["runtimeClassName"]) == ("Always", "gvisor")
+
+
 def test_a_secret_has_one_entry_of_its_own_name_and_any_bytes() -> None:
     made = secret(FunctionKey("key", "staging"), b"\x00\xff")
     assert (made["metadata"]["name"], made["metadata"]["namespace"]) == ("key", "staging")

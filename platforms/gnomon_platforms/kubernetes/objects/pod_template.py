@@ -48,7 +48,7 @@ class PodOptions:
     """What the operator says once about all pods.
 
     `place` gates them until we have chosen a node. `user` is who they run as. `image_pull_policy` is Kubernetes'. `runtime_class`
-    and `pull_secrets` are passed on.
+    and `pull_secrets` are passed on; a pull secret that a function names is for the kubelet, and no file of the function's.
     """
 
     place: bool = True
@@ -85,7 +85,7 @@ def pod_template(spec: FunctionSpec, version: int, options: PodOptions) -> dict[
         "containers": [_container(spec, options)],
         "volumes": [
             {"name": "tmp", "emptyDir": {"sizeLimit": TMP_SIZE}},
-            {"name": "secrets", "projected": {"defaultMode": SECRET_MODE, "sources": _secrets(spec)}},
+            {"name": "secrets", "projected": {"defaultMode": SECRET_MODE, "sources": _secrets(spec, options)}},
             *_body_volumes(spec, options),
         ],
         **read_constraints(spec.constraints).fields(),
@@ -170,8 +170,9 @@ def _body_volumes(spec: FunctionSpec, options: PodOptions) -> list[dict[str, Any
     return volumes
 
 
-def _secrets(spec: FunctionSpec) -> list[dict[str, Any]]:
-    return [{"secret": {"name": name}} for name in (*spec.secrets, token_secret(spec.key))]
+def _secrets(spec: FunctionSpec, options: PodOptions) -> list[dict[str, Any]]:
+    files = [name for name in spec.secrets if name not in options.pull_secrets]
+    return [{"secret": {"name": name}} for name in (*files, token_secret(spec.key))]
 
 
 def _longest_s(spec: FunctionSpec) -> float:
