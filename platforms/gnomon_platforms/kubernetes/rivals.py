@@ -4,7 +4,7 @@ Two who set one number undo each other's work for ever. Whoever made such an obj
 leave the Deployment's pods alone: what there is serves on, nothing is added, resized or removed, and an Event on the Deployment,
 the log and the list of decisions say why. When the object goes, the Deployment is ours again.
 
-A cluster that does not let us see such objects, or has no KEDA, is one without them.
+A cluster that does not let us see such objects, or has no KEDA, is one without them until it does, or has: it is asked again.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from gnomon_core.clock import Clock, WallClock
 from gnomon_core.errors import GnomonError, conflict
 from gnomon_core.functions import FunctionKey
 from gnomon_platforms.kubernetes.api import Api, Document
@@ -27,6 +28,12 @@ from gnomon_platforms.kubernetes.watching import Source
 from gnomon_platforms.kubernetes.writes import Writer
 
 REASON = "ForeignAutoscaler"
+KINDS = (AUTOSCALERS, SCALED_OBJECTS)
+ASK_AGAIN_S = 60.0
+"""How soon a kind is asked for again that could not be seen: KEDA may be installed, or a role mended, while we run."""
+REMIND_S = 600.0
+"""How often it is told again of those that are still there: a cluster keeps Events for an hour, and then one is due anew."""
+
 _LOG = logging.getLogger("gnomon.kubernetes")
 
 
@@ -59,25 +66,39 @@ def rival(kind: str) -> Callable[[Document], Rival | None]:
 
 
 class Rivals:
-    """Those of one namespace, or of all. `changed` is called with the name of each Deployment that has one more, or one fewer."""
+    """Those of one namespace, or of all.
 
-    def __init__(self, api: Api, namespace: str | None, changed: Callable[[FunctionKey], None]) -> None:
+    `changed` is called with the name of each Deployment that has one more, or one fewer, and now and then of each that has one.
+    """
+
+    def __init__(
+        self, api: Api, namespace: str | None, changed: Callable[[FunctionKey], None], clock: Clock | None = None
+    ) -> None:
         self._api, self._namespace, self._changed = api, namespace, changed
-        self._informers: list[Informer[Rival | None]] = []
+        self._clock = clock or WallClock()
+        self._informers: dict[Resource, Informer[Rival | None]] = {}
+        self._unseen: dict[Resource, str] = {}
+        """Why a kind is not looked at."""
         self._by_target: dict[FunctionKey, dict[str, Rival]] = {}
+        self._task: asyncio.Task[None] | None = None
 
     async def start(self) -> None:
-        """See those there are, of the kinds that can be seen."""
-        for resource in (AUTOSCALERS, SCALED_OBJECTS):
-            if await asyncio.to_thread(self._visible, resource):
-                informer: Informer[Rival | None] = Informer(self._api, Source(resource, self._namespace), rival(resource.kind))
-                await informer.start()
-                informer.listen(self._seen)
-                self._informers.append(informer)
+        """See those there are, of the kinds that can be seen.
+
+        Raises:
+            GnomonError: 503 `kubernetes_…`.
+
+        """
+        for resource in KINDS:
+            await self._look_at(resource)
+        self._task = asyncio.get_running_loop().create_task(self._go_on())
 
     async def stop(self) -> None:
         """Look no longer."""
-        await asyncio.gather(*(informer.stop() for informer in self._informers))
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+        await asyncio.gather(*(informer.stop() for informer in self._informers.values()))
 
     def of(self, key: FunctionKey) -> Rival | None:
         """One that targets the Deployment of this name."""
@@ -90,17 +111,63 @@ class Rivals:
             return None
         return conflict("foreign_autoscaler", found.says, f"kubectl delete -n {found.namespace} {found.kind} {found.name}")
 
-    def _visible(self, resource: Resource) -> bool:
+    async def _go_on(self) -> None:
+        """Look at what can be seen by now, leave what has gone, and remind of those that are still there."""
+        reminded_s = self._clock.now_s()
+        while True:
+            await self._clock.sleep(ASK_AGAIN_S)
+            for resource in KINDS:
+                try:
+                    await self._look_again(resource)
+                except Exception as error:  # noqa: BLE001 - whatever it is, it is asked again
+                    _LOG.warning("%ss are not looked at: %r", resource.kind, error)
+            if self._clock.now_s() - reminded_s >= REMIND_S:
+                reminded_s = self._clock.now_s()
+                for key in tuple(self._by_target):
+                    self._changed(key)
+
+    async def _look_again(self, resource: Resource) -> None:
+        informer = self._informers.get(resource)
+        if informer is None:
+            await self._look_at(resource)
+        elif isinstance(informer.trouble, Refused) and informer.trouble.missing:
+            # The kind itself was removed, and with it all of its objects, of which nobody may have told us.
+            self._unseen[resource] = str(informer.trouble)
+            del self._informers[resource]
+            await informer.stop()
+            for held in filter(None, informer.values()):
+                self._seen(Change((held.namespace, held.name), held, None))
+
+    async def _look_at(self, resource: Resource) -> None:
+        """Follow the objects of a kind, if it can be seen."""
+        refusal = await asyncio.to_thread(self._hidden, resource)
+        if refusal is not None:
+            why = str(refusal)
+            if self._unseen.get(resource) != why:
+                _LOG.log(logging.INFO if refusal.missing else logging.WARNING, "%ss are not looked at: %s", resource.kind, why)
+            self._unseen[resource] = why
+            return
+        informer: Informer[Rival | None] = Informer(self._api, Source(resource, self._namespace), rival(resource.kind))
+        self._informers[resource] = informer
+        try:
+            await informer.start()
+        except GnomonError:
+            del self._informers[resource]
+            raise
+        if self._unseen.pop(resource, ""):
+            _LOG.info("%ss are looked at from now on", resource.kind)
+        informer.listen(self._seen)
+
+    def _hidden(self, resource: Resource) -> Refused | None:
+        """Why a kind cannot be seen now; None where it can."""
         try:
             self._api.call("GET", resource.path(self._namespace), query={"limit": "1"})
         except Refused as refusal:
-            level = logging.INFO if refusal.missing else logging.WARNING
-            _LOG.log(level, "%ss are not looked at: %s", resource.kind, refusal)
-            return False
+            return refusal
         except Unreachable:
             # The informer goes on asking, and tells why it cannot.
-            return True
-        return True
+            return None
+        return None
 
     def _seen(self, change: Change[Rival | None]) -> None:
         for held in (change.old, change.new):

@@ -84,7 +84,7 @@ class Fleet:
         read_load = pod_load if nodes is None else load_besides_shadows(nodes.namespace)
         self._loads: Informer[Load] = Informer(api, Source(PODS, fields="spec.nodeName!="), read_load)
         self._nodes: Informer[NodeFacts] = Informer(api, Source(NODES), node_facts)
-        self._rivals = Rivals(api, self._options.namespace, self._rivals_changed)
+        self._rivals = Rivals(api, self._options.namespace, self._rivals_changed, self._clock)
         self._on_nodes = None if nodes is None else OnNodes(api, self._writer, nodes)
         self._api, self._resizes = api, True
         self._ledger = Ledger()

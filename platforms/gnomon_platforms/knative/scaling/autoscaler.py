@@ -108,7 +108,7 @@ class KnativeAutoscaler:
         self._configs: Informer[Mapping[str, str]] = Informer(api, Source(CONFIG_MAPS, system), config_data)
         self._activators: Informer[RevisionPod] = Informer(api, Source(PODS, system, labels=ACTIVATOR_LABELS), revision_pod)
         self._gateways: Informer[RevisionPod] = Informer(api, Source(PODS, system, labels=GATEWAY_LABELS), revision_pod)
-        self._rivals = Rivals(api, everywhere, self._rivals_changed)
+        self._rivals = Rivals(api, everywhere, self._rivals_changed, self._clock)
         models = self._options.models
         self._shadows = None if models is None else RevisionShadows(api, self._writer, models, self._clock, epoch)
         self._api, self.resizes = api, True

@@ -29,6 +29,7 @@ from gnomon_platforms.knative.scaling.rules import Rules, rules
 from gnomon_platforms.knative.scaling.signals.load import RevisionLoad
 from gnomon_platforms.knative.scaling.signals.stat import PodStat
 from gnomon_platforms.knative.scaling.surroundings import Surroundings
+from gnomon_platforms.kubernetes.rivals import REMIND_S
 from gnomon_platforms.nodes.home import BodyPod
 
 LOOK_AGAIN_S = 2.0
@@ -57,8 +58,8 @@ class ScaledRevision:
         self._proxied: bool | None = None
         self._probing: asyncio.Task[None] | None = None
         self._last_want: int | None = None
-        self._rival = ""
-        """The uid of who else counts its pods, once that was said."""
+        self._rival, self._say_rival_s = "", 0.0
+        """The uid of who else counts its pods, once that was said, and when it is to be said again at the soonest."""
         self._told_alone = ""
         self._look = asyncio.Event()
         self._adopt(pa)
@@ -202,16 +203,16 @@ class ScaledRevision:
         return seen, plan(seen)
 
     async def _mind_rival(self) -> None:
-        """Say once that somebody else counts its pods; when nobody does any more, go on with those that there are."""
+        """Say now and then that somebody else counts its pods; when nobody does any more, go on with those that there are."""
         pa = self._around.pa(self.key)
         if pa is None:
             return
-        found, target = self._around.rival(pa), self._around.target(pa)
+        found, target, now_s = self._around.rival(pa), self._around.target(pa), self._around.clock.now_s()
         if found is None and self._rival:
             self._rival = ""
             self._adopt(pa)
-        elif found is not None and found.uid != self._rival and target is not None:
-            self._rival = found.uid
+        elif found is not None and target is not None and (found.uid != self._rival or now_s >= self._say_rival_s):
+            self._rival, self._say_rival_s = found.uid, now_s + REMIND_S / 2
             _LOG.warning("%s: %s", self.name, found.says)
             await self._around.steps.say(target, found)
 
