@@ -136,12 +136,12 @@ class GatewayProtocol(Intake):
     def close_after_answer(self, *, unread: bool) -> None:
         """Close once the answer is out.
 
-        Where the client is still sending, closing at once would reset the connection and could destroy the answer on its way: our
-        side is closed for writing, nothing more is read, and the sweep ends the connection a second later.
+        Where the client is still sending, or has sent further requests, closing at once would reset the connection and could
+        destroy the answer on its way: our side is closed for writing, nothing more is read, and the sweep ends it a second later.
         """
         self._deaf = True
         self.phase, self.since_s = _CLOSING, self.shared.now_s
-        if unread and self.transport.can_write_eof():
+        if (unread or self.pipeline or self.has_sent()) and self.transport.can_write_eof():
             self.flow.pause_reading()
             self.transport.write_eof()
         else:
@@ -249,7 +249,7 @@ class GatewayProtocol(Intake):
         self._turning = True
         try:
             # A loop and not a recursion: a client may pipeline a thousand requests that are all answered at once.
-            while self.pipeline and not self.transport.is_closing():
+            while self.pipeline and self.phase != _CLOSING and not self.transport.is_closing():
                 cycle, app = self.pipeline.pop()
                 self._start_asgi_task(cycle, app)
                 if not cycle.response_complete:

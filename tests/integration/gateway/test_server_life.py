@@ -83,6 +83,29 @@ async def test_who_connects_and_says_nothing_does_not_hold_up_the_end(gateway: A
     assert await silent.closed()
 
 
+@pytest.mark.parametrize("gateway", [Limits(sweep_s=0.05)], indirect=True)
+async def test_an_answer_reaches_a_client_that_has_sent_more_requests_than_are_served(gateway: Any) -> None:
+    """One executes, one waits, and the third was not read: closing on that would be a reset, which may overtake the answer."""
+    runtime = await gateway.deploy()
+    client = await asyncio.to_thread(socket.create_connection, ("127.0.0.1", gateway.server.port))
+    await asyncio.to_thread(client.sendall, request("/function/f/held", b"the first"))
+    await until(lambda: runtime.load().executing == 1)
+    [connection] = gateway.server._connections()
+    await asyncio.to_thread(client.sendall, request("/function/f", b"the second"))
+    await until(lambda: len(connection.pipeline) == 1)
+    await asyncio.to_thread(client.sendall, request("/function/f", b"the third"))
+    await until(connection.has_sent)
+    stopping = asyncio.ensure_future(gateway.server.stop())
+    await asyncio.sleep(0)
+    gateway.release()
+    said = await asyncio.to_thread(everything_from, client)
+    await stopping
+    assert said.count(b"HTTP/1.1 ") == 1
+    assert b"connection: close\r\n" in said
+    assert said.endswith(b"\r\n\r\nthe first")
+    assert gateway.executed() == [b"the first"], "what was not answered was not executed"
+
+
 @pytest.mark.parametrize("gateway", [Limits(sweep_s=0.02, last_s=20.0)], indirect=True)
 async def test_a_body_that_begins_to_come_while_the_server_stops_has_its_time(gateway: Any) -> None:
     await gateway.deploy()
