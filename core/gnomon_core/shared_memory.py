@@ -14,7 +14,6 @@ through it costs nothing.
 
 from __future__ import annotations
 
-import ctypes
 import fcntl
 import os
 
@@ -25,10 +24,7 @@ ALIGNMENT_BYTES = 64
 SEALS = fcntl.F_SEAL_SEAL | fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW
 _NOEXEC_SEAL = 0x0008
 """MFD_NOEXEC_SEAL, since Linux 6.3: the file can never be executed."""
-_KEEP_SIZE, _PUNCH_HOLE = 1, 2
 _OWNER_READS = 0o400
-
-_libc = ctypes.CDLL(None, use_errno=True)
 
 
 def make(name: str, size_bytes: int) -> int:
@@ -77,17 +73,6 @@ def check(descriptor: int) -> int:
     if seals & SEALS != SEALS or size_bytes < 1:
         raise ValueError("a buffer whose size is not sealed, or is nothing")
     return size_bytes
-
-
-def clear(descriptor: int) -> None:
-    """Give a buffer's pages back: whoever reads it finds zeros. Needs the writer's descriptor."""
-    size_bytes = os.fstat(descriptor).st_size
-    result = _libc.fallocate(
-        ctypes.c_int(descriptor), ctypes.c_int(_PUNCH_HOLE | _KEEP_SIZE), ctypes.c_int64(0), ctypes.c_int64(size_bytes)
-    )
-    if result != 0:
-        number = ctypes.get_errno()
-        raise OSError(number, f"fallocate: {os.strerror(number)}")
 
 
 def hand_over_bytes(layers: Layers, max_batch: int) -> tuple[int, int]:
