@@ -10,6 +10,8 @@ from typing import Any, TypeVar
 
 from kubernetes import client, config
 
+from gnomon_platforms.kubernetes.connections import closing
+
 Value = TypeVar("Value")
 
 
@@ -39,7 +41,7 @@ class Cluster:
 def reached(kubeconfig: Path) -> Cluster:
     """A cluster by its kubeconfig."""
     make: Any = config.new_client_from_config  # which says nothing of its types
-    return Cluster(kubeconfig, make(str(kubeconfig)))
+    return Cluster(kubeconfig, closing(make(str(kubeconfig))))
 
 
 def until(check: Callable[[], Value | None], what: str, limit_s: float = 60.0) -> Value:

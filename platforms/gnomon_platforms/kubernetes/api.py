@@ -74,7 +74,9 @@ def connect(kubeconfig: Path | None = None, context: str | None = None) -> Api:
     settings.retries = False
     settings.connection_pool_maxsize = POOL_CONNECTIONS
     settings.socket_options = _keepalive()
-    return Api(client.ApiClient(settings))
+    from gnomon_platforms.kubernetes.connections import closing  # noqa: PLC0415 - urllib3 comes with the client
+
+    return Api(closing(client.ApiClient(settings)))
 
 
 @dataclass(frozen=True, slots=True)
