@@ -21,6 +21,8 @@ from gnomon_core.errors import bad_request
 from gnomon_core.evidence import Evidence
 
 FORMAT = "gnomon-profile/1"
+REREAD_S = 30.0
+"""How soon whoever goes by profiles knows that a model has been measured, or measured anew."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -29,9 +29,12 @@ class ProfiledLatency:
         self._profiles: dict[str, ModelProfile] = {}
         self._last: tuple[ModelProfile, tuple[int, ...], tuple[Run, ...]] | None = None
 
-    def put(self, variant: str, profile: ModelProfile) -> None:
-        """Foretell this variant by that profile from now on."""
-        self._profiles[variant] = profile
+    def put(self, variant: str, profile: ModelProfile) -> bool:
+        """Foretell this variant by that profile from now on; whether that is another one than before."""
+        renewed = self._profiles.get(variant) != profile
+        if renewed:
+            self._profiles[variant] = profile
+        return renewed
 
     def seconds(self, variant: str, body_cores: int, batch: int, pair: Pair | None = None) -> float | None:
         profile = self._profiles.get(variant)

@@ -59,14 +59,12 @@ class Corrections:
             _LOG.warning("%s cannot be read: latencies are learned afresh", self._file)
 
     def begin(self, variant: str, profile: ModelProfile) -> None:
-        """From now on the variant is foretold by this profile: go on from what is known of it, forget what was of another."""
+        """From now on the variant is foretold by this profile: go on from what the last process knew of it."""
         digest = _digest(profile)
         known = self._profiles.get(variant)
         self._profiles[variant] = digest
         if known == digest:
             return
-        if known is not None:
-            self._latency.forget(variant)
         saved = self._saved.pop(variant, None)
         try:
             if saved is None or saved["profile"] != digest:

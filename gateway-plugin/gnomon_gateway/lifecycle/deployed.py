@@ -111,7 +111,7 @@ class Deployed:
         """What `load` is made of, but for the nodes, as far as it changes: quicker to make, and to compare, than that."""
         runtime = self.runtime
         told = self.elsewhere.stamp(runtime.name)
-        return self.spec.settings, self.version, instances, len(self.draining), told, runtime.events()
+        return self.spec.settings, self.profile, self.version, instances, len(self.draining), told, runtime.events()
 
     def _seen(self, instance: Instance) -> Instance:
         in_flight = self.runtime.in_flight(instance.id) + self.elsewhere.in_flight(self.name, instance.id)

@@ -21,6 +21,7 @@ from gnomon_gateway.lifecycle.checks import Checks
 from gnomon_gateway.lifecycle.deployed import Deployed
 from gnomon_gateway.lifecycle.instances import Instances
 from gnomon_gateway.lifecycle.lasting import outlive_us, refuse_hindered
+from gnomon_gateway.lifecycle.measurements import Measurements
 from gnomon_gateway.lifecycle.surroundings import Surroundings
 from gnomon_gateway.lifecycle.unserved import Unserved
 from gnomon_gateway.openfaas.control import unknown_function
@@ -28,6 +29,7 @@ from gnomon_gateway.scheduling.registry import scheduling_policies
 from gnomon_gateway.service import DecisionRecord, FunctionDetail, FunctionStatus, KnownPolicies
 from gnomon_gateway.serving.directory import names_of, no_such_function
 from gnomon_gateway.serving.function_runtime import FunctionRuntime
+from gnomon_gateway.serving.lanes import lanes
 
 
 class Manager:
@@ -41,6 +43,7 @@ class Manager:
         self._locks: WeakValueDictionary[FunctionKey, asyncio.Lock] = WeakValueDictionary()
         """Those that commands hold or wait for."""
         self._last_version = 0
+        self._measurements = Measurements(around, self._checks, self._functions, self._lock)
         self._unserved = Unserved(self.follow, around.logs.append)
         self.instances = Instances(around.platform, around.logs.append, around.scaling, self._checks.policy, around.elsewhere)
 
@@ -50,6 +53,7 @@ class Manager:
         self._last_version = max((function.version for function in stored), default=0)
         for function in stored:
             await self._serve(function)
+        self._measurements.start()
 
     async def lead(self) -> None:
         """Decide from now on, where another process did: go on from what the store holds and the instances that are there."""
@@ -58,7 +62,7 @@ class Manager:
         for key in {function.spec.key for function in stored} | set(self._functions) | set(self._unserved):
             await self.follow(key)
         for deployed in list(self._functions.values()):
-            await self._measured(deployed)
+            await self._measurements.look(deployed)
             say_if_alone(self._around, deployed.spec)
             await self.instances.take_over(deployed)
             self._around.scaling.redeployed(deployed.name)
@@ -66,6 +70,7 @@ class Manager:
     async def stop(self) -> None:
         """Answer everything that was let in, then stop every instance, or leave those that outlive us."""
         await self._unserved.stop()
+        await self._measurements.stop()
         for deployed in list(self._functions.values()):
             self.instances.release(deployed, leave=outlive_us(self._around.platform))
         self._functions.clear()
@@ -249,17 +254,11 @@ class Manager:
         """From now on the function is what this says; which instances it needs is another matter."""
         platform = self._around.platform
         deployed.spec, deployed.revision, deployed.secrets, deployed.profile = spec, platform.revision(spec), secrets, profile
-        deployed.runtime.update(spec.settings, self._checks.policy(spec.settings), platform.signature(spec), profile)
-        self._around.foretell(deployed.runtime.variants, profile)
+        signature = platform.signature(spec)
+        # Before batches are sized by it.
+        self._around.foretell(lanes(spec.settings.model or deployed.name, signature).variants, profile)
+        deployed.runtime.update(spec.settings, self._checks.policy(spec.settings), signature, profile)
         say_if_alone(self._around, spec)
-
-    async def _measured(self, deployed: Deployed) -> None:
-        """Go by what has been measured of the function's model by now, as a process does that starts now."""
-        profile, signature = await self._checks.profile(deployed.spec), self._around.platform.signature(deployed.spec)
-        if profile != deployed.profile:
-            deployed.profile = profile
-            deployed.runtime.update(deployed.spec.settings, deployed.runtime.policy, signature, profile)
-            self._around.foretell(deployed.runtime.variants, profile)
 
     def _lock(self, key: FunctionKey) -> asyncio.Lock:
         return self._locks.setdefault(key, asyncio.Lock())

@@ -42,10 +42,14 @@ class Surroundings:
     makes_shadows: Callable[[Settings], bool] = lambda _: False
 
     def foretell(self, variants: Iterable[str], profile: ModelProfile | None) -> None:
-        """What these variants take follows from this profile from now on, and from what was learned of it before a restart."""
+        """What these variants take follows from this profile from now on, and from what was learned of it before a restart.
+
+        What was learned without it, or against another one, is forgotten.
+        """
         if profile is None:
             return
         for variant in variants:
-            self.profiled.put(variant, profile)
+            if self.profiled.put(variant, profile):
+                self.latency.forget(variant)
             if self.corrections is not None:
                 self.corrections.begin(variant, profile)

@@ -194,6 +194,11 @@ class FunctionRuntime(Delivery):
         self._set_up(settings, signature, profile)
         self._schedule_by(policy, settings.max_batch)
 
+    def measured(self, profile: ModelProfile | None) -> None:
+        """Its model's profile is another one from now on. What waits stays, and what was planned of its batches."""
+        self._set_up(self.settings, self.signature, profile)
+        self._schedule_by(self.policy, self._max_batch)
+
     def plan_buffer(self, policy: SchedulingPolicy, max_batch: int) -> None:
         """Make batches by this policy, of so many samples at most, until the function is deployed anew.
 
@@ -283,14 +288,10 @@ class FunctionRuntime(Delivery):
         """Its model's profile, corrected by what was measured, here or by whoever gives these ratios; None without one."""
         return self._profile.by(ratios or self.ratios()) if self._profile is not None else None
 
-    @property
-    def variant(self) -> str:
-        """The key of the function in its latency model: its model, or its own name."""
-        return self.settings.model or self.name
-
     def _set_up(self, settings: Settings, signature: ModelSignature | None, profile: ModelProfile | None) -> None:
-        """What follows from the deployment: `variants` are the keys of its latencies, `_foretold` those that a profile says."""
+        """What follows from the deployment: the keys of its latencies, `variant` for tensors, `_foretold` those of a profile."""
         self.settings, self.signature = settings, signature
+        self.variant = settings.model or self.name
         named = lanes(self.variant, signature)
         self.event_lane, self.stream_lane, self.tensor_lane = named
         self._profile = Corrected(profile) if profile is not None else None

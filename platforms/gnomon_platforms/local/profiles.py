@@ -55,7 +55,9 @@ class ProfileFiles:
         stamp = (status.st_mtime_ns, status.st_size, status.st_ino)
         known = self._read.get(path)
         if known is None or known[0] != stamp:
-            known = self._read[path] = stamp, _read_profile(path)
+            # While somebody copies another one over it, what it held before stays true.
+            profile = _read_profile(path) or (None if known is None else known[1])
+            known = self._read[path] = stamp, profile
         return known[1], stamp
 
 

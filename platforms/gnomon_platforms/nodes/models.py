@@ -9,6 +9,7 @@ Whether any node can make Shadows is another matter.
 from __future__ import annotations
 
 from dataclasses import replace
+from http import HTTPStatus
 from pathlib import Path
 
 from gnomon_core.blocks import Layers
@@ -41,6 +42,8 @@ class ServedModels:
         self._profiles = ProfileFiles(profiles, machine_id)
         self._layers = LayerFiles()
         self._wire = wire
+        self._last: dict[str, tuple[ModelEntry, Layers] | None] = {}
+        """By the reference, what the repository has said of it."""
 
     def blocks_of(self, spec: FunctionSpec) -> Layers | None:
         """The layer blocks of the function's model; None where it has none, or no model that is here."""
@@ -74,12 +77,15 @@ class ServedModels:
         return {name: str(path.resolve().relative_to(root)) for name, path in paths.items() if path is not None}
 
     def _found(self, spec: FunctionSpec) -> tuple[ModelEntry, Layers] | None:
-        if spec.settings.model is None:
+        reference = spec.settings.model
+        if reference is None:
             return None
         try:
             # Nothing that is asked for here is in the weights, which may be far away.
-            entry = self._repository.get_blocks(spec.settings.model, ())
-        except GnomonError:
-            return None
+            entry = self._repository.get_blocks(reference, ())
+        except GnomonError as error:
+            # A repository that does not answer takes nothing back.
+            return self._last.get(reference) if error.status == HTTPStatus.SERVICE_UNAVAILABLE else None
         layers = None if entry.layers is None else self._layers.of({"layers": str(entry.layers)})
-        return None if layers is None else (entry, layers)
+        found = self._last[reference] = None if layers is None else (entry, layers)
+        return found

@@ -16,11 +16,13 @@ from gnomon_autoscaler.registry import BUILT_IN
 from gnomon_cli.commands.knative_options import knative_options
 from gnomon_cli.scaling import ScalingAdapter
 from gnomon_core.blocks import Layers
+from gnomon_core.errors import GnomonError
 from gnomon_core.functions import read_deployment
 from gnomon_core.profiles import LatencyTable, Loading, ModelProfile, Network
-from gnomon_core.seam_values import StoredFunction
+from gnomon_core.seam_values import ModelEntry, StoredFunction
 from gnomon_gateway.dispatch.latency import LearnedLatency
 from gnomon_gateway.dispatch.profiled import ProfiledLatency
+from gnomon_gateway.lifecycle import measurements
 from gnomon_gateway.lifecycle.elsewhere import Elsewhere
 from gnomon_gateway.lifecycle.manager import Manager
 from gnomon_gateway.lifecycle.surroundings import Surroundings
@@ -34,6 +36,7 @@ from gnomon_profiler.repository import DirectoryRepository
 from tests.integration.coordinator_node.node import put_model
 from tests.integration.coordinator_node.test_leaders_change import Held
 from tests.integration.kubernetes_platform.scripted import serving
+from tests.waiting import until
 
 pytestmark = [pytest.mark.torch, pytest.mark.timeout(120)]
 SPEC = read_deployment(
@@ -164,3 +167,33 @@ def test_knatives_class_has_the_same_price_by_the_same_options(models: Path) -> 
         found = knative_options({**given, **told, "network_gbps": gbps, "network_rtt_ms": 0.2}).scaled.models
         assert found is not None
         assert found.models.profile(SPEC) == replace(measured, network=wire)
+
+
+@pytest.mark.parametrize("leads", [True, False])
+async def test_a_replica_goes_by_what_is_measured_while_it_serves(
+    api: Api, models: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, leads: bool
+) -> None:
+    monkeypatch.setattr(measurements, "REREAD_S", 0.01)
+    replica = Replica(api, models, tmp_path, leads=leads)
+    await replica.start()
+    assert replica.profile() is None
+    measured = measure(models)
+    await until(lambda: replica.profile() == measured)
+    await replica.stop()
+
+
+def test_a_repository_that_does_not_answer_takes_no_profile_back(models: Path) -> None:
+    class Unreachable(DirectoryRepository):
+        away = False
+
+        def get(self, reference: str) -> ModelEntry:
+            if self.away:
+                raise GnomonError(503, "repository_unreachable", "It does not answer.", "Try again.")
+            return super().get(reference)
+
+    measured, repository = measure(models), Unreachable(models)
+    served = ServedModels(repository, models, models / "profiles")
+    assert served.profile(SPEC) == measured
+    repository.away = True
+    assert served.profile(SPEC) == measured
+    assert ServedModels(repository, models, models / "profiles").profile(SPEC) is None, "of what it never said, nothing is known"

@@ -97,16 +97,6 @@ def test_another_machine_and_a_profile_measured_again_begin_afresh(file: Path) -
     assert Life(file, profile=again).latency.seconds("m", 1, 8) == pytest.approx(0.12)
 
 
-def test_a_profile_measured_again_while_it_serves_is_not_corrected_by_what_was_learned_against_the_last(file: Path) -> None:
-    life = Life(file)
-    life.serve(4, 0.06)
-    life.deploy(PROFILE)
-    assert life.latency.corrections(["m"]) == pytest.approx({1: 1.5}, rel=0.01)
-    life.deploy(replace(PROFILE, whole=LatencyTable({1: {1: 0.015, 8: 0.12}})))
-    assert life.latency.corrections(["m"]) == {}
-    assert life.latency.seconds("m", 1, 8) == pytest.approx(0.12)
-
-
 def test_too_few_batches_are_not_remembered(file: Path) -> None:
     before = Life(file)
     before.serve(4, 0.5, times=2)  # cold ones

@@ -47,3 +47,16 @@ def test_a_damaged_profile_is_left_out(folder: Path) -> None:
     found = ProfileFiles(folder, "mine").find("m@1", "digest", LAYERS)
     assert found is not None
     assert found.provenance["machine"] == "other"
+
+
+def test_a_profile_that_is_copied_over_the_last_one_leaves_that_until_it_is_whole(folder: Path) -> None:
+    """Whoever does not rename it into place leaves a part of it to be seen."""
+    files, path = ProfileFiles(folder, "mine"), folder / "m@1" / "mine.json"
+    whole = path.read_text()
+    before = files.find("m@1", "digest", LAYERS)
+    path.write_text(whole[:100])
+    assert files.find("m@1", "digest", LAYERS) == before
+    path.write_text(whole.replace('"mine"', '"anew"'))
+    found = files.find("m@1", "digest", LAYERS)
+    assert found is not None
+    assert found.provenance["machine"] == "anew"

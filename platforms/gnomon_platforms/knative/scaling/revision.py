@@ -17,7 +17,7 @@ from dataclasses import replace
 from typing import Any
 
 from gnomon_core.errors import GnomonError
-from gnomon_core.profiles import ModelProfile
+from gnomon_core.profiles import REREAD_S, ModelProfile
 from gnomon_core.scaling import Action, FunctionLoad
 from gnomon_core.settings import Settings
 from gnomon_platforms.knative.scaling.configuration import ClusterSettings
@@ -35,8 +35,6 @@ from gnomon_platforms.nodes.home import BodyPod
 LOOK_AGAIN_S = 2.0
 SOON_S = 0.5
 PROBE_PERIOD_S = 0.25
-REREAD_S = 30.0
-"""How soon it is known that a model has been measured, or measured anew."""
 
 _LOG = logging.getLogger("gnomon.knative")
 

@@ -1,0 +1,196 @@
+"""A model that is measured, or measured anew, while its function serves: its batches, and its policy, go by that from then on."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from gnomon_core.blocks import Block, Layers
+from gnomon_core.clock import VirtualClock
+from gnomon_core.errors import GnomonError
+from gnomon_core.fleet import InstanceState
+from gnomon_core.functions import FunctionSpec, read_deployment
+from gnomon_core.profiles import LatencyTable, Loading, ModelProfile
+from gnomon_core.scaling import CreateBody, SetBufferPlan
+from gnomon_gateway.dispatch.latency import LearnedLatency
+from gnomon_gateway.dispatch.profiled import ProfiledLatency
+from gnomon_gateway.lifecycle import measurements
+from gnomon_gateway.lifecycle.corrections import Corrections
+from gnomon_gateway.lifecycle.manager import Manager
+from gnomon_gateway.lifecycle.surroundings import Surroundings
+from gnomon_gateway.logs import LogBook
+from gnomon_gateway.serving.function_runtime import FunctionRuntime
+from gnomon_gateway.store.sqlite import SqliteStore
+from tests.unit.gateway.shadow_stage import NAME, Scaling, Scripted, Silent
+from tests.waiting import until
+
+MODEL, OTHER = "m@1", "n@1"
+LAYERS = Layers("digest", ("y",), (Block("all", 0, 1, ("x",), ("y",), ("w",), 1000, 8, splittable=True),), {"x": 1})
+
+
+def deployment(name: str = "fn", model: str = MODEL, **labels: str) -> FunctionSpec:
+    """Batches of eight samples, where they are known to end within a tenth of a second, or nothing is known."""
+    annotations = {"gnomon/model": model, "gnomon/max-batch": "8", "gnomon/slo-ms": "100"}
+    return read_deployment({"service": name, "image": "i", "annotations": annotations, "labels": labels})
+
+
+def profile(sample_s: float, model: str = MODEL) -> ModelProfile:
+    table = LatencyTable({1: {1: sample_s, 8: 8 * sample_s}})
+    return ModelProfile(model, LAYERS, table, (table,), {"shared": Loading(0, 0)}, 0, 0, 0, 0, 0)
+
+
+class Measuring(Scripted):
+    """A platform whose models are measured when the test says so. Of `unreadable` ones it can say nothing now."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.measured: dict[str, ModelProfile] = {}
+        self.unreadable: set[str] = set()
+        self.asked = 0
+
+    def profile(self, spec: FunctionSpec) -> ModelProfile | None:
+        model = spec.settings.model or ""
+        self.asked += 1
+        if model in self.unreadable:
+            raise GnomonError(503, "repository_unreachable", "It does not answer.", "Try again.")
+        return self.measured.get(model)
+
+
+class Stage:
+    """A gateway with one function, which has one Body."""
+
+    def __init__(self, folder: Path) -> None:
+        self.platform, profiled = Measuring(), ProfiledLatency()
+        self.latency = LearnedLatency(profiled)
+        self.corrections = Corrections(folder / "corrections.json", "here", self.latency, VirtualClock())
+        self.store = SqliteStore(folder / "functions.db")
+        self.manager = Manager(
+            Surroundings(
+                self.store, self.platform, Scaling(), self.latency, LogBook(lambda: 0.0), _is_there, lambda: 0.0,
+                profiled, self.corrections,
+            )
+        )  # fmt: skip
+
+    async def begin(self) -> None:
+        await self.manager.start()
+        await self.manager.deploy(deployment())
+        await self.manager.instances.apply(NAME, [CreateBody(1)])
+        body = self.platform.there["b1"] = replace(self.platform.there["b1"], state=InstanceState.READY)
+        self.manager.instances.instance_ready(body, Silent())
+
+    def runtime(self, name: str = "fn") -> FunctionRuntime:
+        runtime = self.manager.lookup(name)
+        assert runtime is not None
+        return runtime
+
+    @property
+    def largest(self) -> int:
+        """The largest batch that its Body gets."""
+        return self.runtime().largest_batches()["b1"]
+
+    def serves(self, sample_s: float, batch: int = 1) -> None:
+        """Enough batches to say something of its model."""
+        for _ in range(40):
+            self.latency.observe(MODEL, 1, batch, sample_s * batch)
+
+    async def several_looks(self) -> None:
+        """Return when it has been asked again, and again, what was measured."""
+        after = self.platform.asked + 3
+        await until(lambda: self.platform.asked >= after, "nobody asks")
+
+
+async def _is_there(_: str) -> None:
+    pass
+
+
+@pytest.fixture
+async def stage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Stage]:
+    monkeypatch.setattr(measurements, "REREAD_S", 0.01)
+    made = Stage(tmp_path)
+    await made.begin()
+    yield made
+    await made.manager.stop()
+    made.store.close()
+
+
+async def test_a_model_that_is_measured_later_bounds_batches_without_a_request(stage: Stage) -> None:
+    assert stage.largest == 8
+    stage.platform.measured[MODEL] = profile(0.04)
+    await until(lambda: stage.largest == 2, "80 ms are within the objective, and 120 are not")
+
+
+async def test_its_policy_sees_it_though_the_function_rests(stage: Stage) -> None:
+    seen = stage.manager.instances
+    before, load = seen.stamp(NAME), seen.load(NAME)
+    assert load is not None
+    assert load.profile is None
+    stage.platform.measured[MODEL] = profile(0.04)
+    await until(lambda: seen.stamp(NAME) != before, "a function at rest is to be looked at again")
+    load = seen.load(NAME)
+    assert load is not None
+    assert load.profile == profile(0.04)
+
+
+async def test_what_was_served_before_it_was_measured_speaks_no_more(stage: Stage) -> None:
+    """Else what is foretold of its sizes, its cores and its pairs would never be looked at."""
+    stage.serves(0.001)
+    stage.platform.measured[MODEL] = profile(0.04)
+    await until(lambda: stage.largest == 2)
+    assert stage.latency.seconds(MODEL, 1, 1) == pytest.approx(0.04)
+    stage.serves(0.02)
+    assert stage.latency.corrections([MODEL]) == pytest.approx({1: 0.5}, rel=0.01)
+
+
+async def test_a_model_that_is_measured_anew_is_not_corrected_by_what_was_learned_against_the_last(stage: Stage) -> None:
+    stage.platform.measured[MODEL] = profile(0.04)
+    await until(lambda: stage.largest == 2)
+    stage.serves(0.08)
+    assert stage.latency.corrections([MODEL]) == pytest.approx({1: 2.0}, rel=0.01)
+    stage.platform.measured[MODEL] = profile(0.019)
+    await until(lambda: stage.largest == 5)
+    assert stage.latency.corrections([MODEL]) == {}
+    assert stage.latency.seconds(MODEL, 1, 1) == pytest.approx(0.019)
+    assert stage.corrections.to_json()["variants"] == {}, "nor after a restart"
+
+
+async def test_a_plan_of_its_batches_stays(stage: Stage) -> None:
+    await stage.manager.instances.apply(NAME, [SetBufferPlan(4, 0.01)])
+    stage.platform.measured[MODEL] = profile(0.01)
+    await until(lambda: stage.runtime().profile() is not None)
+    assert stage.largest == 4
+    stage.platform.measured[MODEL] = profile(0.04)
+    await until(lambda: stage.largest == 2, "what is planned is the most that it may be")
+
+
+async def test_an_equal_profile_changes_nothing_that_was_learned(stage: Stage) -> None:
+    stage.platform.measured[MODEL] = profile(0.04)
+    await until(lambda: stage.largest == 2)
+    stage.serves(0.02)
+    stage.platform.measured[MODEL] = profile(0.04)
+    await stage.several_looks()
+    assert stage.latency.corrections([MODEL]) == pytest.approx({1: 0.5}, rel=0.01)
+
+
+async def test_what_cannot_be_read_now_keeps_what_was_and_hinders_no_other(stage: Stage) -> None:
+    stage.platform.measured[MODEL] = profile(0.04)
+    await until(lambda: stage.largest == 2)
+    await stage.manager.deploy(deployment("other", OTHER))
+    stage.platform.unreadable.add(MODEL)
+    await stage.several_looks()
+    stage.platform.measured[OTHER] = profile(0.03, OTHER)
+    await until(lambda: stage.runtime("other").profile() == profile(0.03, OTHER))
+    assert stage.largest == 2
+
+
+async def test_an_update_sizes_batches_by_what_was_measured_before_it(tmp_path: Path) -> None:
+    """At once: the next batch may be the one that is too large."""
+    stage = Stage(tmp_path)
+    await stage.begin()
+    stage.platform.measured[MODEL] = profile(0.04)
+    await stage.manager.update(deployment(team="vision"))
+    assert stage.largest == 2
+    await stage.manager.stop()
+    stage.store.close()
