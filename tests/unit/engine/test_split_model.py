@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import pytest
 import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from torch import Tensor
 
 from gnomon_core.program import Program
 from gnomon_runtime.pair.headers import Kind, Message, encode
 from gnomon_runtime.pair.link import MAX_PENDING, Outcome
-from gnomon_runtime.pair.partner import MAX_MISSES
+from gnomon_runtime.pair.partner import MAX_HURRIED, MAX_MISSES
 from tests.unit.engine.split_stage import MISSES, WEIGHTS, Peer, Stage, batch, hang_up, honest, noise, silent, staged
 
 pytestmark = pytest.mark.torch
@@ -112,6 +114,37 @@ def test_one_that_is_silent_for_longer_than_it_should_take_is_blamed_though_batc
         if stage.partner.over is None:
             split.run([batch(2, turn)], 0.35)
     assert stage.partner.over == f"{MAX_MISSES} misses in a row, the last one late"
+
+
+def test_one_that_no_batch_ever_has_time_for_is_ended_at_last(stage: Stage) -> None:
+    """Predicted 10 s, and each batch has 2 ms: nobody can say that it is frozen, and it would cost each of them those."""
+    split = stage.split([1, 2], (0, 1, 1, 2), [[10_000.0] * 4])
+    for turn in range(2 * MAX_HURRIED):
+        assert stage.partner.over is None
+        stage.peer = honest if turn == MAX_HURRIED - 1 else silent
+        x = batch(4, turn)
+        assert torch.equal(split.run([x], 0.002)[0], stage.model.executor.run([x])[0])
+    assert stage.partner.over is not None
+    assert stage.partner.over.startswith(f"no answer to {MAX_HURRIED} hand-overs")
+
+
+def test_a_batch_that_only_the_shadow_can_save_waits_for_it(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The Body takes 300 ms for its row: of 580 there are not 300 left to compute the Shadow's as well."""
+    split = stage.split([1, 2], (0, 1), [[1000.0]])
+    compute, take_back, waits_s = split._segments[1].run, stage.body.take_back, list[float]()
+
+    def slowly(*handed: Any) -> tuple[Tensor, ...]:
+        time.sleep(0.3)
+        return compute(*handed)
+
+    def taken(until_s: float) -> Message | Outcome:
+        waits_s.append(until_s - time.monotonic())
+        return take_back(until_s)
+
+    monkeypatch.setattr(split._segments[1], "run", slowly)
+    monkeypatch.setattr(stage.body, "take_back", taken)
+    split.run([batch(2)], 0.58)
+    assert waits_s[0] > 0
 
 
 def test_it_waits_as_long_as_the_profile_says(stage: Stage) -> None:

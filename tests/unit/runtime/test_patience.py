@@ -5,7 +5,7 @@ A miss is the Shadow's once it had the time that it is predicted to take, and no
 
 import pytest
 
-from gnomon_runtime.pair.patience import MAX_CORRECTION, Patience, Predictions, patience
+from gnomon_runtime.pair.patience import MAX_CORRECTION, Patience, Predictions, patience, slack
 
 
 @pytest.mark.parametrize(
@@ -23,6 +23,20 @@ from gnomon_runtime.pair.patience import MAX_CORRECTION, Patience, Predictions, 
 )
 def test_the_wait(predicted_s: float, slack_s: float | None, wait: Patience) -> None:
     assert patience(predicted_s, slack_s) == wait
+
+
+@pytest.mark.parametrize(
+    ("left_s", "wait_s"),
+    [
+        (None, None),
+        (0.090, 0.040),  # 40 ms again and 10 of the rest are kept back
+        (0.065, 0.015),
+        (0.060, 0.050),  # 10 would be over before the Body's own 15: nothing but an answer is in time
+        (0.005, -0.005),
+    ],
+)
+def test_time_to_compute_it_here_is_kept_back_while_there_is_any(left_s: float | None, wait_s: float | None) -> None:
+    assert slack(left_s, spent_s=0.015, again_s=0.040, rest_s=0.010) == (wait_s if wait_s is None else pytest.approx(wait_s))
 
 
 def test_the_profile_predicts() -> None:

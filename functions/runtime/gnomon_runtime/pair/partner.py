@@ -21,6 +21,8 @@ from gnomon_runtime.pair.link import MAX_PENDING, DataPath, Outcome
 from gnomon_runtime.pair.patience import Patience, Predictions
 
 MAX_MISSES = 3
+MAX_HURRIED = 20
+"""Hand-overs without an answer, of batches that had less time than one should take."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +58,7 @@ class Partner:
         self._runs = {(run.begin, run.end): number for number, run in enumerate(runs)}
         self._asked: dict[int, tuple[int, int]] = {}
         """Run and samples by the number of the hand-over."""
-        self._misses = 0
+        self._misses = self._hurried = 0
         most = max((pair.shadow_samples(batch) for batch in range(1, len(pair.split) + 1)), default=0)
         sizes = layers.value_bytes
         for buffer, moved in ((link.to, [run.reads for run in runs]), (link.back, [run.makes for run in runs])):
@@ -114,8 +116,12 @@ class Partner:
         if outcome is Outcome.GONE:
             self.over = "the Shadow has gone"
         elif outcome is Outcome.ANSWERED:
-            self._misses = 0
-        elif outcome is not Outcome.HURRIED:
+            self._misses = self._hurried = 0
+        elif outcome is Outcome.HURRIED:
+            self._hurried += 1
+            if self._hurried >= MAX_HURRIED:
+                self.over = f"no answer to {MAX_HURRIED} hand-overs, none of which had the time that it should take"
+        else:
             self._misses += 1
             if self._misses >= MAX_MISSES:
                 self.over = f"{MAX_MISSES} misses in a row, the last one {outcome}"

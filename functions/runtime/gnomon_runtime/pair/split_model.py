@@ -32,7 +32,7 @@ from gnomon_runtime.pair.buffers import joined
 from gnomon_runtime.pair.headers import Message
 from gnomon_runtime.pair.link import Outcome
 from gnomon_runtime.pair.partner import Partner, Share
-from gnomon_runtime.pair.patience import patience
+from gnomon_runtime.pair.patience import patience, slack
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,21 +167,21 @@ class SplitModel:
         if not _by_rows(mine, own):
             return self._alone(segment, given, batch)
         own_s = time.monotonic() - began_s
-        if budget_s is not None:
-            # Should nobody answer in time, all of their samples are still to be computed here, and then the rest of the model.
-            budget_s -= own_s * (batch - own) / own + self._rest_s.get((run, batch), 0.0)
-        answers = [self._answer(run, one, mine, own_s, budget_s) for one in told]
+        # Should nobody answer in time, all of their samples are still to be computed here, and then the rest of the model.
+        again_s, rest_s = own_s * (batch - own) / own, self._rest_s.get((run, batch), 0.0)
+        slack_s = slack(budget_s, time.monotonic() - told[0].began_s, again_s, rest_s)
+        answers = [self._answer(run, one, mine, own_s, slack_s) for one in told]
         parts = [mine, *(self._rows(segment, given, share, answer) for share, answer in zip(given_away, answers, strict=True))]
         return [joined(*tensors) for tensors in zip(*parts, strict=True)]
 
     def _answer(
-        self, run: tuple[int, int], told: _Told, mine: Sequence[Tensor], own_s: float, budget_s: float | None
+        self, run: tuple[int, int], told: _Told, mine: Sequence[Tensor], own_s: float, slack_s: float | None
     ) -> Message | None:
         """What a Shadow has made of its share, where that can be used."""
         partner, samples = told.share.partner, told.share.samples
         expected_s = partner.expected_s(run, samples, own_s, told.own)
         began_s = time.monotonic()
-        answer = told.trouble or partner.answer(mine, samples, told.began_s, patience(expected_s, budget_s))
+        answer = told.trouble or partner.answer(mine, samples, told.began_s, patience(expected_s, slack_s))
         now_s = time.monotonic()
         shadow_s = None
         if isinstance(answer, Message):
