@@ -6,8 +6,9 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from prometheus_client import Metric
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.registry import Collector
+
+from gnomon_platforms.kubernetes.figures import cluster_figures
 
 if TYPE_CHECKING:
     from gnomon_cli.on_kubernetes import OnKubernetes
@@ -21,18 +22,5 @@ class ClusterCollector(Collector):
 
     def collect(self) -> Iterator[Metric]:
         """The metrics."""
-        if self._cluster is None:
-            return
-        asked = self._cluster.asked
-        requests = CounterMetricFamily(
-            "gnomon_kubernetes_requests",
-            "Requests to the API server by verb, resource and outcome: a status, fenced, or unanswered.",
-            labels=["verb", "resource", "outcome"],
-        )
-        for labels, count in sorted(asked.counts.items()):
-            requests.add_metric(labels, count)
-        yield GaugeMetricFamily("gnomon_leading", "Whether this gateway decides and writes.", value=self._cluster.leads())
-        yield GaugeMetricFamily(
-            "gnomon_kubernetes_silence_seconds", "How long ago the API server answered anything.", value=asked.silence_s
-        )
-        yield requests
+        if self._cluster is not None:
+            yield from cluster_figures(self._cluster.asked, leads=self._cluster.leads())

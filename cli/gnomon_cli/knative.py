@@ -2,8 +2,8 @@
 
     lead, by a Lease ▶ see every Revision ▶ the autoscaler's loop decides ▶ pods, ServerlessServices, PodAutoscalers' status
 
-Requests do not pass through it; `/decisions/NAMESPACE/REVISION` says what was decided and why, `/healthz` whether it sees and
-may write, `/metrics` how many Revisions there are and how many pods they are to have.
+Requests do not pass through it. Its page (`knative_page`) says what was decided and why, where Bodies are, whether it sees and
+may write, and how many Revisions there are and how many pods they are to have.
 """
 
 from __future__ import annotations
@@ -32,6 +32,7 @@ from gnomon_core.settings import Settings
 from gnomon_gateway.service import DecisionRecord
 from gnomon_platforms.knative.scaling.autoscaler import AutoscalerOptions, KnativeAutoscaler
 from gnomon_platforms.kubernetes.api import Api, connect
+from gnomon_platforms.kubernetes.asked import Asked
 from gnomon_platforms.kubernetes.leader import Leader, Tenure, Watchdog
 from gnomon_platforms.kubernetes.resources import LEASES
 from gnomon_platforms.kubernetes.writes import Target, Writer
@@ -116,6 +117,11 @@ class KnativeService:
     def leads(self) -> bool:
         """Whether it may write."""
         return self._options.lease_namespace is None or self._tenure.leading
+
+    @property
+    def asked(self) -> Asked:
+        """What was asked of the API server, and how it was answered."""
+        return self._api.asked
 
     @property
     def trouble(self) -> str:

@@ -1,7 +1,11 @@
-"""What the autoscaler class tells over HTTP: whether it is well, figures for Prometheus, and every decision with its reason.
+"""What the autoscaler class tells over HTTP.
 
-`/healthz` and `/metrics` are open. `/decisions` names users' Revisions, so it is told on this machine only: in a cluster,
-`kubectl port-forward` leads there.
+    /healthz, /metrics               whether it is well, and figures for Prometheus
+    /decisions/NAMESPACE/REVISION    every decision with its reason
+    /instances/NAMESPACE/REVISION    the Bodies and Shadows that there are now, and on which nodes the scheduler has put them
+
+The first two are open. The others name users' Revisions, so they are told on this machine only: in a cluster, `kubectl
+port-forward` leads there.
 """
 
 from __future__ import annotations
@@ -15,7 +19,9 @@ from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
+from gnomon_core.fleet import Instance, InstanceKind
 from gnomon_core.functions import FunctionKey
+from gnomon_platforms.kubernetes.figures import cluster_figures
 
 if TYPE_CHECKING:
     from gnomon_cli.knative import KnativeService
@@ -31,8 +37,8 @@ class _Figures(Collector):
         self._service = service
 
     def collect(self) -> Iterable[Metric]:
-        platform, leads = self._service.platform, self._service.leads
-        yield GaugeMetricFamily("gnomon_knative_leading", "Whether this process writes.", float(leads))
+        platform = self._service.platform
+        yield from cluster_figures(self._service.asked, leads=self._service.leads)
         seeing = "Whether every activator tells what waits at it: without that nothing goes to zero."
         yield GaugeMetricFamily("gnomon_knative_activators_seen", seeing, float(platform.seeing))
         yield GaugeMetricFamily("gnomon_knative_revisions", "Revisions of this class.", float(len(platform.functions())))
@@ -65,15 +71,34 @@ def page(service: KnativeService) -> web.Application:
                 one: [each.to_json() for each in service.autoscaler.decisions(one, 1)] for one in service.platform.functions()
             }
             return web.json_response(found)
-        key = FunctionKey(request.match_info["revision"], request.match_info["namespace"])
-        return web.json_response([one.to_json() for one in service.autoscaler.decisions(str(key), MOST)])
+        return web.json_response([one.to_json() for one in service.autoscaler.decisions(str(_key(request)), MOST)])
+
+    async def instances(request: web.Request) -> web.Response:
+        _require_local(request)
+        load = service.platform.load(str(_key(request)))
+        if load is None:
+            raise web.HTTPNotFound(text=f"{_key(request)} is no Revision of this class.\n")
+        return web.json_response([_instance(one, service.platform.pod_of(one.function, one.id)) for one in load.instances])
 
     application = web.Application()
     application.router.add_get("/healthz", healthz)
     application.router.add_get("/metrics", metrics)
     application.router.add_get("/decisions", decisions)
     application.router.add_get("/decisions/{namespace}/{revision}", decisions)
+    application.router.add_get("/instances/{namespace}/{revision}", instances)
     return application
+
+
+def _key(request: web.Request) -> FunctionKey:
+    return FunctionKey(request.match_info["revision"], request.match_info["namespace"])
+
+
+def _instance(one: Instance, pod: str | None) -> dict[str, object]:
+    """A Body without a pod is one that is wished for; `shadows` are those that it works with, `body` is a Shadow's."""
+    body = one.kind is InstanceKind.BODY
+    more = {"pod": pod, "shadows": list(one.shadows)} if body else {"body": one.partner}
+    known = {"id": one.id, "kind": one.kind.value, "state": one.state.value, "node": one.node, "cores": one.cores}
+    return {**known, **more}
 
 
 def _require_local(request: web.Request) -> None:

@@ -122,7 +122,7 @@ async def test_what_is_decided_can_be_read_on_this_machine_with_its_reason(
         assert (await get("/decisions", "evil.example"))[0] == 403
         figures = (await get("/metrics"))[1]
         assert f'gnomon_knative_ready_pods{{namespace="{knative.namespace}",revision="f-00001"}}' in figures
-        assert "gnomon_knative_leading 1.0" in figures
+        assert "gnomon_leading 1.0" in figures
 
 
 async def test_pods_that_somebody_else_counts_are_left_alone_until_they_are_not(

@@ -206,6 +206,11 @@ class KnativeAutoscaler:
 
     # What there is to tell of it
 
+    def pod_of(self, function: str, body_id: str) -> str | None:
+        """The name of a Body's pod; None while it has none."""
+        found = self._scaled.get(parse_key(function))
+        return None if found is None else found.instances.pod_name(body_id)
+
     def revisions(self) -> Sequence[ScaledRevision]:
         """Every Revision that it looks after."""
         return tuple(self._scaled.values())

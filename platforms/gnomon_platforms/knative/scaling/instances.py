@@ -197,6 +197,11 @@ class RevisionInstances:
         """The Body that is this pod."""
         return self._bodies.of_pod(uid)
 
+    def pod_name(self, body_id: str) -> str | None:
+        """A Body's pod; None while it has none."""
+        pod = self._bodies.pod_of(body_id)
+        return None if pod is None else pod.name
+
     @property
     def placing(self) -> Placing:
         """What its pods say of nodes."""
