@@ -79,5 +79,6 @@ class PacketLink:
                 os.close(descriptor)
             try:
                 self._on_message(message)
-            except (KeyError, TypeError, ValueError) as error:
+            except (KeyError, TypeError, ValueError, OverflowError) as error:
+                # JSON's 1e999 is a number that no whole one is.
                 _LOG.error("a message was not understood: %s: %s", type(error).__name__, error)
