@@ -22,7 +22,8 @@ from gnomon_platforms.knative.ingress.backends import GatewayPlace
 from gnomon_platforms.knative.ingress.config import Binds
 from gnomon_platforms.knative.ingress.controller import Controller, ControllerOptions
 from gnomon_platforms.knative.ingress.probing import probe
-from gnomon_platforms.knative.ingress.proxy import Proxy, ProxyOptions
+from gnomon_platforms.knative.ingress.proxy import MASTER_SOCKET, Proxy, ProxyOptions
+from gnomon_platforms.knative.ingress.runtime_api import Master, Workers
 from gnomon_platforms.knative.ingress.seeing import SeeingOptions
 from gnomon_platforms.knative.ingress.status import Addresses
 from gnomon_platforms.kubernetes.api import connect
@@ -53,14 +54,16 @@ class Ingresses:
     ingress_class: str
     binds: Binds
     leading: list[bool] = field(default_factory=lambda: [True])
+    folder: Path = Path()
+    """HAProxy's own."""
 
-    def service(self, name: str, *addresses: str) -> None:
-        """A Service with ready endpoints."""
-        ports = [{"name": "http", "port": 80, "targetPort": 8012}]
+    def service(self, name: str, *addresses: str, port: int = 8012) -> None:
+        """A Service with ready endpoints, at this port of theirs."""
+        ports = [{"name": "http", "port": 80, "targetPort": port}]
         self.cluster.core.create_namespaced_service(self.namespace, {"metadata": {"name": name}, "spec": {"ports": ports}})
         metadata = {"name": f"{name}-1", "labels": {"kubernetes.io/service-name": name}}
         endpoints = [{"addresses": [address], "conditions": {"ready": True}} for address in addresses]
-        sliced = {"metadata": metadata, "addressType": "IPv4", "ports": [{"name": "http", "port": 8012}], "endpoints": endpoints}
+        sliced = {"metadata": metadata, "addressType": "IPv4", "ports": [{"name": "http", "port": port}], "endpoints": endpoints}
         client.DiscoveryV1Api(self.cluster.api).create_namespaced_endpoint_slice(self.namespace, sliced)
 
     def put(self, name: str, service: str, *, of_class: str = "", **fields: Any) -> dict[str, Any]:
@@ -108,6 +111,10 @@ class Ingresses:
         """What the proxy serves at the host."""
         return (await probe(self.binds.probe_http, self.host(name))).hash
 
+    async def workers(self) -> Workers:
+        """HAProxy's processes."""
+        return await Master(self.folder / MASTER_SOCKET).workers()
+
     async def serves(self, name: str, expected: str) -> None:
         """Wait until the proxy serves this version of it."""
         async with asyncio.timeout(LIMIT_S):
@@ -146,9 +153,9 @@ async def controller(
     folder = Path(tempfile.mkdtemp(prefix="gnomon-"))
     sockets = [f"unix@{folder}/{name}.sock" for name in ("http", "https", "local", "probe-http", "probe-local")]
     binds = Binds(*sockets[: 5 - len(probes)], *probes)
-    made = Ingresses(cluster, namespace, f"class-{namespace}", binds, [leading])
+    made = Ingresses(cluster, namespace, f"class-{namespace}", binds, [leading], folder / "proxy")
     api = await asyncio.to_thread(connect, cluster.kubeconfig)
-    proxy = Proxy(ProxyOptions(folder / "proxy", binds=binds))
+    proxy = Proxy(ProxyOptions(made.folder, binds=binds))
     addresses = Addresses("public.system.svc.cluster.local", "private.system.svc.cluster.local")
     all_proxies = (namespace, peers) if peers else None
     options = ControllerOptions(

@@ -3,10 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import shutil
-import signal
-import sys
-import tempfile
 from pathlib import Path
 from typing import Any, cast
 
@@ -17,10 +13,10 @@ from deploy.test_cluster import build
 from deploy.test_cluster.client import Kubectl, documents
 from deploy.test_cluster.clusters import Cluster, until
 from gnomon_platforms.knative.ingress.__main__ import options, parser
-from gnomon_platforms.knative.ingress.config import Binds
 from tests.kubernetes.access import Account, admitted, asked, restrict
 from tests.kubernetes.kinds import install_kinds
 from tests.kubernetes.knative_ingress.conftest import Ingresses
+from tests.kubernetes.knative_ingress.processes import ingress_process
 
 ACCESS = Path(__file__).parents[3] / "deploy" / "knative" / "ingress" / "access.yaml"
 SYSTEM = "knative-serving"
@@ -42,13 +38,9 @@ async def test_what_the_account_may_do_is_what_it_does(
     Kubectl(compiled.folder / "kubectl", knative_plane.kubeconfig).apply(documents(ACCESS))
     may = asked(ACCESS)
     kubeconfig = await asyncio.to_thread(ACCOUNT.kubeconfig, knative_plane, tmp_path)
-    folder = Path(tempfile.mkdtemp(prefix="gnomon-"))
-    binds = Binds(*(f"unix@{folder}/{name}.sock" for name in ("http", "https", "local", "probe-http", "probe-local")))
-    given = [f"--{name.replace('_', '-')}={getattr(binds, name)}" for name in binds.__dataclass_fields__]
-    given += [f"--folder={folder}/proxy", f"--kubeconfig={kubeconfig}", "--gateway=192.0.2.9:8080", "--ingress-class=ours"]
-    process = await asyncio.create_subprocess_exec(sys.executable, "-m", "gnomon_platforms.knative.ingress", *given)
-    try:
-        ingresses = Ingresses(knative_plane, "users", "ours", binds)
+    given = ("--gateway=192.0.2.9:8080", "--ingress-class=ours")
+    async with ingress_process(kubeconfig, *given) as process:
+        ingresses = Ingresses(knative_plane, "users", "ours", process.binds)
         await asyncio.to_thread(ingresses.service, "a", "192.0.2.1")
         await asyncio.to_thread(ingresses.put, "one", "a")
         await ingresses.ready("one")
@@ -56,11 +48,7 @@ async def test_what_the_account_may_do_is_what_it_does(
         await ingresses.ready("one")
         # The Lease is renewed every two seconds.
         await asyncio.to_thread(until, lambda: may <= ACCOUNT.uses(knative_plane, may).all, "each right to be used")
-    finally:
-        process.send_signal(signal.SIGTERM)
-        status = await asyncio.wait_for(process.wait(), 60.0)
-        shutil.rmtree(folder)
-    assert status == 0
+        assert await process.end() == 0
     found = await asyncio.to_thread(ACCOUNT.uses, knative_plane, may)
     assert found.refused == set(), "the roles lack this"
     assert found.all == may

@@ -45,8 +45,8 @@ def service(image: str, answer: str, ingress_class: str) -> dict[str, Any]:
 class Flow:
     """Requests one after the other, on one connection, and what became of them."""
 
-    def __init__(self, client: aiohttp.ClientSession, url: str) -> None:
-        self._client, self._url = client, url
+    def __init__(self, client: aiohttp.ClientSession, url: str, *, pause_s: float = 0.0) -> None:
+        self._client, self._url, self._pause_s = client, url, pause_s
         self.answers: collections.Counter[str] = collections.Counter()
         self._told = asyncio.Event()
 
@@ -59,6 +59,7 @@ class Flow:
                 said = repr(error)
             self.answers[said] += 1
             self._told.set()
+            await asyncio.sleep(self._pause_s)
 
     async def until(self, said: str, count: int) -> None:
         async with asyncio.timeout(LIMIT_S):

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import contextlib
+import os
+import signal
 import socket
 import subprocess
 from pathlib import Path
@@ -12,8 +15,10 @@ import pytest
 from kubernetes import client
 
 from deploy.test_cluster.clusters import Cluster
+from gnomon_platforms.knative.ingress import probing, proxy
+from gnomon_platforms.knative.ingress.controller import LOOK_AGAIN_S
 from gnomon_platforms.knative.ingress.model import ingress
-from tests.kubernetes.knative_ingress.conftest import Ingresses, controller
+from tests.kubernetes.knative_ingress.conftest import LIMIT_S, Ingresses, controller
 
 
 async def test_an_ingress_is_ready_when_it_is_served_and_gone_when_it_is_deleted(ingresses: Ingresses) -> None:
@@ -58,15 +63,46 @@ async def test_what_cannot_be_served_is_said_with_its_field(ingresses: Ingresses
     await ingresses.ready("one")
 
 
-async def test_who_does_not_lead_serves_and_writes_nothing(ingresses: Ingresses) -> None:
+async def test_who_does_not_lead_serves_and_writes_nothing_until_it_leads(
+    ingresses: Ingresses, monkeypatch: pytest.MonkeyPatch
+) -> None:
     ingresses.leading[0] = False
     await asyncio.to_thread(ingresses.service, "a", "192.0.2.1")
     one = await asyncio.to_thread(ingresses.put, "one", "a")
     await ingresses.serves("one", ingress(one).hash)
     assert "status" not in ingresses.get("one")
+    await calm(monkeypatch)
+    # The one that led was killed, and nothing else happens on the cluster.
     ingresses.leading[0] = True
-    await asyncio.to_thread(ingresses.put, "one", "a", path={"path": "/only"})
     await ingresses.ready("one")
+
+
+async def calm(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Return when what has changed is not looked at again by itself."""
+    monkeypatch.setattr(proxy, "SWEEP_S", 0.0)
+    await asyncio.sleep(4 * LOOK_AGAIN_S)
+
+
+@pytest.mark.parametrize("part", ["master", "current"])
+async def test_an_haproxy_that_was_killed_serves_again_though_nothing_else_happens(
+    ingresses: Ingresses, monkeypatch: pytest.MonkeyPatch, part: str
+) -> None:
+    await asyncio.to_thread(ingresses.service, "a", "192.0.2.1")
+    one = await asyncio.to_thread(ingresses.put, "one", "a")
+    await ingresses.ready("one")
+    await calm(monkeypatch)
+    before = await ingresses.workers()
+    os.kill(getattr(before, part), signal.SIGKILL)
+
+    async def another() -> bool:
+        with contextlib.suppress(OSError):  # it is not there yet
+            return (await ingresses.workers()).master not in (None, before.master)
+        return False
+
+    async with asyncio.timeout(LIMIT_S):
+        while not await another():  # noqa: ASYNC110 - nobody tells
+            await asyncio.sleep(0.05)
+    await ingresses.serves("one", ingress(one).hash)
 
 
 async def test_a_certificate_may_come_later(ingresses: Ingresses, tmp_path: Path) -> None:
@@ -121,12 +157,7 @@ async def test_a_certificate_that_goes_bad_is_said_and_holds_up_nobody(ingresses
 async def test_ready_means_served_by_every_proxy(ingress_kind: Cluster, own_namespace: str, haproxy: None) -> None:
     address, ports = own_address(), free_ports(2)
     probes = tuple(f"{address}:{port}" for port in ports)
-    named = [{"name": name, "port": port} for name, port in zip(("probe-http", "probe-local"), ports, strict=True)]
-    ready = [{"addresses": [address], "conditions": {"ready": True}}]
-    metadata = {"name": "proxies-1", "labels": {"kubernetes.io/service-name": "proxies"}}
-    sliced = {"metadata": metadata, "addressType": "IPv4", "ports": named, "endpoints": ready}
-    slices = client.DiscoveryV1Api(ingress_kind.api)
-    await asyncio.to_thread(slices.create_namespaced_endpoint_slice, own_namespace, sliced)
+    await asyncio.to_thread(proxies, ingress_kind, own_namespace, *ports)
     async with controller(ingress_kind, own_namespace, peers="proxies") as leader:
         await asyncio.to_thread(leader.service, "a", "192.0.2.1")
         one = await asyncio.to_thread(leader.put, "one", "a")
@@ -135,6 +166,35 @@ async def test_ready_means_served_by_every_proxy(ingress_kind: Cluster, own_name
         async with controller(ingress_kind, own_namespace, probes=probes, leading=False) as follower:
             await leader.ready("one")
             assert await follower.hash("one") == ingress(one).hash
+
+
+async def test_a_proxy_that_hangs_keeps_no_route_from_being_followed(
+    ingress_kind: Cluster, own_namespace: str, haproxy: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One on a node that has died: it is among the ready ones for as long as Kubernetes takes to notice."""
+    monkeypatch.setattr(probing, "TIMEOUT_S", 600.0)
+    with socket.create_server((own_address(), 0)) as hung:
+        port = hung.getsockname()[1]
+        await asyncio.to_thread(proxies, ingress_kind, own_namespace, port, port)
+        async with controller(ingress_kind, own_namespace, peers="proxies") as leader:
+            await asyncio.to_thread(leader.service, "a", "192.0.2.1")
+            one = await asyncio.to_thread(leader.put, "one", "a")
+            await leader.serves("one", ingress(one).hash)
+            # By now it is asked what it serves, and does not answer.
+            held, _ = await asyncio.to_thread(hung.accept)
+            with held:
+                other = await asyncio.to_thread(leader.put, "other", "a")
+                await leader.serves("other", ingress(other).hash)
+                assert leader.condition("one")[0] != "True"
+
+
+def proxies(cluster: Cluster, namespace: str, http_port: int, local_port: int) -> None:
+    """Let another proxy of this class be ready on this machine, with these ports for probes."""
+    named = [{"name": "probe-http", "port": http_port}, {"name": "probe-local", "port": local_port}]
+    ready = [{"addresses": [own_address()], "conditions": {"ready": True}}]
+    metadata = {"name": "proxies-1", "labels": {"kubernetes.io/service-name": "proxies"}}
+    sliced = {"metadata": metadata, "addressType": "IPv4", "ports": named, "endpoints": ready}
+    client.DiscoveryV1Api(cluster.api).create_namespaced_endpoint_slice(namespace, sliced)
 
 
 def own_address() -> str:

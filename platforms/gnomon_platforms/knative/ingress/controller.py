@@ -1,10 +1,15 @@
 """The ingress class: what is seen goes to the proxy, and what the proxy serves goes into the Ingresses' status.
 
-    news ▶ a moment, for more of it ▶ judge each Ingress ▶ tables ▶ proxy ▶ probe each host by hash ▶ status
+    news ▶ a moment, for more of it ▶ judge each Ingress ▶ tables ▶ proxy serves
+                                                                      └─▶ probe each host by hash ▶ status
 
-Every replica has a proxy of its own and programs it; the one that leads asks all of them before it says Ready. Nothing is kept
-but what the cluster says, so a process that is new starts from the same. Ingresses have no finalizer of ours: one that is gone
-is gone from the tables by the next round of each replica, and a cluster that we were removed from can still delete its own.
+Every replica has a proxy of its own and programs it; the one that leads asks all of them before it says Ready. It does so beside
+the programming: a proxy or an API server that hangs keeps no route from being followed. Nobody tells that HAProxy has died, nor
+that this replica leads from now on: both are looked for once a second.
+
+Nothing is kept but what the cluster says, so a process that is new starts from the same. Ingresses have no finalizer of ours: one
+that is gone is gone from the tables by the next round of each replica, and a cluster that we were removed from can still delete
+its own.
 """
 
 from __future__ import annotations
@@ -13,7 +18,7 @@ import asyncio
 import contextlib
 import logging
 import random
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 
@@ -59,6 +64,14 @@ class Reported:
     network: Verdict
 
 
+@dataclass(frozen=True, slots=True)
+class Served:
+    """The Ingresses that the proxy was told of last, and those of them without their host."""
+
+    ingresses: tuple[SeenIngress, ...] = ()
+    losers: Mapping[Key, str] = field(default_factory=dict)
+
+
 class Controller:
     """One replica. It writes only while `leading` says so; `fence` is asked right before each write."""
 
@@ -81,6 +94,10 @@ class Controller:
         self._cases: Cases = {}
         self._applied: Routing | None = None
         self._failure = ""
+        self._served = Served()
+        self._to_tell = asyncio.Event()
+        """Set when something else may be served, or be said of it."""
+        self._led = False
         self._reported: dict[Key, Reported] = {}
         self._places = asyncio.Semaphore(MAX_WRITES)
 
@@ -92,25 +109,26 @@ class Controller:
 
         """
         await self._seeing.start()
-        again = True
         try:
-            while True:
-                if not again:
-                    await self._news.wait()
-                else:
-                    with contextlib.suppress(TimeoutError):
-                        async with asyncio.timeout(LOOK_AGAIN_S):
-                            await self._news.wait()
-                await self._clock.sleep(MOMENT_S)
-                self._news.clear()
-                try:
-                    again = await self._round()
-                except (GnomonError, OSError) as error:
-                    _LOG.warning("a round of the ingress failed: %s", error)
-                    again = True
+            async with asyncio.TaskGroup() as tasks:
+                tasks.create_task(self._program())
+                tasks.create_task(self._tell())
         finally:
             await self._seeing.stop()
             self._writer.close()
+
+    async def _program(self) -> None:
+        """Let the proxy serve what is seen, for ever."""
+        again = True
+        while True:
+            await _due(self._news, again=again, untold=lambda: not self._proxy.running)
+            await self._clock.sleep(MOMENT_S)
+            self._news.clear()
+            try:
+                again = await self._round()
+            except (GnomonError, OSError) as error:
+                _LOG.warning("a round of the ingress failed: %s", error)
+                again = True
 
     async def _round(self) -> bool:
         """Look at everything once; whether to look again without news."""
@@ -121,13 +139,10 @@ class Controller:
         wanted = routing(served.values(), self._seeing)
         if wanted != self._applied or not self._proxy.running:
             await self._apply(wanted)
-        settled = True
-        if self._leading():
-            settled = all(await _together(self._report(one, wanted) for one in seen.values()))
-        else:
-            self._reported.clear()
+        self._served = Served(tuple(seen.values()), wanted.losers)
+        self._to_tell.set()
         waiting = any(case.trouble is not None and case.trouble.waits for case in self._cases.values())
-        return await self._proxy.sweep() or waiting or not settled or bool(self._failure)
+        return await self._proxy.sweep() or waiting or bool(self._failure)
 
     def _named(self, seen: dict[Key, SeenIngress]) -> set[Key]:
         """The Secrets that are named by what is served, or by what is to be."""
@@ -148,16 +163,42 @@ class Controller:
         now_s = self._clock.now_s()
         for key in self._cases.keys() - seen.keys():
             del self._cases[key]
-            self._reported.pop(key, None)
         for key, one in seen.items():
             case = self._cases.get(key)
             if case is None or case.uid != one.uid:
                 case = self._cases[key] = Case(one.uid)
             judge(case, one, self._seeing, now_s)
 
-    async def _report(self, one: SeenIngress, wanted: Routing) -> bool:
+    # What is said of it, by who leads
+
+    async def _tell(self) -> None:
+        """Say of each Ingress what is served of it, for ever."""
+        again = False
+        while True:
+            await _due(self._to_tell, again=again, untold=lambda: self._leading() != self._led)
+            self._to_tell.clear()
+            self._led = self._leading()
+            if not self._led:
+                self._reported.clear()
+            try:
+                again = self._led and not await self._report_all(self._served)
+            except (GnomonError, OSError) as error:
+                _LOG.warning("what is served could not be said: %s", error)
+                again = True
+
+    async def _report_all(self, served: Served) -> bool:
+        """Say what is served; whether all of it is settled."""
+        for key in self._reported.keys() - {one.key for one in served.ingresses}:
+            del self._reported[key]
+        return all(await _together(self._report(one, served) for one in served.ingresses))
+
+    async def _report(self, one: SeenIngress, served: Served) -> bool:
         """Say what is served of an Ingress; whether that is what it asks for, or will not change by itself."""
-        network = await self._network(one, wanted)
+        case = self._cases.get(one.key)
+        if case is None or case.uid != one.uid:
+            # It has gone meanwhile.
+            return True
+        network = await self._network(one, case, served)
         reported = Reported(one.uid, one.generation, network)
         if self._reported.get(one.key) != reported:
             async with self._places:
@@ -165,12 +206,12 @@ class Controller:
             self._reported[one.key] = reported
         return network.status != UNKNOWN
 
-    async def _network(self, one: SeenIngress, wanted: Routing) -> Verdict:
-        trouble = self._cases[one.key].trouble
+    async def _network(self, one: SeenIngress, case: Case, served: Served) -> Verdict:
+        trouble = case.trouble
         if trouble is not None:
             return Verdict(UNKNOWN if trouble.waits else FALSE, trouble.reason, trouble.message)
-        if one.key in wanted.losers:
-            return Verdict(FALSE, "HostConflict", f"an older Ingress has the host {wanted.losers[one.key]}")
+        if one.key in served.losers:
+            return Verdict(FALSE, "HostConflict", f"an older Ingress has the host {served.losers[one.key]}")
         last = self._reported.get(one.key)
         if last == Reported(one.uid, one.generation, Verdict()):
             return last.network
@@ -216,3 +257,14 @@ class Controller:
 
 async def _together(asked: Iterable[Awaitable[bool]]) -> list[bool]:
     return list(await asyncio.gather(*asked))
+
+
+async def _due(news: asyncio.Event, *, again: bool, untold: Callable[[], bool]) -> None:
+    """Return at news; after a second without any, if it is to be looked `again`, or if something is that nobody tells."""
+    while True:
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(LOOK_AGAIN_S):
+                await news.wait()
+                return
+        if again or untold():
+            return

@@ -49,7 +49,10 @@ async def serve(api: Api, options: ServingOptions) -> None:
     clock, chance = WallClock(), random.SystemRandom()
     proxy = Proxy(options.proxy, clock)
     if options.lease_namespace is None:
-        await _until_cancelled(Controller(api, proxy, options.controller, clock=clock, chance=chance), proxy, options)
+        try:
+            await Controller(api, proxy, options.controller, clock=clock, chance=chance).run()
+        finally:
+            await _end(proxy, options)
         return
     tenure = Tenure(gone=lambda reason: _LOG.warning("%s", reason))
     identity = f"{socket.gethostname()}-{os.getpid()}-{os.urandom(4).hex()}"
@@ -60,17 +63,20 @@ async def serve(api: Api, options: ServingOptions) -> None:
     )
     standing = asyncio.create_task(leader.run())
     try:
-        await _until_cancelled(controller, proxy, options)
-    finally:
-        standing.cancel()
-        with contextlib.suppress(asyncio.CancelledError):
-            await standing
-        await leader.release()
-
-
-async def _until_cancelled(controller: Controller, proxy: Proxy, options: ServingOptions) -> None:
-    try:
         await controller.run()
     finally:
-        if not options.leave_proxy:
-            await proxy.close(options.drain_s)
+        # Who leads next need not wait for what HAProxy holds.
+        await asyncio.gather(_resign(leader, standing), _end(proxy, options))
+
+
+async def _resign(leader: Leader, standing: asyncio.Task[None]) -> None:
+    """Stand for the Lease no longer, and give it to whoever wants it."""
+    standing.cancel()
+    with contextlib.suppress(asyncio.CancelledError):
+        await standing
+    await leader.release()
+
+
+async def _end(proxy: Proxy, options: ServingOptions) -> None:
+    if not options.leave_proxy:
+        await proxy.close(options.drain_s)
