@@ -69,10 +69,10 @@ def breakable(lasting: tuple[Plane, Cluster], handler: Path) -> Iterator[Breakab
         kubelet.stop()
 
 
-def answers(cluster: Cluster) -> bool:
-    """Whether the API server is there."""
+def answers(cluster: Cluster, namespace: str = NAMESPACE) -> bool:
+    """Whether the API server is there, which has this namespace."""
     try:
-        return bool(cluster.core.read_namespace(NAMESPACE))
+        return bool(cluster.core.read_namespace(namespace))
     except (HTTPError, client.ApiException):
         return False
 

@@ -9,6 +9,7 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 
+from benchmarks.kubernetes.planes import Plane
 from gnomon_platforms.kubernetes.api import connect
 from gnomon_platforms.openfaas.options import OpenFaasOptions
 from gnomon_platforms.openfaas.platform import OpenFaasPlatform
@@ -24,9 +25,13 @@ SERVED = 20
 FUNCTION = "echo.openfaas-fn"
 
 
-async def frozen(broken: Breakable, away: Callable[[], Awaitable[None]]) -> None:
+Breaking = Callable[[Plane, Callable[[], Awaitable[None]]], Awaitable[None]]
+"""Takes the server away for as long as this takes."""
+
+
+async def frozen(plane: Plane, away: Callable[[], Awaitable[None]]) -> None:
     """Connections stay open, and silent."""
-    process = broken.plane.process("apiserver")
+    process = plane.process("apiserver")
     os.kill(process.pid, signal.SIGSTOP)
     try:
         await away()
@@ -34,19 +39,19 @@ async def frozen(broken: Breakable, away: Callable[[], Awaitable[None]]) -> None
         os.kill(process.pid, signal.SIGCONT)
 
 
-async def killed(broken: Breakable, away: Callable[[], Awaitable[None]]) -> None:
+async def killed(plane: Plane, away: Callable[[], Awaitable[None]]) -> None:
     """Connections break, new ones are refused; the next server remembers nothing of what was watched."""
-    command = await asyncio.to_thread(broken.plane.kill, "apiserver")
+    command = await asyncio.to_thread(plane.kill, "apiserver")
     try:
         await away()
     finally:
-        broken.plane.start("apiserver", command)
+        plane.start("apiserver", command)
 
 
 @pytest.mark.parametrize("breaking", [frozen, killed])
 @pytest.mark.parametrize("away_s", [AWAY_S, pytest.param(SOAK_S, marks=pytest.mark.slow)])
 async def test_serving_goes_on_and_decisions_are_carried_out_afterwards(
-    breakable: Breakable, breaking: Callable[..., Awaitable[None]], away_s: float
+    breakable: Breakable, breaking: Breaking, away_s: float
 ) -> None:
     api = await asyncio.to_thread(connect, breakable.plane.kubeconfig)
     platform, told = OpenFaasPlatform(api, OpenFaasOptions(adopting_s=0.0)), Recorder()
@@ -70,7 +75,7 @@ async def test_serving_goes_on_and_decisions_are_carried_out_afterwards(
                 await sent.more(SERVED, BACK_S)
                 assert told.gone == {}
 
-            await breaking(breakable, away)
+            await breaking(breakable.plane, away)
             await told.until(lambda: made[3].id in told.ready and made[0].id in told.gone, BACK_S)
             assert told.gone == {made[0].id: "stopped"}
             sent.add(made[3].id, told.channels[made[3].id])

@@ -16,10 +16,12 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any, Protocol
 
 from kubernetes import client
+from urllib3.exceptions import HTTPError
 
 from deploy.test_cluster.clusters import Cluster
 
 LOOK_S = 0.05
+SERVER_ERRORS = 500
 SKS = ("networking.internal.knative.dev", "v1alpha1")
 PA = ("autoscaling.internal.knative.dev", "v1alpha1")
 SERVING = ("serving.knative.dev", "v1")
@@ -191,8 +193,11 @@ class PlayedKnative:
                 ]:
                     self._look_at_service(sks)
             except client.ApiException as error:
-                if error.status not in (404, 409):
+                if error.status not in (404, 409) and error.status < SERVER_ERRORS:
                     raise
+            except HTTPError:
+                # The API server is away: what runs goes on.
+                continue
 
     def _pods_of(self, deployment: Any) -> None:
         revision, wanted = deployment.metadata.labels[REVISION], int(deployment.spec.replicas)

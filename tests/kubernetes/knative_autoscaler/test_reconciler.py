@@ -32,9 +32,8 @@ async def running(
     cluster: Cluster, knative: PlayedKnative, models: ModelOptions | None = None, **options: Any
 ) -> AsyncIterator[KnativeService]:
     scaled = AutoscalerOptions(namespace=knative.namespace, system_namespace=knative.system, models=models)
-    service = KnativeService(
-        KnativeOptions(kubeconfig=cluster.kubeconfig, scaled=scaled, lease_namespace=knative.system, **options), Random(7)
-    )
+    options.setdefault("lease_namespace", knative.system)
+    service = KnativeService(KnativeOptions(kubeconfig=cluster.kubeconfig, scaled=scaled, **options), Random(7))
     await service.start()
     try:
         yield service

@@ -146,7 +146,19 @@ def events(cluster: Cluster, knative: PlayedKnative) -> list[str]:
     return [one.message for one in found if one.reason == "BodiesAlone" and one.involved_object.name == f"{REVISION}-deployment"]
 
 
-async def test_a_burst_gets_a_shadow_that_outlives_the_leader(
+async def some_shadows(node: Node) -> set[str]:
+    """Those that work on the node, in one reading in which there are some."""
+    found: set[str] = set()
+
+    def look() -> bool:
+        found.update(shadow_rows(node))
+        return bool(found)
+
+    await until(look, "a Shadow")
+    return found
+
+
+async def test_a_burst_gets_a_shadow_that_outlives_the_leader_and_another_one_when_the_coordinator_is_killed(
     knative_kinds: Cluster, bodies: Bodies, node: Node, sample_s: float
 ) -> None:
     """Sixteen callers always wait. Within the objective, six samples' time, a Body answers six of them, and a pair twelve."""
@@ -166,13 +178,17 @@ async def test_a_burst_gets_a_shadow_that_outlives_the_leader(
             await until(lambda: of_pairs.batches >= 20 and of_pairs.offloaded > 0, "batches that are made for both")
             assert bodies.condition(REVISION, "Shadows")["status"] == "True"
             assert bodies.condition(REVISION, "ScalingPolicy")["reason"] == "asyfunc"
-            had: set[str] = set()
+            assert not events(knative_kinds, bodies)
+            killed = await some_shadows(node)
 
-            def seen() -> bool:
-                had.update(shadow_rows(node))
-                return bool(had)
-
-            await until(seen, "a Shadow")
+            # The coordinator is killed: the Body answers on. The next one knows of no Shadow, and the class has it make another.
+            await asyncio.to_thread(node.agent.kill)
+            await callers.more(50)
+            await asyncio.to_thread(node.begin_agent)
+            await until(lambda: bool(shadow_rows(node) - killed), "another Shadow")
+            before = bodies.handed
+            await until(lambda: bodies.handed >= before + 20, "the next one gets its share")
+            had = await some_shadows(node)
 
             # The next leader finds it, and nobody hears of the change.
             await first.aclose()
@@ -199,7 +215,6 @@ async def test_a_burst_gets_a_shadow_that_outlives_the_leader(
                 callers.end()
                 await calling
             assert set(callers.answers) <= set(LABELS), callers.answers
-            assert not events(knative_kinds, bodies)
 
 
 async def test_bodies_work_alone_and_say_so_where_pods_have_no_volume(

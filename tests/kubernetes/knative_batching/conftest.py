@@ -19,7 +19,7 @@ import time
 
 
 def handle(event, context):
-    if event.body == b"slow":
+    if event.body.startswith(b"slow"):
         time.sleep(0.05)
     return event.body
 """

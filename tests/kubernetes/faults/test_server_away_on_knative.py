@@ -1,0 +1,110 @@
+"""The API server is away while a Revision is served through HAProxy and the gateway: requests go on, then all of it follows.
+
+    users ─▶ HAProxy of the ingress class ─▶ gateway ─▶ pods        the autoscaler class asks both, and cannot write
+
+No part of it is started anew.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Iterator
+
+import aiohttp
+import pytest
+
+from benchmarks.kubernetes.planes import Plane, booted
+from deploy.test_cluster import build
+from deploy.test_cluster.clusters import Cluster, reached
+from gnomon_platforms.knative.ingress.backends import Endpoint, GatewayPlace
+from tests.kubernetes.faults.conftest import answers
+from tests.kubernetes.faults.test_server_away import AWAY_S, SOAK_S, Breaking, frozen, killed
+from tests.kubernetes.kinds import install_kinds
+from tests.kubernetes.knative_autoscaler.conftest import KINDS, knative, played_as
+from tests.kubernetes.knative_autoscaler.played_knative import PlayedKnative
+from tests.kubernetes.knative_autoscaler.test_reconciler import K, running, until
+from tests.kubernetes.knative_batching.conftest import ENV, Pods, pods
+from tests.kubernetes.knative_batching.test_serving_revisions import BATCHES, annotate, largest, serving
+from tests.kubernetes.knative_batching.users import Users
+from tests.kubernetes.knative_ingress.conftest import Ingresses, controller, haproxy
+
+__all__ = ["haproxy", "knative", "played_as", "pods"]
+
+REVISION = "f-00001"
+SERVED = 40
+"""So many requests show that serving goes on."""
+
+
+@pytest.fixture(scope="module")
+def planes(compiled: build.Programs) -> Iterator[tuple[Plane, Cluster]]:
+    """A control plane without controllers, which Knative is played on. What a test breaks of it, it mends."""
+    with booted() as plane:
+        cluster = reached(plane.kubeconfig)
+        install_kinds(cluster, compiled, *KINDS, "networking/ingress.yaml")
+        yield plane, cluster
+        cluster.api.close()
+
+
+@pytest.fixture
+def knative_kinds(planes: tuple[Plane, Cluster]) -> Cluster:
+    return planes[1]
+
+
+def lead_there(ingresses: Ingresses, name: str) -> None:
+    """Let an Ingress lead to the Revision, as Knative writes it."""
+    headers = {"Knative-Serving-Revision": REVISION, "Knative-Serving-Namespace": ingresses.namespace}
+    to = {"serviceNamespace": ingresses.namespace, "serviceName": REVISION, "servicePort": 80, "percent": 100}
+    ingresses.put(name, REVISION, path={"splits": [{**to, "appendHeaders": headers}]})
+
+
+@pytest.mark.usefixtures("haproxy")
+@pytest.mark.parametrize("breaking", [frozen, killed])
+@pytest.mark.parametrize("away_s", [AWAY_S, pytest.param(SOAK_S, marks=pytest.mark.slow)])
+async def test_requests_go_on_and_all_of_it_follows_again(
+    planes: tuple[Plane, Cluster], knative: PlayedKnative, pods: Pods, breaking: Breaking, away_s: float
+) -> None:
+    plane, cluster = planes
+    async with contextlib.AsyncExitStack() as stack:
+        # It has no Lease: who leads is another question, and a leader that cannot renew ends.
+        await stack.enter_async_context(running(cluster, knative, lease_namespace=None))
+        gateway = await stack.enter_async_context(serving(cluster, knative))
+        place = GatewayPlace(Endpoint(gateway.server.host, gateway.server.port))
+        ingresses = await stack.enter_async_context(controller(cluster, knative.namespace, gateway=place))
+        knative.revision(REVISION, {**BATCHES, K + "min-scale": "1"}, env=ENV)
+        await asyncio.to_thread(lead_there, ingresses, "one")
+        await ingresses.ready("one")
+        connector = aiohttp.UnixConnector(ingresses.binds.http.removeprefix("unix@"), limit=0)
+        session = await stack.enter_async_context(aiohttp.ClientSession(connector=connector))
+        few = Users(session, f"http://{ingresses.host('one')}/", callers=4)
+        many = Users(session, f"http://{ingresses.host('one')}/", word="slow ")
+        calling = [asyncio.create_task(few.keep_asking())]
+        await few.more(SERVED)
+        assert knative.replicas(REVISION) == 1
+
+        async def away() -> None:
+            await asyncio.sleep(away_s / 2)
+            await few.more(SERVED)
+            # More pods are wished for, and cannot be had.
+            calling.append(asyncio.create_task(many.keep_asking()))
+            await asyncio.sleep(away_s / 2)
+            await few.more(SERVED)
+            await many.more(SERVED)
+
+        await breaking(plane, away)
+        await until(lambda: answers(cluster, "default"), "the API server")
+        await until(lambda: knative.replicas(REVISION) > 1, "the class follows the load")
+        function = f"{REVISION}.{knative.namespace}"
+        await until(lambda: len(gateway.platform.instances(function)) > 1, "the gateway follows pods")
+        await asyncio.to_thread(annotate, cluster, knative, {"gnomon/max-batch": "3"})
+        await until(lambda: largest(gateway, knative) == {3}, "the gateway follows Revisions")
+        await asyncio.to_thread(lead_there, ingresses, "other")
+        await ingresses.ready("other")
+        other = Users(session, f"http://{ingresses.host('other')}/")
+        await other.at_once(4)
+        await many.more(SERVED)
+        for users in (few, many):
+            users.end()
+        await asyncio.gather(*calling)
+        assert [*few.told, *many.told] == []
+    assert {path for path, _ in pods.seen} == {"/gnomon/batch"}
