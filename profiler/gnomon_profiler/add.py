@@ -21,7 +21,7 @@ from gnomon_core.seams import ModelRepository
 from gnomon_profiler.capturing import CaptureRequest, capture_elsewhere, capture_here
 from gnomon_profiler.entries import PROGRAM, WEIGHTS
 from gnomon_profiler.layers_file import LAYERS
-from gnomon_profiler.names import in_catalog, not_in_catalog
+from gnomon_profiler.names import in_catalog, meant, not_in_catalog
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
@@ -33,6 +33,7 @@ def ensure_model(
     repository: ModelRepository | str | Path,
     name: str,
     *,
+    version: str = VERSION,
     weights: Path | None = None,
     progress: Callable[[str], None] = lambda _: None,
     own_process: bool = True,
@@ -43,12 +44,12 @@ def ensure_model(
     step.
 
     Raises:
-        GnomonError: 404 for a name the catalog does not have; 400 for weights of a model that has its own; 422 for a model that
-            cannot be captured.
+        GnomonError: 404 for a name the catalog does not have; 400 for weights of a model that has its own; 409 `model_exists` for
+            other weights than this version has; 422 for a model that cannot be captured.
 
     """
     opened = _opened(repository)
-    found = _existing(opened, name)
+    found = _existing(opened, f"{name}@{version}")
     if found is not None and weights is None:
         return found if found.layers else _completed(opened, found, progress)
     if not in_catalog(name):
@@ -56,7 +57,7 @@ def ensure_model(
     request = CaptureRequest(name, weights=str(weights or ""))
     files = (capture_elsewhere if own_process else capture_here)(request, progress)
     progress(f"{name}: storing {sum(map(len, files.values())) / 1e6:.1f} MB")
-    return opened.put(name, VERSION, files)
+    return opened.put(name, version, files)
 
 
 def add_model(
@@ -97,14 +98,16 @@ def add_from(
 ) -> ModelEntry:
     """Put a model into a repository under a name of your own.
 
-    `source` is a callable that makes it (`own_models`), a name of the catalog, for which there may be `weights`, or a folder with
-    what `extractor.capture` gave; layer blocks are found where the folder has none.
+    `source` is a callable that makes it (`own_models`), a name of the catalog, for which there may be `weights` and which may be
+    short where it has one meaning (`names.meant`), or a folder with what `extractor.capture` gave; layer blocks are found where
+    the folder has none.
 
     Raises:
         GnomonError: 400 `invalid_source`; 422 for a model that cannot be captured; 409 `model_exists`.
 
     """
     folder = Path(source)
+    source = source if folder.is_dir() else meant(name, source)
     _check_beside(source, from_catalog=in_catalog(source) and not folder.is_dir(), shapes=shapes, weights=weights)
     if folder.is_dir():
         files = _captured(folder)
@@ -132,9 +135,9 @@ def _check_beside(source: str, *, from_catalog: bool, shapes: Sequence[Sequence[
         raise bad_request("invalid_source", f"{source[:200]} comes with its own weights.", "Leave out --weights.")
 
 
-def _existing(repository: ModelRepository, name: str) -> ModelEntry | None:
+def _existing(repository: ModelRepository, reference: str) -> ModelEntry | None:
     try:
-        return repository.get(f"{name}@{VERSION}")
+        return repository.get(reference)
     except GnomonError as error:
         if error.code in ("model_not_found", "model_corrupt"):
             return None

@@ -13,7 +13,8 @@ from __future__ import annotations
 
 import importlib
 import os
-from collections.abc import Callable, Iterator, Sequence
+import pickle
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib.metadata import version as package_version
@@ -100,9 +101,10 @@ def _torchvision(name: str, weights: Path | None) -> CatalogModel:
             f"It has: {', '.join(models.list_models())}.",
         )
     family = models.get_model_builder(architecture).__module__.removeprefix("torchvision.models.")
-    module = _seeded(lambda: models.get_model(architecture, **_without_weights(family)))
-    if weights is not None:
-        _load(module, weights)
+    state = None if weights is None else _state_of(weights)
+    module = _seeded(lambda: models.get_model(architecture, **_arguments(family, state)))
+    if weights is not None and state is not None:
+        _load(module, state, weights)
     recipe = models.get_model_weights(architecture).DEFAULT
     stated = _stated(weights)
     if family.startswith("detection"):
@@ -143,7 +145,7 @@ def _ultralytics(name: str, weights: Path | None) -> CatalogModel:
     except (FileNotFoundError, OSError) as error:
         raise not_found("model_not_found", f"ultralytics has no detector {architecture[:200]!r}.", str(error)[:200]) from None
     if weights is not None:
-        _load(detector, weights)
+        _load(detector, _state_of(weights), weights)
     details = _stated(weights) | {
         "preprocess": {"size": _ULTRALYTICS_SIZE, "mean": [0.0] * 3, "std": [255.0] * 3},
         "part": _NETWORK,
@@ -159,12 +161,20 @@ def _stated(weights: Path | None) -> dict[str, Any]:
     return {"weights": f"file {weights.name}" if weights else f"random, seed {SEED}"}
 
 
-def _without_weights(family: str) -> dict[str, Any]:
+def _arguments(family: str, state: Mapping[str, Any] | None) -> dict[str, Any]:
+    """What torchvision's builder is told: to fetch nothing, and of which weights the module will be, where there are some.
+
+    Inception and GoogLeNet were trained on another mean and deviation than the other networks. With weights their builders have
+    the network itself take an image from ImageNet's to those, and what this catalog says of photographs is ImageNet's. Their
+    auxiliary heads, which only training uses, are in some files.
+    """
     arguments: dict[str, Any] = {"weights": None}
     if family.startswith(("segmentation", "detection")):
         arguments["weights_backbone"] = None
     if family in ("inception", "googlenet"):
         arguments["init_weights"] = False
+        if state is not None:
+            arguments |= {"transform_input": True, "aux_logits": any(str(key).lower().startswith("aux") for key in state)}
     return arguments
 
 
@@ -209,16 +219,36 @@ def seeded() -> Iterator[None]:
         yield
 
 
-def _load(module: torch.nn.Module, weights: Path) -> None:
-    try:
-        module.load_state_dict(_state(weights))
-    except (RuntimeError, OSError) as error:
-        reason = str(error).strip().splitlines()[0]
-        raise GnomonError(422, "unsupported_weights", f"{weights} does not fit the architecture: {reason}") from error
-
-
 def _state(path: Path) -> Any:
     return torch.load(path, map_location="cpu", weights_only=True)
+
+
+def _state_of(weights: Path) -> Mapping[str, Any]:
+    """The state dict in a user's file.
+
+    Raises:
+        GnomonError: 422 `unsupported_weights`: it is none.
+
+    """
+    try:
+        state = _state(weights)
+    except (RuntimeError, OSError, EOFError, pickle.UnpicklingError) as error:
+        raise _unsupported(weights, "is no state dict", error) from error
+    if not isinstance(state, Mapping):
+        raise _unsupported(weights, "is no state dict", TypeError(f"it holds {type(state).__name__}"))
+    return state
+
+
+def _load(module: torch.nn.Module, state: Mapping[str, Any], weights: Path) -> None:
+    try:
+        module.load_state_dict(state)
+    except RuntimeError as error:
+        raise _unsupported(weights, "does not fit the architecture", error) from error
+
+
+def _unsupported(weights: Path, what: str, error: Exception) -> GnomonError:
+    reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
+    return GnomonError(422, "unsupported_weights", f"{weights} {what}: {reason}")
 
 
 def _imagenet_labels() -> Sequence[str]:

@@ -27,6 +27,16 @@ def in_catalog(name: str) -> bool:
     return name in EFFICIENTNET_LITE or any(name.startswith(prefix) and len(name) > len(prefix) for prefix in _PREFIXES)
 
 
+def meant(name: str, source: str) -> str:
+    """What a source of a model to be called `name` is in full, where it has one meaning.
+
+    Example: "resnet50", or "torchvision" of what is called resnet50, is "torchvision:resnet50".
+    """
+    if f"{source}:" in _PREFIXES:
+        return name if name.startswith(f"{source}:") else f"{source}:{name}"
+    return f"{TORCHVISION_PREFIX}{source}" if _is_architecture(source) else source
+
+
 def not_in_catalog(name: str) -> GnomonError:
     """404, with the name that was meant where one can be guessed, and what the catalog has."""
     hint = f"The catalog has: {', '.join(known_names())}."

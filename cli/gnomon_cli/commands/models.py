@@ -15,11 +15,11 @@ import click
 from gnomon_cli.command import Command
 from gnomon_cli.commands.figures import figures
 from gnomon_cli.commands.profiles import profile, profiles
-from gnomon_cli.errors import CommandFailed
+from gnomon_cli.errors import CommandFailed, WrongCommand
 from gnomon_cli.model_folder import folder_options, model_repository
 from gnomon_cli.options import json_option
 from gnomon_cli.output import note, print_json, print_table
-from gnomon_core.blocks import Layers
+from gnomon_core.blocks import Block, Layers
 from gnomon_core.seam_values import ModelEntry
 from gnomon_profiler.add import add_from, ensure_model
 from gnomon_profiler.entries import PROGRAM, WEIGHTS
@@ -65,6 +65,7 @@ def list_models(*, folder: str, state: str, catalog: bool, as_json: bool) -> Non
     examples="""
     gnomon models add efficientnet-lite0
     gnomon models add torchvision:resnet50 --weights resnet50.pth
+    gnomon models add torchvision:resnet50 --weights mine.pth --version 2
     gnomon models add my-model --from training/network.py:make
     gnomon models add my-model --from package.network:Network --shape 3x224x224
     gnomon models add my-model --from captured/ --version 2
@@ -94,7 +95,7 @@ def list_models(*, folder: str, state: str, catalog: bool, as_json: bool) -> Non
     metavar="3x224x224",
     help="Of one sample of an input, float32, where the callable returns the module alone; once for each input.",
 )
-@click.option("--version", default="1", help="Version of a model that comes with --from; default 1.")
+@click.option("--version", default="1", help="Under which it is kept; default 1. A version never changes.")
 @json_option
 def add(
     *,
@@ -112,8 +113,10 @@ def add(
     if source:
         sizes = [_shape(shape) for shape in shapes]
         entry = add_from(repository, name, source, version=version, shapes=sizes, weights=weights, progress=note)
+    elif shapes:
+        raise WrongCommand("--shape is of the inputs of a module of your own, which --from names.", "Leave it out, or say both.")
     else:
-        entry = ensure_model(repository, name, weights=weights, progress=note)
+        entry = ensure_model(repository, name, version=version, weights=weights, progress=note)
     if as_json:
         print_json(_document(entry))
     else:
@@ -135,8 +138,9 @@ def add(
 def show(*, reference: str, folder: str, state: str, blocks: bool, as_json: bool) -> None:
     """Show what a model takes and gives, where its files are, and its layer blocks."""
     entry = model_repository(folder, state).get(reference)
+    layers = _layers_of(entry) if blocks else None
     if as_json:
-        print_json(_document(entry))
+        print_json(_document(entry) | ({} if layers is None else {"blocks": _blocks_document(layers)}))
         return
     click.echo(f"{entry.name}@{entry.version}  {entry.signature.kind or 'tensors in, tensors out'}")
     for direction, tensors in (("in ", entry.signature.inputs), ("out", entry.signature.outputs)):
@@ -146,8 +150,8 @@ def show(*, reference: str, folder: str, state: str, blocks: bool, as_json: bool
             )
     for path in (entry.program, entry.weights):
         click.echo(f"  {path} ({path.stat().st_size / 1e6:.1f} MB)")
-    if blocks:
-        _show_blocks(entry)
+    if layers is not None:
+        _show_blocks(layers)
 
 
 @models.command(
@@ -170,14 +174,28 @@ def verify(*, references: tuple[str, ...], folder: str, state: str) -> None:
         raise CommandFailed(f"Broken: {', '.join(broken)}.", "Add them again with `gnomon models add`.")
 
 
-def _show_blocks(entry: ModelEntry) -> None:
+def _layers_of(entry: ModelEntry) -> Layers:
     if entry.layers is None:
         raise CommandFailed(f"{entry.name}@{entry.version} has no layer blocks.", "Add it again with `gnomon models add`.")
-    layers = Layers.from_json(json.loads(entry.layers.read_bytes()))
+    return Layers.from_json(json.loads(entry.layers.read_bytes()))
+
+
+def _blocks_document(layers: Layers) -> list[dict[str, Any]]:
+    """Each block as in `layers.json`, with what it alone would have a Shadow given and give back, per sample."""
+    numbered = enumerate(zip(layers.to_json()["blocks"], layers.blocks, strict=True))
+    return [{"number": number} | document | _crossing(layers, block) for number, (document, block) in numbered]
+
+
+def _crossing(layers: Layers, block: Block) -> dict[str, int]:
+    there, back = (sum(layers.value_bytes[name] for name in names) for names in (block.reads, block.makes))
+    return {"input_bytes": there, "output_bytes": back}
+
+
+def _show_blocks(layers: Layers) -> None:
     rows = []
     for number, block in enumerate(layers.blocks):
-        there, back = (sum(layers.value_bytes[name] for name in names) for names in (block.reads, block.makes))
-        cost = (f"{block.macs / 1e6:.0f}", f"{block.parameter_bytes / 1e6:.2f}", f"{there / 1e6:.2f}", f"{back / 1e6:.2f}")
+        moved = (f"{size_bytes / 1e6:.2f}" for size_bytes in _crossing(layers, block).values())
+        cost = (f"{block.macs / 1e6:.0f}", f"{block.parameter_bytes / 1e6:.2f}", *moved)
         rows.append((str(number), block.name, *cost, "yes" if block.splittable else "no"))
     print_table(("#", "BLOCK", "M MACS", "MB", "MB IN", "MB OUT", "SPLIT"), rows)
     click.echo(f"{layers.macs() / 1e9:.2f} G multiply-accumulates a sample, {layers.parameter_bytes() / 1e6:.1f} MB of weights")

@@ -117,6 +117,55 @@ def test_an_architecture_of_the_catalog_with_weights_of_ones_own(repository: Dir
     assert entry.signature.details["weights"] == "file mine.pth"
 
 
+@pytest.mark.parametrize("architecture", ["inception_v3", "googlenet"])
+def test_a_network_with_weights_of_torchvisions_answers_as_torchvisions_own(
+    architecture: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its builder has these two take ImageNet's mean and deviation, which we name, to those that they were trained with."""
+    from torchvision.models import WeightsEnum, get_model  # noqa: PLC0415 - seconds
+
+    drawn = load_model(f"torchvision:{architecture}")
+    image = torch.randn(2, 3, 96, 96, generator=torch.Generator().manual_seed(0))
+    downloaded = tmp_path / "downloaded.pth"
+    torch.save(drawn.module.state_dict(), downloaded)
+    monkeypatch.setattr(WeightsEnum, "get_state_dict", lambda *_, **__: torch.load(downloaded, weights_only=True))
+    theirs = get_model(architecture, weights="DEFAULT").eval()
+    torch.save(theirs.state_dict(), tmp_path / "saved.pth")
+    with torch.inference_mode():
+        expected = theirs(image)
+        assert not torch.equal(drawn.module(image), expected)
+        for file in (downloaded, tmp_path / "saved.pth"):
+            made = load_model(f"torchvision:{architecture}", file)
+            assert torch.equal(made.module(image), expected)
+            assert made.description.details["preprocess"]["mean"] == [255 * mean for mean in (0.485, 0.456, 0.406)]
+
+
+def test_a_file_without_weights_is_refused_and_says_so(tmp_path: Path) -> None:
+    (tmp_path / "text.pth").write_text("no weights")
+    torch.save(torch.zeros(3), tmp_path / "tensor.pth")
+    torch.save({"fc.weight": torch.zeros(3)}, tmp_path / "other.pth")
+    for file, words in (("text.pth", "is no state dict"), ("tensor.pth", "holds Tensor"), ("other.pth", "does not fit")):
+        with pytest.raises(GnomonError, match=words) as caught:
+            load_model("torchvision:squeezenet1_1", tmp_path / file)
+        assert (caught.value.status, caught.value.code) == (422, "unsupported_weights")
+
+
+def test_other_weights_are_another_version_of_an_architecture(repository: DirectoryRepository, tmp_path: Path) -> None:
+    name = "torchvision:squeezenet1_1"
+    ensure_model(repository, name, own_process=False)
+    state = load_model(name).module.state_dict()
+    torch.save({key: value + 1 for key, value in state.items()}, tmp_path / "mine.pth")
+    with pytest.raises(GnomonError, match="another content") as caught:
+        ensure_model(repository, name, weights=tmp_path / "mine.pth", own_process=False)
+    assert caught.value.code == "model_exists"
+    entry = ensure_model(repository, name, version="2", weights=tmp_path / "mine.pth", own_process=False)
+    assert (entry.version, repository.get(name), entry.signature.details["weights"]) == ("2", entry, "file mine.pth")
+
+
+def test_a_source_of_the_catalog_may_be_short(repository: DirectoryRepository) -> None:
+    assert add_from(repository, "squeezenet1_1", "torchvision").signature.details["weights"] == "random, seed 0"
+
+
 def test_weights_or_shapes_beside_a_model_that_has_its_own_are_refused(
     repository: DirectoryRepository, mine: Path, tmp_path: Path
 ) -> None:
