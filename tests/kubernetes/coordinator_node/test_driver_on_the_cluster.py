@@ -77,21 +77,27 @@ def pod_with_volume(cluster: Cluster, namespace: str, name: str, image: str) -> 
     return until(running, f"pod {name} to run")
 
 
-def inside(pod: Any) -> Path:
-    """The pod's container's own view of the file system, through its process on this machine."""
-    wanted = pod.metadata.uid
+def inside(pod: Any, container: str = "") -> Path:
+    """The pod's container's own view of the file system, through its first process on this machine; of several, this one's."""
+    ids = [one.container_id for one in pod.status.container_statuses or () if one.name == container]
+    wanted = ids[0].rpartition("/")[2] if ids else pod.metadata.uid
 
     def process() -> Path | None:
         for group in Path("/proc").glob("[0-9]*/cgroup"):
             try:
-                text = group.read_text()
-                if re.search(wanted.replace("-", "[-_]"), text) and (group.parent / "comm").read_text().strip() != "pause":
+                mine = re.search(wanted.replace("-", "[-_]"), group.read_text())
+                if mine and (group.parent / "comm").read_text().strip() != "pause" and is_first(group.parent):
                     return group.parent / "root"
             except OSError:
                 continue
         return None
 
     return until(process, "the container's process")
+
+
+def is_first(process: Path) -> bool:
+    """Whether a container ends with this process of its."""
+    return re.search(r"^NSpid:.*\t1$", (process / "status").read_text(), re.MULTILINE) is not None
 
 
 def test_a_restricted_pods_volume_is_a_socket_of_its_own(
