@@ -69,6 +69,8 @@ EMPTY_KIND = "empty"
 """`Launch.kind` of a pool container. It is born with /dev/null as its batch channel."""
 NODE_PORT, PAIR_PORT = 7468, 7469
 """Of the coordinator of a cluster's node: for whoever wishes for Shadows, and for Bodies of other nodes."""
+NODES_NAMESPACE = "gnomon-nodes"
+"""Where a cluster's coordinators are, unless an operator says otherwise."""
 PAIR_PATH, PAIR_PROTOCOL = "/gnomon/pair", "gnomon-pair/1"
 """What a Body asks of a Shadow on another node, and what the connection is upgraded to."""
 SHADOW_KIND = "shadow"

@@ -10,6 +10,8 @@ from deploy.test_cluster import build
 from deploy.test_cluster.client import documents
 from deploy.test_cluster.clusters import Cluster, until
 
+NOT_YET = 404, 429
+
 
 def install_kinds(cluster: Cluster, compiled: build.Programs, *files: str) -> None:
     """Let the API server know the kinds that these files of Knative's describe."""
@@ -29,10 +31,23 @@ def define(cluster: Cluster, *definitions: dict[str, Any]) -> None:
     for definition in definitions:
         name = definition["metadata"]["name"]
         until(lambda: established(extensions.read_custom_resource_definition(name)), name)  # noqa: B023 - it is called here
+        until(lambda: listed(cluster, definition["spec"]), name)  # noqa: B023 - as above
 
 
 def established(kind: Any) -> bool:
     return any(one.type == "Established" and one.status == "True" for one in kind.status.conditions or ())
+
+
+def listed(cluster: Cluster, spec: dict[str, Any]) -> bool:
+    """Whether objects of a kind can be listed: for a moment after it is established its storage is still made."""
+    version = next(one["name"] for one in spec["versions"] if one["served"])
+    try:
+        cluster.custom.list_cluster_custom_object(spec["group"], version, spec["names"]["plural"], limit=1)
+    except client.ApiException as error:
+        if error.status not in NOT_YET:
+            raise
+        return False
+    return True
 
 
 SCALED_OBJECTS: dict[str, Any] = {

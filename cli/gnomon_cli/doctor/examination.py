@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
+from gnomon_cli.doctor.batching import batch_checks
 from gnomon_cli.doctor.cluster import API_SERVER, cluster_checks
 from gnomon_cli.doctor.findings import Finding, Level, Look, carry_out
 from gnomon_cli.doctor.knative import ON_KNATIVE, knative_checks
@@ -43,6 +44,7 @@ def _checks(cluster: Cluster, installation: Installation, *, knative: bool) -> I
     gateway = gateway_of(installation.system)
     if knative:
         yield from knative_checks(cluster, installation.asker)
+        yield from batch_checks(cluster)
         yield from shadow_checks(cluster, ON_KNATIVE.install)
         yield from wish_checks(cluster, ON_KNATIVE, gateway)
     else:

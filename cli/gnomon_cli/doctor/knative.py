@@ -7,9 +7,10 @@ from collections.abc import Iterator
 from gnomon_cli.doctor.findings import Level, Look
 from gnomon_cli.doctor.looking import Cluster
 from gnomon_cli.doctor.permissions import Asker, permissions
-from gnomon_cli.doctor.shadows import NODES_NAMESPACE, daemons
+from gnomon_cli.doctor.shadows import daemons
 from gnomon_cli.doctor.wishes import Wisher, has_option
 from gnomon_cli.doctor.workloads import ready
+from gnomon_core.coordination import NODES_NAMESPACE
 from gnomon_platforms.knative.permissions import AUTOSCALER, GATEWAY, INGRESS
 from gnomon_platforms.knative.scaling.configuration import CSI_FEATURE
 from gnomon_platforms.knative.scaling.objects import conditions

@@ -9,9 +9,10 @@ from gnomon_cli.doctor.findings import Level, Look
 from gnomon_cli.doctor.looking import Cluster
 from gnomon_cli.doctor.permissions import Asker, permissions
 from gnomon_cli.doctor.rivals import rivals
-from gnomon_cli.doctor.shadows import NODES_NAMESPACE, daemons
+from gnomon_cli.doctor.shadows import daemons
 from gnomon_cli.doctor.wishes import Wisher
 from gnomon_cli.doctor.workloads import arguments, ready
+from gnomon_core.coordination import NODES_NAMESPACE
 from gnomon_core.functions import DEFAULT_NAMESPACE
 from gnomon_platforms.kubernetes.objects.names import FUNCTION_LABEL, NAMESPACE_ANNOTATION, NAMESPACE_MARK
 from gnomon_platforms.kubernetes.permissions import Scope

@@ -10,11 +10,12 @@ from typing import Any
 
 from gnomon_cli.doctor.findings import Level, Look
 from gnomon_cli.doctor.looking import Cluster
+from gnomon_core.coordination import NODES_NAMESPACE
 from gnomon_platforms.kubernetes.api import Document
 from gnomon_platforms.kubernetes.objects.pod_template import CSI_DRIVER
 from gnomon_platforms.kubernetes.resources import NODES, SECRETS, Resource
 
-NODES_NAMESPACE, DAEMONS, TOKEN = "gnomon-nodes", "coordinator", "coordinator-token"
+DAEMONS, TOKEN = "coordinator", "coordinator-token"
 INSTALL = "kubectl apply -k deploy/openfaas/coordinator"
 PROFILE_LABEL = "security.kubernetes.io/csi-ephemeral-volume-profile"
 DAEMON_SETS = Resource("apps/v1", "daemonsets", "DaemonSet")

@@ -6,21 +6,16 @@ It is a Deployment of ours with `--coordinator-token`: the gateway of OpenFaaS, 
 from __future__ import annotations
 
 import base64
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
 
 from gnomon_cli.doctor.findings import Level, Look
 from gnomon_cli.doctor.looking import Cluster
-from gnomon_cli.doctor.shadows import NODES_NAMESPACE, TOKEN, daemons
-from gnomon_cli.doctor.workloads import arguments
-from gnomon_core.coordination import NODE_PORT, PAIR_PORT
-from gnomon_platforms.kubernetes.api import Document
-from gnomon_platforms.kubernetes.nodes import meets
+from gnomon_cli.doctor.policies import NAMESPACE_LABEL, Comer, Door, shut_out, ways_in
+from gnomon_cli.doctor.shadows import TOKEN, daemons
+from gnomon_cli.doctor.workloads import arguments, named_ports, pod_labels
+from gnomon_core.coordination import NODE_PORT, NODES_NAMESPACE, PAIR_PORT
 from gnomon_platforms.kubernetes.resources import DEPLOYMENTS, NETWORK_POLICIES, SECRETS
-
-_NAMED = {"control": NODE_PORT, "pairs": PAIR_PORT}
-"""As the DaemonSet calls its ports."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,15 +89,16 @@ def network(cluster: Cluster, wisher: Wisher) -> tuple[Level, str, str]:
         Refused, Unreachable: it cannot be looked at.
 
     """
-    rules = ways_in(cluster.items(NETWORK_POLICIES.path(NODES_NAMESPACE)), _pod_labels(daemons(cluster)))
+    nodes = daemons(cluster)
+    rules = ways_in(cluster.items(NETWORK_POLICIES.path(NODES_NAMESPACE)), pod_labels(nodes))
     if rules is None or not has_option(cluster, wisher):
         return Level.OK, "No NetworkPolicy is in the way of Shadows.", ""
-    labels = _pod_labels(cluster.one(DEPLOYMENTS, wisher.namespace, wisher.deployment))
+    labels, named = pod_labels(cluster.one(DEPLOYMENTS, wisher.namespace, wisher.deployment)), named_ports(nodes)
     shut = []
-    if not any(lets_in(rule, NODE_PORT, {"kubernetes.io/metadata.name": wisher.namespace}, labels) for rule in rules):
+    if shut_out(rules, Door(NODE_PORT, named), Comer({NAMESPACE_LABEL: wisher.namespace}, labels)):
         shut.append(f"{wisher.deployment} to port {NODE_PORT}")
     elsewhere = has_option(cluster, wisher, "--network-gbps")
-    if elsewhere and not any(lets_in(rule, PAIR_PORT, {}, {wisher.bodies: ""}) for rule in rules):
+    if elsewhere and shut_out(rules, Door(PAIR_PORT, named), Comer({}, {wisher.bodies: ""})):
         shut.append(f"Bodies of other nodes to port {PAIR_PORT}")
     if shut:
         said = f"NetworkPolicies in {NODES_NAMESPACE} do not let {' nor '.join(shut)}, where the cluster's network enforces them."
@@ -119,53 +115,3 @@ def secret(cluster: Cluster, namespace: str) -> bytes | None:
     """
     held = ((cluster.one(SECRETS, namespace, TOKEN) or {}).get("data") or {}).get("token")
     return None if held is None else base64.b64decode(held).strip()
-
-
-def ways_in(policies: Iterable[Mapping[str, Any]], pod: Mapping[str, str]) -> list[Mapping[str, Any]] | None:
-    """The rules by which a namespace's policies let anybody in to pods with these labels; None where they shut nobody out."""
-    specs = [one.get("spec") or {} for one in policies]
-    theirs = [
-        spec
-        for spec in specs
-        if "Ingress" in (spec.get("policyTypes") or ("Ingress",)) and chooses(spec.get("podSelector") or {}, pod)
-    ]
-    return [rule for spec in theirs for rule in spec.get("ingress") or ()] if theirs else None
-
-
-def lets_in(rule: Mapping[str, Any], port: int, namespace: Mapping[str, str], pod: Mapping[str, str]) -> bool:
-    """Whether a rule of a NetworkPolicy lets pods with these labels, from a namespace with these, in at a port.
-
-    An operator's own addresses are taken to be those that they should be.
-    """
-    ports, peers = rule.get("ports"), rule.get("from")
-    if ports and not any(_opens(one, port) for one in ports):
-        return False
-    return not peers or any("ipBlock" in one or selects(one, namespace, pod) for one in peers)
-
-
-def selects(peer: Mapping[str, Any], namespace: Mapping[str, str], pod: Mapping[str, str]) -> bool:
-    """Whether a rule's peer is such pods. One without a selector of namespaces is of the policy's own."""
-    if "namespaceSelector" not in peer:
-        return False
-    return chooses(peer["namespaceSelector"], namespace) and chooses(peer.get("podSelector") or {}, pod)
-
-
-def chooses(selector: Mapping[str, Any], labels: Mapping[str, str]) -> bool:
-    """Whether a selector of labels chooses what has these."""
-    named = (selector.get("matchLabels") or {}).items() <= labels.items()
-    return named and all(meets(labels, expression) for expression in selector.get("matchExpressions") or ())
-
-
-def _opens(one: Mapping[str, Any], port: int) -> bool:
-    """Whether an entry of a rule's ports is this one, or a range with it. One that names no port is all of them."""
-    if (one.get("protocol") or "TCP") != "TCP":
-        return False
-    first: int | str | None = one.get("port")
-    if isinstance(first, str):
-        return _NAMED.get(first) == port
-    return first is None or first <= port <= int(one.get("endPort") or first)
-
-
-def _pod_labels(workload: Document | None) -> dict[str, str]:
-    """Those of the pods that a Deployment or DaemonSet makes."""
-    return {} if workload is None else workload["spec"]["template"]["metadata"].get("labels") or {}

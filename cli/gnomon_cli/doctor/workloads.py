@@ -33,3 +33,25 @@ def arguments(deployment: Document | None) -> list[str]:
         return []
     containers = deployment["spec"]["template"]["spec"].get("containers") or [{}]
     return list(containers[0].get("args") or ())
+
+
+def option(deployment: Document | None, name: str) -> str | None:
+    """What an option of it is given, in the same word or in the next one; None where it is not told this."""
+    given = arguments(deployment)
+    for word, following in zip(given, [*given[1:], ""], strict=True):
+        named, said, value = word.partition("=")
+        if named == name:
+            return value if said else following
+    return None
+
+
+def pod_labels(workload: Document | None) -> dict[str, str]:
+    """Those of the pods that a Deployment or DaemonSet makes."""
+    return {} if workload is None else dict(workload["spec"]["template"]["metadata"].get("labels") or {})
+
+
+def named_ports(workload: Document | None) -> dict[str, int]:
+    """Which ports of these pods the names stand for that their containers give them."""
+    containers = [] if workload is None else workload["spec"]["template"]["spec"].get("containers") or []
+    ports = [port for container in containers for port in container.get("ports") or ()]
+    return {port["name"]: int(port["containerPort"]) for port in ports if port.get("name")}

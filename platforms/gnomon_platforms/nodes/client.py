@@ -16,6 +16,7 @@ import logging
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
+from gnomon_core.coordination import NODES_NAMESPACE
 from gnomon_core.errors import GnomonError
 
 if TYPE_CHECKING:
@@ -78,7 +79,7 @@ class NodeClient:
                 text = await answer.text()
         except (aiohttp.ClientError, TimeoutError, OSError) as error:
             why = f"The coordinator at {self.address} does not answer: {type(error).__name__} {error}."
-            raise GnomonError(503, UNREACHABLE, why, "kubectl logs -n gnomon-nodes daemonset/coordinator") from error
+            raise GnomonError(503, UNREACHABLE, why, f"kubectl logs -n {NODES_NAMESPACE} daemonset/coordinator") from error
         if answer.status != OK:
             raise _refusal(answer.status, text)
         heard: dict[str, Any] = json.loads(text)

@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from gnomon_core.coordination import NODE_PORT
+from gnomon_core.coordination import NODE_PORT, NODES_NAMESPACE
 from gnomon_core.errors import GnomonError
 from gnomon_core.fleet import Instance
 from gnomon_platforms.kubernetes.api import STRATEGIC_PATCH, Api, Document
@@ -32,7 +32,7 @@ from gnomon_platforms.nodes.pairs import NodePairs
 if TYPE_CHECKING:
     import aiohttp
 
-NAMESPACE, CONTAINER = "gnomon-nodes", "pool"
+CONTAINER = "pool"
 _LABELS = {"app.kubernetes.io/name": "gnomon", "app.kubernetes.io/component": "coordinator"}
 BASE_CORES = 0.1
 """What the pool asks for without a Shadow; the DaemonSet says the same."""
@@ -47,7 +47,7 @@ class NodeOptions:
     """What the operator says once: the coordinators' token, and where they are."""
 
     token: str
-    namespace: str = NAMESPACE
+    namespace: str = NODES_NAMESPACE
     port: int = NODE_PORT
 
 

@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from gnomon_core.coordination import NODES_NAMESPACE
 from gnomon_core.fleet import Instance, InstanceState
 from gnomon_core.functions import read_deployment
 from gnomon_core.pairs import Pair
@@ -22,7 +23,7 @@ from gnomon_platforms.kubernetes.objects.names import INSTANCE_ANNOTATION, SERVI
 from gnomon_platforms.kubernetes.objects.pod_template import PodOptions
 from gnomon_platforms.nodes import on_nodes, wishes
 from gnomon_platforms.nodes.models import ServedModels
-from gnomon_platforms.nodes.on_nodes import NAMESPACE, NodeOptions
+from gnomon_platforms.nodes.on_nodes import NodeOptions
 from gnomon_platforms.openfaas.options import OpenFaasOptions
 from gnomon_platforms.openfaas.platform import OpenFaasPlatform
 from gnomon_platforms.testing import Recorder
@@ -66,7 +67,7 @@ class Held(Script):
         labels = {"app.kubernetes.io/name": "gnomon", "app.kubernetes.io/component": "coordinator"}
         pool = {"name": "pool", "resources": {"requests": {"cpu": "100m"}}}
         coordinator = {
-            "metadata": {"name": "c-x", "namespace": NAMESPACE, "uid": "uid-c", "resourceVersion": "1", "labels": labels},
+            "metadata": {"name": "c-x", "namespace": NODES_NAMESPACE, "uid": "uid-c", "resourceVersion": "1", "labels": labels},
             "spec": {"nodeName": "node-a", "containers": [pool]},
             "status": {"phase": "Running", "podIP": "127.0.0.1", "conditions": [condition("Ready")]},
         }

@@ -15,7 +15,7 @@ import pytest
 from deploy.test_cluster import build
 from deploy.test_cluster.client import Kubectl, documents
 from deploy.test_cluster.clusters import Cluster
-from gnomon_platforms.knative.ingress.__main__ import gateway_place
+from gnomon_platforms.knative.ingress.backends import gateway_place
 from gnomon_platforms.knative.scaling.resources import GATEWAY_LABELS
 from gnomon_platforms.kubernetes.api import connect
 from tests.kubernetes.access import Account, admitted, asked, restrict

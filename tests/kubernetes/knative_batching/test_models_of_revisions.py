@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from deploy.test_cluster.clusters import Cluster
+from gnomon_gateway.lifecycle import measurements
 from gnomon_platforms.nodes.models import ServedModels
 from gnomon_profiler.repository import DirectoryRepository
 from tests.kubernetes.knative_autoscaler.played_knative import PlayedKnative
@@ -42,4 +43,29 @@ async def test_a_revisions_batches_are_as_large_as_its_models_profile_has_them_i
         knative.revision("g-00001", {**BATCHES, "autoscaling.knative.dev/min-scale": "1"}, env=ENV)
         name = f"g-00001.{knative.namespace}"
         await until(lambda: (found := gateway.manager.lookup(name)) and set(found.largest_batches().values()) == {8}, "of eight")
+        assert pods.batches == [1]
+
+
+async def test_a_model_that_is_measured_while_its_revision_serves_bounds_batches_from_then_on(
+    knative_kinds: Cluster, knative: PlayedKnative, pods: Pods, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(measurements, "REREAD_S", 0.2)
+    folder, later = tmp_path / "models", tmp_path / "later"
+    sample_s = await asyncio.to_thread(put_model, folder)
+    (folder / "profiles").rename(later)
+    models = ServedModels(DirectoryRepository(folder), folder, folder / "profiles")
+    asked = {
+        **BATCHES,
+        "autoscaling.knative.dev/min-scale": "1",
+        "gnomon/model": f"{MODEL}@1",
+        "gnomon/slo-ms": str(round(2500 * sample_s)),
+        "gnomon/deadline-ms": "60000",
+    }
+    async with running(knative_kinds, knative), serving(knative_kinds, knative, models=models) as gateway:
+        knative.revision("f-00001", asked, env=ENV)
+        await until(lambda: largest(gateway, knative) == {8}, "batches of eight")
+        async with ingress(gateway, knative, "f-00001") as user:
+            assert await call(user, b"x") == (200, b"x")
+        later.rename(folder / "profiles")
+        await until(lambda: largest(gateway, knative) == {2}, "batches of two")
         assert pods.batches == [1]

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from gnomon_cli.doctor.wishes import lets_in, ways_in
+from gnomon_cli.doctor.policies import NAMESPACE_LABEL, Comer, Door, lets_in, ways_in
 
-SERVING, CLASS = {"kubernetes.io/metadata.name": "knative-serving"}, {"app": "class", "pod-template-hash": "x"}
+SERVING, CLASS = {NAMESPACE_LABEL: "knative-serving"}, {"app": "class", "pod-template-hash": "x"}
 PORTS = {"ports": [{"port": 7468, "protocol": "TCP"}]}
 
 
@@ -41,7 +41,26 @@ def peer(namespace: dict[str, Any], pod: dict[str, Any] | None = None) -> dict[s
     ],
 )
 def test_a_rule_lets_in_whom_it_names_at_its_ports(rule: dict[str, Any], let_in: bool) -> None:  # noqa: FBT001 - a table's column
-    assert lets_in(rule, 7468, SERVING, CLASS) is let_in
+    assert lets_in(rule, Door(7468, {"control": 7468, "pairs": 7469}), Comer(SERVING, CLASS)) is let_in
+
+
+@pytest.mark.parametrize(
+    ("peer_of_ours", "beside", "let_in"),
+    [
+        ({"podSelector": {"matchLabels": {"app": "class"}}}, True, True),
+        ({"podSelector": {"matchLabels": {"app": "other"}}}, True, False),
+        ({"podSelector": {"matchLabels": {"app": "class"}}}, False, False),
+        # With a selector of namespaces its own is one like any other.
+        (peer({"matchLabels": SERVING}), True, True),
+        (peer({"matchLabels": {NAMESPACE_LABEL: "openfaas"}}), True, False),
+    ],
+)
+def test_a_peer_without_a_namespace_is_of_the_policys_own(
+    peer_of_ours: dict[str, Any],
+    beside: bool,  # noqa: FBT001 - as below
+    let_in: bool,  # noqa: FBT001 - a table's columns
+) -> None:
+    assert lets_in({"from": [peer_of_ours]}, Door(8080), Comer(SERVING, CLASS, beside=beside)) is let_in
 
 
 RULE = {"from": [{"namespaceSelector": {}}]}

@@ -10,8 +10,8 @@ import signal
 import sys
 from pathlib import Path
 
-from gnomon_core.errors import GnomonError, bad_request
-from gnomon_platforms.knative.ingress.backends import Endpoint, GatewayPlace
+from gnomon_core.errors import GnomonError
+from gnomon_platforms.knative.ingress.backends import gateway_place
 from gnomon_platforms.knative.ingress.config import Binds, Limits
 from gnomon_platforms.knative.ingress.controller import ControllerOptions
 from gnomon_platforms.knative.ingress.names import CERTIFICATE_LABEL, CLASS
@@ -63,23 +63,6 @@ def options(asked: argparse.Namespace) -> ServingOptions:
     binds = Binds(asked.http, asked.https, asked.local, asked.probe_http, asked.probe_local)
     proxy = ProxyOptions(asked.folder, asked.haproxy, binds, Limits(descriptors=asked.descriptors))
     return ServingOptions(controller, proxy, None if asked.alone else asked.namespace, asked.leave_proxy, asked.drain)
-
-
-def gateway_place(text: str, namespace: str) -> GatewayPlace:
-    """Where the gateway is: `10.0.0.1:80`, `[fd00::1]:80`, `gnomon-gateway:80` beside us, or `gnomon-gateway.elsewhere:80`.
-
-    Raises:
-        GnomonError: 400 `ingress_gateway`.
-
-    """
-    name, _, number = text.rpartition(":")
-    if not name or not number.isdecimal():
-        raise bad_request("ingress_gateway", f"--gateway {text[:100]!r} has no port.", "Write SERVICE:PORT or ADDRESS:PORT.")
-    try:
-        return GatewayPlace(Endpoint(name.strip("[]"), int(number)))
-    except ValueError:
-        service, _, elsewhere = name.partition(".")
-        return GatewayPlace(service=(elsewhere.partition(".")[0] or namespace, service), port=int(number))
 
 
 async def run(asked: argparse.Namespace) -> None:

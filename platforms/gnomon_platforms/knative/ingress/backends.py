@@ -15,6 +15,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
+from gnomon_core.errors import bad_request
 from gnomon_platforms.knative.ingress.model import BackendRef, Key, Split
 from gnomon_platforms.knative.ingress.names import (
     H2C,
@@ -192,6 +193,23 @@ def batches(split: Split, view: View) -> bool:
     named = headers.get(NAMESPACE_HEADER.lower()), headers.get(REVISION_HEADER.lower())
     # The gateway goes by these headers: without them a client could name a Revision, and with others a route that of another.
     return named == (split.backend.namespace, split.backend.name) and bool(view.revision(named))
+
+
+def gateway_place(text: str, namespace: str) -> GatewayPlace:
+    """Where the gateway is: `10.0.0.1:80`, `[fd00::1]:80`, `gnomon-gateway:80` beside us, or `gnomon-gateway.elsewhere:80`.
+
+    Raises:
+        GnomonError: 400 `ingress_gateway`.
+
+    """
+    name, _, number = text.rpartition(":")
+    if not name or not number.isdecimal():
+        raise bad_request("ingress_gateway", f"--gateway {text[:100]!r} has no port.", "Write SERVICE:PORT or ADDRESS:PORT.")
+    try:
+        return GatewayPlace(Endpoint(name.strip("[]"), int(number)))
+    except ValueError:
+        service, _, elsewhere = name.partition(".")
+        return GatewayPlace(service=(elsewhere.partition(".")[0] or namespace, service), port=int(number))
 
 
 def gateway_of(place: GatewayPlace, view: View) -> Gateway:

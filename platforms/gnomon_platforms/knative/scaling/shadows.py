@@ -18,6 +18,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from gnomon_core.clock import Clock
+from gnomon_core.coordination import NODES_NAMESPACE
 from gnomon_core.errors import GnomonError
 from gnomon_core.fleet import Instance, Node
 from gnomon_core.functions import FunctionKey, FunctionSpec, read_deployment
@@ -34,7 +35,7 @@ from gnomon_platforms.kubernetes.watching import Source
 from gnomon_platforms.kubernetes.writes import Writer
 from gnomon_platforms.nodes.home import Bodies, Home
 from gnomon_platforms.nodes.models import ServedModels
-from gnomon_platforms.nodes.on_nodes import NAMESPACE, NodeOptions, OnNodes, load_besides_shadows
+from gnomon_platforms.nodes.on_nodes import NodeOptions, OnNodes, load_besides_shadows
 
 if TYPE_CHECKING:
     import aiohttp
@@ -61,7 +62,7 @@ class RevisionShadows:
     def __init__(self, api: Api, writer: Writer, options: ModelOptions, clock: Clock, epoch: Callable[[], int]) -> None:
         self._models, self._clock, self._epoch = options.models, clock, epoch
         self._ledger = Ledger()
-        namespace = NAMESPACE if options.nodes is None else options.nodes.namespace
+        namespace = NODES_NAMESPACE if options.nodes is None else options.nodes.namespace
         self._nodes: Informer[NodeFacts] = Informer(api, Source(NODES), node_facts)
         self._loads: Informer[Load] = Informer(api, Source(PODS, fields="spec.nodeName!="), _load_by(namespace))
         self._on_nodes = None if options.nodes is None else OnNodes(api, writer, options.nodes)

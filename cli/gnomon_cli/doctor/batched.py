@@ -1,0 +1,143 @@
+"""Revisions that ask for batches and are led to: what each of them lacks so that its pods get some.
+
+    gnomon/max-batch ▶ both classes are ours ▶ given the Secret with the token ▶ it is there ▶ pods began with it
+
+What is missing costs batches, not requests, but for a Secret that is not there: pods wait for that.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from gnomon_cli.doctor.findings import Level
+from gnomon_cli.doctor.looking import Cluster
+from gnomon_core.settings import PREFIX, Settings
+from gnomon_platforms.knative.batching.revisions import BATCH_ANNOTATIONS, BATCH_SECRET, RevisionReader, buffered
+from gnomon_platforms.knative.ingress.model import Key, seen_ingress
+from gnomon_platforms.knative.ingress.names import CLASS, CLASS_ANNOTATIONS, INGRESSES, REVISIONS
+from gnomon_platforms.knative.scaling.resources import CLASS_ANNOTATION, REVISION_LABEL
+from gnomon_platforms.kubernetes.api import Document
+from gnomon_platforms.kubernetes.resources import PODS, SECRETS
+
+HOWTO = 'docs/howto/run-on-knative.md, "Batch requests".'
+_PROXY = "queue-proxy"
+
+Lack = tuple[str, str]
+"""What is missing, and what to do."""
+
+
+def revisions(cluster: Cluster) -> tuple[Level, str, str]:
+    """Which Revisions ask for batches and get none, and what the first of them lacks.
+
+    Raises:
+        Refused, Unreachable: it cannot be looked at.
+
+    """
+    led, count = _led(cluster), 0
+    found: dict[Key, Lack] = {}
+    secrets: dict[str, Document | None] = {}
+    for document in cluster.items(REVISIONS.path()):
+        key = _key(document)
+        if not _asks(document) or key not in led:
+            continue
+        count += 1
+        if key[0] not in secrets:
+            secrets[key[0]] = cluster.one(SECRETS, key[0], BATCH_SECRET)
+        lack = _not_led(document, led[key]) or _without_token(cluster, document, secrets[key[0]])
+        if lack is not None:
+            found[key] = lack
+    if not found:
+        return Level.OK, f"None of {count} Revisions that ask for batches lacks anything.", ""
+    (namespace, name), (said, hint) = min(found.items())
+    more = f" Nor do {len(found) - 1} more." if len(found) > 1 else ""
+    return Level.WARN, f"{namespace}/{name} gets no batches: {said}.{more}", hint
+
+
+def batched(cluster: Cluster) -> set[Key]:
+    """The Revisions whose requests our ingress leads to the gateway.
+
+    Raises:
+        Refused, Unreachable: it cannot be looked at.
+
+    """
+    led = _led(cluster)
+    wanted = [one for one in cluster.items(REVISIONS.path()) if buffered(one)]
+    return {key for one in wanted if CLASS in led.get(key := _key(one), ())}
+
+
+def _led(cluster: Cluster) -> dict[Key, set[str]]:
+    """By the Revisions that Ingresses lead to, the classes of those."""
+    led: dict[Key, set[str]] = {}
+    for seen in (seen_ingress(document) for document in cluster.items(INGRESSES.path())):
+        paths = [path for rule in seen.ingress.rules for path in rule.paths] if seen.ingress is not None else []
+        for split in (split for path in paths for split in path.splits if split.percent):
+            led.setdefault((split.backend.namespace, split.backend.name), set()).add(seen.ingress_class)
+    return led
+
+
+def _not_led(document: Document, classes: set[str]) -> Lack | None:
+    """Why its requests do not come to the gateway."""
+    if not buffered(document):
+        named = _annotations(document).get(CLASS_ANNOTATION, "not said")
+        if named != CLASS:
+            return f"its {CLASS_ANNOTATION} is {named}, not {CLASS}", f"Give it to the template of its service. {HOWTO}"
+        return "its port is named h2c, and the gateway speaks HTTP/1.1", f"Name it http1 in the template of its service. {HOWTO}"
+    if CLASS not in classes:
+        named = ", ".join(sorted(classes))
+        return (
+            f"its route has the ingress class {named}, not {CLASS}",
+            f"Give its service {CLASS_ANNOTATIONS[1]}: {CLASS}. {HOWTO}",
+        )
+    return None
+
+
+def _without_token(cluster: Cluster, document: Document, secret: Document | None) -> Lack | None:
+    """Why its pods cannot know the gateway by its token, or do not. One that wants no batches larger than one needs none."""
+    namespace, name = _key(document)
+    key = RevisionReader(_any)(document).token_key
+    if not key:
+        one_by_one = str(_annotations(document).get(f"{PREFIX}max-batch", "1")) == "1"
+        return None if one_by_one else (f"it was not given the Secret {BATCH_SECRET}, and gets its requests one by one", HOWTO)
+    make = f'kubectl -n {namespace} create secret generic {BATCH_SECRET} --from-literal={key}="$(openssl rand -hex 32)"'
+    if secret is None:
+        return f"there is no Secret {BATCH_SECRET} in {namespace}, and its pods wait for it", make
+    if not (secret.get("data") or {}).get(key):
+        again = f"kubectl -n {namespace} delete secret {BATCH_SECRET} && {make}"
+        return f"the Secret {BATCH_SECRET} in {namespace} has no key {key}", again
+    pods = cluster.items(PODS.path(namespace), {"labelSelector": f"{REVISION_LABEL}={name}"})
+    changed, began = _changed(secret), [begun for pod in pods if (begun := _began(pod))]
+    if any(begun < changed for begun in began):
+        restart = f"kubectl -n {namespace} delete pods -l {REVISION_LABEL}={name}"
+        return f"pods of it began before the Secret {BATCH_SECRET} was changed, and may know another token", restart
+    return None
+
+
+def _any(_: Settings) -> None:
+    """Whether its settings can be served by is not asked here."""
+
+
+def _annotations(document: Document) -> dict[str, str]:
+    return document["metadata"].get("annotations") or {}
+
+
+def _changed(secret: Document) -> str:
+    """When its data were written last, as far as the API server has kept that: RFC 3339, in UTC, so that texts compare."""
+    metadata = secret["metadata"]
+    written = [one.get("time") or "" for one in metadata.get("managedFields") or () if "f:data" in (one.get("fieldsV1") or {})]
+    return max([metadata.get("creationTimestamp") or "", *written])
+
+
+def _began(pod: Mapping[str, Any]) -> str:
+    """When the first of the user's containers that run began; empty where none does."""
+    statuses = (pod.get("status") or {}).get("containerStatuses") or ()
+    running = [(one.get("state") or {}).get("running") or {} for one in statuses if one.get("name") != _PROXY]
+    return min((one["startedAt"] for one in running if one.get("startedAt")), default="")
+
+
+def _key(document: Document) -> Key:
+    return document["metadata"]["namespace"], document["metadata"]["name"]
+
+
+def _asks(document: Document) -> bool:
+    return any(name in _annotations(document) for name in BATCH_ANNOTATIONS)

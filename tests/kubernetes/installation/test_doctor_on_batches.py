@@ -1,0 +1,204 @@
+"""`gnomon doctor` of batches on Knative, on a real API server: what is missing from the ingress to Bodies, and what to do."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from kubernetes import client
+
+from deploy.test_cluster import build
+from deploy.test_cluster.client import Kubectl
+from deploy.test_cluster.clusters import Cluster
+from tests.kubernetes.installation.forms import DEPLOY
+from tests.kubernetes.installation.test_doctor_on_kubernetes import examine
+from tests.kubernetes.kinds import install_kinds
+
+SERVING, USERS, NAME = "knative-serving", "users", "f-00001"
+KINDS = "serving/300-resources/revision.yaml", "networking/ingress.yaml"
+REVISIONS, INGRESSES = ("serving.knative.dev", "v1"), ("networking.internal.knative.dev", "v1alpha1")
+REVISION = "serving.knative.dev/revision"
+TOKEN = "gnomon-batch-token"
+OURS = {"autoscaling.knative.dev/class": "gnomon", "gnomon/max-batch": "8"}
+ENV = [{"name": "GNOMON_BATCH_TOKEN", "valueFrom": {"secretKeyRef": {"name": TOKEN, "key": TOKEN}}}]
+GATEWAY = {"app.kubernetes.io/name": "gnomon", "app.kubernetes.io/component": "knative-gateway"}
+SHUT = {"metadata": {"name": "nobody"}, "spec": {"podSelector": {}, "policyTypes": ["Ingress"]}}
+Says = Callable[[str], dict[str, str]]
+
+
+@pytest.fixture
+def kubectl(own_plane: Cluster, compiled: build.Programs) -> Kubectl:
+    """Of a cluster with deploy/knative, and users."""
+    install_kinds(own_plane, compiled, *KINDS)
+    for name in (SERVING, USERS):
+        own_plane.core.create_namespace({"metadata": {"name": name}})
+        own_plane.core.create_namespaced_service_account(name, {"metadata": {"name": "default"}})
+    made = Kubectl(compiled.folder / "kubectl", own_plane.kubeconfig)
+    made("apply", "-k", str(DEPLOY / "knative"))
+    return made
+
+
+@pytest.fixture
+def says(own_plane: Cluster, kubectl: Kubectl) -> Says:
+    """What doctor says of one check."""
+    del kubectl
+    return lambda check: examine(own_plane.kubeconfig, platform="knative")[0][check]
+
+
+def pod(cluster: Cluster, namespace: str, name: str, labels: dict[str, str], **status: Any) -> None:
+    spec = {"containers": [{"name": "c", "image": "dev.local/answer:v1"}]}
+    cluster.core.create_namespaced_pod(namespace, {"metadata": {"name": name, "labels": labels}, "spec": spec})
+    cluster.core.patch_namespaced_pod_status(name, namespace, {"status": status})
+
+
+def leads_to(kubectl: Kubectl, place: str) -> None:
+    """Tell the ingress where the gateway is; nothing for an empty place."""
+    deployment = json.loads(kubectl("get", "deployment", "gnomon-ingress", "-n", SERVING, "-o", "json"))
+    container = deployment["spec"]["template"]["spec"]["containers"][0]
+    told = [one for one in container["args"] if not one.startswith("--gateway")] + ([f"--gateway={place}"] if place else [])
+    patch = [{"op": "replace", "path": "/spec/template/spec/containers/0/args", "value": told}]
+    kubectl("patch", "deployment", "gnomon-ingress", "-n", SERVING, "--type=json", f"--patch={json.dumps(patch)}")
+
+
+def test_the_ingress_must_lead_to_gateways_that_the_class_asks(own_plane: Cluster, kubectl: Kubectl, says: Says) -> None:
+    def way() -> tuple[str, str, str]:
+        found = says("batches' way")
+        return found["level"], found["message"], found["hint"]
+
+    level, message, hint = way()
+    assert (level, "behind which nobody is ready" in message, "endpointslices" in hint) == ("warn", True, True)
+    metadata = {"name": "gnomon-gateway-1", "labels": {"kubernetes.io/service-name": "gnomon-gateway"}}
+    endpoints = [{"addresses": ["10.1.0.1"], "conditions": {"ready": True}}]
+    ready = {"metadata": metadata, "addressType": "IPv4", "ports": [{"name": "http", "port": 8080}], "endpoints": endpoints}
+    client.DiscoveryV1Api(own_plane.api).create_namespaced_endpoint_slice(SERVING, ready)
+
+    # One that is no gateway by its labels would be led to, and nobody would hear what waits in it.
+    pod(own_plane, SERVING, "another", {"app": "another"}, podIP="10.1.0.1", podIPs=[{"ip": "10.1.0.1"}])
+    level, message, hint = way()
+    assert (level, "does not ask what waits (10.1.0.1)" in message) == ("warn", True)
+    assert "component=knative-gateway in knative-serving" in hint
+    pod(own_plane, SERVING, "gateway", GATEWAY, podIP="10.1.0.1", podIPs=[{"ip": "10.1.0.1"}])
+    assert way()[0] == "ok"
+
+    for place, said, do in (
+        ("gnomon-gateway.elsewhere:80", "Service gnomon-gateway in elsewhere, which is not there", "deploy/knative/gateway"),
+        ("gnomon-gateway:81", "which has no such port", "name one that it has: 80"),
+        ("", "has no --gateway", "deploy/knative/ingress"),
+    ):
+        leads_to(kubectl, place)
+        level, message, hint = way()
+        assert (level, said in message, do in hint) == ("warn", True, True), message
+    leads_to(kubectl, "10.9.0.1:80")
+    assert way()[0] == "ok"
+    leads_to(kubectl, "gnomon-gateway")
+    level, message, _ = way()
+    assert (level, "has no port" in message) == ("fail", True), "it cannot begin with that"
+
+
+def test_network_policies_must_let_batches_through_to_the_pods(own_plane: Cluster, kubectl: Kubectl, says: Says) -> None:
+    def network() -> dict[str, str]:
+        return says("batches' network")
+
+    networking: Any = client.NetworkingV1Api(own_plane.api)
+    assert network()["level"] == "ok", network()["message"]
+    kubectl("delete", "networkpolicy", "gnomon-gateway", "-n", SERVING)
+    assert network()["level"] == "ok", "no policy shuts nobody out"
+    networking.create_namespaced_network_policy(SERVING, SHUT)
+    found = network()
+    assert found["level"] == "warn"
+    assert "gnomon-ingress to port 8080 of gnomon-gateway nor gnomon-autoscaler to port 9090" in found["message"]
+    kubectl(*found["hint"].replace(" deploy/", f" {DEPLOY}/").split()[1:])
+    assert network()["level"] == "ok"
+
+    # A namespace of users that is shut: its Revisions' pods get nothing from another one.
+    revision(own_plane)
+    route(own_plane)
+    networking.create_namespaced_network_policy(USERS, SHUT)
+    found = network()
+    assert (found["level"], f"gnomon-gateway to port 8012 of {NAME}" in found["message"]) == ("warn", True)
+    assert "app.kubernetes.io/component: knative-gateway" in found["hint"]
+    assert "kubernetes.io/metadata.name: knative-serving" in found["hint"]
+    peer = {
+        "namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": SERVING}},
+        "podSelector": {"matchLabels": GATEWAY},
+    }
+    opened = {"podSelector": {}, "ingress": [{"from": [peer], "ports": [{"port": "queue-port"}]}]}
+    networking.create_namespaced_network_policy(USERS, {"metadata": {"name": "batches"}, "spec": opened})
+    assert network()["level"] == "ok", network()["message"]
+
+
+def revision(cluster: Cluster, annotations: dict[str, str] | None = None, **container: Any) -> None:
+    """A Revision, as Knative makes it, and its Deployment."""
+    given = {"name": "user-container", "image": "dev.local/answer:v1", "env": ENV, **container}
+    labels, metadata = {REVISION: NAME}, {"name": NAME, "annotations": OURS if annotations is None else annotations}
+    document = {"apiVersion": "/".join(REVISIONS), "kind": "Revision", "metadata": metadata, "spec": {"containers": [given]}}
+    cluster.custom.create_namespaced_custom_object(*REVISIONS, USERS, "revisions", document)
+    proxy = {"name": "queue-proxy", "image": "dev.local/queue:v1", "ports": [{"name": "queue-port", "containerPort": 8012}]}
+    template = {"metadata": {"labels": labels}, "spec": {"containers": [given, proxy]}}
+    spec = {"replicas": 1, "selector": {"matchLabels": labels}, "template": template}
+    cluster.apps.create_namespaced_deployment(USERS, {"metadata": {"name": f"{NAME}-deployment", "labels": labels}, "spec": spec})
+
+
+def route(cluster: Cluster, of_class: str = "gnomon") -> None:
+    """Let an Ingress of a class lead to it."""
+    splits = [{"serviceNamespace": USERS, "serviceName": NAME, "servicePort": 80, "percent": 100}]
+    rules = [{"hosts": ["f.users.example.com"], "visibility": "ExternalIP", "http": {"paths": [{"splits": splits}]}}]
+    metadata = {"name": "f", "annotations": {"networking.knative.dev/ingress-class": of_class}}
+    body = {"apiVersion": "/".join(INGRESSES), "kind": "Ingress", "metadata": metadata, "spec": {"rules": rules}}
+    cluster.custom.create_namespaced_custom_object(*INGRESSES, USERS, "ingresses", body)
+
+
+def test_revisions_that_get_no_batches_are_named_with_what_they_lack(own_plane: Cluster, says: Says) -> None:
+    core, custom = own_plane.core, own_plane.custom
+
+    def lack() -> tuple[str, str, str]:
+        found = says("batches' Revisions")
+        return found["level"], found["message"], found["hint"]
+
+    def change(annotations: dict[str, str | None], **container: Any) -> None:
+        containers = [{"name": "user-container", "image": "dev.local/answer:v1", **container}]
+        patch = {"metadata": {"annotations": annotations}, "spec": {"containers": containers}}
+        custom.patch_namespaced_custom_object(*REVISIONS, USERS, "revisions", NAME, patch)
+
+    stock = "kpa.autoscaling.knative.dev"
+    revision(own_plane, {**OURS, "autoscaling.knative.dev/class": stock}, env=[])
+    assert lack() == ("ok", "None of 0 Revisions that ask for batches lacks anything.", ""), "nobody leads to it"
+    route(own_plane, "istio.ingress.networking.knative.dev")
+    level, message, hint = lack()
+    assert (level, f"{USERS}/{NAME}" in message, f"is {stock}, not gnomon" in message) == ("warn", True, True)
+    assert "run-on-knative.md" in hint
+
+    change({"autoscaling.knative.dev/class": "gnomon"}, ports=[{"name": "h2c", "containerPort": 8080}])
+    assert "h2c" in lack()[1]
+    change({}, ports=[{"name": "http1", "containerPort": 8080}])
+    level, message, hint = lack()
+    assert "the ingress class istio.ingress.networking.knative.dev, not gnomon" in message
+    assert "networking.knative.dev/ingress-class: gnomon" in hint
+    custom.delete_namespaced_custom_object(*INGRESSES, USERS, "ingresses", "f")
+    route(own_plane)
+    assert f"was not given the Secret {TOKEN}" in lack()[1]
+    change({"gnomon/max-batch": "1"})
+    assert lack()[0] == "ok", "of one request each, as it came, nothing is to be given"
+
+    change({"gnomon/max-batch": "8"}, env=ENV)
+    level, message, hint = lack()
+    assert (level, "its pods wait for it" in message) == ("warn", True)
+    assert f"kubectl -n {USERS} create secret generic {TOKEN} --from-literal={TOKEN}=" in hint
+    core.create_namespaced_secret(USERS, {"metadata": {"name": TOKEN}, "stringData": {"another": "x"}})
+    assert f"has no key {TOKEN}" in lack()[1]
+    core.patch_namespaced_secret(TOKEN, USERS, {"stringData": {TOKEN: "long"}})
+    assert lack()[0] == "ok", "no pod is there yet"
+
+    def runs(since: str) -> dict[str, Any]:
+        state = {"running": {"startedAt": since}}
+        fields = {"image": "i", "imageID": "i", "ready": True, "restartCount": 0, "state": state}
+        return {"containerStatuses": [{"name": "user-container", **fields}]}
+
+    pod(own_plane, USERS, "since", {REVISION: NAME}, **runs("2099-01-01T00:00:00Z"))
+    assert lack()[0] == "ok"
+    pod(own_plane, USERS, "before", {REVISION: NAME}, **runs("2001-01-01T00:00:00Z"))
+    level, message, hint = lack()
+    assert (level, "began before the Secret" in message) == ("warn", True)
+    assert hint == f"kubectl -n {USERS} delete pods -l {REVISION}={NAME}"
