@@ -1,15 +1,18 @@
-"""One node for all tests: its pool imports torch."""
+"""One node for all tests, whose pool imports torch, and a platform that speaks with it."""
 
 from __future__ import annotations
 
 import shutil
 import tempfile
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
+import aiohttp
 import pytest
 
 from tests.integration.coordinator_node.node import Node
+from tests.integration.coordinator_node.played_platform import Platform
+from tests.waiting import until
 
 
 @pytest.fixture(scope="session")
@@ -20,3 +23,15 @@ def node() -> Iterator[Node]:
     yield made
     made.close()
     shutil.rmtree(folder)
+
+
+@pytest.fixture
+async def platform(node: Node) -> AsyncIterator[Platform]:
+    async with aiohttp.ClientSession() as session:
+        made = Platform(node, session)
+        await made.reach()
+        yield made
+        for shadow in made.pairs.instances("line.openfaas-fn"):
+            made.pairs.destroy(shadow.id)
+        await until(lambda: not made.pairs.instances("line.openfaas-fn"))
+        await made.pairs.close()

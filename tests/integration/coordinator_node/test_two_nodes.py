@@ -21,8 +21,8 @@ from gnomon_platforms.local.recipes import MODEL_OVERHEAD_BYTES
 from gnomon_platforms.nodes import wishes
 from tests.integration.coordinator_node.known import Known, asked_all_the_time
 from tests.integration.coordinator_node.node import PATIENT, Body, Node
+from tests.integration.coordinator_node.played_platform import Platform, a_pair, layers_of, leading, refusal
 from tests.integration.coordinator_node.test_body_and_shadow import pool_processes
-from tests.integration.coordinator_node.test_node_pairs import Platform, a_pair, layers_of, leading, refusal
 from tests.waiting import until
 
 pytestmark = [pytest.mark.torch, pytest.mark.timeout(300)]

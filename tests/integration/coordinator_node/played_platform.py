@@ -1,0 +1,131 @@
+"""As much of a cluster's platform as Shadows on nodes need: Bodies, claims, a listener; and the leaders that come after it."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from collections.abc import AsyncIterator, Awaitable, Mapping
+
+import aiohttp
+import pytest
+
+from gnomon_core.blocks import Layers
+from gnomon_core.errors import GnomonError
+from gnomon_core.fleet import Instance, InstanceState
+from gnomon_core.functions import FunctionSpec, read_deployment
+from gnomon_core.pairs import Pair
+from gnomon_platforms.kubernetes.nodes import Given
+from gnomon_platforms.kubernetes.objects.placing import Placing
+from gnomon_platforms.nodes.home import BodyPod, Home
+from gnomon_platforms.nodes.models import ServedModels
+from gnomon_platforms.nodes.pairs import NodePairs
+from gnomon_platforms.testing import Recorder
+from gnomon_profiler.repository import DirectoryRepository
+from tests.integration.coordinator_node.node import TOKEN, Body, Node
+from tests.waiting import until
+
+SPEC = read_deployment(
+    {"service": "line", "image": "gnomon/body", "annotations": {"gnomon/model": "line@1", "gnomon/max-batch": "8"}}
+)
+
+
+class Platform:
+    """As much of a platform as Shadows need: Bodies, claims, a listener. It leads since the node's present epoch."""
+
+    def __init__(self, node: Node, session: aiohttp.ClientSession) -> None:
+        self.node, self.told = node, Recorder()
+        self.adopting_s = 0.0
+        epoch = node.epoch
+        self.bodies: dict[str, BodyPod] = {}
+        self.claimed: dict[str, Given] = {}
+        self.pools: set[str] = set()
+        self.pairs_told: list[tuple[str, list[str]]] = []
+        self.cores = 8.0
+        home = Home(
+            bodies=self,
+            claims=self,
+            listener=self.told,
+            now_s=lambda: 0.0,
+            epoch=lambda: epoch,
+            adopting_s=lambda: self.adopting_s,
+            models=ServedModels(DirectoryRepository(node.models), node.models),
+        )
+        self.pairs = NodePairs(home, session, TOKEN)
+
+    def free_cores(self, node: str) -> float:
+        del node
+        return self.cores - sum(given.cores for given in self.claimed.values())
+
+    def place_shadow(self, placing: Placing, cores: int, named: str) -> str:
+        del placing, cores
+        return named
+
+    def give(self, instance_id: str, given: Given) -> None:
+        self.claimed[instance_id] = given
+
+    def take_back(self, instance_id: str) -> None:
+        self.claimed.pop(instance_id, None)
+
+    def pool_ready(self, node: str, *, ready: bool) -> None:
+        (self.pools.add if ready else self.pools.discard)(node)
+
+    def of_instance(self, body_id: str) -> BodyPod | None:
+        return self.bodies.get(body_id)
+
+    def of_pod(self, uid: str) -> BodyPod | None:
+        return next((body for body in self.bodies.values() if body.uid == uid), None)
+
+    def placing(self, body: BodyPod) -> Placing:
+        del body
+        return Placing()
+
+    def works_with(self, body_id: str, shadows: Mapping[str, Pair]) -> None:
+        self.pairs_told.append((body_id, list(shadows)))
+
+    async def reach(self) -> None:
+        self.pairs.nodes.reach("node-a", f"http://127.0.0.1:{self.node.port}")
+        await until(lambda: "node-a" in self.pools, "the node is not connected", 120.0)
+
+    async def body(self, name: str) -> Body:
+        """A Body in its pod, which the platform knows as an instance of this name."""
+        body = self.node.body(f"uid-{name}")
+        self.knows(name)
+        await until(lambda: f"uid-{name}" in {row["pod_uid"] for row in self.pairs.nodes.states["node-a"]["bodies"]})
+        return body
+
+    def knows(self, name: str, spec: FunctionSpec = SPEC) -> None:
+        """The pod's Body is an instance of this name here."""
+        instance = Instance(name, "line.openfaas-fn", 1, "node-a", 1, 0, InstanceState.READY, 0.0)
+        self.bodies[name] = BodyPod(instance, spec, f"uid-{name}", "node-a")
+
+    def seen(self, shadow: str) -> Instance:
+        [found] = [one for one in self.pairs.instances("line.openfaas-fn") if one.id == shadow]
+        return found
+
+
+@contextlib.asynccontextmanager
+async def leading(node: Node, *bodies: str, adopting_s: float = 60.0) -> AsyncIterator[Platform]:
+    """The next leader, which knows these Bodies."""
+    node.epoch += 1
+    async with aiohttp.ClientSession() as session:
+        made = Platform(node, session)
+        made.adopting_s = adopting_s
+        for body in bodies:
+            made.knows(body)
+        await made.reach()
+        yield made
+        await made.pairs.close()
+
+
+def a_pair(node: Node, cores: int = 1, split: tuple[int, ...] = (0, 1, 1, 2)) -> Pair:
+    return Pair(cores, tuple(node.blocks), split)
+
+
+def layers_of(node: Node) -> Layers:
+    return Layers.from_json(json.loads((node.models / node.files["layers"]).read_bytes()))
+
+
+async def refusal(order: Awaitable[object]) -> str:
+    with pytest.raises(GnomonError) as caught:
+        await order
+    return caught.value.code
