@@ -34,8 +34,11 @@ if TYPE_CHECKING:
 
 CONTAINER = "pool"
 _LABELS = {"app.kubernetes.io/name": "gnomon", "app.kubernetes.io/component": "coordinator"}
-BASE_CORES = 0.1
-"""What the pool asks for without a Shadow; the DaemonSet says the same."""
+BASE_ANNOTATION, BASE_CORES = "gnomon/pool-cores", 0.1
+"""On the DaemonSet's pods: what the pool asks for without a Shadow, which its request tells no more once it was resized; and what
+that is where they do not say so."""
+SAME_CORES = 0.05
+"""Closer than that, a request is what it should be."""
 HEARD_S = 2.0
 """For the first word of nodes that are to answer. It comes within milliseconds, but from one that has died a moment ago."""
 
@@ -53,13 +56,17 @@ class NodeOptions:
 
 @dataclass(frozen=True, slots=True)
 class CoordinatorPod:
-    """A pod of the DaemonSet. `address` is None until it is ready; `pool_cores` is what its pool asks for."""
+    """A pod of the DaemonSet.
+
+    `address` is None until it is ready; `pool_cores` is what its pool asks for, `base_cores` what it asks for without a Shadow.
+    """
 
     name: str
     uid: str
     node: str
     address: str | None
     pool_cores: float
+    base_cores: float = BASE_CORES
 
 
 def coordinator_pod(pod: Mapping[str, Any]) -> CoordinatorPod:
@@ -69,7 +76,9 @@ def coordinator_pod(pod: Mapping[str, Any]) -> CoordinatorPod:
     address = status.get("podIP") if ready and "deletionTimestamp" not in metadata else None
     pool: Mapping[str, Any] = next((one for one in spec.get("containers") or () if one.get("name") == CONTAINER), {})
     requested = ((pool.get("resources") or {}).get("requests") or {}).get("cpu", "0")
-    return CoordinatorPod(metadata["name"], metadata.get("uid", ""), spec.get("nodeName") or "", address, amount_of(requested))
+    base_cores = amount_of((metadata.get("annotations") or {}).get(BASE_ANNOTATION)) or BASE_CORES
+    node = spec.get("nodeName") or ""
+    return CoordinatorPod(metadata["name"], metadata.get("uid", ""), node, address, amount_of(requested), base_cores)
 
 
 def load_besides_shadows(namespace: str) -> Callable[[Document], Load]:
@@ -80,7 +89,8 @@ def load_besides_shadows(namespace: str) -> Callable[[Document], Load]:
         labels = pod["metadata"].get("labels") or {}
         if pod["metadata"].get("namespace") != namespace or any(labels.get(key) != value for key, value in _LABELS.items()):
             return found
-        return replace(found, cores=found.cores - max(0.0, coordinator_pod(pod).pool_cores - BASE_CORES))
+        seen = coordinator_pod(pod)
+        return replace(found, cores=found.cores - max(0.0, seen.pool_cores - seen.base_cores))
 
     return load
 
@@ -159,8 +169,10 @@ class OnNodes:
 
     async def _size(self, node: str, cores: int) -> None:
         pod = next((one for one in self._pods.values() if one.node == node and one.address), None)
-        wanted = BASE_CORES + cores
-        if pod is None or abs(pod.pool_cores - wanted) < BASE_CORES / 2:
+        if pod is None:
+            return
+        wanted = pod.base_cores + cores
+        if abs(pod.pool_cores - wanted) < SAME_CORES:
             return
 
         def decide(seen: Document | None) -> Write | None:

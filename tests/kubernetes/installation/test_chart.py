@@ -130,7 +130,7 @@ def test_the_charts_values_reach_what_they_name(kubectl: Kubectl) -> None:
         "models.enabled=true",
         f"coordinator.models={FILES}",
         'coordinator.poolImage={"repository":"registry.example/body","tag":"8"}',
-        'coordinator.poolResources={"requests":{"cpu":"100m","memory":"2Gi"}}',
+        'coordinator.poolResources={"requests":{"cpu":"500m","memory":"2Gi"}}',
         'knative.autoscaler={"enabled":true,"replicas":3,"resources":{"requests":{"cpu":"1"}},"extraArguments":["--policy=x"]}',
         'knative.ingress={"enabled":true,"replicas":4,"serviceType":"NodePort","image":{"repository":"registry.example/in","tag":"9"}}',
         'knative.gateway={"enabled":true,"replicas":5,"extraArguments":["--policy=y"]}',
@@ -148,11 +148,12 @@ def test_the_charts_values_reach_what_they_name(kubectl: Kubectl) -> None:
     egress = rendered["NetworkPolicy", FUNCTIONS, "functions"]["spec"]["egress"]
     assert egress[-1]["to"][0]["ipBlock"]["except"] == ["203.0.113.7/32"]
 
-    nodes = rendered["DaemonSet", "gnomon-nodes", "coordinator"]["spec"]["template"]["spec"]
+    template = rendered["DaemonSet", "gnomon-nodes", "coordinator"]["spec"]["template"]
+    nodes = template["spec"]
     images = {one["name"]: one["image"] for one in nodes["containers"]}
     assert images == {"coordinator": "gnomon-coordinator:0.1.0", "pool": "registry.example/body:8"}
     [pool] = [one for one in nodes["containers"] if one["name"] == "pool"]
-    assert pool["resources"]["requests"]["memory"] == "2Gi"
+    assert pool["resources"]["requests"] == {"cpu": template["metadata"]["annotations"]["gnomon/pool-cores"], "memory": "2Gi"}
     [models] = [one for one in nodes["volumes"] if one["name"] == "models"]
     assert models == {"name": "models", "nfs": {"server": "files.example", "path": "/models"}}
 

@@ -6,8 +6,10 @@ import pytest
 
 from gnomon_platforms.nodes.on_nodes import CoordinatorPod, coordinator_pod, load_besides_shadows, url_of
 
+LABELS = {"app.kubernetes.io/name": "gnomon", "app.kubernetes.io/component": "coordinator"}
 
-def pod(ready: str = "True", **metadata: str) -> dict[str, Any]:
+
+def pod(ready: str = "True", **metadata: Any) -> dict[str, Any]:
     return {
         "metadata": {"name": "coordinator-x", "uid": "u", **metadata},
         "spec": {
@@ -33,17 +35,27 @@ def test_one_that_is_not_ready_or_on_its_way_out_is_not_reached() -> None:
     assert coordinator_pod({"metadata": {"name": "new"}}) == CoordinatorPod("new", "", "", None, 0.0)
 
 
+def test_what_a_pool_asks_for_by_itself_is_what_its_installation_says() -> None:
+    """Its own request is what it was resized to."""
+    said = pod(annotations={"gnomon/pool-cores": "500m"})
+    assert coordinator_pod(said) == CoordinatorPod("coordinator-x", "u", "node-a", "10.0.0.1", 2.1, 0.5)
+    for unreadable in ("", "half"):
+        assert coordinator_pod(pod(annotations={"gnomon/pool-cores": unreadable})).base_cores == 0.1
+    load = load_besides_shadows("gnomon-nodes")
+    said["metadata"] |= {"namespace": "gnomon-nodes", "labels": LABELS}
+    assert load(said).cores == pytest.approx(0.52)
+
+
 def test_the_cores_of_shadows_are_counted_once() -> None:
     """They are claimed one by one; that the pool's pod asks for them as well is for the scheduler."""
     load = load_besides_shadows("gnomon-nodes")
-    labels = {"app.kubernetes.io/name": "gnomon", "app.kubernetes.io/component": "coordinator"}
 
     def of(namespace: str, labels: dict[str, str]) -> float:
         document = pod()
         document["metadata"] |= {"namespace": namespace, "labels": labels}
         return load(document).cores
 
-    assert of("gnomon-nodes", labels) == pytest.approx(0.12)
+    assert of("gnomon-nodes", LABELS) == pytest.approx(0.12)
     # Nobody else's pod is smaller than it says.
-    assert of("elsewhere", labels) == pytest.approx(2.12)
+    assert of("elsewhere", LABELS) == pytest.approx(2.12)
     assert of("gnomon-nodes", {}) == pytest.approx(2.12)
