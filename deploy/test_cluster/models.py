@@ -147,7 +147,14 @@ def coordinators(cluster: Cluster, kubectl: Kubectl, given: Images, models: Path
         until(lambda: _ready(cluster), "the nodes' coordinators", READY_LIMIT_S)
         yield token
     finally:
+        end_coordinators(kubectl)
         kubectl("delete", "--ignore-not-found", "--timeout=100s", "-f", "-", given=text)
+
+
+def end_coordinators(kubectl: Kubectl) -> None:
+    """Before their namespace: Kubernetes looks again at one with pods in it when half of the grace is over that they have."""
+    words = ("delete", "daemonset/coordinator", "-n", NODES, "--ignore-not-found", "--cascade=foreground", "--timeout=100s")
+    kubectl(*words)
 
 
 def as_installed(given: Images, models: Path) -> list[dict[str, Any]]:

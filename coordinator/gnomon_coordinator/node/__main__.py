@@ -36,6 +36,7 @@ def settings_from(arguments: list[str]) -> Settings:
     parser.add_argument("--tls-key", type=Path)
     parser.add_argument("--containers", type=int, default=1, help="empty containers in reserve")
     parser.add_argument("--most", type=int, default=4, help="and after bursts")
+    parser.add_argument("--stay", type=float, default=0.0, help="seconds that it goes on for pods that end with it, at most")
     found = parser.parse_args(arguments)
     if not found.node:
         parser.error("the node has no name: set NODE_NAME from spec.nodeName")
@@ -56,11 +57,12 @@ def settings_from(arguments: list[str]) -> Settings:
         found.containers,
         found.most,
         tls,
+        found.stay,
     )
 
 
 async def serve(settings: Settings) -> None:
-    """Until SIGTERM."""
+    """Until SIGTERM, and until the pods that end with us have gone."""
     told = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, told.set)
@@ -70,6 +72,7 @@ async def serve(settings: Settings) -> None:
     sys.stderr.flush()
     try:
         await told.wait()
+        await agent.stay()
     finally:
         await agent.stop()
 

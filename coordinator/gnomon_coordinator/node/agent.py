@@ -5,7 +5,8 @@
     Bodies of other nodes ─ HTTP ▶ arrivals ─┘
 
 It holds nothing that cannot be had again: records of volumes lie on disk, Bodies come again by themselves, the platform wishes
-again. When it ends the pool ends with it, and Bodies go on alone until the next one is there.
+again. When it ends the pool ends with it, and Bodies go on alone until the next one is there. It ends after the pods
+that are told to end when it is (`leaving`).
 """
 
 from __future__ import annotations
@@ -28,6 +29,7 @@ from gnomon_coordinator.node.control import Control
 from gnomon_coordinator.node.cpus import Cpus
 from gnomon_coordinator.node.csi import NAME
 from gnomon_coordinator.node.epochs import Epochs, file_of
+from gnomon_coordinator.node.leaving import Leaving
 from gnomon_coordinator.node.news import News
 from gnomon_coordinator.node.pool import Ears, Pool
 from gnomon_coordinator.node.services import Services
@@ -39,6 +41,8 @@ from gnomon_core.errors import GnomonError
 KUBELET = Path("/var/lib/kubelet")
 END_S = 2.0
 """What is under way on the platform's port may take so long when the process is told to end."""
+LOOK_S = 0.25
+"""How often it looks whether the pods that end have gone."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +60,8 @@ class Settings:
     containers: int = 1
     most: int = 4
     tls: ssl.SSLContext | None = None
+    stay_s: float = 0.0
+    """How long it goes on, at most, for the pods that end when it is told to."""
 
     @property
     def state(self) -> Path:
@@ -106,6 +112,14 @@ class Agent:
         self.pair_port = self._arrivals.port
         self._services.start()
 
+    async def stay(self) -> None:
+        """Go on until the pods that end have gone, or are taken to stay: a kubelet cannot end them without us."""
+        clock = asyncio.get_running_loop().time
+        leaving = Leaving(clock(), self._settings.stay_s)
+        while not leaving.may_go(clock(), self._published(), [row["pod_uid"] for row in self.bodies.rows()]):  # noqa: ASYNC110
+            # That nothing happens is what it waits for, too.
+            await asyncio.sleep(LOOK_S)
+
     async def stop(self) -> None:
         """Be found no more, and let go of everything. Folders and records stay for whoever comes next."""
         await self._services.stop()
@@ -136,6 +150,9 @@ class Agent:
             "bodies": self.bodies.rows(),
             "shadows": self.shadows.rows(),
         }
+
+    def _published(self) -> list[str]:
+        return [one.pod.uid for one in self.volumes]
 
     def _pool_begun(self) -> None:
         self.bodies.introduce_all()

@@ -4,7 +4,8 @@
 
 The pool is a container of its own, without any right on the node, in which layer programs run; whoever owns it is in another
 container of the same pod, with the kubelet's folders. An owner's connection is the supervisor's socket: when it closes, whatever
-was made for it ends. A pod is restarted by Kubernetes only where this process ends, so it does not end with an owner.
+was made for it ends. A pod is restarted by Kubernetes only where this process ends, so it does not end with an owner; and when
+the pod is told to end, it ends after the one that it has.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ def listening(path: Path) -> socket.socket:
 
 
 def serve(arrivals: socket.socket) -> None:
-    """One owner after the other, until SIGTERM."""
+    """One owner after the other, until SIGTERM; the last one decides when."""
     while True:
         owner, _ = arrivals.accept()
         with owner:
@@ -52,6 +53,10 @@ def serve(arrivals: socket.socket) -> None:
             )
         try:
             process.wait()
+        except _Told:
+            # Its owner is told at the same moment, and may have pods to wait for, which have Shadows here.
+            process.wait()
+            raise
         finally:
             _end(process)
 

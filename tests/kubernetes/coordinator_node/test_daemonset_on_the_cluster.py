@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import http.client
 import os
+import secrets
 import shutil
 import sys
 import tempfile
@@ -20,9 +21,11 @@ import yaml
 from deploy.test_cluster import build
 from deploy.test_cluster.client import Kubectl
 from deploy.test_cluster.clusters import Cluster, until
+from deploy.test_cluster.models import end_coordinators
 from gnomon_coordinator.node import csi
 from gnomon_coordinator.node.doors import SOCKET
 from tests.integration.coordinator_node.node import TOKEN, Body, Node
+from tests.kubernetes.conftest import accounts
 from tests.kubernetes.coordinator_node.test_driver_on_the_cluster import (
     KUBELET,
     MANIFESTS,
@@ -33,6 +36,8 @@ from tests.kubernetes.coordinator_node.test_driver_on_the_cluster import (
 )
 
 NODES = "gnomon-nodes"
+DRAIN_S = 12
+"""Long after a driver that does not wait would have gone."""
 ROOT = Path(__file__).parents[3]
 pytestmark = [pytest.mark.root, pytest.mark.torch, pytest.mark.timeout(600)]
 
@@ -80,7 +85,8 @@ def installed(cluster: Cluster, compiled: build.Programs, answer_image: str) -> 
         yield made
     finally:
         made.close()
-        kubectl("delete", "--timeout=60s", "-f", "-", given=text)
+        end_coordinators(kubectl)
+        kubectl("delete", "--ignore-not-found", "--timeout=60s", "-f", "-", given=text)
         shutil.rmtree(folder)
         shutil.rmtree(KUBELET / "plugins" / csi.NAME, ignore_errors=True)
 
@@ -124,3 +130,42 @@ def test_a_body_gets_its_shadow_from_the_daemonsets_pool(
     until(lambda: not cluster.core.list_namespaced_pod(namespace).items, "the pod to end")
     until(lambda: node.shadow("s-1")["state"] == "gone", "the Shadow to end")
     assert not (KUBELET / "pods" / pod.metadata.uid / "volumes" / "kubernetes.io~csi" / "coordinator").exists()
+
+
+def draining(name: str, image: str) -> dict[str, Any]:
+    """A pod with the volume that answers for a while when it is told to end."""
+    container = {
+        "name": "answer",
+        "image": image,
+        "volumeMounts": [{"name": "gnomon", "mountPath": MOUNTED, "readOnly": True}],
+        "securityContext": {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}},
+        "resources": {"requests": {"cpu": "10m", "memory": "16Mi"}},
+        "lifecycle": {"preStop": {"sleep": {"seconds": DRAIN_S}}},
+    }
+    spec = {
+        "containers": [container],
+        "volumes": [{"name": "gnomon", "csi": {"driver": csi.NAME, "readOnly": True}}],
+        "automountServiceAccountToken": False,
+        "securityContext": {"runAsNonRoot": True, "runAsUser": 12000, "seccompProfile": {"type": "RuntimeDefault"}},
+        "terminationGracePeriodSeconds": DRAIN_S + 3,
+    }
+    return {"metadata": {"name": name}, "spec": spec}
+
+
+def test_deleted_together_with_pods_that_drain_it_goes_after_them(
+    cluster: Cluster, compiled: build.Programs, answer_image: str, installed: Node
+) -> None:
+    """`kubectl delete -k deploy/openfaas-models`: a kubelet cannot end a pod whose volume's driver has gone."""
+    functions = f"test-{secrets.token_hex(4)}"
+    cluster.core.create_namespace({"metadata": {"name": functions, "labels": RESTRICTED}})
+    until(lambda: accounts(cluster, functions), "the namespace's account")
+    try:
+        cluster.core.create_namespaced_pod(functions, draining("body", answer_image))
+        until(lambda: cluster.core.read_namespaced_pod("body", functions).status.phase == "Running", "the pod")
+        theirs = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": functions}}
+        text = yaml.safe_dump_all([*as_installed(answer_image, installed.models), theirs])
+        Kubectl(compiled.folder / "kubectl", cluster.kubeconfig)("delete", "--timeout=100s", "-f", "-", given=text, limit_s=110.0)
+        assert {NODES, functions}.isdisjoint(one.metadata.name for one in cluster.core.list_namespace().items)
+    finally:
+        # A pod that stays for want of its driver would keep the cluster from its end.
+        cluster.core.delete_collection_namespaced_pod(functions, grace_period_seconds=0)

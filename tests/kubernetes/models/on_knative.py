@@ -119,8 +119,9 @@ def installed(cluster: Cluster, kubectl: Kubectl, repository: Path, folder: Path
     finally:
         before = {name: features.get(name) for name in (CSI_FEATURE, CLAIMS_FEATURE)}
         cluster.core.patch_namespaced_config_map("config-features", SYSTEM, {"data": before})
+        models.end_coordinators(kubectl)
         kubectl("delete", "-k", str(overlay), "--ignore-not-found", "--timeout=180s", limit_s=200)
-        kubectl("delete", "secret/coordinator-token", "lease/gnomon-knative-autoscaler", "-n", SYSTEM, "--ignore-not-found")
+        kubectl("delete", "secret/coordinator-token", "-n", SYSTEM, "--ignore-not-found")
 
 
 def deployed(cluster: Cluster) -> bool:
