@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from gnomon_cli.doctor.findings import Level, Look
 from gnomon_cli.doctor.looking import Cluster
 from gnomon_cli.doctor.permissions import Asker, permissions
+from gnomon_cli.doctor.providers import providers
 from gnomon_cli.doctor.rivals import rivals
 from gnomon_cli.doctor.shadows import daemons
 from gnomon_cli.doctor.wishes import Wisher
@@ -23,6 +24,8 @@ from gnomon_platforms.openfaas.permissions import PERMISSIONS, WIDE
 SECURITY_LABEL = "pod-security.kubernetes.io/enforce"
 GATEWAY, LOGIN, PEERS = "gateway", "basic-auth", "gateway-peers"
 INSTALL = "kubectl apply -k deploy/openfaas"
+BEHIND = "gnomon"
+"""Where the gateway is that stands behind OpenFaaS's own."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,13 +45,20 @@ def gateway_of(system: str) -> Wisher:
 def openfaas_checks(cluster: Cluster, installation: Installation) -> Iterator[tuple[str, Look]]:
     """The checks of deploy/openfaas, beside those of the cluster."""
     system, functions = installation.system, installation.functions
+    install = installed_by(system)
     yield "namespaces", lambda: namespaces(cluster, (system, functions))
     yield "function namespaces", lambda: function_namespaces(cluster, system, functions)
     yield "permissions", lambda: rights(cluster, installation)
     yield "login", lambda: login(cluster, system)
     yield "replicas", lambda: peers(cluster, system)
-    yield "gateway", lambda: ready(cluster, system, GATEWAY, INSTALL)
+    yield "gateway", lambda: ready(cluster, system, GATEWAY, install)
     yield "other autoscalers", lambda: rivals(cluster, functions)
+    yield "other providers", lambda: providers(cluster, functions)
+
+
+def installed_by(system: str) -> str:
+    """The command that makes what is missing where the gateway is in this namespace."""
+    return f"{INSTALL}-behind" if system == BEHIND else INSTALL
 
 
 def namespaces(cluster: Cluster, names: tuple[str, str]) -> tuple[Level, str, str]:
@@ -61,7 +71,7 @@ def namespaces(cluster: Cluster, names: tuple[str, str]) -> tuple[Level, str, st
     found = {name: cluster.one(NAMESPACES, None, name) for name in names}
     missing = [name for name, namespace in found.items() if namespace is None]
     if missing:
-        return Level.FAIL, f"There is no namespace {' and no '.join(missing)}.", INSTALL
+        return Level.FAIL, f"There is no namespace {' and no '.join(missing)}.", installed_by(names[0])
     loose = [name for name, one in found.items() if not is_restricted(one or {})]
     if loose:
         return Level.WARN, f"Pod Security is not held to in {' and '.join(loose)}.", restrict(loose)
@@ -118,7 +128,8 @@ def rights(cluster: Cluster, installation: Installation) -> tuple[Level, str, st
         Scope.SYSTEM: installation.system,
         Scope.NODES: NODES_NAMESPACE,
     }
-    install = f"{INSTALL}/coordinator and {INSTALL}" if pools else INSTALL
+    own = installed_by(installation.system)
+    install = f"{INSTALL}/coordinator and {own}" if pools else own
     if wide:
         install += ", with the component deploy/openfaas/cluster-wide"
     return permissions(cluster, wanted, scopes, installation.asker, install)

@@ -43,13 +43,13 @@ def kustomization(kubectl: Path, folder: Path) -> dict[Name, Manifest]:
     return by_name(yaml.safe_load_all(done.stdout))
 
 
-def chart(*values: str) -> dict[Name, Manifest]:
-    """What the chart makes of these values, without what is for helm alone."""
+def chart(*values: str, namespace: str = "openfaas") -> dict[Name, Manifest]:
+    """What the chart makes of these values in this namespace, without what is for helm alone."""
     helm = build.kept(folders(), build.HELM_SOURCES)
     if helm is None:
         pytest.skip("helm is not compiled: make cluster-build")
     settings = [word for value in values for word in ("--set-json", value)]
-    command = [f"{helm.folder}/helm", "template", "gnomon", f"{DEPLOY}/charts/gnomon", "--namespace", "openfaas", *settings]
+    command = [f"{helm.folder}/helm", "template", "gnomon", f"{DEPLOY}/charts/gnomon", "--namespace", namespace, *settings]
     done = subprocess.run([*command, "--kube-version", "1.35.0"], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     found = by_name(yaml.safe_load_all(done.stdout))

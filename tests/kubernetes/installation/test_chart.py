@@ -80,6 +80,10 @@ def test_a_gateway_that_keeps_its_calls_is_one_with_a_volume_in_both_forms(kusto
     assert ("PersistentVolumeClaim", SYSTEM, volume["persistentVolumeClaim"]["claimName"]) in rendered
 
 
+def test_behind_a_gateway_the_chart_is_what_its_kustomization_is(kustomized: Kustomized) -> None:
+    same(chart("behindGateway=true", namespace="gnomon"), kustomized(DEPLOY / "openfaas-behind"))
+
+
 def test_functions_of_other_namespaces_get_the_same_policy_in_both_forms(kustomized: Kustomized, tmp_path: Path) -> None:
     here = tmp_path.resolve()
     document = {"resources": [os.path.relpath(OPENFAAS / "function-namespace", here)], "namespace": "team-a"}
