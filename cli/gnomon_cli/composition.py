@@ -14,11 +14,11 @@ import asyncio
 import contextlib
 import logging
 from datetime import UTC, datetime
-from random import SystemRandom
 from typing import TYPE_CHECKING
 
 from gnomon_autoscaler.loop import Autoscaler
 from gnomon_autoscaler.registry import provided, with_entry_points
+from gnomon_cli.asynchronous import asynchronous
 from gnomon_cli.cluster_metrics import ClusterCollector
 from gnomon_cli.fetching import ModelFetcher
 from gnomon_cli.in_front import InFront
@@ -32,13 +32,8 @@ from gnomon_cli.where import cluster_of, in_images, orchestration, place, readin
 from gnomon_core.clock import WallClock
 from gnomon_core.functions import FunctionKey
 from gnomon_gateway.app import GatewayApp
-from gnomon_gateway.asynchronous.callbacks import Callbacks
-from gnomon_gateway.asynchronous.calls import CallStore
 from gnomon_gateway.asynchronous.endpoint import AsyncEndpoint
 from gnomon_gateway.asynchronous.invocation import Invoke
-from gnomon_gateway.asynchronous.queue import AsyncQueue
-from gnomon_gateway.asynchronous.retries import RetryRule, read_retry_rule
-from gnomon_gateway.asynchronous.targets import CallbackHosts
 from gnomon_gateway.auth import require_safe_binding
 from gnomon_gateway.build_api import build_routes, payload_secret
 from gnomon_gateway.dispatch.latency import LearnedLatency
@@ -122,7 +117,12 @@ class Gnomon:
         scaling.bind(self.autoscaler)
         self._kept_scaling = KeptScaling(self.autoscaler, options.state)
         self._loop_lag = LoopLag(clock)
-        self._async_queue, self._callbacks = self._asynchronous()
+        self._async_queue, self._callbacks = asynchronous(
+            options,
+            lambda invocation: self._invoke(invocation),  # noqa: PLW0108 - where there are several gateways, it is another one later
+            self.manager.status,
+            clock,
+        )
         self._invoke: Invoke = Invoker(self.manager)
         self._app = self._application()
         if self._cluster is not None and self._cluster.shares:
@@ -222,18 +222,6 @@ class Gnomon:
         """What stored functions name, also those that could not be served again."""
         return {stored.spec.image for stored in self._store.functions()}
 
-    def _asynchronous(self) -> tuple[AsyncQueue, Callbacks]:
-        callbacks = Callbacks(CallbackHosts(self.options.callback_hosts), SystemRandom())
-        queue = AsyncQueue(
-            CallStore(self.options.state / "calls.db"),
-            lambda invocation: self._invoke(invocation),  # noqa: PLW0108 - where there are several gateways, it is another one later
-            callbacks,
-            self._retry_rule,
-            clock=self._clock,
-            chance=SystemRandom(),
-        )
-        return queue, callbacks
-
     def _application(self) -> GatewayApp:
         counters = ControlCounters()
         self._functions: FunctionService = self.manager if self._front is None else self._front.functions(self.manager)
@@ -295,10 +283,6 @@ class Gnomon:
         """Whoever leads is to look at this function."""
         if self._replicas is not None:
             self._replicas.want(function)
-
-    def _retry_rule(self, key: FunctionKey) -> RetryRule:
-        status = self.manager.status(key)
-        return read_retry_rule(status.spec.annotations) if status is not None else RetryRule()
 
 
 def _now() -> float:

@@ -32,6 +32,7 @@ PARTS = {
         [
             "gnomon_autoscaler.policies.batch",
             "gnomon_coordinator.node",
+            "gnomon_cli.asynchronous",
             "gnomon_cli.cluster_metrics",
             "gnomon_cli.composition",
             "gnomon_cli.in_front",
