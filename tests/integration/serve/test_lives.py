@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import subprocess
 import threading
-from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
 from tests.integration.serve.conftest import GNOMON, Serving, is_alive
+from tests.integration.serve.load import Load, echoing
 from tests.waiting import eventually
 
 # The classic watchdog splits its process at spaces and knows no quotes.
@@ -20,38 +20,9 @@ def ready(serving: Serving, name: str, count: int) -> None:
     eventually(lambda: serving.status(name).get("availableReplicas", 0) == count, f"{name} never had {count} instances")
 
 
-class Load:
-    """Callers that send one token after another and check that each comes back, until `stop`."""
-
-    def __init__(self, serving: Serving, name: str, callers: int = 4) -> None:
-        self._serving = serving
-        self._path = f"/function/{name}"
-        self.answered = 0
-        self._ended = threading.Event()
-        self._pool = ThreadPoolExecutor(callers)
-        self._callers = [self._pool.submit(self._run, caller) for caller in range(callers)]
-
-    def _run(self, caller: int) -> Counter[str]:
-        seen: Counter[str] = Counter()
-        while not self._ended.is_set():
-            token = f"{caller}-{seen.total()}".encode()
-            answer = self._serving.call("POST", self._path, token)
-            self.answered += 1
-            seen["ok" if (answer.status, answer.data) == (200, token) else f"{answer.status} {answer.data[:200]!r}"] += 1
-        return seen
-
-    def stop(self) -> Counter[str]:
-        self._ended.set()
-        total: Counter[str] = Counter()
-        for caller in self._callers:
-            total += caller.result()
-        self._pool.shutdown()
-        return total
-
-
 def test_scaling_up_and_down_under_load_fails_no_request(serving: Serving) -> None:
     serving.deploy("echo", annotations={"gnomon/autoscaler": "fixed"})
-    load = Load(serving, "echo")
+    load = Load(echoing(serving, "echo"))
     for replicas in (4, 1, 3, 1):
         assert serving.call("POST", "/system/scale-function/echo", {"serviceName": "echo", "replicas": replicas}).status == 202
         ready(serving, "echo", replicas)
@@ -63,7 +34,7 @@ def test_a_policy_changes_while_requests_flow_and_keeps_the_instances(serving: S
     one = {"com.openfaas.scale.max": "1"}
     serving.deploy("echo", labels=one)
     ready(serving, "echo", 1)
-    load = Load(serving, "echo")
+    load = Load(echoing(serving, "echo"))
     for policy in ("kpa", "k-lv", "hpa", "fixed", "od", "lv", "openfaas"):
         assert serving.deploy("echo", method="PUT", labels=one, annotations={"gnomon/autoscaler": policy}).status == 202
         eventually(
@@ -82,7 +53,7 @@ def test_a_policy_changes_while_requests_flow_and_keeps_the_instances(serving: S
 def test_a_changed_process_replaces_the_instances_without_a_gap(serving: Serving) -> None:
     serving.deploy("echo", labels={"com.openfaas.scale.min": "2"})
     ready(serving, "echo", 2)
-    load = Load(serving, "echo")
+    load = Load(echoing(serving, "echo"))
     serving.deploy("echo", "tee /dev/null", method="PUT", labels={"com.openfaas.scale.min": "2"})
     serving.deploy("echo", "env", method="PUT", labels={"com.openfaas.scale.min": "2"}, envVars={"VERSION": "three"})
     eventually(lambda: b"VERSION=three" in serving.call("GET", "/function/echo").data, "the new version never answered")

@@ -9,11 +9,9 @@ from __future__ import annotations
 
 import contextlib
 import io
-import json
 import shutil
 import tempfile
 from collections.abc import Iterator, Mapping
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -22,14 +20,12 @@ from PIL import Image
 
 from deploy.test_cluster.clusters import Cluster
 from gnomon_coordinator.node.doors import SOCKET
-from gnomon_core.blocks import Layers
 from gnomon_profiler.extractor import Description, capture
-from gnomon_profiler.repository import DirectoryRepository
 from tests.integration.coordinator_node.node import Body, Node
-from tests.kubernetes.measured import SLOWER, measured_s, profile_of
+from tests.kubernetes.measured import SIDE, network, put_profiled
 from tests.kubernetes.openfaas.kubelet import PORT, WORKER, Kubelet, condition
 
-MODEL, SIDE, CHANNELS, CONVOLUTIONS = "shot", 64, 32, 8
+MODEL = "shot"
 LABELS = ["red", "green", "blue"]
 PREPROCESS = {"size": SIDE, "crop_fraction": 1.0, "interpolation": "bicubic", "mean": [0, 0, 0], "std": [255, 255, 255]}
 NODES = "gnomon-nodes"
@@ -64,24 +60,9 @@ def put_models(nodes: Mapping[str, Node]) -> float:
 
 def put_model(models: Path) -> float:
     """Store a classifier of photographs, with a profile of it. How long a sample takes by that, in seconds."""
-    torch.manual_seed(0)
-    widths = [3] + [CHANNELS] * CONVOLUTIONS
-    convolutions = [torch.nn.Conv2d(one, other, 3, padding=1) for one, other in pairwise(widths)]
-    layers = [layer for convolution in convolutions for layer in (convolution, torch.nn.ReLU())]
-    module = torch.nn.Sequential(*layers, torch.nn.AdaptiveAvgPool2d(1), torch.nn.Flatten(), torch.nn.Linear(CHANNELS, 3)).eval()
     details = {"labels": LABELS, "preprocess": PREPROCESS}
     description = Description(MODEL, "1", "image-classification", details, ("image",), ("logits",))
-    repository = DirectoryRepository(models)
-    repository.put(MODEL, "1", capture(module, (torch.ones(2, 3, SIDE, SIDE),), description))
-    entry = repository.get(f"{MODEL}@1")
-    assert entry.layers is not None
-    blocks = Layers.from_json(json.loads(entry.layers.read_bytes()))
-    whole_s = SLOWER * measured_s(entry.program, entry.weights)
-    profile = profile_of(f"{MODEL}@1", blocks, whole_s)
-    folder = models / "profiles" / f"{MODEL}@1"
-    folder.mkdir(parents=True)
-    (folder / "here.json").write_text(json.dumps(profile.to_json()))
-    return whole_s
+    return put_profiled(models, MODEL, capture(network(), (torch.ones(2, 3, SIDE, SIDE),), description))
 
 
 def photograph() -> bytes:

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 import aiohttp
 
 from tests.integration.coordinator_node.node import Node
-from tests.kubernetes.measured import MAX_BATCH, SLOWER
+from tests.kubernetes.measured import in_a_hurry
 from tests.kubernetes.replicas.bodies import LABELS, MODEL, photograph
 
 if TYPE_CHECKING:
@@ -29,14 +29,8 @@ BATCHES = re.compile(r"^gnomon_pair_batches_total\{[^}]*\} ([0-9.e+]+)$", re.MUL
 
 
 def hurried(sample_s: float) -> dict[str, str]:
-    """Annotations of a function whose objective is six samples' time: within it a Body answers six callers, and a pair more."""
-    return {
-        "gnomon/model": f"{MODEL}@1",
-        "gnomon/autoscaler": "asyfunc",
-        "gnomon/max-batch": str(MAX_BATCH),
-        "gnomon/slo-ms": str(round(1000 * 6 * sample_s / SLOWER)),
-        "gnomon/deadline-ms": "60000",
-    }
+    """Annotations of a function that cannot carry all of the callers by itself."""
+    return in_a_hurry(MODEL, sample_s)
 
 
 class Callers:
