@@ -4,16 +4,18 @@
     deploy/images/gateway, coordinator          our own programs
 
     gnomon-VERSION-py3-none-any.whl     this repository as a wheel, not kept in git
-    requirements.txt                    what it needs in that image, every version with its hashes, and no address of any index
+    requirements.txt                    what it needs in that image, every version with its hashes, and where torch's CPU build is
 
-A lock is made again only when what it comes from has changed; its first line says from what. `TORCH=cpu` locks torch's CPU build,
-from `TORCH_CPU_INDEX`; the image is then built with `--build-arg TORCH_INDEX=…`.
+A lock is made again only when what it comes from has changed; its first line says from what. A Body's has torch's CPU build
+where PyTorch's index of it can be reached, as `.venv` has (`install.py`); `TORCH=cpu` and `TORCH=default` choose one. What
+comes from an index of one's own, `TORCH_CPU_INDEX`, is built with `--build-arg TORCH_INDEX=…`: its address is written nowhere.
 """
 
 from __future__ import annotations
 
 import hashlib
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -24,6 +26,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
+# It is run as a file, too.
+sys.path.insert(0, str(ROOT))
+
+from deploy.install import cpu_index_answers  # noqa: E402 - found by the line above
+
+PUBLIC_INDEX = "https://download.pytorch.org/whl/cpu"
 TEMPLATE = ROOT / "templates" / "gnomon-body"
 SHADOW = ROOT / "templates" / "gnomon-shadow"
 IMAGES = ROOT / "deploy" / "images"
@@ -85,8 +93,14 @@ def origin(context: Context, environment: Mapping[str, str]) -> str:
 
 
 def torch_build(environment: Mapping[str, str]) -> str:
-    """Which build of torch is locked."""
-    return "cpu" if environment.get("TORCH") == "cpu" else "default"
+    """Which build of torch is locked: the one that is asked for, else the CPU's where it is to be had."""
+    return environment.get("TORCH") or ("cpu" if cpu_index_answers() else "default")
+
+
+def locked_build() -> str:
+    """Which build of torch the lock has that is there; empty where there is none."""
+    found = re.match(r"# torch: (\w+);", BODY.lock.read_text()) if BODY.lock.exists() else None
+    return found[1] if found else ""
 
 
 def lock(context: Context, environment: Mapping[str, str]) -> str:
@@ -96,19 +110,24 @@ def lock(context: Context, environment: Mapping[str, str]) -> str:
         "--no-header", "--no-annotate", "--no-emit-index-url", "--no-emit-find-links", "--python-version", PYTHON_OF_THE_IMAGE,
         "--constraints", str(CONSTRAINTS), *(word for name in context.left_out for word in ("--no-emit-package", name)), "-",
     ]  # fmt: skip
-    if torch_build(environment) == "cpu":
-        command += ["--extra-index-url", environment["TORCH_CPU_INDEX"], "--index-strategy", "unsafe-best-match"]
+    index = environment.get("TORCH_CPU_INDEX") or PUBLIC_INDEX
+    from_there = context is BODY and environment.get("TORCH") == "cpu"
+    if from_there:
+        command += ["--extra-index-url", index, "--index-strategy", "unsafe-best-match"]
     given = "\n".join(wanted(context))
-    return subprocess.run(command, check=True, cwd=ROOT, stdout=subprocess.PIPE, text=True, input=given).stdout
+    locked = subprocess.run(command, check=True, cwd=ROOT, stdout=subprocess.PIPE, text=True, input=given).stdout
+    # Whoever builds the image is not told of ours otherwise; hashes hold whatever an index says.
+    return f"--extra-index-url {index}\n{locked}" if from_there and index == PUBLIC_INDEX else locked
 
 
 def main() -> None:
     """Pack."""
     wheel = pack_wheel()
+    chosen = {**os.environ, "TORCH": torch_build(os.environ)}
     for context in CONTEXTS:
-        first = origin(context, os.environ)
+        first = origin(context, chosen)
         if not context.lock.exists() or not context.lock.read_text().startswith(first):
-            context.lock.write_text(first + lock(context, os.environ))
+            context.lock.write_text(first + lock(context, chosen))
         sys.stdout.write(f"{context.folder.relative_to(ROOT)}: {wheel.name} and {context.lock.name}.\n")
 
 

@@ -116,8 +116,13 @@ def compile_for_some(phases: Phases) -> None:
 def make_images(names: list[str], *, known: bool) -> int:
     """Our images, built if need be; where `known`, to the cluster that runs."""
     made = recipes.archives(folders(), Phases(), names)
-    print("\n".join(map(str, made)))
+    print(sizes(made))
     return load(made) if known else 0
+
+
+def sizes(archives: list[Path]) -> str:
+    """Each with its size, which is what a registry and a node have of it before it is packed."""
+    return "\n".join(f"{archive}: {archive.stat().st_size / 1e6:.0f} MB" for archive in archives)
 
 
 def load(archives: list[Path]) -> int:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import os
 import shutil
 import stat
 import subprocess
@@ -19,6 +20,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from deploy.pack_templates import locked_build
 from deploy.test_cluster import needs
 from deploy.test_cluster.machine import mounts
 from deploy.test_cluster.phases import CannotBeHad, Phases, Trouble
@@ -191,10 +193,10 @@ def lock_without(lock: str, beginnings: tuple[str, ...]) -> str:
 
 
 def _pack() -> None:
-    """`make templates`."""
-    done = subprocess.run(
-        [sys.executable, ROOT / "deploy" / "pack_templates.py"], capture_output=True, text=True, check=False, cwd=ROOT
-    )
+    """`make templates`, with the build of torch that is locked already: a test asks no index which one there is."""
+    command: list[str | Path] = [sys.executable, ROOT / "deploy" / "pack_templates.py"]
+    chosen = {**os.environ, "TORCH": os.environ.get("TORCH") or locked_build() or "default"}
+    done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=ROOT, env=chosen)
     if done.returncode:
         raise Trouble(f"make templates failed: {done.stderr.strip()[-1000:]}")
 

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from deploy.test_cluster.__main__ import sizes
 from deploy.test_cluster.recipes import DEBIAN, RECIPES, Recipe, assembled, digest
 
 DOCKERFILES = sorted({recipe.context / "Dockerfile" for recipe in RECIPES.values() if not recipe.upon})
@@ -70,6 +71,16 @@ def test_what_is_made_upon_another_image_of_ours_adds_to_it_and_is_unprivileged_
     assert f"\nFROM ${{{recipe.upon_argument}}}\n" in text
     users = re.findall(r"^USER (\d+):\d+$", text, re.MULTILINE)
     assert users[-1] != "0"
+    for package in re.findall(r"apt-get install --yes --no-install-recommends (\S+)", text):
+        assert re.fullmatch(r'"\$\{[A-Z]+\}"', package), "whoever builds it can say which version"
+
+
+def test_each_archive_is_told_with_its_size(tmp_path: Path) -> None:
+    for name, size in (("gnomon-a.tar", 1_600_000), ("gnomon-b.tar", 400_000_000)):
+        with (tmp_path / name).open("wb") as archive:
+            archive.truncate(size)
+    told = sizes([tmp_path / "gnomon-a.tar", tmp_path / "gnomon-b.tar"])
+    assert [line.rpartition(": ")[2] for line in told.splitlines()] == ["2 MB", "400 MB"]
 
 
 @pytest.mark.parametrize("name", ["gateway", "coordinator"])
