@@ -1,6 +1,7 @@
-"""Brings a model that a function names into the repository. Capturing takes seconds and has a process of its own.
+"""Brings a model that a function names to this machine. Capturing takes seconds and has a process of its own.
 
-A model that is there costs a look at the directory; one that nobody knows is left for the platform to refuse.
+A model that is here costs a look at the directory; one that is in a bucket is fetched by that look, beside the event loop, so
+that nobody who asks for it later waits for hundreds of megabytes. One that nobody knows is left for the platform to refuse.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ class ModelFetcher:
         self._locks: dict[str, asyncio.Lock] = {}
 
     async def fetch(self, reference: str) -> None:
-        """Return when the model is in the repository, or at once if it cannot be brought there.
+        """Return when the model is here, or at once if it cannot be brought here.
 
         Raises:
             GnomonError: 422 for a model that cannot be captured.
@@ -29,7 +30,7 @@ class ModelFetcher:
         """
         name = reference.partition("@")[0]
         async with self._locks.setdefault(name, asyncio.Lock()):
-            if in_catalog(name) and not await asyncio.to_thread(self._is_there, reference):
+            if not await asyncio.to_thread(self._is_there, reference) and in_catalog(name):
                 await asyncio.to_thread(ensure_model, self._repository, name)
 
     def _is_there(self, reference: str) -> bool:

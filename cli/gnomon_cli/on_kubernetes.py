@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import os
 import secrets
 import socket
@@ -40,10 +41,12 @@ from gnomon_platforms.openfaas.platform import OpenFaasPlatform
 from gnomon_platforms.openfaas.store import KubernetesStore
 from gnomon_platforms.openfaas.stored_namespaces import require_namespace
 from gnomon_profiler.measuring.store import FOLDER as PROFILES
+from gnomon_profiler.repository import DirectoryRepository
 
 LEASE = "gnomon"
 GATEWAY_PODS = "app.kubernetes.io/name=gnomon,app.kubernetes.io/component=gateway"
 """The labels of the gateway's pods, among which functions are shared."""
+_LOG = logging.getLogger("gnomon")
 
 
 class OnKubernetes:
@@ -64,7 +67,8 @@ class OnKubernetes:
         self.leader = Leader(self._writer, lease, identity, self._tenure, clock)
         """Who leads, and where they are reached: `leader.seen`."""
         namespace = None if options.cluster_wide else DEFAULT_NAMESPACE
-        nodes = node_options(options.coordinator_token)
+        models = served_models(repository, serve.model_folder, options.network)
+        nodes = node_options(options.coordinator_token, models)
         pods = PodOptions(
             coordinated=nodes is not None,
             models_claim=options.models_claim,
@@ -81,7 +85,7 @@ class OnKubernetes:
                 namespace=namespace,
                 pods=pods,
                 stored=True,
-                models=served_models(repository, serve.model_folder, options.network),
+                models=models,
                 nodes=nodes,
             ),
             fence=self._tenure.check,
@@ -203,11 +207,12 @@ class OnKubernetes:
 
 def served_models(repository: ModelRepository, folder: Path, network: Network | None) -> ServedModels:
     """The models that functions may name, with what was measured of them, in this folder, and what lies between nodes."""
-    return ServedModels(repository, folder, folder / PROFILES, wire=network)
+    on_nodes = folder if isinstance(repository, DirectoryRepository) else None
+    return ServedModels(repository, on_nodes, folder / PROFILES, wire=network)
 
 
-def node_options(token_file: Path | None) -> NodeOptions | None:
-    """How nodes' coordinators are spoken to, by the token in this file; None where they are not.
+def node_options(token_file: Path | None, models: ServedModels | None) -> NodeOptions | None:
+    """How nodes' coordinators are spoken to of Shadows with these models, by the token in this file; None where they are not.
 
     Raises:
         GnomonError: 400 `token_empty`.
@@ -223,6 +228,8 @@ def node_options(token_file: Path | None) -> NodeOptions | None:
             f"{token_file} is empty.",
             "Write the coordinators' token into it.",
         )
+    if models is not None and not models.on_nodes:
+        _LOG.warning("no Shadows are made: nodes' pools read models from a folder, and this repository is elsewhere")
     return NodeOptions(token)
 
 

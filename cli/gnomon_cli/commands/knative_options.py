@@ -84,7 +84,7 @@ def _models(options: dict[str, Any]) -> ModelOptions | None:
     served, token = _served(options), options["coordinator_token"]
     if served is None and token is not None:
         raise bad_request("no_models", "Shadows hold blocks of models, and no models were named.", "Say --models, too.")
-    return None if served is None else ModelOptions(served, node_options(token))
+    return None if served is None else ModelOptions(served, node_options(token, served))
 
 
 def _namespace(options: dict[str, Any]) -> str | None:

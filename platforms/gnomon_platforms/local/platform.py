@@ -141,7 +141,7 @@ class LocalPlatform:
 
     async def prepare(self, spec: FunctionSpec) -> None:
         """Warm the zygote that the function's instances are forked from."""
-        recipe = self._recipes.find(spec)
+        recipe = await asyncio.to_thread(self._recipes.find, spec)
         environment = self._recipes.environment(recipe, spec, {})
         if environment.sandbox is None or not spec.secrets:
             await self._supervisor.warm(environment)
@@ -165,7 +165,7 @@ class LocalPlatform:
         """Begin an instance. What follows is told to the listener."""
         assert self._surroundings is not None
         spec = request.spec
-        recipe = self._recipes.find(spec)
+        recipe = await asyncio.to_thread(self._recipes.find, spec)
         self._node.check_name(request.node)
         instance_id = self._ids.new(f"{spec.key.name}-")
         self._node.claim(instance_id, claimed_cores(spec, request.cores), recipe.memory_bytes, request.cores)

@@ -17,13 +17,12 @@ from urllib.parse import urlsplit
 
 from gnomon_core.errors import GnomonError
 from gnomon_core.fleet import InstanceState
-from gnomon_core.functions import FunctionSpec
 from gnomon_core.pairs import Pair
 from gnomon_platforms.kubernetes.behind import Behind
-from gnomon_platforms.nodes.client import NodeClient, State
+from gnomon_platforms.nodes.client import UNREACHABLE, NodeClient, State
 from gnomon_platforms.nodes.reached import ReachedNodes
 from gnomon_platforms.nodes.shadows import LIVING, NodeShadow, Row, paired, should_know, version_of
-from gnomon_platforms.nodes.wishes import Wishes
+from gnomon_platforms.nodes.wishes import FunctionModel, Wishes
 
 
 class FarPairs:
@@ -85,29 +84,31 @@ class FarPairs:
 
     async def _meet(self, shadow: NodeShadow, home: NodeClient, way: dict[str, Any]) -> None:
         try:
-            answer = await home.wish("PUT", f"/v1/shadows/{shadow.instance.id}", self._wishes.whole(shadow) | way)
-        except GnomonError as error:
+            answer = await home.wish("PUT", f"/v1/shadows/{shadow.instance.id}", await self._wishes.again(shadow) | way)
+        except Exception as error:
             self.part(shadow, str(error))
             raise
         shadow.met = version_of(answer)
 
-    async def change(self, shadow: NodeShadow, spec: FunctionSpec, pair: Pair) -> None:
+    async def change(self, shadow: NodeShadow, model: FunctionModel, pair: Pair) -> None:
         """Let it do something else: its own node sees to its cores, its Body's to its share of each batch.
 
         Raises:
-            GnomonError: what one of the two refuses.
+            GnomonError: what one of the two refuses; 503 `node_unreachable` where one is not there to be told: then none is.
 
         """
         path = f"/v1/shadows/{shadow.instance.id}"
         node, home = self._nodes.clients.get(shadow.instance.node), self._nodes.clients.get(shadow.home or "")
-        if node is not None:
-            held = self._wishes.task(spec, shadow.holding(pair), shadow.instance.memory_bytes)
-            await node.wish("PATCH", path, held)
+        if node is None or home is None:
+            away = shadow.instance.node if node is None else shadow.home
+            text = f"{shadow.instance.id} does what it did: no coordinator is connected on node {away}."
+            raise GnomonError(503, UNREACHABLE, text, "Decide again when there is one.")
+        held = self._wishes.task(model, shadow.holding(pair), shadow.instance.memory_bytes)
+        await node.wish("PATCH", path, held)
         if not shadow.asked:
             # What its Body will be told of.
             shadow.instance = replace(shadow.instance, pair=pair)
-        if home is not None:
-            await home.wish("PATCH", path, self._wishes.task(spec, pair, 0))
+        await home.wish("PATCH", path, self._wishes.task(model, pair, 0))
 
     def leave(self, shadow: NodeShadow) -> bool:
         """Have its Body go on without it, after which it ends; False where its Body's node has nothing to end."""

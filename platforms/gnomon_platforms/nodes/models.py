@@ -24,6 +24,7 @@ from gnomon_platforms.local.profiles import LayerFiles, ProfileFiles
 class ServedModels:
     """`folder` is what nodes' pools have of the repository; `profiles` what was measured, on `machine_id` if that has any.
 
+    A repository that is elsewhere has no such folder, and nodes make no Shadows then: what is fetched from it is fetched here.
     `wire` is what an operator declares to lie between nodes. Without it no profile prices the network, and no Shadow is made on
     another node than its Body's: what the two ends' software takes on one machine says nothing of a cluster.
     """
@@ -31,7 +32,7 @@ class ServedModels:
     def __init__(
         self,
         repository: ModelRepository,
-        folder: Path,
+        folder: Path | None,
         profiles: Path | None = None,
         machine_id: str = "",
         *,
@@ -44,6 +45,11 @@ class ServedModels:
         self._wire = wire
         self._last: dict[str, tuple[ModelEntry, Layers] | None] = {}
         """By the reference, what the repository has said of it."""
+
+    @property
+    def on_nodes(self) -> bool:
+        """Whether nodes' pools have the models."""
+        return self._folder is not None
 
     def blocks_of(self, spec: FunctionSpec) -> Layers | None:
         """The layer blocks of the function's model; None where it has none, or no model that is here."""
@@ -68,13 +74,18 @@ class ServedModels:
         """Where a pool finds the files of the function's model, below its folder.
 
         Raises:
-            GnomonError: the repository has it no more.
+            GnomonError: the repository has it no more; 409 `no_such_body` where it is not in that folder.
 
         """
+        if self._folder is None:
+            raise _not_on_nodes("the repository is elsewhere")
         entry = self._repository.get(spec.settings.model or "")
         paths = {"program": entry.program, "weights": entry.weights, "layers": entry.layers}
         root = self._folder.resolve()
-        return {name: str(path.resolve().relative_to(root)) for name, path in paths.items() if path is not None}
+        try:
+            return {name: str(path.resolve().relative_to(root)) for name, path in paths.items() if path is not None}
+        except ValueError:
+            raise _not_on_nodes(f"{entry.program} is not in {root}, which is that folder here") from None
 
     def _found(self, spec: FunctionSpec) -> tuple[ModelEntry, Layers] | None:
         reference = spec.settings.model
@@ -89,3 +100,12 @@ class ServedModels:
         layers = None if entry.layers is None else self._layers.of({"layers": str(entry.layers)})
         found = self._last[reference] = None if layers is None else (entry, layers)
         return found
+
+
+def _not_on_nodes(why: str) -> GnomonError:
+    return GnomonError(
+        409,
+        "no_such_body",
+        f"The Body cannot have a Shadow: nodes' pools read models from a folder, and {why}.",
+        "Give the gateway the repository as a folder that nodes have as well.",
+    )

@@ -19,7 +19,6 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from gnomon_core.errors import GnomonError
 from gnomon_core.fleet import Instance, InstanceState
 from gnomon_core.pairs import MAX_SHADOWS, Pair
 from gnomon_platforms.kubernetes.behind import Behind
@@ -86,28 +85,28 @@ class NodePairs:
                 `node_unreachable`, or what the node refuses.
 
         """
+        body, _ = self._with_coordinator(body_id)
+        model, files = await self._wishes.model(body.spec), await self._wishes.files(body.spec)
+        # Its Body may have gone while that was read.
         body, client = self._with_coordinator(body_id)
         node = self._home.node_of(body, pair)
         pair = replace(pair, node=None if node == body.node else node)
-        if pair.node is not None:
-            client = self.nodes.making(node, body.node)
-        layers = self._wishes.blocks(body.spec)
-        if not pair.blocks or max(pair.blocks) >= len(layers.blocks):
-            raise no_such_body(f"Its model has blocks 0 to {len(layers.blocks) - 1}, not {pair.blocks}.")
-        memory_bytes = self._wishes.memory_bytes(body.spec, pair)
+        client = client if pair.node is None else self.nodes.making(node, body.node)
+        if not pair.blocks or max(pair.blocks) >= len(model.layers.blocks):
+            raise no_such_body(f"Its model has blocks 0 to {len(model.layers.blocks) - 1}, not {pair.blocks}.")
+        memory_bytes = model.memory_bytes(pair)
         if self._home.claims.free_cores(node) < pair.shadow_cores:
             raise no_capacity(node, pair)
         self._home.claims.give(shadow_id, Given(node, float(pair.shadow_cores), memory_bytes))
         shadow = self._shadows[shadow_id] = asked_for(shadow_id, body, pair, memory_bytes, self._home.now_s())
         try:
-            document = self._wishes.whole(shadow) | {"afar": pair.node is not None}
-            answer = await client.wish("PUT", f"/v1/shadows/{shadow_id}", document)
-        except GnomonError:
+            document = self._wishes.whole(shadow, model, files) | {"afar": pair.node is not None}
+            shadow.since = version_of(await client.wish("PUT", f"/v1/shadows/{shadow_id}", document))
+        except BaseException:
             self._forget(shadow_id)
             # The wish may have been heard although its answer was not.
             self._behind.begin(self.nodes.end(client, shadow_id))
             raise
-        shadow.since = version_of(answer)
         return shadow.instance
 
     async def change(self, shadow_id: str, pair: Pair) -> None:
@@ -119,23 +118,26 @@ class NodePairs:
         """
         shadow = self._shadows.get(shadow_id)
         body = None if shadow is None else self._home.bodies.of_instance(shadow.instance.partner or "")
-        client = None if body is None else self.nodes.clients.get(body.node)
-        if shadow is None or body is None or client is None:
+        if shadow is None or body is None:
+            return
+        model = await self._wishes.model(body.spec)
+        client = self.nodes.clients.get(body.node)
+        if client is None or self._shadows.get(shadow_id) is not shadow:
             return
         node = shadow.instance.node
         pair = replace(pair, node=None if shadow.home is None else node)
         more = pair.shadow_cores - shadow.instance.cores
         if more > 0 and self._home.claims.free_cores(node) < more:
             raise no_capacity(node, pair)
-        memory_bytes, before = self._wishes.memory_bytes(body.spec, shadow.holding(pair)), shadow.instance
+        memory_bytes, before = model.memory_bytes(shadow.holding(pair)), shadow.instance
         self._takes(shadow, pair.shadow_cores, memory_bytes)
         shadow.unheard = False
         try:
             if shadow.home is not None:
-                await self._far.change(shadow, body.spec, pair)
+                await self._far.change(shadow, model, pair)
             else:
-                await client.wish("PATCH", f"/v1/shadows/{shadow_id}", self._wishes.task(body.spec, pair, memory_bytes))
-        except GnomonError:
+                await client.wish("PATCH", f"/v1/shadows/{shadow_id}", self._wishes.task(model, pair, memory_bytes))
+        except BaseException:
             # It may have been heard although its answer was not: then the node's state says so, or its next one.
             shadow.unheard = True
             self._takes(shadow, before.cores, before.memory_bytes)
@@ -169,7 +171,7 @@ class NodePairs:
 
     def _seen(self, node: str) -> None:
         pool = self.nodes.states[node]["pool"]
-        self._home.claims.pool_ready(node, ready=bool(pool["ready"]))
+        self._home.claims.pool_ready(node, ready=bool(pool["ready"]) and self._home.models.on_nodes)
         self._claimed(node, int(pool["claimed_cores"]))
         self.look(node)
 

@@ -32,7 +32,7 @@ SPEC = read_deployment(
 class Platform:
     """As much of a platform as Shadows need: Bodies, claims, a listener. It leads since the node's present epoch."""
 
-    def __init__(self, node: Node, session: aiohttp.ClientSession) -> None:
+    def __init__(self, node: Node, session: aiohttp.ClientSession, models: ServedModels | None = None) -> None:
         self.node, self.told = node, Recorder()
         self.adopting_s = 0.0
         epoch = node.epoch
@@ -48,7 +48,7 @@ class Platform:
             now_s=lambda: 0.0,
             epoch=lambda: epoch,
             adopting_s=lambda: self.adopting_s,
-            models=ServedModels(DirectoryRepository(node.models), node.models),
+            models=models or ServedModels(DirectoryRepository(node.models), node.models),
         )
         self.pairs = NodePairs(home, session, TOKEN)
 

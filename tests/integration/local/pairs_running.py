@@ -11,7 +11,7 @@ from gnomon_core.fleet import Instance, InstanceKind
 from gnomon_core.functions import FunctionSpec, read_deployment
 from gnomon_core.pairs import Pair
 from gnomon_core.seam_values import InstanceRequest
-from gnomon_core.seams import BatchChannel
+from gnomon_core.seams import BatchChannel, ModelRepository
 from gnomon_core.wire import Frame, Kind, Member
 from gnomon_platforms.local.platform import LocalPlatform
 from gnomon_platforms.testing import NothingBuilt, Recorder, answers, send
@@ -124,13 +124,13 @@ def shared_memory(pids: list[int]) -> list[str]:
     return found
 
 
-async def begun(folder: Path) -> Running:
-    """The platform, with the model in its repository and the function prepared."""
-    repository = DirectoryRepository(folder / "models")
+async def begun(folder: Path, put: ModelRepository | None = None, served: ModelRepository | None = None) -> Running:
+    """The platform, with the model in its repository, and the function prepared. Without others the repository is a folder."""
+    put = put or DirectoryRepository(folder / "models")
     layers = [layer for _ in range(4) for layer in (torch.nn.Conv2d(4, 4, 3, padding=1), torch.nn.ReLU())]
     module = torch.nn.Sequential(*layers, torch.nn.AdaptiveAvgPool2d(1), torch.nn.Flatten(), torch.nn.Linear(4, 3)).eval()
-    repository.put("line", "1", capture(module, (torch.randn(2, 4, 12, 12),), Description("line", "1")))
-    local, told = LocalPlatform(folder / "state", repository, NothingBuilt(), cores=8), Listener()
+    put.put("line", "1", capture(module, (torch.randn(2, 4, 12, 12),), Description("line", "1")))
+    local, told = LocalPlatform(folder / "state", served or put, NothingBuilt(), cores=8), Listener()
     await local.start(told)
     spec = read_deployment(
         {"service": "line", "image": "gnomon/body", "annotations": {"gnomon/model": "line@1", "gnomon/max-batch": "8"}}

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Mapping
-from typing import Any, cast
+from pathlib import Path
+from typing import Any
 
 import aiohttp
 import pytest
@@ -21,6 +22,7 @@ from gnomon_platforms.nodes.home import BodyPod, Home
 from gnomon_platforms.nodes.models import ServedModels
 from gnomon_platforms.nodes.pairs import NodePairs
 from gnomon_platforms.testing import Recorder
+from gnomon_profiler.repository import DirectoryRepository
 from tests.waiting import until
 
 BODY = BodyPod(
@@ -93,7 +95,7 @@ class PlayedNode:
 class Platform:
     """As much of a platform as a Shadow that is found on a node needs."""
 
-    def __init__(self, session: aiohttp.ClientSession) -> None:
+    def __init__(self, session: aiohttp.ClientSession, models: Path) -> None:
         self.told, self.pools = Recorder(), set[str]()
         self.lost = False
         """Whether the node did not answer at some time."""
@@ -104,7 +106,7 @@ class Platform:
             now_s=lambda: 0.0,
             epoch=lambda: 1,
             adopting_s=lambda: 0.0,
-            models=cast("ServedModels", None),
+            models=ServedModels(DirectoryRepository(models), models),
         )
         self.pairs = NodePairs(home, session, "token")
 
@@ -146,11 +148,11 @@ async def node() -> AsyncIterator[PlayedNode]:
 
 
 @pytest.fixture
-async def platform(node: PlayedNode, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Platform]:
+async def platform(node: PlayedNode, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Platform]:
     monkeypatch.setattr(client, "RETRY_S", 0.01)
     monkeypatch.setattr(reached, "RETRY_S", 0.01, raising=False)
     async with aiohttp.ClientSession() as session:
-        made = Platform(session)
+        made = Platform(session, tmp_path)
         made.pairs.nodes.reach("node-a", node.address)
         await until(lambda: "s-1" in made.told.found, "the node is not heard")
         yield made
