@@ -31,7 +31,6 @@ from tests.unit.kubernetes_platform.small_cluster import SmallCluster
 
 SPEC = read_deployment({"service": "figlet", "image": "figlet:1"})
 KEY = SPEC.key
-TOKEN = {"data": {"gnomon-batch-token": "dDBrZW4="}}
 MOMENTS, CALM, TURNS = 500, 4000, 4
 
 
@@ -66,8 +65,9 @@ class Carried:
     async def furnish_once(self, spec: object, deployed: object) -> None:
         del spec, deployed
 
-    async def token(self) -> dict[str, Any]:
-        return TOKEN
+    async def token(self, deployed: object) -> str:
+        del deployed
+        return "t0ken"
 
 
 class Informed:

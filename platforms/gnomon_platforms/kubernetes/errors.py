@@ -12,6 +12,9 @@ from gnomon_core.errors import GnomonError
 
 RBAC = "deploy/openfaas"
 MAX_MESSAGE = 500
+DENIED = "kubernetes_denied"
+"""What a quota, or a right that we have not, comes to."""
+_WRONG = range(400, 500)
 _BUSY = frozenset({HTTPStatus.TOO_MANY_REQUESTS, HTTPStatus.SERVICE_UNAVAILABLE, HTTPStatus.GATEWAY_TIMEOUT})
 
 
@@ -103,11 +106,16 @@ def told(error: Exception, doing: str) -> GnomonError:
     return GnomonError(status, code, said, hint, retry_after_s=1.0 if error.conflict else None)
 
 
+def lasts(error: GnomonError) -> bool:
+    """Whether what was refused will be again, as far as can be known."""
+    return error.status in _WRONG or error.code == DENIED
+
+
 def _meaning(error: Refused) -> tuple[int, str, str]:
     """Our status and code of a refusal that lasts, and what to do about it."""
     known: dict[int, tuple[int, str, str]] = {
         HTTPStatus.UNAUTHORIZED: (503, "kubernetes_credentials", "The token or certificate is not known: check KUBECONFIG."),
-        HTTPStatus.FORBIDDEN: (503, "kubernetes_denied", f"Give it the role of {RBAC}: kubectl apply -k {RBAC}."),
+        HTTPStatus.FORBIDDEN: (503, DENIED, f"Give it the role of {RBAC}: kubectl apply -k {RBAC}."),
         HTTPStatus.NOT_FOUND: (404, "kubernetes_missing", "It may just have been removed: list again."),
         HTTPStatus.CONFLICT: (409, "kubernetes_conflict", "Somebody else changes it as well: try again."),
     }
@@ -117,7 +125,7 @@ def _meaning(error: Refused) -> tuple[int, str, str]:
     )
     if error.status == HTTPStatus.FORBIDDEN and "quota" in error.message:
         # Quotas are refused by the same status as rights.
-        return 503, "kubernetes_denied", "Raise the quota."
+        return 503, DENIED, "Raise the quota."
     return known.get(error.status, (502, "kubernetes_failed", f"The API server's log says more of its {error.status}."))
 
 

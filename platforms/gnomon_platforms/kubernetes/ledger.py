@@ -10,6 +10,7 @@ An instance of ours is counted once: by what it was given as long as it is here,
 from __future__ import annotations
 
 from collections import Counter, defaultdict
+from dataclasses import replace
 from itertools import chain
 
 from gnomon_core.fleet import Node
@@ -52,6 +53,12 @@ class Ledger:
 
     def given(self, instance_id: str) -> Given | None:
         return self._given.get(instance_id)
+
+    def resize(self, instance_id: str, cores: float) -> None:
+        """The instance has so many cores from now on, and everything else as before. Unknown ones are ignored."""
+        given = self._given.get(instance_id)
+        if given is not None:
+            self.give(instance_id, replace(given, cores=cores))
 
     def take_back(self, instance_id: str) -> None:
         """The instance has gone."""

@@ -5,7 +5,7 @@
     NoCapacity         no node has room for an instance
     FailedCreate       Kubernetes makes no pod: a quota, a LimitRange, a webhook
     StartFailed        an instance did not become ready, with why
-    ResizePending      a node has put off, or refused, to give a pod other cores
+    ResizePending      a node has put off to give a pod other cores, or it or Kubernetes has refused to
 
 Of each there is one on a Deployment for as long as the cluster keeps Events, an hour by default, however often it happens. Who
 asks for one each second makes one request a minute.

@@ -127,6 +127,7 @@ class Fleet:
             start_timeout_s=self._options.start_timeout_s,
             leads=lambda: self.leads,
             warn=self._warnings.say,
+            ledger=self._ledger,
         )
         if self.leads:
             await self._reach_nodes()
@@ -240,9 +241,6 @@ class Fleet:
         assert self._listener is not None
         life = self._lives[instance.id] = Life(instance, request, self._listener, self._ended)
         return life
-
-    def _life(self, instance_id: str) -> Life | None:
-        return self._lives.get(instance_id)
 
     def _ended(self, life: Life) -> None:
         self._ledger.take_back(life.instance.id)

@@ -8,11 +8,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
+from gnomon_core.errors import GnomonError
 from gnomon_core.fleet import Instance, InstanceState
 from gnomon_core.platform_listener import PlatformListener
 from gnomon_core.seam_values import InstanceRequest
 from gnomon_platforms.kubernetes.channel import HttpChannel
 from gnomon_platforms.kubernetes.objects.pods import PodFacts
+from gnomon_platforms.kubernetes.resizing import REFUSED_S, RefusedSize
 from gnomon_platforms.local.nodes import claimed_cores
 from gnomon_platforms.remote_lives import RemoteLife
 
@@ -31,6 +33,7 @@ class Life(RemoteLife[HttpChannel]):
         """How often its container had been restarted when it became ready: once more, and what it held is lost."""
         self.stopping = False
         """Whether it was asked to end."""
+        self._refused: RefusedSize | None = None
 
     @property
     def sized_cores(self) -> int | None:
@@ -76,6 +79,17 @@ class Life(RemoteLife[HttpChannel]):
         if self.instance.state is InstanceState.STARTING:
             self.instance = replace(self.instance, cores=cores)
         self.give(cores)
+
+    def keep(self, cores: int, refused: int, why: GnomonError, now_s: float) -> None:
+        """Its pod was refused other cores. It goes on with these, which it has, where it is still to have the refused ones."""
+        self._refused = RefusedSize(refused, why, now_s + REFUSED_S)
+        if self.sized_cores == refused:
+            self.follow(cores)
+
+    def refusal(self, cores: int, now_s: float) -> GnomonError | None:
+        """Why its pod does not get so many cores for now; None where nobody has refused them."""
+        refused = self._refused
+        return refused.why if refused is not None and refused.cores == cores and now_s < refused.until_s else None
 
     def stop(self) -> None:
         """It is to end; nothing is in flight."""

@@ -14,7 +14,6 @@ from __future__ import annotations
 import math
 import secrets as chance_of_secrets
 from contextlib import suppress
-from dataclasses import replace
 
 from gnomon_core.errors import GnomonError, bad_request
 from gnomon_core.fleet import Instance
@@ -130,7 +129,7 @@ class OpenFaasPlatform(Fleet):
             return
         if self._on_nodes is not None and self._on_nodes.pairs is not None and self._on_nodes.pairs.destroy(instance_id):
             return
-        life = self._life(instance_id)
+        life = self._lives.get(instance_id)
         if life is not None and not life.stopping:
             self._workloads[life.instance.function].stop(life)
 
@@ -138,13 +137,15 @@ class OpenFaasPlatform(Fleet):
         """Give an instance's pod other cores, in place. Unknown ids are ignored.
 
         Raises:
-            GnomonError: 503 `no_capacity`; it keeps what it has.
+            GnomonError: 503 `no_capacity`, or what Kubernetes has refused a moment ago; it keeps what it has.
 
         """
-        life, given = self._life(instance_id), self._ledger.given(instance_id)
+        life, given = self._lives.get(instance_id), self._ledger.given(instance_id)
         if life is None or given is None or not life.living:
             return
         self._refuse_hindered(life.request.spec.key)
+        if (refusal := life.refusal(cores, self._clock.now_s())) is not None:
+            raise refusal
         # A claim by request or limit stays what the deployment says.
         wanted = float(cores) if math.isclose(given.cores, life.request.cores) else given.cores
         node = next((node for node in self.nodes() if node.name == given.node), None)
@@ -152,7 +153,7 @@ class OpenFaasPlatform(Fleet):
             raise GnomonError(
                 503, "no_capacity", f"Node {given.node} has no {wanted:g} cores for {instance_id}.", "Ask for fewer."
             )
-        self._ledger.give(instance_id, replace(given, cores=wanted))
+        self._ledger.resize(instance_id, wanted)
         life.give(cores)
         self._workloads[life.instance.function].look()
 

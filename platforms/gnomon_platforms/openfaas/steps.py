@@ -6,6 +6,7 @@ meant.
 
 from __future__ import annotations
 
+import base64
 from collections.abc import Callable
 from typing import Any
 
@@ -20,6 +21,7 @@ from gnomon_platforms.kubernetes.objects.names import (
     PLACEMENT_GATE,
     REMOVED_ANNOTATION,
     SERVING_CONDITION,
+    TOKEN_KEY,
     VERSION_LABEL,
     token_secret,
 )
@@ -42,6 +44,8 @@ class Steps:
         self._writer, self._key, self._options, self._stored = writer, key, options, stored
         self._furnished = ""
         """The uid of the Deployment that is known to have its Service and its Secret."""
+        self._tokens: dict[str, str] = {}
+        """The token of the batch route, by the uid of the Deployment that it belongs to."""
 
     async def take(
         self, step: Step, spec: FunctionSpec | None, version: int, deployed: DeployedFunction | None = None
@@ -109,15 +113,21 @@ class Steps:
             await furnish(self._writer, spec, found)
         self._furnished = deployed.uid
 
-    async def token(self) -> Document | None:
-        """The Secret with the token of the function's batch route.
+    async def token(self, deployed: DeployedFunction | None) -> str:
+        """The token of the function's batch route, read once for this Deployment.
 
         Raises:
-            GnomonError: the API server could not be asked.
+            GnomonError: the API server could not be asked; 503 `token_missing`.
 
         """
-        target = Target(SECRETS, self._key.namespace, token_secret(self._key))
-        return await self._writer.settle(target, lambda _: None, "read the token of a function's batch route")
+        uid = "" if deployed is None else deployed.uid
+        if uid not in self._tokens:
+            target = Target(SECRETS, self._key.namespace, token_secret(self._key))
+            found = await self._writer.settle(target, lambda _: None, "read the token of a function's batch route")
+            if found is None:
+                raise GnomonError(503, "token_missing", f"{self._key} has no token for its batch route.", "Deploy it again.")
+            self._tokens = {uid: base64.b64decode(found["data"][TOKEN_KEY]).decode()}
+        return self._tokens[uid]
 
     async def remove(self) -> None:
         """Remove the Deployment of a function that was removed, and with it everything that is the function's.

@@ -9,7 +9,6 @@ at again after a while.
 from __future__ import annotations
 
 import asyncio
-import base64
 import contextlib
 import logging
 from collections.abc import Collection, Coroutine, Sequence
@@ -20,8 +19,9 @@ from gnomon_core.errors import GnomonError
 from gnomon_core.fleet import Instance, InstanceState
 from gnomon_core.functions import FunctionKey, FunctionSpec
 from gnomon_platforms.kubernetes.channel import HttpChannel
+from gnomon_platforms.kubernetes.errors import lasts
 from gnomon_platforms.kubernetes.objects.functions import DeployedFunction
-from gnomon_platforms.kubernetes.objects.names import PORT, TOKEN_KEY
+from gnomon_platforms.kubernetes.objects.names import PORT
 from gnomon_platforms.kubernetes.objects.pods import ENDED_PHASES, RESIZE, PodFacts
 from gnomon_platforms.kubernetes.objects.removal import VICTIM_COST
 from gnomon_platforms.openfaas.adopting import cores_of_instance
@@ -33,9 +33,6 @@ from gnomon_platforms.openfaas.surroundings import Surroundings
 from gnomon_platforms.openfaas.unseen import Unseen
 
 LOOK_AGAIN_S = 5.0
-REFUSED = range(400, 500)
-DENIED = "kubernetes_denied"
-"""What a quota, or a right that we have not, comes to."""
 
 _LOG = logging.getLogger("gnomon.openfaas")
 
@@ -52,8 +49,6 @@ class Workload:
         self._going: set[str] = set()
         """Pods that are to go, by name."""
         self._unseen = Unseen()
-        self._tokens: dict[str, str] = {}
-        """The token of the batch route, by the uid of the Deployment that it belongs to."""
         self._look = asyncio.Event()
         self._connecting: set[asyncio.Task[Any]] = set()
         self._task = asyncio.get_running_loop().create_task(self._run())
@@ -163,7 +158,7 @@ class Workload:
 
         async def connect() -> None:
             try:
-                token = await self._token()
+                token = await self._steps.token(self._around.deployed(self.key))
             except GnomonError as error:
                 self._not_started(life, f"could not be started: {error}")
                 return
@@ -178,16 +173,6 @@ class Workload:
                 life.ready(channel, pod.restarts)
 
         self._begin(connect())
-
-    async def _token(self) -> str:
-        deployed = self._around.deployed(self.key)
-        uid = "" if deployed is None else deployed.uid
-        if uid not in self._tokens:
-            found = await self._steps.token()
-            if found is None:
-                raise GnomonError(503, "token_missing", f"{self.key} has no token for its batch route.", "Deploy it again.")
-            self._tokens = {uid: base64.b64decode(found["data"][TOKEN_KEY]).decode()}
-        return self._tokens[uid]
 
     # The task
 
@@ -219,7 +204,8 @@ class Workload:
         owners = {pod.instance: pod.name for pod in pods if pod.instance is not None and not pod.ending}
         living = [life for life in self.lives.values() if life.living]
         kept = {owners[life.instance.id]: life.sized_cores for life in living if life.instance.id in owners}
-        going = self._going = {pod.name for pod in pods if pod.name in self._going or self._stopping(pod)}
+        stopping = {life.instance.id for life in self.lives.values() if life.stopping}
+        going = self._going = {pod.name for pod in pods if pod.name in self._going or pod.instance in stopping}
         waiting = tuple(
             Waiting(life.instance.id, life.instance.node, self._unseen.claimed.get(life.instance.id))
             for life in living
@@ -227,10 +213,6 @@ class Workload:
         )
         wanted = Wanted(self._version, waiting, kept, frozenset(going), self._around.adopting(), self._unseen.lowered)
         return plan(self._around.deployed(self.key), pods, wanted)
-
-    def _stopping(self, pod: PodFacts) -> bool:
-        life = self.lives.get(pod.instance or "")
-        return life is not None and life.stopping
 
     async def _take(self, steps: Sequence[Step]) -> bool:
         """Write these steps; whether all of them could be."""
@@ -253,6 +235,8 @@ class Workload:
                 raise error
             if isinstance(step, Deploy):
                 self._not_deployed(error)
+            elif isinstance(step, Resize) and lasts(error):
+                self._not_resized(step, error)
         return furnished and not any(isinstance(error, BaseException) for error in taken)
 
     async def _furnished(self, spec: FunctionSpec | None, deployed: DeployedFunction | None) -> bool:
@@ -267,9 +251,23 @@ class Workload:
 
     def _not_deployed(self, error: GnomonError) -> None:
         """What a function needs was refused. Where it will be again, who asked for instances is told so."""
-        if error.status in REFUSED or error.code == DENIED:
+        if lasts(error):
             for life in [one for one in self.lives.values() if one.pod is None]:
                 self._not_started(life, f"could not be started: {error}")
+
+    def _not_resized(self, step: Resize, error: GnomonError) -> None:
+        """A pod was refused other cores, and will be again: its instance goes on with those that the pod has."""
+        life, cores = self.lives.get(step.pod.instance or ""), cores_of_instance(step.pod)
+        if life is None or life.pod is None:
+            return
+        self._around.warn(self.key, RESIZE_PENDING, f"{life.pod.name}: {error}")
+        life.keep(cores, step.cores, error, self._around.clock.now_s())
+        if life.sized_cores == cores:
+            self._around.ledger.resize(life.instance.id, cores)
+        if life.channel is not None and step.cores < cores:
+            # It has been told of fewer already.
+            self._begin(life.channel.resize(cores))
+        self._progress(life, life.pod)
 
     async def _step(self, step: Step, spec: FunctionSpec | None, version: int, deployed: DeployedFunction | None) -> int | None:
         if isinstance(step, Resize) and step.cores < step.pod.cores:

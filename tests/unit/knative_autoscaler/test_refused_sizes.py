@@ -13,9 +13,10 @@ from gnomon_core.clock import WallClock
 from gnomon_core.errors import GnomonError
 from gnomon_core.fleet import Instance
 from gnomon_core.scaling import LoadCounters, Resize
-from gnomon_platforms.knative.scaling.instances import REFUSED_S, RevisionInstances
+from gnomon_platforms.knative.scaling.instances import RevisionInstances
 from gnomon_platforms.knative.scaling.objects import RevisionPod
 from gnomon_platforms.knative.scaling.surroundings import Surroundings
+from gnomon_platforms.kubernetes.resizing import REFUSED_S
 from tests.unit.knative_autoscaler.played import Played
 
 POD = RevisionPod(

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from gnomon_core.carrying_out import CarryingOut
 from gnomon_core.errors import GnomonError
@@ -38,21 +38,10 @@ from gnomon_platforms.knative.scaling.shadow_condition import Means, shadows
 from gnomon_platforms.knative.scaling.shadows import spec_of
 from gnomon_platforms.knative.scaling.surroundings import Surroundings
 from gnomon_platforms.kubernetes.objects.placing import Placing
+from gnomon_platforms.kubernetes.resizing import REFUSED_S, RefusedSize
 from gnomon_platforms.nodes.home import BodyPod
 
-REFUSED_S = 30.0
-"""A size that was refused is not asked for sooner again. Until then it is not on its way, and who decides on it is told so."""
-
 _LOG = logging.getLogger("gnomon.knative")
-
-
-@dataclass(frozen=True, slots=True)
-class _Refusal:
-    """So many cores a pod was refused, and why; until when they are not asked for."""
-
-    cores: int
-    why: GnomonError
-    until_s: float
 
 
 class RevisionInstances:
@@ -63,7 +52,7 @@ class RevisionInstances:
         self._bodies = Bodies(self._name)
         self._working: dict[str, Mapping[str, Pair]] = {}
         """By Body, the Shadows that it works with."""
-        self._refused: dict[str, _Refusal] = {}
+        self._refused: dict[str, RefusedSize] = {}
         """By pod."""
 
     @property
@@ -170,7 +159,7 @@ class RevisionInstances:
                 _LOG.info("%s: pod %s: %g to %d cores", self._name, pod.name, pod.cores, cores)
         except GnomonError as error:
             _LOG.warning("%s: pod %s keeps its %g cores: %s", self._name, pod.name, pod.cores, error)
-            self._refused[pod.uid] = _Refusal(cores, error, self._around.clock.now_s() + REFUSED_S)
+            self._refused[pod.uid] = RefusedSize(cores, error, self._around.clock.now_s() + REFUSED_S)
 
     def _refusal(self, pod: RevisionPod | None, cores: int | None) -> GnomonError | None:
         """Why a pod does not get so many cores for now; None where nobody has refused them."""
