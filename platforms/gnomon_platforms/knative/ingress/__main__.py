@@ -45,6 +45,7 @@ def parser() -> argparse.ArgumentParser:
     made.add_argument("--descriptors", type=int, default=Limits().descriptors, help="how many HAProxy has, two a connection")
     made.add_argument("--leave-proxy", action="store_true", help="let HAProxy go on when this ends")
     made.add_argument("--drain", type=float, default=25.0, metavar="S", help="how long HAProxy may then answer what it holds")
+    made.add_argument("--page", default="", help="where it tells how it is, /healthz and /metrics: nowhere")
     made.add_argument("--alone", action="store_true", help="write status without a Lease")
     return made
 
@@ -62,7 +63,8 @@ def options(asked: argparse.Namespace) -> ServingOptions:
     )
     binds = Binds(asked.http, asked.https, asked.local, asked.probe_http, asked.probe_local)
     proxy = ProxyOptions(asked.folder, asked.haproxy, binds, Limits(descriptors=asked.descriptors))
-    return ServingOptions(controller, proxy, None if asked.alone else asked.namespace, asked.leave_proxy, asked.drain)
+    lease_namespace = None if asked.alone else asked.namespace
+    return ServingOptions(controller, proxy, lease_namespace, asked.leave_proxy, asked.drain, asked.page)
 
 
 async def run(asked: argparse.Namespace) -> None:

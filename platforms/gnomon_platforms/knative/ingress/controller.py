@@ -101,6 +101,16 @@ class Controller:
         self._reported: dict[Key, Reported] = {}
         self._places = asyncio.Semaphore(MAX_WRITES)
 
+    @property
+    def serves(self) -> int:
+        """How many Ingresses are served."""
+        return sum(case.served is not None for case in self._cases.values())
+
+    @property
+    def failure(self) -> str:
+        """Why the proxy serves what it did before; empty while it serves what it is to."""
+        return self._failure
+
     async def run(self) -> None:
         """Serve until cancelled.
 

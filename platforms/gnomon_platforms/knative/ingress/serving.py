@@ -15,6 +15,7 @@ from dataclasses import dataclass
 
 from gnomon_core.clock import WallClock
 from gnomon_platforms.knative.ingress.controller import Controller, ControllerOptions
+from gnomon_platforms.knative.ingress.page import Told, page
 from gnomon_platforms.knative.ingress.proxy import Proxy, ProxyOptions
 from gnomon_platforms.kubernetes.api import Api
 from gnomon_platforms.kubernetes.leader import Leader, Tenure
@@ -37,20 +38,25 @@ class ServingOptions:
     """Whether HAProxy goes on when this process ends in good order, for the next to take over."""
     drain_s: float = 25.0
     """How long HAProxy may answer what it holds when this process ends."""
+    page: str = ""
+    """Where it tells how it is, `ADDRESS:PORT` or `unix@PATH`; empty for nowhere."""
 
 
 async def serve(api: Api, options: ServingOptions) -> None:
     """Serve until cancelled.
 
     Raises:
-        GnomonError: the cluster cannot be seen at the start.
+        GnomonError: the cluster cannot be seen at the start, or the page cannot be had.
 
     """
     clock, chance = WallClock(), random.SystemRandom()
     proxy = Proxy(options.proxy, clock)
+    own, _ = options.controller.own
     if options.lease_namespace is None:
+        alone = Controller(api, proxy, options.controller, clock=clock, chance=chance)
         try:
-            await Controller(api, proxy, options.controller, clock=clock, chance=chance).run()
+            async with page(options.page, Told(api.asked, lambda: True, proxy, alone, own)):
+                await alone.run()
         finally:
             await _end(proxy, options)
         return
@@ -63,7 +69,8 @@ async def serve(api: Api, options: ServingOptions) -> None:
     )
     standing = asyncio.create_task(leader.run())
     try:
-        await controller.run()
+        async with page(options.page, Told(api.asked, lambda: tenure.leading, proxy, controller, own)):
+            await controller.run()
     finally:
         # Who leads next need not wait for what HAProxy holds.
         await asyncio.gather(_resign(leader, standing), _end(proxy, options))
