@@ -1,0 +1,107 @@
+"""Documents as their readers follow them: links lead somewhere; what a page applies, it has built, pushed and named."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+import yaml
+
+from deploy.test_cluster.settings import REGISTRY as TEST_REGISTRY
+from deploy.test_cluster.settings import TAG as TEST_TAG
+
+ROOT = Path(__file__).parents[2]
+HOWTO = ROOT / "docs" / "howto"
+PAGES = [*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md"), *HOWTO.glob("*.md")]
+FENCED = re.compile(r"^( *)```(\w*)\n(.*?)^\1```", re.MULTILINE | re.DOTALL)
+LINK = re.compile(r"\]\((?!https?://)([^)#\s]*)(?:#([^)\s]+))?[^)]*\)")
+REGISTRY = "registry.example/team"
+# Where a page has another one build some of its images, by the sentence that links to it.
+BUILT_ELSEWHERE = {
+    "run-on-knative.md": ["models-on-kubernetes.md"],
+    "shadows-on-kubernetes.md": ["models-on-kubernetes.md"],
+}
+
+
+def commands(page: str) -> str:
+    """What a page has its reader type."""
+    found = FENCED.findall((HOWTO / page).read_text(encoding="utf-8"))
+    return "\n".join(text for _, language, text in found if language in ("", "sh"))
+
+
+INSTALLING = [page.name for page in sorted(HOWTO.glob("*.md")) if "kubectl apply -k deploy/" in commands(page.name)]
+
+
+def anchors(page: Path) -> set[str]:
+    """The headings of a page, as GitHub names them."""
+    headings = re.findall(r"^#+ (.+)$", FENCED.sub("", page.read_text(encoding="utf-8")), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_every_link_leads_somewhere(page: Path) -> None:
+    for target, anchor in LINK.findall(FENCED.sub("", page.read_text(encoding="utf-8"))):
+        there = (page.parent / target).resolve() if target else page
+        assert there.exists(), f"{target} of {page.name}"
+        assert not anchor or anchor in anchors(there), f"{target}#{anchor} of {page.name}"
+
+
+def test_every_page_is_found_from_the_list_of_pages() -> None:
+    listed = {target for target, _ in LINK.findall((ROOT / "docs" / "README.md").read_text(encoding="utf-8"))}
+    assert {str(page.relative_to(ROOT / "docs")) for page in (ROOT / "docs").glob("**/*.md") if page.parent == HOWTO} <= listed
+
+
+def tagged(page: str) -> set[str]:
+    return set(re.findall(r'--tag "\$REGISTRY/([\w-]+):', commands(page)))
+
+
+@pytest.mark.parametrize("page", INSTALLING)
+def test_what_is_built_is_pushed(page: str) -> None:
+    assert set(re.findall(r'docker push "\$REGISTRY/([\w-]+):', commands(page))) == tagged(page)
+
+
+def images(folder: Path) -> set[str]:
+    """The images, without tags, that `kubectl apply -k` of this folder would have pods run."""
+    kustomization = yaml.safe_load((folder / "kustomization.yaml").read_text(encoding="utf-8"))
+    found: set[str] = set()
+    for resource in kustomization.get("resources", []):
+        path = folder / resource
+        found |= (
+            images(path)
+            if path.is_dir()
+            else set(re.findall(r"^ *(?:- )?image: ([^\s:]+)", path.read_text("utf-8"), re.MULTILINE))
+        )
+    named = {one["name"]: one["newName"] for one in kustomization.get("images", [])}
+    return {named.get(image, image) for image in found}
+
+
+@pytest.mark.parametrize("page", INSTALLING)
+def test_what_is_applied_is_named_and_has_been_built(page: str, tmp_path: Path) -> None:
+    shutil.copytree(ROOT / "deploy", tmp_path / "deploy", ignore=shutil.ignore_patterns("test_cluster", "__pycache__", "*.whl"))
+    built = {f"{REGISTRY}/{name}" for name in set.union(*map(tagged, [page, *BUILT_ELSEWHERE.get(page, [])]))}
+    applied = 0
+    for line in commands(page).splitlines():
+        if line.strip().startswith("sed -i"):
+            subprocess.run(["bash", "-euc", line], cwd=tmp_path, env={"REGISTRY": REGISTRY, "PATH": "/usr/bin:/bin"}, check=True)
+        for folder in re.findall(r"kubectl apply -k (deploy/\S+)", line):
+            wanted = images(tmp_path / folder)
+            assert wanted, folder
+            assert wanted <= built, f"{folder} of {page} runs images that nobody was told to build or name"
+            applied += 1
+    assert applied
+
+
+def test_on_the_cluster_for_tests_images_have_its_names(tmp_path: Path) -> None:
+    """There archives take the place of a registry, and the other pages' commands name the images."""
+    shutil.copytree(ROOT / "deploy" / "openfaas", tmp_path / "deploy" / "openfaas")
+    shutil.copytree(ROOT / "deploy" / "knative", tmp_path / "deploy" / "knative")
+    typed = commands("test-on-kubernetes.md")
+    assert f"export REGISTRY={TEST_REGISTRY}\n" in typed
+    for line in [line for line in typed.splitlines() if line.startswith("sed -i")]:
+        subprocess.run(["bash", "-euc", line], cwd=tmp_path, env={"PATH": "/usr/bin:/bin"}, check=True)
+    for folder in ("openfaas", "knative/autoscaler", "knative/gateway", "knative/ingress"):
+        kustomization = yaml.safe_load((tmp_path / "deploy" / folder / "kustomization.yaml").read_text(encoding="utf-8"))
+        assert [one["newTag"] for one in kustomization["images"]] == [TEST_TAG]
