@@ -12,7 +12,9 @@ from __future__ import annotations
 import contextlib
 import http.client
 import json
+import os
 import secrets
+import signal
 from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import dataclass
@@ -27,6 +29,7 @@ from deploy.test_cluster.clusters import Cluster, until
 from deploy.test_cluster.phases import CannotBeHad
 from gnomon_platforms.knative.ingress.backends import GatewayPlace
 from gnomon_platforms.knative.scaling.configuration import CSI_FEATURE
+from tests.kubernetes.coordinator_node.test_driver_on_the_cluster import inside
 from tests.kubernetes.installation.forms import overlaid
 from tests.kubernetes.knative_batching.conftest import SECRET
 from tests.kubernetes.knative_batching.gateways import SYSTEM, Gateways
@@ -56,10 +59,17 @@ class Installed:
         """Say whether Revisions may have the volume of their node's coordinator: `enabled` or `disabled`."""
         self.cluster.core.patch_namespaced_config_map("config-features", SYSTEM, {"data": {CSI_FEATURE: value}})
 
-    def shadows(self) -> list[dict[str, Any]]:
-        """The Shadows of the nodes' coordinators that work for a Body."""
-        rows = [row for state in map(self._state, self._coordinators()) for row in state["shadows"]]
-        return [row for row in rows if row["paired"] and row["state"] == "ready"]
+    def shadows(self) -> set[str]:
+        """The Shadows of the nodes' coordinators that work for a Body; none of one that is not there."""
+        with contextlib.suppress(OSError):
+            rows = [row for state in map(self._state, self._coordinators()) for row in state["shadows"]]
+            return {row["id"] for row in rows if row["paired"] and row["state"] == "ready"}
+        return set()
+
+    def kill_coordinator(self) -> None:
+        """The process of the only node's coordinator: its container is started again, and the pool's is not."""
+        [pod] = self.cluster.core.list_namespaced_pod(NODES).items
+        os.kill(int(inside(pod, "coordinator").parent.name), signal.SIGKILL)
 
     def pool_cpu(self) -> str:
         """What the only node's pool asks for, as its kubelet has it."""

@@ -171,6 +171,10 @@ async def test_a_body_gets_a_shadow_of_its_nodes_pool_under_load_and_gives_it_ba
         await eventually(on.shadows, "a Shadow")
         await eventually(lambda: on.gateways.figures()["gnomon_offloaded_samples_total"] >= 20, "batches that both share")
         await eventually(lambda: on.pool_cpu() == "1100m", "the scheduler's accounts to follow")
+        # Its coordinator is killed: the Body answers on, and gets another from the next one.
+        killed = await eventually(on.shadows, "a Shadow still")
+        await asyncio.to_thread(on.kill_coordinator)
+        await eventually(lambda: on.shadows() - killed, "another Shadow")
         await callers.more(50)
         callers.end()
         await calling
