@@ -13,6 +13,8 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
+from gnomon_core.libraries import FOR_LIBRARIES
+
 START_LIMIT_S = 120.0
 STOP_LIMIT_S = 20.0
 EVERY_S = 0.02
@@ -93,6 +95,12 @@ def _answers(url: str) -> bool:
         return False
     finally:
         connection.close()
+
+
+def as_instance() -> None:
+    """Begin this program again with what an instance's environment tells libraries, where its own tells them something else."""
+    if any(os.environ.get(name) != value for name, value in FOR_LIBRARIES.items()):
+        os.execve(sys.executable, sys.orig_argv, {**os.environ, **FOR_LIBRARIES})
 
 
 def ended_well(main: Callable[[], object]) -> None:

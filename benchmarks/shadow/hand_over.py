@@ -27,7 +27,7 @@ import torch
 from torch import Tensor
 
 from benchmarks.pace import Pace, asked, step
-from benchmarks.programs import ended_well
+from benchmarks.programs import as_instance, ended_well
 from benchmarks.report import Figure, write
 from benchmarks.shadow.instances import Cpus, two_cpus
 from benchmarks.shadow.models import MEGABYTE
@@ -204,4 +204,5 @@ def figure_of(way: str, size_mb: int, values: list[float]) -> Figure:
 
 
 if __name__ == "__main__":
+    as_instance()
     ended_well(lambda: main(asked(__doc__ or "")))

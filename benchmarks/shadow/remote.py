@@ -29,7 +29,7 @@ from torch import Tensor
 
 from benchmarks.gnomon import MODELS
 from benchmarks.pace import Pace, asked, step
-from benchmarks.programs import ended_well
+from benchmarks.programs import as_instance, ended_well
 from benchmarks.report import Figure, write
 from benchmarks.shadow.hand_over import GOAL_MS_PER_MB, SETTLE_S, SIZES_MB, STAMPS, Ends, sampled
 from benchmarks.shadow.instances import Answer, Body, Cpus, body_of, check, let_go, nursery, patient, shadow_of, two_cpus
@@ -227,4 +227,5 @@ def figures_of(model: StoredModel, profile: ModelProfile, batch: int, seen: Turn
 
 
 if __name__ == "__main__":
+    as_instance()
     ended_well(lambda: main(asked(__doc__ or "")))

@@ -100,7 +100,7 @@ class NodeClient:
                     raise _refusal(answer.status, text)
                 state = json.loads(text)
                 news = (str(state["incarnation"]), int(state["version"]))
-            except (aiohttp.ClientError, TimeoutError, OSError, GnomonError, ValueError, KeyError, TypeError) as error:
+            except (aiohttp.ClientError, OSError, GnomonError, ValueError, KeyError, TypeError, OverflowError) as error:
                 _LOG.warning("the coordinator at %s: %s: %s", self.address, type(error).__name__, error)
                 self._on_lost()
                 # Whoever has lost sight of it wants its state, be it news or not.

@@ -3,6 +3,9 @@
 Memory is written in the order in which the tensor has it, so that the other side computes on the same layout and gets the same
 bits. What is read is a view of the buffer, except where a peer that writes meanwhile could do harm: whole numbers may be indices,
 which a kernel checks and then uses, and truth values must be 0 or 1; both are copied first.
+
+Bytes are copied by the C library (through numpy: torch copies by a loop of its own), which passes the cache by with a large
+block: the writer never looks at it again, and need not fetch first what the other side's processor has of it.
 """
 
 from __future__ import annotations
@@ -13,6 +16,7 @@ import os
 import warnings
 from collections.abc import Sequence
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -66,7 +70,7 @@ class SharedBuffer:
             length = part.numel() * part.element_size()
             if at + length > self.size_bytes:
                 return None
-            self._raw[at : at + length].view(part.dtype).view(dense.shape).copy_(dense)
+            _copy(dense, self._raw[at : at + length])
             rows.append(Row(at, length, _NAMES[part.dtype], tuple(part.shape), order))
             at = aligned(at + length)
         return tuple(rows)
@@ -112,6 +116,14 @@ class OwnBuffer(SharedBuffer):
             super().__init__(descriptor, writable=True)
         finally:
             os.close(descriptor)
+
+
+def _copy(dense: Tensor, place: Tensor) -> None:
+    """A tensor's elements, one after the other, into so many bytes."""
+    if dense.is_contiguous() and not (dense.requires_grad or dense.is_neg()):
+        np.copyto(place.numpy(), dense.view(-1).view(torch.uint8).numpy())
+    else:
+        place.view(dense.dtype).view(dense.shape).copy_(dense)
 
 
 def datatype_of(tensor: Tensor) -> str | None:
