@@ -64,7 +64,9 @@ def test_the_deployment_is_accepted_and_its_pods_are_restricted(knative_plane: C
     asked_for = options(parser().parse_args(container["args"]))
     listening = {str(port["containerPort"]) for port in container["ports"]}
     binds = asked_for.proxy.binds
-    assert {bind.rpartition(":")[2] for bind in (binds.http, binds.https, binds.local, *asked_for.controller.own)} == listening
+    told = (binds.http, binds.https, binds.local, *asked_for.controller.own, asked_for.page)
+    assert {bind.rpartition(":")[2] for bind in told} == listening
+    assert container["livenessProbe"]["httpGet"]["port"] == "page"
     services = {one.metadata.name for one in knative_plane.core.list_namespaced_service(SYSTEM).items}
     addresses = asked_for.controller.addresses
     assert {addresses.public.split(".")[0], addresses.private.split(".")[0], "gnomon-ingress-peers"} == services
