@@ -18,7 +18,7 @@ from tests.contracts.test_platform import deployment, instance_of
 from tests.kubernetes.faults.conftest import Breakable
 from tests.kubernetes.faults.serving import load
 
-AWAY_S, SOAK_S = 8.0, 60.0
+AWAY_S, SOAK_S = 4.0, 60.0
 BACK_S = 150.0
 SERVED = 20
 """So many batches show that serving goes on."""

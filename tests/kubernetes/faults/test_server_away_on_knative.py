@@ -32,7 +32,7 @@ from tests.kubernetes.knative_ingress.conftest import Ingresses, controller, hap
 __all__ = ["haproxy", "knative", "played_as", "pods"]
 
 REVISION = "f-00001"
-SERVED = 40
+SERVED = 20
 """So many requests show that serving goes on."""
 
 

@@ -80,7 +80,7 @@ async def test_who_does_not_lead_serves_and_writes_nothing_until_it_leads(
 async def calm(monkeypatch: pytest.MonkeyPatch) -> None:
     """Return when what has changed is not looked at again by itself."""
     monkeypatch.setattr(proxy, "SWEEP_S", 0.0)
-    await asyncio.sleep(4 * LOOK_AGAIN_S)
+    await asyncio.sleep(2.5 * LOOK_AGAIN_S)
 
 
 @pytest.mark.parametrize("part", ["master", "current"])
