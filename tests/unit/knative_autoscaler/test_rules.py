@@ -117,7 +117,8 @@ def test_the_policy_is_what_the_revision_says_now() -> None:
     [
         ({"gnomon/autoscaler": "magic"}, "no scaling policy"),
         ({"gnomon/autoscaler": "hpa"}, "CPU"),
-        ({"gnomon/autoscaler": "batch", "gnomon/cores": "2"}, "plans buffers"),
+        ({"gnomon/autoscaler": "batch", "gnomon/cores": "2"}, "say its bounds by gnomon/max-batch"),
+        ({"gnomon/autoscaler": "batch+"}, "batch+ plans one buffer for all that arrives"),
         ({"gnomon/max-batch": "none"}, "whole number"),
         ({K + "metric": "memory"}, "memory"),
     ],
