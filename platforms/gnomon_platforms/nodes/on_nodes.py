@@ -4,13 +4,15 @@
     a node's state ▶ cores that its Shadows have ▶ the pool container's request follows, some time later
 
 A Shadow has its cores at once, by affinity; that its pool's pod asks for them is for the scheduler's accounts only, so it is
-written behind, the newest number at a time, and a write that fails is made again with the next change.
+written behind, the newest number at a time. A write that fails is made again after a while, or with the next number.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
+from collections import defaultdict
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
@@ -41,6 +43,8 @@ SAME_CORES = 0.05
 """Closer than that, a request is what it should be."""
 HEARD_S = 2.0
 """For the first word of nodes that are to answer. It comes within milliseconds, but from one that has died a moment ago."""
+AGAIN_S, LATEST_AGAIN_S = 1.0, 60.0
+"""After how long a write that has failed is made again, at first and at most."""
 
 _LOG = logging.getLogger("gnomon.nodes")
 
@@ -110,6 +114,10 @@ class OnNodes:
         self._pods: Informer[CoordinatorPod] = Informer(api, source, coordinator_pod)
         self.pairs: NodePairs | None = None
         self._wanted: dict[str, int] = {}
+        """By node, the cores that its Shadows have."""
+        self._changed_number: defaultdict[str, asyncio.Event] = defaultdict(asyncio.Event)
+        self._written: dict[str, tuple[str, float]] = {}
+        """By node, the uid of the pod that was written to last and what it was to ask for: what is seen of it may be older."""
         self._sizing: dict[str, asyncio.Task[None]] = {}
 
     async def start(self, home: Home, session: aiohttp.ClientSession) -> None:
@@ -156,27 +164,38 @@ class OnNodes:
 
     def _claimed(self, node: str, cores: int) -> None:
         """So many cores have the Shadows of a node."""
+        if cores != self._wanted.get(node):
+            self._changed_number[node].set()
         self._wanted[node] = cores
         if node not in self._sizing:
             task = self._sizing[node] = asyncio.get_running_loop().create_task(self._follow(node))
             task.add_done_callback(lambda _: self._sizing.pop(node, None))
 
     async def _follow(self, node: str) -> None:
-        written = None
-        while (cores := self._wanted[node]) != written:
-            await self._size(node, cores)
-            written = cores
+        done, pause_s = None, AGAIN_S
+        while (cores := self._wanted[node]) != done:
+            self._changed_number[node].clear()
+            if await self._size(node, cores):
+                done, pause_s = cores, AGAIN_S
+                continue
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(pause_s):
+                    await self._changed_number[node].wait()
+            pause_s = min(2 * pause_s, LATEST_AGAIN_S)
 
-    async def _size(self, node: str, cores: int) -> None:
+    async def _size(self, node: str, cores: int) -> bool:
+        """Let the node's pool ask for so many; False where that failed. What one that is not ready has is said when it is."""
         pod = next((one for one in self._pods.values() if one.node == node and one.address), None)
         if pod is None:
-            return
+            return True
         wanted = pod.base_cores + cores
-        if abs(pod.pool_cores - wanted) < SAME_CORES:
-            return
+        uid, last = self._written.get(node, (pod.uid, wanted))
+        if _asks(pod, wanted) and (uid != pod.uid or last == wanted):
+            return True
+        self._written[node] = pod.uid, wanted
 
         def decide(seen: Document | None) -> Write | None:
-            if seen is None or seen["metadata"].get("uid") != pod.uid:
+            if seen is None or seen["metadata"].get("uid") != pod.uid or _asks(coordinator_pod(seen), wanted):
                 return None
             resources = {"requests": {"cpu": f"{round(1000 * wanted)}m"}}
             return Patch({"spec": {"containers": [{"name": CONTAINER, "resources": resources}]}}, "resize", STRATEGIC_PATCH)
@@ -187,3 +206,10 @@ class OnNodes:
             )
         except GnomonError as error:
             _LOG.warning("%s", error)
+            return False
+        return True
+
+
+def _asks(pod: CoordinatorPod, cores: float) -> bool:
+    """Whether its pool asks for so many."""
+    return abs(pod.pool_cores - cores) < SAME_CORES

@@ -1,0 +1,107 @@
+"""What a node's pool asks for follows what its Shadows have, whatever becomes of a single write."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from types import SimpleNamespace
+from typing import Any, cast
+
+import aiohttp
+import pytest
+from aiohttp import web
+from aiohttp.test_utils import TestServer
+
+from gnomon_core.clock import WallClock
+from gnomon_platforms.kubernetes.writes import Writer
+from gnomon_platforms.nodes import on_nodes
+from gnomon_platforms.nodes.home import Home
+from gnomon_platforms.nodes.on_nodes import NodeOptions, OnNodes
+from tests.integration.kubernetes_platform.scripted import Answer, Script, listed, pod, refusal, serving
+from tests.waiting import until
+
+LABELS = {"app.kubernetes.io/name": "gnomon", "app.kubernetes.io/component": "coordinator"}
+
+
+def coordinator(cpu: str, version: str = "1") -> dict[str, Any]:
+    """The DaemonSet's pod on the node, whose pool asks for so much."""
+    containers = [{"name": "pool", "resources": {"requests": {"cpu": cpu}}}]
+    status = {"podIP": "127.0.0.1", "conditions": [{"type": "Ready", "status": "True"}]}
+    return {**pod("coordinator-x", version, **LABELS), "spec": {"nodeName": "node-a", "containers": containers}, "status": status}
+
+
+class Node:
+    """A coordinator that says how many cores its Shadows have."""
+
+    def __init__(self) -> None:
+        self.cores, self.version = 0, 1
+        self._news = asyncio.Event()
+
+    def says(self, cores: int) -> None:
+        self.cores, self.version = cores, self.version + 1
+        self._news.set()
+
+    async def tell(self, request: web.Request) -> web.Response:
+        if request.query["version"] == str(self.version):
+            self._news.clear()
+            await self._news.wait()
+        pool = {"ready": True, "claimed_cores": self.cores}
+        return web.json_response({"incarnation": "i", "version": self.version, "pool": pool, "bodies": [], "shadows": []})
+
+
+@asynccontextmanager
+async def followed(script: Script) -> AsyncIterator[tuple[Node, OnNodes]]:
+    """A node, and who follows it with writes to this API server."""
+    node, app = Node(), web.Application()
+    app.router.add_get("/v1/state", node.tell)
+    claims = SimpleNamespace(pool_ready=lambda *_, **__: None)
+    models = SimpleNamespace(on_nodes=True)
+    home = cast("Home", SimpleNamespace(claims=claims, models=models, epoch=lambda: 1, adopting_s=lambda: 0.0))
+    async with TestServer(app) as server, aiohttp.ClientSession() as session:
+        with serving(script) as api:
+            writer = Writer(api, WallClock(), random.Random(1))
+            made = OnNodes(api, writer, NodeOptions("token", "fn", server.port or 0))
+            await made.start(home, session)
+            yield node, made
+            await made.stop()
+            writer.close()
+
+
+def asked_for(script: Script) -> list[str]:
+    """What each write was to let the pool ask for."""
+    return [one.body["spec"]["containers"][0]["resources"]["requests"]["cpu"] for one in script.writes()]
+
+
+async def test_a_write_that_was_refused_is_made_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(on_nodes, "AGAIN_S", 0.01)
+    writes = [refusal(403, "Forbidden"), refusal(403, "Forbidden"), Answer(coordinator("2100m", "2"))]
+    script = Script([listed("1", coordinator("100m")), Answer(coordinator("100m"))], writes=writes)
+    async with followed(script) as (node, nodes):
+        node.says(2)
+        await until(lambda: asked_for(script) == ["2100m"] * 3, "the scheduler counts on cores that Shadows have", 20.0)
+        await until(lambda: not nodes._sizing)
+    assert len(script.writes()) == 3
+
+
+async def test_the_next_number_does_not_wait_for_the_last_to_be_tried_again() -> None:
+    writes = [refusal(403, "Forbidden"), Answer(coordinator("1100m", "2"))]
+    script = Script([listed("1", coordinator("100m")), Answer(coordinator("100m"))], writes=writes)
+    async with followed(script) as (node, nodes):
+        node.says(2)
+        await until(lambda: asked_for(script) == ["2100m"])
+        node.says(1)
+        await until(lambda: asked_for(script)[-1] == "1100m")
+        await until(lambda: not nodes._sizing)
+
+
+async def test_what_is_seen_of_a_pod_may_be_older_than_what_was_written() -> None:
+    """The watch has told nothing yet when the last Shadow ends."""
+    lists = [listed("1", coordinator("100m")), Answer(coordinator("100m")), Answer(coordinator("2100m", "2"))]
+    script = Script(lists, writes=[Answer(coordinator("2100m", "2")), Answer(coordinator("100m", "3"))])
+    async with followed(script) as (node, nodes):
+        node.says(2)
+        await until(lambda: asked_for(script) == ["2100m"] and not nodes._sizing)
+        node.says(0)
+        await until(lambda: asked_for(script) == ["2100m", "100m"], "nobody could use them any more", 20.0)
