@@ -19,6 +19,7 @@ from gnomon_core.pairs import Pair
 from gnomon_platforms.kubernetes.nodes import Given
 from gnomon_platforms.local.recipes import MODEL_OVERHEAD_BYTES
 from gnomon_platforms.nodes import wishes
+from gnomon_platforms.nodes.client import UNREACHABLE
 from tests.integration.coordinator_node.known import Known, asked_all_the_time
 from tests.integration.coordinator_node.node import PATIENT, Body, Node
 from tests.integration.coordinator_node.played_platform import Platform, a_pair, layers_of, leading, refusal
@@ -121,6 +122,22 @@ async def test_what_it_holds_stays_what_it_was_made_with(platform: Platform, nod
     await platform.pairs.change("f-2-s1", fewer)
     await until(lambda: platform.seen("f-2-s1").pair == fewer, "it does not change")
     assert body.ask(node.batch())[1] == 1
+
+
+async def test_a_change_that_its_own_node_cannot_hear_is_no_change_until_it_can(
+    platform: Platform, node: Node, other: Node
+) -> None:
+    body, known = await paired(platform, node, "f-11")
+    # Its pod is not ready for a moment.
+    platform.pairs.nodes.reach("node-b", None)
+    changed = far(node, 2, (0, 0, 1, 1))
+    assert await refusal(platform.pairs.change("f-11-s1", changed)) == UNREACHABLE
+    assert (platform.claimed["f-11-s1"].cores, node.shadow("f-11-s1")["cores"], other.shadow("f-11-s1")["cores"]) == (1.0, 1, 1)
+    assert known.together(body)
+    await reach(platform, other)
+    await platform.pairs.change("f-11-s1", changed)
+    await until(lambda: platform.seen("f-11-s1").pair == changed, "it does not change")
+    await until(lambda: other.state()["pool"]["claimed_cores"] == 2)
 
 
 async def test_what_cannot_be_is_refused_and_leaves_nothing(platform: Platform, node: Node, other: Node) -> None:
