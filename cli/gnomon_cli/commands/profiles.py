@@ -50,6 +50,7 @@ class Numbers(click.ParamType[tuple[int, ...]]):
     gnomon models profile efficientnet-lite0
     gnomon models profile torchvision:resnet50@1 --cores 1,2 --batches 1-8
     gnomon models profile my-model --output my-model.json
+    gnomon models profile my-model --afresh
     """,
 )
 @click.argument("name")
@@ -62,6 +63,7 @@ class Numbers(click.ParamType[tuple[int, ...]]):
 @click.option(
     "--tries", type=click.IntRange(min=1), default=TRIES, help=f"How often a noisy batch is measured at most; default {TRIES}."
 )
+@click.option("--afresh", is_flag=True, help="Measure again what its profile on this machine has, and leave out the rest of it.")
 @click.option(
     "--output",
     type=click.Path(dir_okay=False, writable=True, path_type=Path),
@@ -78,16 +80,18 @@ def profile(
     batches: tuple[int, ...],
     repeats: int,
     tries: int,
+    afresh: bool,
     output: Path | None,
     as_json: bool,
 ) -> None:
     """Measure a model on this machine: latency of each block by cores and batch, loading, memory, hand-over.
 
     Let nothing else run meanwhile. What is finished is kept when this is interrupted, and the same command goes on from there.
+    Other cores and batches are added to the profile that there is of the same model, machine and versions.
     """
     repository = model_repository(folder, state)
     entry = repository.get(name)
-    wishes = Wishes(cores, batches, repeats, tries)
+    wishes = Wishes(cores, batches, repeats, tries, afresh)
 
     def ready(one: ModelEntry) -> ReadyTimes:
         from gnomon_cli.starts import measure_starts  # noqa: PLC0415 - a platform takes a while to import
@@ -204,7 +208,7 @@ def _show(one: ModelProfile, serial_fractions: tuple[float, ...]) -> None:
 
 def _latency_rows(one: ModelProfile, batches: Sequence[int], serial_fractions: tuple[float, ...]) -> Iterator[tuple[object, ...]]:
     for cores in sorted(one.whole.seconds):
-        cells = (_milliseconds(one.whole.at(cores, batch)) for batch in batches)
+        cells = (_milliseconds(one.whole.seconds[cores].get(batch)) for batch in batches)
         spread = max((one.spread.get(f"{cores}/{batch}", 0.0) for batch in batches), default=0.0)
         yield (cores, *cells, f"measured, spread up to {100 * spread:.1f} %")
     for serial in serial_fractions:
@@ -237,7 +241,7 @@ def _block_rows(one: ModelProfile, batches: Sequence[int]) -> Iterator[tuple[obj
     cores = min(one.whole.seconds)
     loads_s = next(iter(one.block_load_s.values()), (0.0,) * len(one.blocks))
     for number, (block, table, load_s) in enumerate(zip(one.layers.blocks, one.blocks, loads_s, strict=True)):
-        cells = (_milliseconds(table.at(cores, batch)) for batch in batches)
+        cells = (_milliseconds(table.seconds.get(cores, {}).get(batch)) for batch in batches)
         worst = one.evidence.worst_block_spread(number)
         spread = "-" if worst is None else f"{100 * worst:.1f} %"
         size = (f"{block.parameter_bytes / 1e6:.2f}", f"{block.macs / 1e9:.3f}")

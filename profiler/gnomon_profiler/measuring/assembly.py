@@ -12,6 +12,7 @@ from gnomon_core.profiles import LatencyTable, Loading, ModelProfile, Network
 from gnomon_profiler.measuring.cells import WEIGHT_MODES, Cell, Plan, Subject, loading_sets
 from gnomon_profiler.measuring.fits import fixed_and_per_unit
 from gnomon_profiler.measuring.journal import Result, spread_of
+from gnomon_profiler.measuring.kept import NOTHING_KEPT, Kept, source_of
 from gnomon_profiler.measuring.machine import Machine
 
 _DIGITS = 6
@@ -63,8 +64,13 @@ class Surroundings:
     when: datetime
 
 
-def assemble(measured: Measured, surroundings: Surroundings, ready: ReadyTimes | None = None) -> ModelProfile:
-    """The profile of a model. What a platform's `ready` does not say of starts is taken from bare forks."""
+def assemble(
+    measured: Measured, surroundings: Surroundings, ready: ReadyTimes | None = None, kept: Kept = NOTHING_KEPT
+) -> ModelProfile:
+    """The profile of a model. What a platform's `ready` does not say of starts is taken from bare forks.
+
+    `kept` are those of its cells that an earlier profile had.
+    """
     subject = measured.subject
     whole: dict[int, dict[int, float]] = {}
     blocks: list[dict[int, dict[int, float]]] = [{} for _ in subject.layers.blocks]
@@ -77,6 +83,7 @@ def assemble(measured: Measured, surroundings: Surroundings, ready: ReadyTimes |
     fixed_s, per_byte_s = _hand_over(measured.one("transfer"))
     loading = {mode: _loading(subject, measured.one("loading", mode)) for mode in WEIGHT_MODES}
     starts = _starts(measured, loading["shared"], ready)
+    provenance = provenance_of(subject, surroundings)
     return ModelProfile(
         model=subject.name,
         layers=subject.layers,
@@ -91,7 +98,7 @@ def assemble(measured: Measured, surroundings: Surroundings, ready: ReadyTimes |
         transfer_seconds_per_byte=per_byte_s,
         network=Network(*_hand_over(measured.one("network")), LOOPBACK),
         spread=spread,
-        provenance=_provenance(measured, surroundings) | {"starts": starts.how},
+        provenance=provenance | _measured_as(measured, kept, source_of(provenance)) | {"starts": starts.how},
         evidence=_evidence(measured),
     )
 
@@ -101,7 +108,11 @@ def _evidence(measured: Measured) -> Evidence:
     sizes = [measured.subject.layers.parameter_bytes(numbers) for numbers in loading_sets(measured.subject.layers)]
     transfer, network = (measured.one(what) for what in ("transfer", "network"))
     return Evidence(
-        block_spread={f"{cell.cores}/{cell.batch}": _block_spreads(result) for cell, result in measured.latencies()},
+        block_spread={
+            f"{cell.cores}/{cell.batch}": _block_spreads(result)
+            for cell, result in measured.latencies()
+            if "block_ranges_s" in result
+        },
         loading={mode: _points(sizes, measured.one("loading", mode)) for mode in WEIGHT_MODES},
         transfer=_points(transfer["sizes_bytes"], transfer),
         network=_points(network["sizes_bytes"], network),
@@ -143,10 +154,8 @@ def _starts(measured: Measured, shared: Loading, ready: ReadyTimes | None) -> _S
     return _Starts(body_s, max(0.0, ready.shadow_s - shared.seconds(ready.shadow_bytes)), ready.how)
 
 
-def _provenance(measured: Measured, surroundings: Surroundings) -> dict[str, str]:
-    subject, memory = measured.subject, measured.memory()
-    repeats = [int(result["repeats"]) for _, result in measured.latencies()]
-    megabytes = {name: f"{memory[name] / 1e6:.1f} MB" for name in ("idle_bytes", "busy_bytes", "proportional_bytes")}
+def provenance_of(subject: Subject, surroundings: Surroundings) -> dict[str, str]:
+    """Of which model a profile is, and where and with what it was measured."""
     return {
         "machine": str(surroundings.machine),
         "machine_id": surroundings.machine.id,
@@ -154,14 +163,30 @@ def _provenance(measured: Measured, surroundings: Surroundings) -> dict[str, str
         "date": surroundings.when.date().isoformat(),
         "weights": str(subject.details.get("weights", "as captured")),
         "weights_sha256": subject.sha256.get("weights.safetensors", ""),
+        "allocator": ALLOCATOR,
+    }
+
+
+def _measured_as(measured: Measured, kept: Kept, source: str) -> dict[str, str]:
+    """How, and what of it at another time than the rest, of which `source` says when."""
+    memory, largest = measured.memory(), measured.plan.memory_cell.batch
+    repeats = [int(result["repeats"]) for _, result in measured.latencies()]
+    megabytes = {name: f"{memory[name] / 1e6:.1f} MB" for name in ("idle_bytes", "busy_bytes", "proportional_bytes")}
+    return {
         "latency_weight_mode": "shared, resident before the first batch",
         "loading_shared": "mapped from a warm page cache, every page resident",
         "loading_private": f"copied from a warm page cache at {_private_gigabytes_per_s(measured):.1f} GB/s",
-        "overhead": f"{megabytes['idle_bytes']} idle, {megabytes['busy_bytes']} after a batch of {max(measured.plan.batches)}, "
+        "overhead": f"{megabytes['idle_bytes']} idle, {megabytes['busy_bytes']} after a batch of {largest}, "
         f"{megabytes['proportional_bytes']} proportional",
-        "allocator": ALLOCATOR,
         "repeats": f"{min(repeats)} to {max(repeats)} a cell, medians; spread is the interquartile range",
+        **_earlier(measured, kept, source),
     }
+
+
+def _earlier(measured: Measured, kept: Kept, source: str) -> dict[str, str]:
+    taken = sum(measured.results.get(cell) is result for cell, result in kept.cells.items())
+    of = f"{taken} of {len(measured.results)} cells are of {kept.source}" if kept.source != source else ""
+    return {"earlier": "; ".join(filter(None, (of, kept.earlier)))} if taken and (of or kept.earlier) else {}
 
 
 def _private_gigabytes_per_s(measured: Measured) -> float:

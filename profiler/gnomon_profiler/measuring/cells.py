@@ -81,6 +81,8 @@ class Plan:
     repeats: int
     cpus: tuple[int, ...]
     tries: int = TRIES
+    largest: int = 0
+    """The largest batch that there are cells of besides these."""
 
     def cells(self) -> Iterator[Cell]:
         """All cells, those that everything else is judged by first."""
@@ -96,7 +98,7 @@ class Plan:
     @property
     def memory_cell(self) -> Cell:
         """The memory after the largest batch: with larger ones it is another cell."""
-        return Cell("memory", batch=max(self.batches))
+        return Cell("memory", batch=max(*self.batches, self.largest))
 
     def cpus_for(self, cores: int) -> list[int]:
         """The CPUs that so many cores are: the last ones, since the kernel's own work tends to sit on the first."""

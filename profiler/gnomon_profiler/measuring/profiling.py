@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -13,9 +13,10 @@ from gnomon_core.blocks import Layers
 from gnomon_core.errors import GnomonError, bad_request
 from gnomon_core.profiles import ModelProfile
 from gnomon_core.seam_values import ModelEntry
-from gnomon_profiler.measuring.assembly import Measured, ReadyTimes, Surroundings, assemble
+from gnomon_profiler.measuring.assembly import Measured, ReadyTimes, Surroundings, assemble, provenance_of
 from gnomon_profiler.measuring.cells import TRIES, Plan, Subject
 from gnomon_profiler.measuring.journal import Journal
+from gnomon_profiler.measuring.kept import NOTHING_KEPT, Kept, difference, kept_of
 from gnomon_profiler.measuring.machine import Machine, software, this_machine
 from gnomon_profiler.measuring.process import MeasuringProcess
 from gnomon_profiler.measuring.session import Session
@@ -29,13 +30,15 @@ REPEATS = 10
 class Wishes:
     """What to measure: these cores (1 to all of the machine's without any), these batches, each at least `repeats` times.
 
-    A noisy cell is measured up to `tries` times.
+    A noisy cell is measured up to `tries` times. What a profile of the same model, machine and software has is taken from it, and
+    what it has besides stays in it; `afresh`, it is replaced.
     """
 
     cores: tuple[int, ...] = ()
     batches: tuple[int, ...] = tuple(range(1, MAX_BATCH + 1))
     repeats: int = REPEATS
     tries: int = TRIES
+    afresh: bool = False
 
 
 def profile_model(
@@ -58,13 +61,28 @@ def profile_model(
     subject = subject_of(entry)
     with MeasuringProcess() as process:
         versions = software(process.hello)
-        journal = Journal(store.journal(subject.name, machine.id), _identity(subject, plan, machine, versions))
-        results = Session(subject, plan, journal, process, progress=progress).run()
-    surroundings = Surroundings(machine, versions, datetime.now(UTC))
-    profile = assemble(Measured(subject, plan, results), surroundings, ready(entry) if ready else None)
+        surroundings = Surroundings(machine, versions, datetime.now(UTC))
+        stored = None if wishes.afresh else store.get(subject.name, machine.id)
+        kept = NOTHING_KEPT if stored is None else _kept(stored, plan, subject, surroundings, progress)
+        plan = replace(plan, largest=kept.largest_batch)
+        journal = Journal(store.journal(subject.name, machine.id), _identity(subject, wishes, machine, versions))
+        results = Session(subject, plan, journal, process, kept.cells, progress=progress).run()
+    surroundings = replace(surroundings, when=datetime.now(UTC))
+    profile = assemble(Measured(subject, plan, results), surroundings, ready(entry) if ready else None, kept)
     path = store.put(subject.name, machine.id, profile)
     journal.remove()
     return profile, path
+
+
+def _kept(
+    stored: ModelProfile, plan: Plan, subject: Subject, surroundings: Surroundings, progress: Callable[[str], None]
+) -> Kept:
+    if why := difference(stored, subject.layers, provenance_of(subject, surroundings)):
+        progress(f"{subject.name}: nothing is taken from its profile: {why}")
+        return NOTHING_KEPT
+    kept = kept_of(stored).without(plan.cells(), plan.repeats)
+    progress(f"{subject.name}: goes on from its profile of {kept.source}; --afresh measures all of it again")
+    return kept
 
 
 def plan_for(machine: Machine, wishes: Wishes) -> Plan:
@@ -103,7 +121,7 @@ def subject_of(entry: ModelEntry) -> Subject:
     return Subject(name, entry.program, entry.weights, entry.layers, layers, entry.sha256, entry.signature.details)
 
 
-def _identity(subject: Subject, plan: Plan, machine: Machine, versions: Mapping[str, str]) -> dict[str, object]:
+def _identity(subject: Subject, wishes: Wishes, machine: Machine, versions: Mapping[str, str]) -> dict[str, object]:
     """What a journal's cells are of. Cores and batches are not part of it: a wish for more of them goes on as well."""
     blocks = hashlib.sha256(json.dumps(subject.layers.to_json(), sort_keys=True).encode()).hexdigest()
     return {
@@ -112,9 +130,10 @@ def _identity(subject: Subject, plan: Plan, machine: Machine, versions: Mapping[
         "weights_sha256": subject.sha256.get("weights.safetensors", ""),
         "blocks_sha256": blocks,
         "machine": str(machine),
-        "repeats": plan.repeats,
+        "repeats": wishes.repeats,
         "torch": versions["torch"],
         "python": versions["python"],
+        **({"afresh": True} if wishes.afresh else {}),
     }
 
 

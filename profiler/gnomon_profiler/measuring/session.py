@@ -39,7 +39,10 @@ class Remaining:
 
 
 class Session:
-    """One profiling run. `progress` gets a line for each cell; `now_s` is a monotonic clock."""
+    """One profiling run. `known` cells of an earlier one are not measured; `progress` gets a line for each that is.
+
+    `now_s` is a monotonic clock.
+    """
 
     def __init__(
         self,
@@ -47,6 +50,7 @@ class Session:
         plan: Plan,
         journal: Journal,
         process: Measures,
+        known: Mapping[Cell, Result] | None = None,
         *,
         progress: Callable[[str], None],
         now_s: Callable[[], float] = time.monotonic,
@@ -55,28 +59,32 @@ class Session:
         self._plan = plan
         self._journal = journal
         self._process = process
+        self._known = known or {}
         self._progress = progress
         self._now_s = now_s
 
     def run(self) -> dict[Cell, Result]:
-        """Every cell's best measurement.
+        """Every cell's best measurement, and what was known before of others.
 
         Raises:
             GnomonError: 500 `measuring_failed`; what was measured before is in the journal.
 
         """
         cells = list(self._plan.cells())
-        missing = [cell for cell in cells if self._journal.get(cell) is None]
+        missing = [cell for cell in cells if self._found(cell) is None]
         if len(missing) < len(cells):
             self._progress(f"{self._subject.name}: {len(cells) - len(missing)} of {len(cells)} cells are measured already")
         self._measure(missing)
         while noisy := self._noisy(cells):
             self._progress(f"{self._subject.name}: {len(noisy)} noisy cells are measured again")
             self._measure(noisy)
-        return {cell: self._result(cell) for cell in cells}
+        return {**self._known, **{cell: self._result(cell) for cell in cells}}
+
+    def _found(self, cell: Cell) -> Result | None:
+        return self._journal.get(cell) or self._known.get(cell)
 
     def _result(self, cell: Cell) -> Result:
-        result = self._journal.get(cell)
+        result = self._found(cell)
         if result is None:
             raise GnomonError(500, "measuring_failed", f"Nothing was said of {cell}.", "Try again.")
         return result

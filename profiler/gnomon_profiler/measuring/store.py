@@ -33,6 +33,13 @@ class ProfileStore:
         """Where the unfinished cells are."""
         return self.path(model, machine_id).with_suffix(".journal")
 
+    def get(self, model: str, machine_id: str) -> ModelProfile | None:
+        """The profile of NAME@VERSION on a machine; None where there is none that can be read."""
+        try:
+            return read_profile(self.path(model, machine_id))
+        except (OSError, ValueError):
+            return None
+
     def list(self, model: str | None = None) -> Iterator[tuple[Path, ModelProfile]]:
         """Every readable profile, of one model or of all, in the order of their names."""
         for path in sorted(self._root.glob(f"{model or '*'}/*.json")):

@@ -130,6 +130,17 @@ def test_a_profile_says_where_it_comes_from(profile: ModelProfile) -> None:
     assert set(profile.spread) == {"1/1", "1/2", "1/4", "1/8"}
 
 
+def test_a_profile_is_completed_and_replaced_only_where_that_is_asked_for(models: Path, tmp_path: Path) -> None:
+    entry, store, said = DirectoryRepository(models).get("funnel"), ProfileStore(tmp_path), list[str]()
+    first, _ = profile_model(entry, store, Wishes(cores=(1,), batches=(1, 2), repeats=3), said.append)
+    both, path = profile_model(entry, store, Wishes(cores=(1,), batches=(2, 4), repeats=3), said.append)
+    assert both.whole.seconds[1] == {**first.whole.seconds[1], 4: both.whole.seconds[1][4]}
+    assert any("goes on from its profile of" in line for line in said)
+    assert read_profile(path) == both
+    afresh, _ = profile_model(entry, store, Wishes(cores=(1,), batches=(1,), repeats=3, afresh=True), said.append)
+    assert set(afresh.whole.seconds[1]) == {1}
+
+
 def test_what_the_measuring_process_says_of_a_failure_reaches_the_user(models: Path) -> None:
     with MeasuringProcess() as process:
         with pytest.raises(GnomonError, match="FileNotFoundError"):
