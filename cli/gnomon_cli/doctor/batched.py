@@ -103,10 +103,12 @@ def _without_token(cluster: Cluster, document: Document, secret: Document | None
     if secret is None:
         return f"there is no Secret {BATCH_SECRET} in {namespace}, and its pods wait for it", make
     if not (secret.get("data") or {}).get(key):
-        again = f"kubectl -n {namespace} delete secret {BATCH_SECRET} && {make}"
-        return f"the Secret {BATCH_SECRET} in {namespace} has no key {key}", again
+        # Other services have their keys there.
+        value = "'\"$(openssl rand -hex 32)\"'"
+        more = f'kubectl -n {namespace} patch secret {BATCH_SECRET} -p \'{{"stringData":{{"{key}":"{value}"}}}}\''
+        return f"the Secret {BATCH_SECRET} in {namespace} has no key {key}", more
     pods = cluster.items(PODS.path(namespace), {"labelSelector": f"{REVISION_LABEL}={name}"})
-    changed, began = _changed(secret), [begun for pod in pods if (begun := _began(pod))]
+    changed, began = _changed(secret, key), [begun for pod in pods if (begun := _began(pod))]
     if any(begun < changed for begun in began):
         restart = f"kubectl -n {namespace} delete pods -l {REVISION_LABEL}={name}"
         return f"pods of it began before the Secret {BATCH_SECRET} was changed, and may know another token", restart
@@ -121,11 +123,16 @@ def _annotations(document: Document) -> dict[str, str]:
     return document["metadata"].get("annotations") or {}
 
 
-def _changed(secret: Document) -> str:
-    """When its data were written last, as far as the API server has kept that: RFC 3339, in UTC, so that texts compare."""
+def _changed(secret: Document, key: str) -> str:
+    """When this key of it was written last, as far as the API server has kept that: RFC 3339, in UTC, so that texts compare.
+
+    It keeps one time for all that a program has written, so a key may count as written when its neighbour was.
+    """
     metadata = secret["metadata"]
-    written = [one.get("time") or "" for one in metadata.get("managedFields") or () if "f:data" in (one.get("fieldsV1") or {})]
-    return max([metadata.get("creationTimestamp") or "", *written])
+    fields = [
+        (one.get("time") or "", (one.get("fieldsV1") or {}).get("f:data") or {}) for one in metadata.get("managedFields") or ()
+    ]
+    return max([metadata.get("creationTimestamp") or "", *(at for at, data in fields if f"f:{key}" in data)])
 
 
 def _began(pod: Mapping[str, Any]) -> str:

@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import base64
 import json
+import os
+import subprocess
+import time
 from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
@@ -150,7 +155,9 @@ def route(cluster: Cluster, of_class: str = "gnomon") -> None:
     cluster.custom.create_namespaced_custom_object(*INGRESSES, USERS, "ingresses", body)
 
 
-def test_revisions_that_get_no_batches_are_named_with_what_they_lack(own_plane: Cluster, says: Says) -> None:
+def test_revisions_that_get_no_batches_are_named_with_what_they_lack(
+    own_plane: Cluster, compiled: build.Programs, says: Says
+) -> None:
     core, custom = own_plane.core, own_plane.custom
 
     def lack() -> tuple[str, str, str]:
@@ -187,8 +194,12 @@ def test_revisions_that_get_no_batches_are_named_with_what_they_lack(own_plane: 
     assert (level, "its pods wait for it" in message) == ("warn", True)
     assert f"kubectl -n {USERS} create secret generic {TOKEN} --from-literal={TOKEN}=" in hint
     core.create_namespaced_secret(USERS, {"metadata": {"name": TOKEN}, "stringData": {"another": "x"}})
-    assert f"has no key {TOKEN}" in lack()[1]
-    core.patch_namespaced_secret(TOKEN, USERS, {"stringData": {TOKEN: "long"}})
+    level, message, hint = lack()
+    assert f"has no key {TOKEN}" in message
+    environment = {"PATH": f"{compiled.folder}:{os.environ['PATH']}", "KUBECONFIG": str(own_plane.kubeconfig)}
+    subprocess.run(["bash", "-c", hint], env=environment, check=True)
+    data: Any = core.read_namespaced_secret(TOKEN, USERS).data
+    assert (set(data), len(base64.b64decode(data[TOKEN]))) == ({"another", TOKEN}, 64), "its neighbour keeps its own"
     assert lack()[0] == "ok", "no pod is there yet"
 
     def runs(since: str) -> dict[str, Any]:
@@ -196,8 +207,12 @@ def test_revisions_that_get_no_batches_are_named_with_what_they_lack(own_plane: 
         fields = {"image": "i", "imageID": "i", "ready": True, "restartCount": 0, "state": state}
         return {"containerStatuses": [{"name": "user-container", **fields}]}
 
-    pod(own_plane, USERS, "since", {REVISION: NAME}, **runs("2099-01-01T00:00:00Z"))
+    since = datetime.now(UTC) + timedelta(seconds=1)
+    pod(own_plane, USERS, "since", {REVISION: NAME}, **runs(since.strftime("%Y-%m-%dT%H:%M:%SZ")))
     assert lack()[0] == "ok"
+    time.sleep(2.0)
+    core.patch_namespaced_secret(TOKEN, USERS, {"stringData": {"third": "y"}}, field_manager="somebody")
+    assert lack()[0] == "ok", "another service was given its own"
     pod(own_plane, USERS, "before", {REVISION: NAME}, **runs("2001-01-01T00:00:00Z"))
     level, message, hint = lack()
     assert (level, "began before the Secret" in message) == ("warn", True)
