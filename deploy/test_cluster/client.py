@@ -26,7 +26,9 @@ class Kubectl:
 
     def __call__(self, *arguments: str, given: str | None = None, limit_s: float = 120) -> str:
         """Run it; its output, or Trouble with what it said."""
-        command = [str(self.program), f"--kubeconfig={self.kubeconfig}", *arguments]
+        # What it learns of a cluster goes with the cluster; another one on the same port has other kinds.
+        learned = self.kubeconfig.parent / "cache"
+        command = [str(self.program), f"--kubeconfig={self.kubeconfig}", f"--cache-dir={learned}", *arguments]
         try:
             done = subprocess.run(command, input=given, capture_output=True, text=True, check=False, timeout=limit_s)
         except subprocess.TimeoutExpired as error:
