@@ -218,3 +218,17 @@ async def test_pods_get_their_cores_in_place_without_a_restart_or_a_lost_request
     await running
     assert load.lost == []
     assert await asyncio.to_thread(given) == [(uid, "1", 0)]
+
+
+@pytest.mark.timeout(900)
+@pytest.mark.usefixtures("service")
+async def test_a_template_may_keep_the_api_servers_token_out_of_its_pods(
+    cluster: Cluster, namespace: str, answer_image: str
+) -> None:
+    """Knative takes the field without a feature; a pod of its own has the token else."""
+    ours = Ksvc(cluster, namespace, answer_image, {ANNOTATION + "min-scale": "1", ANNOTATION + "max-scale": "1"})
+    ours.body["spec"]["template"]["spec"]["automountServiceAccountToken"] = False
+    await ours.ready()
+    [pod] = cluster.core.list_namespaced_pod(namespace, label_selector=f"serving.knative.dev/revision={ours.revision}").items
+    mounted = [one.mount_path for container in pod.spec.containers for one in container.volume_mounts or ()]
+    assert "/var/run/secrets/kubernetes.io/serviceaccount" not in mounted
