@@ -50,6 +50,8 @@ LAYOUTS = {
     "batch is not slowest": numbers(3, 4, 5, 7).permute(1, 0, 2, 3),
     "expanded": numbers(4, 1, 5, 7).expand(4, 3, 5, 7),
     "one axis": numbers(4),
+    "a column, whose last row is one element with any stride": numbers(4, 5)[:, 2],
+    "a column of columns": numbers(4, 5, 3)[:, 2:3, 1],
     "with a gradient": numbers(4, 3).requires_grad_(),
     "its sign kept aside": torch._neg_view(numbers(4, 3)),
     "no elements": numbers(4, 0, 5),

@@ -120,7 +120,8 @@ class OwnBuffer(SharedBuffer):
 
 def _copy(dense: Tensor, place: Tensor) -> None:
     """A tensor's elements, one after the other, into so many bytes."""
-    if dense.is_contiguous() and not (dense.requires_grad or dense.is_neg()):
+    # One element, or none, is contiguous whatever its stride, and bytes are seen only where that is 1.
+    if dense.numel() > 1 and dense.is_contiguous() and not (dense.requires_grad or dense.is_neg()):
         np.copyto(place.numpy(), dense.view(-1).view(torch.uint8).numpy())
     else:
         place.view(dense.dtype).view(dense.shape).copy_(dense)
