@@ -1,14 +1,16 @@
-"""A namespace whose quota has room for two pods, on a real control plane: what there is goes on, and everybody is told why."""
+"""A quota with room for two pods, or two cores, on a real control plane: what there is goes on, and everybody is told why."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterator
+from contextlib import contextmanager
 
 import pytest
 
 from deploy.test_cluster.clusters import Cluster
 from deploy.test_cluster.clusters import until as found
+from gnomon_core.errors import GnomonError
 from gnomon_platforms.testing import answers, request_frame, send
 from tests.contracts.test_platform import deployment, instance_of
 from tests.kubernetes.openfaas.conftest import NAMESPACE
@@ -17,13 +19,27 @@ from tests.kubernetes.openfaas.test_platform_on_kubernetes import begun
 from tests.waiting import until
 
 
+@contextmanager
+def bounded(cluster: Cluster, **hard: str) -> Iterator[Cluster]:
+    """With a quota of so much."""
+    quota = {"metadata": {"name": "small"}, "spec": {"hard": {name.replace("_", "."): most for name, most in hard.items()}}}
+    cluster.core.create_namespaced_resource_quota(NAMESPACE, quota)
+    yield cluster
+    cluster.core.delete_namespaced_resource_quota("small", NAMESPACE)
+
+
 @pytest.fixture
 def two_pods(controlled: Cluster, kubelet: Kubelet) -> Iterator[Cluster]:
     del kubelet
-    quota = {"metadata": {"name": "small"}, "spec": {"hard": {"pods": "2"}}}
-    controlled.core.create_namespaced_resource_quota(NAMESPACE, quota)
-    yield controlled
-    controlled.core.delete_namespaced_resource_quota("small", NAMESPACE)
+    with bounded(controlled, pods="2") as cluster:
+        yield cluster
+
+
+@pytest.fixture
+def two_cores(controlled: Cluster, kubelet: Kubelet) -> Iterator[Cluster]:
+    del kubelet
+    with bounded(controlled, limits_cpu="2") as cluster:
+        yield cluster
 
 
 async def test_a_victim_goes_and_another_version_comes_where_no_more_pods_can_be_made(two_pods: Cluster) -> None:
@@ -47,4 +63,24 @@ async def test_a_victim_goes_and_another_version_comes_where_no_more_pods_can_be
     new = await platform.create(instance_of(deployment(envVars={"newer": "1"}), version=2))
     await told.channel(new.id)
     assert answers(await send(told.channels[kept], request_frame(b"on"))) == [(200, b"on")]
+    await platform.stop()
+
+
+async def test_cores_beyond_the_quota_are_not_on_their_way_and_those_within_it_are(two_cores: Cluster) -> None:
+    platform, told = await begun(two_cores)
+    one = await platform.create(instance_of(deployment(annotations={"gnomon/cores": "1"})))
+    await told.channel(one.id)
+
+    def cores() -> tuple[int, int | None]:
+        [seen] = platform.instances("echo.openfaas-fn")
+        return seen.cores, seen.coming_cores
+
+    await platform.resize(one.id, 3)
+    assert cores() == (1, 3)
+    await until(lambda: cores() == (1, None), "it is taken to get what it was refused")
+    with pytest.raises(GnomonError, match="exceeded quota"):
+        await platform.resize(one.id, 3)
+    await platform.resize(one.id, 2)
+    await until(lambda: cores() == (2, None), "it does not get what there is")
+    assert answers(await send(told.channels[one.id], request_frame(b"on"))) == [(200, b"on")]
     await platform.stop()
