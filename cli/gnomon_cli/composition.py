@@ -28,6 +28,7 @@ from gnomon_cli.platforms import platform_of
 from gnomon_cli.scaling import ScalingAdapter
 from gnomon_cli.serve_options import ServeOptions
 from gnomon_cli.serve_secrets import basic_auth
+from gnomon_cli.state import FETCHED
 from gnomon_cli.where import cluster_of, in_images, orchestration, place, readings
 from gnomon_core.clock import WallClock
 from gnomon_core.functions import FunctionKey
@@ -78,7 +79,7 @@ class Gnomon:
         require_safe_binding(options.host, self._auth)
         options.state.mkdir(mode=0o700, parents=True, exist_ok=True)
         clock = self._clock = WallClock()
-        repository = open_repository(options.models, options.state / "fetched-models")
+        repository = open_repository(options.models, options.state / FETCHED)
         self._cluster = cluster_of(options, repository, clock)
         self._front = InFront(options.provider, clock) if options.provider is not None else None
         keeper = self._keeper = self._cluster or self._front

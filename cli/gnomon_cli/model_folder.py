@@ -8,7 +8,7 @@ from pathlib import Path
 import click
 
 from gnomon_cli.command import option_group
-from gnomon_cli.state import state_folder
+from gnomon_cli.state import FETCHED, state_folder
 from gnomon_core.seams import ModelRepository
 from gnomon_profiler.measuring.store import ProfileStore
 from gnomon_profiler.places import S3_SCHEME, open_repository
@@ -27,15 +27,15 @@ folder_options = option_group(
 
 
 def model_folder(folder: str, state: str) -> Path:
-    """The repository's folder; the state folder's where it is elsewhere."""
-    return (
-        Path(folder).expanduser() if folder and not folder.startswith(S3_SCHEME) else state_folder(state, os.environ) / "models"
-    )
+    """The repository's folder; that of what was fetched from it where it is elsewhere."""
+    if folder.startswith(S3_SCHEME):
+        return state_folder(state, os.environ) / FETCHED
+    return Path(folder).expanduser() if folder else state_folder(state, os.environ) / "models"
 
 
 def model_repository(folder: str, state: str) -> ModelRepository:
     """The repository in it; one in S3 keeps what it fetches in the state folder."""
-    return open_repository(folder or str(model_folder("", state)), state_folder(state, os.environ) / "fetched-models")
+    return open_repository(folder or str(model_folder("", state)), state_folder(state, os.environ) / FETCHED)
 
 
 def profile_store(folder: str, state: str) -> ProfileStore:

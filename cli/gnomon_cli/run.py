@@ -24,6 +24,7 @@ from gnomon_cli.preflight import check_room
 from gnomon_cli.serve import serve
 from gnomon_cli.serve_options import ServeOptions
 from gnomon_cli.stack import Stack, StackFunction, load_stack
+from gnomon_cli.state import FETCHED
 from gnomon_core.seams import ModelRepository
 from gnomon_core.settings import PREFIX
 from gnomon_profiler.add import ensure_model
@@ -52,7 +53,7 @@ def run(options: ServeOptions, stack_file: str, *, once: bool) -> None:
         return not once
 
     check_room(options.state)
-    _capture(stack, open_repository(options.models, options.state / "fetched-models"))
+    _capture(stack, open_repository(options.models, options.state / FETCHED))
     print("Starting Gnomon …", flush=True)
     serve(options, demonstrate)
 

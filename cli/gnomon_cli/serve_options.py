@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
+from gnomon_cli.state import FETCHED
 from gnomon_core.profiles import Network
 from gnomon_platforms.aws_lambda.options import LambdaOptions
 from gnomon_platforms.provider.options import ProviderOptions
@@ -71,5 +72,5 @@ class ServeOptions:
 
     @property
     def model_folder(self) -> Path:
-        """The repository's folder; the state folder's, which holds profiles, where the models are elsewhere."""
-        return self.state / "models" if "://" in self.models else Path(self.models)
+        """The repository's folder; that of what was fetched from it, profiles as well, where it is elsewhere."""
+        return self.state / FETCHED if "://" in self.models else Path(self.models)

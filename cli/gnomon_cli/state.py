@@ -10,6 +10,8 @@ from pathlib import Path
 
 VARIABLE = "GNOMON_STATE"
 DEFAULT = ".gnomon"
+FETCHED = "fetched-models"
+"""Below it: what has been fetched from a model repository that is elsewhere, with its profiles."""
 
 
 def state_folder(flag: str, environment: Mapping[str, str]) -> Path:

@@ -35,9 +35,13 @@ class Bucket:
 
     def keys(self, begin: str) -> list[str]:
         """The keys that begin so."""
+        return list(self.tags(begin))
+
+    def tags(self, begin: str) -> dict[str, str]:
+        """Of the objects whose keys begin so, the ETags, which are others for another content."""
         with self._told():
             pages = self._client.get_paginator("list_objects_v2").paginate(Bucket=self._name, Prefix=self._prefix + begin)
-            return [item["Key"].removeprefix(self._prefix) for page in pages for item in page.get("Contents", ())]
+            return {item["Key"].removeprefix(self._prefix): item["ETag"] for page in pages for item in page.get("Contents", ())}
 
     def read(self, key: str) -> tuple[bytes, str] | None:
         """An object and its ETag; None where there is none."""

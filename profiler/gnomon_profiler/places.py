@@ -29,6 +29,19 @@ def open_repository(address: str, cache: Path | None = None) -> ModelRepository:
     return S3Repository(bucket, prefix.strip("/"), cache or Path.home() / ".cache" / "gnomon" / "models")
 
 
+def share_profile(repository: ModelRepository, model: str, path: Path) -> None:
+    """Bring what was measured of NAME@VERSION to where the repository is; in a folder it lies beside the models already.
+
+    Raises:
+        GnomonError: 503 `repository_unreachable`; it stays where it was written.
+
+    """
+    from gnomon_profiler.s3 import S3Repository  # noqa: PLC0415 - as above
+
+    if isinstance(repository, S3Repository):
+        repository.put_profile(model, path)
+
+
 def repository_of_instance(environment: Mapping[str, str]) -> ModelRepository:
     """The repository that an instance in an image serves from: `GNOMON_MODELS`, a volume at /models unless said otherwise.
 

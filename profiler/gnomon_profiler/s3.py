@@ -2,6 +2,7 @@
 
     s3://BUCKET/PREFIX/objects/ab/abcdef…                    a file by its SHA-256, which S3 compares when it is put
     s3://BUCKET/PREFIX/models/NAME/VERSION/manifest.json     as in a directory; put last, and only if no other writer was first
+    s3://BUCKET/PREFIX/profiles/NAME@VERSION/MACHINE.json    what was measured of it, which comes with the model
 
 A file is hashed while it is fetched and appears in the folder only if it is what the manifest states; the folder is content-
 addressed and verified like a directory repository's. `get_blocks` fetches by byte ranges the tensors of some blocks alone: each
@@ -35,6 +36,7 @@ from gnomon_profiler.layers_file import LAYERS
 from gnomon_profiler.objects import ObjectFolder
 from gnomon_profiler.opening import Opening, takes_its_place
 from gnomon_profiler.repository import entry_of
+from gnomon_profiler.s3_profiles import FetchedProfiles
 from gnomon_profiler.tensor_index import TensorIndex, part_file
 
 INDEX = "index"
@@ -59,12 +61,18 @@ class S3Repository(Opening):
         self._bucket = Bucket(bucket, prefix, client)
         self._folder = ObjectFolder(cache)
         self._parts = cache / "parts"
+        self._profiles = FetchedProfiles(self._bucket, self._folder)
 
     def get(self, reference: str) -> ModelEntry:
         manifest = self._open(reference)
         for file in manifest.sha256:
             self._fetch(manifest, file, manifest.sha256[file])
+        self._profiles.fetch(manifest.name, manifest.version)
         return entry_of(manifest, self._folder)
+
+    def put_profile(self, model: str, path: Path) -> None:
+        """Keep what was measured of NAME@VERSION on a machine, which this file is called after, for all that open the model."""
+        self._profiles.put(model, path)
 
     def get_blocks(self, reference: str, blocks: Iterable[int]) -> ModelEntry:
         """The entry with a weight file that holds the tensors of these blocks; no others are fetched, but for small gaps.
@@ -76,6 +84,7 @@ class S3Repository(Opening):
             return self.get(reference)
         for file in (PROGRAM, LAYERS):
             self._fetch(manifest, file, manifest.sha256[file])
+        self._profiles.fetch(manifest.name, manifest.version)
         layers = Layers.from_json(json.loads(self._folder.path(manifest.sha256[LAYERS]).read_bytes()))
         digest = self._part(manifest, sorted(layers.weights(blocks)))
         return replace(

@@ -10,16 +10,22 @@ import boto3
 import numpy as np
 import pytest
 from botocore.config import Config
+from botocore.exceptions import ClientError
+from click.testing import CliRunner
 from moto.server import ThreadedMotoServer
 from safetensors.numpy import load
 
+from gnomon_cli.main import gnomon
+from gnomon_cli.model_folder import model_folder
 from gnomon_core.errors import GnomonError
-from gnomon_profiler.places import open_repository
+from gnomon_profiler.places import open_repository, share_profile
 from gnomon_profiler.repository import DirectoryRepository
 from gnomon_profiler.s3 import S3Repository
 from gnomon_profiler.tensor_index import TensorIndex
 from tests.contracts.small_models import files, two_blocks, with_layers
 from tests.contracts.test_model_repository import ModelRepositoryContract
+
+PUBLISHED = Path(__file__).parents[2] / "profiles" / "resnet50.json"
 
 
 @pytest.fixture(scope="module")
@@ -35,6 +41,13 @@ def s3_client(address: str) -> Any:
     quick = Config(retries={"max_attempts": 1}, connect_timeout=2, s3={"addressing_style": "path"})
     keys = {"aws_access_key_id": "testing", "aws_secret_access_key": "testing", "region_name": "us-east-1"}
     return boto3.client("s3", endpoint_url=address, config=quick, **keys)
+
+
+def set_up(monkeypatch: pytest.MonkeyPatch, address: str) -> None:
+    """Have boto3's chain find the server."""
+    settings = {"ENDPOINT_URL": address, "ACCESS_KEY_ID": "a", "SECRET_ACCESS_KEY": "b", "DEFAULT_REGION": "us-east-1"}
+    for name, value in settings.items():
+        monkeypatch.setenv(f"AWS_{name}", value)
 
 
 class Bucket:
@@ -167,12 +180,54 @@ class TestS3Repository(ModelRepositoryContract):
             assert (caught.value.status, caught.value.code) == (503, "repository_unreachable")
             assert "AWS_ENDPOINT_URL" in caught.value.hint
 
+    def test_what_one_machine_has_measured_comes_with_the_model(
+        self, bucket: Bucket, s3_address: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        measured = tmp_path / "slow-machine-2-cores.json"
+        profile = PUBLISHED.read_text().replace('"model":"torchvision:resnet50@1"', '"model":"scale@1"')
+        assert '"model":"scale@1"' in profile
+        measured.write_text(profile)
+        there = bucket.repository()
+        there.put("scale", "1", with_layers(files()))
+        share_profile(there, "scale@1", measured)
+        state = tmp_path / "other"
+        set_up(monkeypatch, s3_address)
+        where = ("--models", f"s3://{bucket.name}/gnomon", "--state", str(state))
+        shown = CliRunner().invoke(gnomon, ["models", "profiles", "scale", *where])
+        assert (shown.exit_code, "slow-machine-2-cores.json" in shown.output) == (0, True), shown.output
+        fetched = model_folder(where[1], str(state)) / "profiles" / "scale@1" / measured.name
+        assert fetched.read_text() == profile
+
+        here, asked = open_repository(where[1], model_folder(where[1], str(state))), []
+        assert isinstance(here, S3Repository)
+        here._bucket._client.meta.events.register(
+            "before-parameter-build.s3.GetObject", lambda params, **_: asked.append(params["Key"])
+        )
+        here.get("scale")
+        assert [key for key in asked if "profiles" in key] == [], "it is here"
+        measured.write_text(profile + " ")
+        share_profile(there, "scale@1", measured)
+        here.get_blocks("scale", ())
+        assert fetched.read_text() == profile + " ", "it was measured anew"
+
+    def test_a_model_is_served_where_what_was_measured_of_it_may_not_be_read(self, bucket: Bucket) -> None:
+        bucket.repository().put("scale", "1", files())
+        fresh = bucket.repository()
+
+        def refused(params: dict[str, Any], **_: Any) -> None:
+            if "profiles/" in params["Prefix"]:
+                raise ClientError({"Error": {"Code": "AccessDenied"}}, "ListObjectsV2")
+
+        events = bucket.client.meta.events
+        events.register("before-parameter-build.s3.ListObjectsV2", refused)
+        assert fresh.get("scale").version == "1"
+        assert fresh.get_blocks("scale", ()).version == "1"
+        events.unregister("before-parameter-build.s3.ListObjectsV2", refused)
+
     def test_an_address_leads_to_it(
         self, bucket: Bucket, s3_address: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        settings = {"ENDPOINT_URL": s3_address, "ACCESS_KEY_ID": "a", "SECRET_ACCESS_KEY": "b", "DEFAULT_REGION": "us-east-1"}
-        for name, value in settings.items():
-            monkeypatch.setenv(f"AWS_{name}", value)
+        set_up(monkeypatch, s3_address)
         bucket.repository().put("scale", "1", files())
         assert open_repository(f"s3://{bucket.name}/gnomon", tmp_path / "cache").get("scale").version == "1"
         assert isinstance(open_repository(str(tmp_path / "here")), DirectoryRepository)

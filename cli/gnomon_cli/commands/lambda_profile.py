@@ -20,6 +20,7 @@ from gnomon_cli.options import json_option
 from gnomon_cli.output import note, print_json, print_table
 from gnomon_core.memory_sizes import MB_PER_CORE
 from gnomon_profiler.measuring.store import FOLDER as PROFILES
+from gnomon_profiler.places import share_profile
 
 MEMORY = "1024,1769,3538,5307,8845"
 BATCHES = "1,2,4,8,16"
@@ -101,6 +102,8 @@ def lambda_profile(
         except KeyboardInterrupt:
             note("\nInterrupted. What was measured is kept; the same command goes on from there.")
             raise
+    if output is None:
+        share_profile(repository, model, path)
     if as_json:
         print_json(table.to_json())
         return

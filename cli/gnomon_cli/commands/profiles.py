@@ -24,6 +24,7 @@ from gnomon_profiler.measuring.assembly import ReadyTimes
 from gnomon_profiler.measuring.cells import TRIES
 from gnomon_profiler.measuring.profiling import MAX_BATCH, REPEATS, Wishes, parse_numbers, profile_model
 from gnomon_profiler.measuring.store import read_profile, write_profile
+from gnomon_profiler.places import share_profile
 
 SHOWN_BEYOND = (4, 8, 16)
 """Cores that are shown extrapolated where they were not measured, up to AsyFunc's C_max."""
@@ -111,6 +112,7 @@ def profile(
         click.echo(f"\nStored in {path}")
     if output is not None:
         write_profile(output, measured)
+    share_profile(repository, measured.model, path)
 
 
 @click.command(
