@@ -31,7 +31,7 @@ test: venv  ## every test that one machine can run
 test-again: venv  ## those that failed the last time
 	@$(BIN)/python -m pytest -q tests --ignore=tests/kubernetes --last-failed --last-failed-no-failures all
 
-test-slow: venv  ## those that take more than ten seconds each: every benchmark of Body and Shadow, briefly
+test-slow: venv  ## what takes more than ten seconds each: benchmarks run briefly, large models, faults
 	@$(BIN)/python -m pytest -q tests -m slow
 
 test-kubernetes: venv  ## tests on a real Kubernetes: one booted here, or the one that KUBECONFIG names
