@@ -76,6 +76,13 @@ ITEMS = [{"key": "other", "path": "another"}, {"key": "f", "path": "secrets/gnom
         ({"env": [{"name": "X", "value": "1"}, variable("other", "ANOTHER"), variable("f")]}, "f"),
         ({"env": [variable("f", "ANOTHER")]}, "f"),
         ({"env": [variable("f")], "volumes": [{"secret": {"secretName": "gnomon-batch-token"}}]}, "f"),
+        (
+            {
+                "env": [variable("other", "ANOTHER")],
+                "volumes": [{"secret": {"secretName": "gnomon-batch-token", "items": ITEMS}}],
+            },
+            "f",
+        ),
         ({"volumes": [{"secret": {"secretName": "gnomon-batch-token"}}]}, "gnomon-batch-token"),
         ({"volumes": [{"emptyDir": {}}, {"secret": {"secretName": "gnomon-batch-token", "items": ITEMS}}]}, "f"),
         ({"volumes": [{"secret": {"secretName": "gnomon-batch-token", "items": [{"key": "f", "path": "mine"}]}}]}, "f"),

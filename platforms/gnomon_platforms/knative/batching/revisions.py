@@ -136,19 +136,19 @@ def _token_key(spec: Mapping[str, Any]) -> str:
     """The key of the Secret by which its pods take batches, as a Body looks for it; empty where they have none.
 
     A variable comes first, then a file: `key: classify` of a variable, `items: [{key: classify, path: gnomon-batch-token}]` of a
-    volume, alone or among others. A volume with the whole Secret has the key that is named as the file is.
+    volume, alone or among others. A volume with the whole Secret has the key that is named as the file is. A variable of another
+    name is a handler's own, and says which key only where nothing else does.
     """
     variables = [one for container in spec.get("containers") or () for one in container.get("env") or ()]
     named = {one.get("name"): (one.get("valueFrom") or {}).get("secretKeyRef") or {} for one in variables}
     keys = {name: str(source.get("key") or "") for name, source in named.items() if source.get("name") == BATCH_SECRET}
-    if keys:
-        return keys.get(TOKEN_VARIABLE) or next(iter(keys.values()))
     volumes = spec.get("volumes") or ()
     own = [one.get("secret") or {} for one in volumes]
     projected = [one.get("secret") or {} for volume in volumes for one in (volume.get("projected") or {}).get("sources") or ()]
     given = [one.get("items") for one in own if one.get("secretName") == BATCH_SECRET]
     given += [one.get("items") for one in projected if one.get("name") == BATCH_SECRET]
-    return next((_key_of_file(items or ()) for items in given), "")
+    files = [_key_of_file(items or ()) for items in given]
+    return keys.get(TOKEN_VARIABLE) or next(iter([*files, *keys.values()]), "")
 
 
 def _key_of_file(items: Sequence[Mapping[str, Any]]) -> str:
