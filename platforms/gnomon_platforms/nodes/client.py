@@ -100,16 +100,15 @@ class NodeClient:
                     raise _refusal(answer.status, text)
                 state = json.loads(text)
                 news = (str(state["incarnation"]), int(state["version"]))
+                if news != (incarnation, version):
+                    self._on_state(state)
+                    incarnation, version = news
             except (aiohttp.ClientError, OSError, GnomonError, ValueError, KeyError, TypeError, OverflowError) as error:
                 _LOG.warning("the coordinator at %s: %s: %s", self.address, type(error).__name__, error)
                 self._on_lost()
                 # Whoever has lost sight of it wants its state, be it news or not.
                 incarnation, version = "", 0
                 await asyncio.sleep(RETRY_S)
-                continue
-            if news != (incarnation, version):
-                incarnation, version = news
-                self._on_state(state)
 
 
 def _refusal(status: int, text: str) -> GnomonError:

@@ -167,6 +167,13 @@ async def test_a_node_that_hung_up_is_heard_again_although_nothing_is_new(platfo
     assert list(platform.told.found) == ["s-1"]
 
 
+async def test_a_node_that_said_nonsense_is_heard_again(platform: Platform, node: PlayedNode) -> None:
+    node.says({"id": "s-1"})
+    await until(lambda: platform.lost, "nobody has noticed")
+    node.says(ROW, {**ROW, "id": "s-2"})
+    await until(lambda: "s-2" in platform.told.found, "nobody listens any more", 5.0)
+
+
 async def test_an_end_that_was_not_heard_is_said_again(platform: Platform, node: PlayedNode) -> None:
     node.lose("DELETE")
     assert platform.pairs.destroy("s-1")
