@@ -33,7 +33,7 @@ from gnomon_gateway.service import DecisionRecord
 from gnomon_platforms.knative.scaling.autoscaler import AutoscalerOptions, KnativeAutoscaler
 from gnomon_platforms.kubernetes.api import Api, connect
 from gnomon_platforms.kubernetes.asked import Asked
-from gnomon_platforms.kubernetes.leader import Leader, Tenure, Watchdog
+from gnomon_platforms.kubernetes.leader import Leader, Tenure, Watchdog, count_from_now
 from gnomon_platforms.kubernetes.resources import LEASES
 from gnomon_platforms.kubernetes.writes import Target, Writer
 
@@ -145,7 +145,8 @@ class KnativeService:
             writer = Writer(self._api, self._clock, self._chance)
             identity = f"{socket.gethostname()}-{os.getpid()}-{os.urandom(4).hex()}"
             lease = Target(LEASES, self._options.lease_namespace, LEASE)
-            self._leader = Leader(writer, lease, identity, self._tenure, self._clock)
+            # Nodes remember the epochs that they have obeyed, also those of an installation that was removed.
+            self._leader = Leader(writer, lease, identity, self._tenure, self._clock, counts_from=count_from_now)
             self._watchdog = Watchdog(self._tenure)
             self._watchdog.start()
             self._tasks.append(loop.create_task(self._leader.run()))

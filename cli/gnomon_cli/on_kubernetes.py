@@ -29,7 +29,7 @@ from gnomon_gateway.ownership.secret import PeerSecret, read_peer_secret
 from gnomon_gateway.server.pass_through import PassThrough, Place
 from gnomon_platforms.kubernetes.api import SERVICE_ACCOUNT, connect
 from gnomon_platforms.kubernetes.asked import Asked
-from gnomon_platforms.kubernetes.leader import Leader, Tenure, Watchdog
+from gnomon_platforms.kubernetes.leader import Leader, Tenure, Watchdog, count_from_now
 from gnomon_platforms.kubernetes.objects.pod_template import PodOptions
 from gnomon_platforms.kubernetes.ownership import ConfigMapBoard
 from gnomon_platforms.kubernetes.resources import LEASES
@@ -64,7 +64,11 @@ class OnKubernetes:
         self._writer = Writer(self._api, clock, SystemRandom())
         identity = f"{os.environ.get('POD_NAME') or socket.gethostname()}_{secrets.token_hex(6)}"
         lease = Target(LEASES, lease_namespace(), LEASE)
-        self.leader = Leader(self._writer, lease, identity, self._tenure, clock)
+        self.shares = options.peer_secret is not None and options.peer_secret.exists()
+        """Whether the functions are shared with other replicas."""
+        # Batches of one that shares nothing bear its term's epoch, and maps, should it ever share, begin at 1.
+        counts_from = count_from_now if self.shares else lambda: 0
+        self.leader = Leader(self._writer, lease, identity, self._tenure, clock, counts_from=counts_from)
         """Who leads, and where they are reached: `leader.seen`."""
         namespace = None if options.cluster_wide else DEFAULT_NAMESPACE
         models = served_models(repository, serve.model_folder, options.network)
@@ -77,8 +81,6 @@ class OnKubernetes:
             runtime_class=options.runtime_class,
         )
         self.store = KubernetesStore(self._api, namespace=namespace, pods=pods, fence=self._tenure.check, clock=clock)
-        self.shares = options.peer_secret is not None and options.peer_secret.exists()
-        """Whether the functions are shared with other replicas."""
         self.platform = OpenFaasPlatform(
             self._api,
             OpenFaasOptions(

@@ -29,7 +29,14 @@ from gnomon_core.errors import GnomonError
 from gnomon_platforms.kubernetes.api import Document, Fence
 from gnomon_platforms.kubernetes.errors import Refused, Unreachable
 from gnomon_platforms.kubernetes.resources import LEASES
-from gnomon_platforms.kubernetes.terms import ADDRESS_ANNOTATION, LeaseRecord, LeaseTiming, Observer, lease_record
+from gnomon_platforms.kubernetes.terms import (
+    ADDRESS_ANNOTATION,
+    LeaseRecord,
+    LeaseTiming,
+    Observer,
+    lease_record,
+    seconds_to_count_from,
+)
 from gnomon_platforms.kubernetes.writes import Create, Replace, Target, Write, Writer
 
 EXIT_STATUS = 75
@@ -42,6 +49,11 @@ _LOG = logging.getLogger(__name__)
 def boot_time_s() -> float:
     """Seconds since the machine was started, those included in which it slept."""
     return time.clock_gettime(time.CLOCK_BOOTTIME)
+
+
+def count_from_now() -> int:
+    """Where a Lease begins to count that nobody has had: beyond where an earlier one of its name can have come to."""
+    return seconds_to_count_from(datetime.now(UTC).timestamp())
 
 
 def end_process(reason: str) -> None:
@@ -118,6 +130,7 @@ class Leader:
 
     `identity` is unique to this process: a Lease that bears it is ours. `address` is where others reach us while we lead.
     `writer` sends renewals, which have a fence of their own; `tenure` is what they extend. `clock` only times pauses.
+    `counts_from` is where the epochs of a Lease begin that nobody has had.
     """
 
     def __init__(
@@ -131,11 +144,12 @@ class Leader:
         address: str = "",
         timing: LeaseTiming | None = None,
         boot_s: Callable[[], float] = boot_time_s,
+        counts_from: Callable[[], int] = lambda: 0,
     ) -> None:
         assert lease.resource is LEASES
         self._writer, self._lease, self.identity, self._tenure = writer, lease, identity, tenure
         self._clock, self._timing, self._boot_s = clock, timing or LeaseTiming(), boot_s
-        self.address = address
+        self.address, self._counts_from = address, counts_from
         self._observer = Observer()
         self._held: Document | None = None
         self.leading = asyncio.Event()
@@ -220,7 +234,7 @@ class Leader:
 
     def _manifest(self, current: Document | None) -> Document:
         """The Lease with us as its holder."""
-        transitions = self._observer.transitions_if_taken(self.identity)
+        transitions = self._observer.transitions_if_taken(self.identity, self._counts_from())
         spec = dict((current or {}).get("spec") or {})
         if spec.get("holderIdentity") != self.identity:
             spec["acquireTime"] = _now()

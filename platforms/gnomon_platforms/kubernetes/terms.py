@@ -9,7 +9,11 @@ that renewal, which is later, and wait for longer. They look again at the moment
 
     sent 0 s ─ written 0.1 s ─ seen by others 2.0 s ─ the leader writes nothing from 10 s on ─ others may take it from 17 s on
 
-The epoch is one more than how often the Lease has changed hands, so every leader has its own, and a later one has a larger.
+The epoch is one more than how often the Lease has changed hands, so every leader has its own, and a later one has a larger. A
+Lease that was removed and made anew, with its installation, says nothing of how often. Where somebody remembers the epochs of the
+one before, as nodes do, it counts from a number that grows with time (`seconds_to_count_from`), which no count catches up with:
+
+    made in the second 200,000,000, led three times ─ epochs up to 200,000,003 ─ removed ─ made 60 s later ─ epoch 200,000,061
 """
 
 from __future__ import annotations
@@ -21,6 +25,8 @@ from gnomon_core.errors import bad_request
 
 ADDRESS_ANNOTATION = "gnomon/address"
 """On the Lease: where the gateway that leads is reached by the others."""
+YEAR_2020_S = 1_577_836_800
+"""When 2020 began, in seconds since 1970."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,9 +46,20 @@ class LeaseTiming:
             )
 
 
+def seconds_to_count_from(since_1970_s: float) -> int:
+    """Where a new Lease begins to count, if it must not fall behind an earlier one, which changed hands less than once a second.
+
+    A Lease counts in 32 bits, with a sign: seconds since 2020 fit until 2088.
+    """
+    return max(0, int(since_1970_s) - YEAR_2020_S)
+
+
 @dataclass(frozen=True, slots=True)
 class LeaseRecord:
-    """What a Lease says. `address` is where its holder is reached, empty where it does not say."""
+    """What a Lease says. `address` is where its holder is reached, empty where it does not say.
+
+    `transitions` is -1 where nobody has had it yet.
+    """
 
     holder: str
     duration_s: float
@@ -58,10 +75,11 @@ class LeaseRecord:
 def lease_record(document: dict[str, Any]) -> LeaseRecord:
     """Read a Lease."""
     spec = document.get("spec") or {}
+    transitions = spec.get("leaseTransitions")
     return LeaseRecord(
         str(spec.get("holderIdentity") or ""),
         float(spec.get("leaseDurationSeconds") or 0),
-        int(spec.get("leaseTransitions") or 0),
+        -1 if transitions is None else int(transitions),
         str(document["metadata"].get("resourceVersion", "")),
         str((document["metadata"].get("annotations") or {}).get(ADDRESS_ANNOTATION, "")),
     )
@@ -99,7 +117,12 @@ class Observer:
         """Whether the Lease can be taken now."""
         return self.left_s(identity, now_s) <= 0.0
 
-    def transitions_if_taken(self, identity: str) -> int:
-        """How often it will have changed hands when we have it. One that was deleted goes on counting."""
+    def transitions_if_taken(self, identity: str, counts_from: int = 0) -> int:
+        """How often it will have changed hands when we have it. One that was deleted goes on counting, as far as we have seen it.
+
+        One that nobody has had, as far as anybody says, begins at `counts_from`.
+        """
+        if self._transitions < 0:
+            return counts_from
         record = self._record
         return self._transitions + (0 if record is not None and record.holder == identity else 1)

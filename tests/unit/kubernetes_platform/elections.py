@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Callable
 from typing import Any
 
 from gnomon_core.clock import VirtualClock
@@ -60,11 +61,11 @@ class Leases:
 class Candidate:
     """A process: a leader with its tenure, and what became of it."""
 
-    def __init__(self, name: str, leases: Leases, boot_s: Machine) -> None:
+    def __init__(self, name: str, leases: Leases, boot_s: Machine, counts_from: Callable[[], int] = lambda: 0) -> None:
         self.gone: list[str] = []
         self.tenure = Tenure(self.gone.append, boot_s)
         clock = VirtualClock()
         unfenced: Any = leases
         self.renewals = Writer(unfenced, clock, random.Random(1))
         self.writes = Writer(unfenced, clock, random.Random(1), self.tenure.check)
-        self.leader = Leader(self.renewals, LEASE, name, self.tenure, clock, boot_s=boot_s)
+        self.leader = Leader(self.renewals, LEASE, name, self.tenure, clock, boot_s=boot_s, counts_from=counts_from)

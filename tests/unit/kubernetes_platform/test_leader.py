@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+from datetime import UTC, datetime
 from typing import Any
 
 import pytest
@@ -11,7 +12,7 @@ import pytest
 from gnomon_core.clock import VirtualClock
 from gnomon_core.errors import GnomonError
 from gnomon_platforms.kubernetes.leader import Leader, Tenure
-from gnomon_platforms.kubernetes.terms import LeaseRecord, LeaseTiming, Observer
+from gnomon_platforms.kubernetes.terms import LeaseRecord, LeaseTiming, Observer, lease_record, seconds_to_count_from
 from gnomon_platforms.kubernetes.writes import Writer
 from tests.unit.kubernetes_platform.elections import LEASE, Candidate, Leases, Machine
 
@@ -136,6 +137,23 @@ async def test_a_lease_that_was_deleted_goes_on_counting(leases: Leases, machine
     assert second.tenure.epoch == 2
 
 
+async def test_a_lease_that_was_made_anew_counts_on_where_nobody_remembers(leases: Leases, machine: Machine) -> None:
+    """An installation was removed and applied again: nodes have obeyed the last epoch of the one before."""
+    before = Candidate("before", leases, machine, counts_from=lambda: 1000)
+    await before.leader.attempt()
+    assert before.tenure.epoch == 1001
+    made: dict[str, Any] = {"metadata": {"name": LEASE.name, "namespace": LEASE.namespace, "uid": "2", "resourceVersion": "7"}}
+    leases.version, leases.document = 7, made
+    after = Candidate("after", leases, machine, counts_from=lambda: 1060)
+    await after.leader.attempt()
+    assert after.tenure.leading
+    assert after.tenure.epoch == 1061
+    await after.leader.release()
+    third = Candidate("third", leases, machine, counts_from=lambda: 2000)
+    await third.leader.attempt()
+    assert third.tenure.epoch == 1062, "it says where it is"
+
+
 async def run_until_it_leads(leader: Leader) -> None:
     """Let it stand for the Lease until it has it, and cancel it then."""
     task = asyncio.create_task(leader.run())
@@ -203,3 +221,11 @@ def test_how_long_a_holder_is_silent_is_measured_by_who_looks() -> None:
     assert observer.left_s("me", 120.0) == pytest.approx(9.9)
     assert observer.left_s("other", 120.0) == 0.0
     assert observer.transitions_if_taken("me") == 4
+
+
+def test_a_lease_that_nobody_has_had_counts_on_from_every_earlier_one() -> None:
+    """It changes hands after a second at the soonest; and its count has 31 bits."""
+    made_s = datetime(2026, 11, 23, tzinfo=UTC).timestamp()
+    assert seconds_to_count_from(made_s + 3600.0) - seconds_to_count_from(made_s) == 3600
+    assert 0 < seconds_to_count_from(made_s) < seconds_to_count_from(datetime(2087, 1, 1, tzinfo=UTC).timestamp()) < 1 << 31
+    assert lease_record({"metadata": {}}).epoch == 0, "nobody's, and no node has obeyed it"
