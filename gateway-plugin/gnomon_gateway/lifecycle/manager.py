@@ -58,9 +58,11 @@ class Manager:
     async def lead(self) -> None:
         """Decide from now on, where another process did: go on from what the store holds and the instances that are there."""
         stored = await asyncio.to_thread(self._around.store.functions)
-        self._last_version = max((function.version for function in stored), default=0)
         for key in {function.spec.key for function in stored} | set(self._functions) | set(self._unserved):
-            await self.follow(key)
+            try:
+                await self.follow(key, takes_over=True)
+            except GnomonError as error:
+                self._around.logs.append(key, "", f"gnomon: what was changed of {key} cannot be served: {error}")
         for deployed in list(self._functions.values()):
             await self._measurements.look(deployed)
             say_if_alone(self._around, deployed.spec)
@@ -128,10 +130,11 @@ class Manager:
             await asyncio.to_thread(self._around.store.delete_function, key)
             self._drop(key)
 
-    async def follow(self, key: FunctionKey) -> None:
+    async def follow(self, key: FunctionKey, *, takes_over: bool = False) -> None:
         """Serve what the store holds: somebody else has added this function there, changed or removed it.
 
-        What we have done ourselves is served already, and nothing happens. Only who leads changes a function that is served.
+        What we have done ourselves is served already, and nothing happens. Only who leads changes a function that is served:
+        we go by what was written before we did, whenever we hear of it.
         """
         async with self._lock(key):
             stored = {one.spec.key: one for one in await asyncio.to_thread(self._around.store.functions)}.get(key)
@@ -143,22 +146,23 @@ class Manager:
                 if deployed is None:
                     await self._serve(stored)
                 elif (stored.version, stored.spec.raw) != (deployed.version, deployed.spec.raw):
-                    await self._follow_update(deployed, stored)
+                    await self._follow_update(deployed, stored, takes_over=takes_over)
 
-    async def _follow_update(self, deployed: Deployed, stored: StoredFunction) -> None:
-        """Another process has changed the function, and sees to its instances."""
-        if self._around.elsewhere.leads():
-            return
+    async def _follow_update(self, deployed: Deployed, stored: StoredFunction, *, takes_over: bool) -> None:
+        """Another process has changed the function, and sees to its instances, or did until we lead."""
+        if self._around.elsewhere.leads() and not takes_over and stored.version <= deployed.version:
+            return  # a store may be behind what we have written
         secrets, profile = await self._checks.secrets(stored.spec), await self._checks.profile(stored.spec)
         self._change(deployed, stored.spec, secrets, profile)
         if stored.version != deployed.version:
             deployed.runtime.learn_afresh()
         deployed.version, deployed.created_at = stored.version, stored.created_at
-        await self.instances.take_over(deployed)
+        if not takes_over:
+            await self.instances.take_over(deployed)
+            self._around.scaling.redeployed(deployed.name)
 
     async def scale(self, key: FunctionKey, replicas: int) -> None:
-        deployed = self._functions.get(key)
-        if deployed is None:
+        if (deployed := self._functions.get(key)) is None:
             raise self._unserved.refusal(str(key)) or unknown_function(key)
         if not replicas:
             deployed.keep_old = 0
@@ -166,8 +170,7 @@ class Manager:
         self._around.scaling.request(deployed.name, replicas)
 
     def status(self, key: FunctionKey, *, usage: bool = False) -> FunctionStatus | None:
-        deployed = self._functions.get(key)
-        if deployed is None:
+        if (deployed := self._functions.get(key)) is None:
             return self._unserved.status(key)
         return FunctionStatus(
             spec=deployed.spec,
@@ -230,8 +233,7 @@ class Manager:
 
     async def _mend(self, spec: FunctionSpec) -> None:
         """Change a function that cannot be served as it is."""
-        stored = self._unserved.get(spec.key)
-        if stored is None:
+        if (stored := self._unserved.get(spec.key)) is None:
             raise unknown_function(spec.key)
         refuse_hindered(self._around.platform, str(spec.key))
         await self._put(spec, stored.created_at)
