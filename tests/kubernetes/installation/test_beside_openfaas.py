@@ -99,6 +99,10 @@ def test_what_is_there_is_left_as_it_is_and_its_gateway_is_led_to_ours(
     assert theirs[FUNCTIONS].items() <= specified(kubectl, FUNCTIONS).items()
     policy = json.loads(kubectl("get", "networkpolicy/gnomon-functions", "-n", FUNCTIONS, "-o", "json"))["spec"]
     assert policy["podSelector"] == {"matchExpressions": [{"key": "gnomon/managed", "operator": "Exists"}]}
+    gateway = {"matchLabels": {"app": "gateway"}}
+    theirs_alone = {"namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": SYSTEM}}, "podSelector": gateway}
+    by_its_name = {"to": [theirs_alone], "ports": [{"port": 8080, "protocol": "TCP"}]}
+    assert by_its_name in policy["egress"], "functions call others at gateway.openfaas:8080, as they did"
 
     found = doctor(cluster)
     assert found["permissions"]["level"] == "ok", found["permissions"]["message"]
