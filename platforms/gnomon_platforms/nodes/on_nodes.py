@@ -168,10 +168,16 @@ class OnNodes:
             self._changed_number[node].set()
         self._wanted[node] = cores
         if node not in self._sizing:
-            task = self._sizing[node] = asyncio.get_running_loop().create_task(self._follow(node))
-            task.add_done_callback(lambda _: self._sizing.pop(node, None))
+            self._sizing[node] = asyncio.get_running_loop().create_task(self._follow(node))
 
     async def _follow(self, node: str) -> None:
+        try:
+            await self._write_newest(node)
+        finally:
+            # Not when the task's callbacks come, a turn of the loop later: a number that came in between would be nobody's.
+            self._sizing.pop(node, None)
+
+    async def _write_newest(self, node: str) -> None:
         done, pause_s = None, AGAIN_S
         while (cores := self._wanted[node]) != done:
             self._changed_number[node].clear()

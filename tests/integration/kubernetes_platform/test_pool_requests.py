@@ -96,6 +96,17 @@ async def test_the_next_number_does_not_wait_for_the_last_to_be_tried_again() ->
         await until(lambda: not nodes._sizing)
 
 
+async def test_a_number_that_comes_in_the_moment_in_which_the_last_is_done_is_written_too() -> None:
+    script = Script([listed("1", coordinator("100m")), Answer(coordinator("100m"))], writes=[Answer(coordinator("2100m", "2"))])
+    async with followed(script) as (_, nodes):
+        # Nothing is to be written for none: who follows is done in the turn of the loop in which it began.
+        await until(lambda: not nodes._sizing)
+        nodes._claimed("node-a", 0)
+        loop = asyncio.get_running_loop()
+        loop.call_soon(nodes._claimed, "node-a", 2)
+        await until(lambda: asked_for(script) == ["2100m"], "the scheduler counts on cores that Shadows have")
+
+
 async def test_what_is_seen_of_a_pod_may_be_older_than_what_was_written() -> None:
     """The watch has told nothing yet when the last Shadow ends."""
     lists = [listed("1", coordinator("100m")), Answer(coordinator("100m")), Answer(coordinator("2100m", "2"))]
