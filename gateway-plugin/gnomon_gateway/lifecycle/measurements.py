@@ -52,8 +52,10 @@ class Measurements:
             GnomonError: it cannot be said now; the last holds.
 
         """
-        profile = await self._checks.profile(deployed.spec)
-        if profile != deployed.profile:
+        spec = deployed.spec
+        profile = await self._checks.profile(spec)
+        # One that was changed meanwhile has its profile from that.
+        if deployed.spec is spec and profile != deployed.profile:
             deployed.profile = profile
             self._around.foretell(deployed.runtime.variants, profile)
             deployed.runtime.measured(profile)

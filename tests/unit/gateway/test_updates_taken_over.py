@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
+import threading
 from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
 
 from gnomon_core.functions import FunctionSpec, read_deployment
+from gnomon_core.profiles import ModelProfile
 from gnomon_core.seam_values import StoredFunction
 from gnomon_gateway.dispatch.latency import LearnedLatency
 from gnomon_gateway.lifecycle.elsewhere import Elsewhere
@@ -16,10 +19,27 @@ from gnomon_gateway.lifecycle.surroundings import Surroundings
 from gnomon_gateway.logs import LogBook, LogQuery
 from gnomon_gateway.store.sqlite import SqliteStore
 from tests.unit.gateway.shadow_stage import Scaling, Scripted
+from tests.unit.gateway.test_models_measured_anew import MODEL, OTHER, profile
+from tests.waiting import until
 
 
 def deployment(**environment: str) -> FunctionSpec:
     return read_deployment({"service": "fn", "image": "i", "envVars": environment})
+
+
+class Slow(Scripted):
+    """A platform that reads the profiles of some models, once asked for, when the test lets it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.slow, self.asked, self.may_go = "", threading.Event(), threading.Event()
+
+    def profile(self, spec: FunctionSpec) -> ModelProfile | None:
+        model = spec.settings.model
+        if model is not None and model == self.slow:
+            self.asked.set()
+            self.may_go.wait(10)
+        return None if model is None else profile(0.04 if model == MODEL else 0.03, model)
 
 
 class Replica:
@@ -29,9 +49,10 @@ class Replica:
         self.leads = False
         self.store = SqliteStore(folder / "functions.db")
         self.log = LogBook(lambda: 0.0)
+        self.platform = Slow()
         self.manager = Manager(
             Surroundings(
-                self.store, Scripted(), Scaling(), LearnedLatency(), self.log, _is_there, lambda: 0.0,
+                self.store, self.platform, Scaling(), LearnedLatency(), self.log, _is_there, lambda: 0.0,
                 elsewhere=Elsewhere(lambda: self.leads),
             )
         )  # fmt: skip
@@ -93,3 +114,18 @@ async def test_one_that_cannot_be_served_keeps_nobody_from_leading(replica: Repl
     lines = [one.text for one in replica.log.lines(LogQuery(deployment().key))]
     assert any("cannot be served: secret 'gone' is not in" in text for text in lines)
     assert replica.serves(deployment(a="1"))
+
+
+async def test_a_new_leader_goes_by_the_profile_of_what_a_function_serves_by_then(replica: Replica) -> None:
+    """Its model is exchanged while the last one's profile is read."""
+    replica.write(read_deployment({"service": "fn", "image": "i", "annotations": {"gnomon/model": MODEL}}), 2)
+    await replica.manager.follow(deployment().key)
+    replica.leads, replica.platform.slow = True, MODEL
+    leading = asyncio.create_task(replica.manager.lead())
+    await until(replica.platform.asked.is_set)
+    await replica.manager.update(read_deployment({"service": "fn", "image": "i", "annotations": {"gnomon/model": OTHER}}))
+    replica.platform.may_go.set()
+    await leading
+    runtime = replica.manager.lookup("fn")
+    assert runtime is not None
+    assert runtime.profile() == profile(0.03, OTHER)
