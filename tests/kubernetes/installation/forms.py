@@ -45,17 +45,29 @@ def kustomization(kubectl: Path, folder: Path) -> dict[Name, Manifest]:
 
 def chart(*values: str, namespace: str = "openfaas") -> dict[Name, Manifest]:
     """What the chart makes of these values in this namespace, without what is for helm alone."""
-    helm = build.kept(folders(), build.HELM_SOURCES)
-    if helm is None:
-        pytest.skip("helm is not compiled: make cluster-build")
-    settings = [word for value in values for word in ("--set-json", value)]
-    command = [f"{helm.folder}/helm", "template", "gnomon", f"{DEPLOY}/charts/gnomon", "--namespace", namespace, *settings]
-    done = subprocess.run([*command, "--kube-version", "1.35.0"], capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    found = by_name(yaml.safe_load_all(done.stdout))
+    found = by_name(yaml.safe_load_all(_helm(["template"], ["--kube-version", "1.35.0"], values, namespace, Path(os.devnull))))
     for one in found.values():
         annotations = one["metadata"].get("annotations", {})
         annotations.pop("helm.sh/resource-policy", None)
         if not annotations:
             one["metadata"].pop("annotations", None)
     return found
+
+
+def notes(kubeconfig: Path, *values: str, namespace: str = "openfaas") -> str:
+    """What helm would tell who installs the chart in this cluster with these values, in this namespace."""
+    return _helm(["install", "--dry-run=client", "--take-ownership"], [], values, namespace, kubeconfig).partition("\nNOTES:\n")[
+        2
+    ]
+
+
+def _helm(command: list[str], more: list[str], values: tuple[str, ...], namespace: str, kubeconfig: Path) -> str:
+    helm = build.kept(folders(), build.HELM_SOURCES)
+    if helm is None:
+        pytest.skip("helm is not compiled: make cluster-build")
+    settings = [word for value in values for word in ("--set-json", value)]
+    words = [f"{helm.folder}/helm", *command, "gnomon", f"{DEPLOY}/charts/gnomon", "--namespace", namespace, *settings, *more]
+    environment = {**os.environ, "KUBECONFIG": str(kubeconfig)}
+    done = subprocess.run(words, capture_output=True, text=True, check=False, env=environment)
+    assert done.returncode == 0, done.stderr
+    return done.stdout

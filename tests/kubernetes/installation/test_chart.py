@@ -10,9 +10,10 @@ from pathlib import Path, PurePosixPath
 import pytest
 
 from deploy.test_cluster.client import Kubectl
+from deploy.test_cluster.clusters import Cluster
 from gnomon_platforms.kubernetes.permissions import Permission, Scope
 from gnomon_platforms.openfaas.permissions import PERMISSIONS, WIDE
-from tests.kubernetes.installation.forms import DEPLOY, Kustomized, Manifest, Name, chart
+from tests.kubernetes.installation.forms import DEPLOY, Kustomized, Manifest, Name, chart, notes
 
 SYSTEM, FUNCTIONS, SERVING = "openfaas", "openfaas-fn", "knative-serving"
 OPENFAAS = DEPLOY / "openfaas"
@@ -257,6 +258,16 @@ def test_claims_that_the_operator_makes_are_named_and_not_made() -> None:
     assert "--models-claim=shared" in pod["containers"][0]["args"]
     [models] = [one for one in pod["volumes"] if one["name"] == "models"]
     assert models["persistentVolumeClaim"]["claimName"] == "shared"
+
+
+def test_who_installs_behind_openfaas_is_told_to_use_its_login_and_where_doctor_is_to_look(installed: Cluster) -> None:
+    said = notes(installed.kubeconfig)
+    assert "basic-auth-user=admin" in said
+    assert "gnomon doctor --platform openfaas\n" in said
+    behind = notes(installed.kubeconfig, "behindGateway=true", namespace="gnomon")
+    assert "basic-auth-user=admin" not in behind, "the gateway of OpenFaaS would be refused"
+    assert "kubectl -n openfaas get secret basic-auth" in behind
+    assert "gnomon doctor --platform openfaas --system-namespace gnomon\n" in behind
 
 
 def listed(objects: list[Manifest]) -> str:
