@@ -13,7 +13,7 @@ from typing import Any
 from gnomon_cli.doctor.findings import Level
 from gnomon_cli.doctor.looking import Cluster
 from gnomon_core.settings import PREFIX, Settings
-from gnomon_platforms.knative.batching.revisions import BATCH_ANNOTATIONS, BATCH_SECRET, RevisionReader, buffered
+from gnomon_platforms.knative.batching.revisions import BATCH_ANNOTATIONS, BATCH_SECRET, RevisionReader, buffered, misread
 from gnomon_platforms.knative.ingress.model import Key, seen_ingress
 from gnomon_platforms.knative.ingress.names import CLASS, CLASS_ANNOTATIONS, INGRESSES, REVISIONS
 from gnomon_platforms.knative.scaling.resources import CLASS_ANNOTATION, REVISION_LABEL
@@ -44,7 +44,7 @@ def revisions(cluster: Cluster) -> tuple[Level, str, str]:
         count += 1
         if key[0] not in secrets:
             secrets[key[0]] = cluster.one(SECRETS, key[0], BATCH_SECRET)
-        lack = _not_led(document, led[key]) or _without_token(cluster, document, secrets[key[0]])
+        lack = _not_led(document, led[key]) or _misread(document) or _without_token(cluster, document, secrets[key[0]])
         if lack is not None:
             found[key] = lack
     if not found:
@@ -90,6 +90,13 @@ def _not_led(document: Document, classes: set[str]) -> Lack | None:
             f"Give its service {CLASS_ANNOTATIONS[1]}: {CLASS}. {HOWTO}",
         )
     return None
+
+
+def _misread(document: Document) -> Lack | None:
+    """What of its settings cannot be read, so that none of them holds."""
+    (namespace, name), problem = _key(document), misread(document)
+    hint = f"kubectl -n {namespace} annotate revision {name} … --overwrite, and the same in the template of its service."
+    return (f"its settings are left out: {problem}", hint) if problem else None
 
 
 def _without_token(cluster: Cluster, document: Document, secret: Document | None) -> Lack | None:

@@ -155,6 +155,13 @@ def route(cluster: Cluster, of_class: str = "gnomon") -> None:
     cluster.custom.create_namespaced_custom_object(*INGRESSES, USERS, "ingresses", body)
 
 
+def runs(since: str) -> dict[str, Any]:
+    """What a pod's status says when its container began then."""
+    state = {"running": {"startedAt": since}}
+    fields = {"image": "i", "imageID": "i", "ready": True, "restartCount": 0, "state": state}
+    return {"containerStatuses": [{"name": "user-container", **fields}]}
+
+
 def test_revisions_that_get_no_batches_are_named_with_what_they_lack(
     own_plane: Cluster, compiled: build.Programs, says: Says
 ) -> None:
@@ -189,6 +196,11 @@ def test_revisions_that_get_no_batches_are_named_with_what_they_lack(
     change({"gnomon/max-batch": "1"})
     assert lack()[0] == "ok", "of one request each, as it came, nothing is to be given"
 
+    change({"gnomon/max-batch": "many"})
+    level, message, hint = lack()
+    assert (level, "its settings are left out" in message, "gnomon/max-batch" in message) == ("warn", True, True)
+    assert hint == f"kubectl -n {USERS} annotate revision {NAME} … --overwrite, and the same in the template of its service."
+
     change({"gnomon/max-batch": "8"}, env=ENV)
     level, message, hint = lack()
     assert (level, "its pods wait for it" in message) == ("warn", True)
@@ -202,11 +214,6 @@ def test_revisions_that_get_no_batches_are_named_with_what_they_lack(
     assert (set(data), len(base64.b64decode(data[TOKEN]))) == ({"another", TOKEN}, 64), "its neighbour keeps its own"
     assert lack()[0] == "ok", "no pod is there yet"
 
-    def runs(since: str) -> dict[str, Any]:
-        state = {"running": {"startedAt": since}}
-        fields = {"image": "i", "imageID": "i", "ready": True, "restartCount": 0, "state": state}
-        return {"containerStatuses": [{"name": "user-container", **fields}]}
-
     since = datetime.now(UTC) + timedelta(seconds=1)
     pod(own_plane, USERS, "since", {REVISION: NAME}, **runs(since.strftime("%Y-%m-%dT%H:%M:%SZ")))
     assert lack()[0] == "ok"
@@ -215,5 +222,8 @@ def test_revisions_that_get_no_batches_are_named_with_what_they_lack(
     assert lack()[0] == "ok", "another service was given its own"
     pod(own_plane, USERS, "before", {REVISION: NAME}, **runs("2001-01-01T00:00:00Z"))
     level, message, hint = lack()
-    assert (level, "began before the Secret" in message) == ("warn", True)
-    assert hint == f"kubectl -n {USERS} delete pods -l {REVISION}={NAME}"
+    assert (level, "began before the Secret" in message, hint) == (
+        "warn",
+        True,
+        f"kubectl -n {USERS} delete pods -l {REVISION}={NAME}",
+    )

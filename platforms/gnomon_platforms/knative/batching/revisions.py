@@ -97,27 +97,40 @@ class RevisionReader:
         )
 
     def _function(self, document: dict[str, Any]) -> FunctionSpec:
-        metadata, spec = document["metadata"], document.get("spec") or {}
-        key = FunctionKey(metadata["name"], metadata["namespace"])
-        annotations = metadata.get("annotations") or {}
-        own = {name: str(text) for name, text in annotations.items() if name.startswith(PREFIX)}
-        own.setdefault(AUTOSCALER, DEFAULT_POLICY)
-        image = next((one["image"] for one in spec.get("containers") or () if one.get("image")), "none")
-        deployment = {"service": key.name, "namespace": key.namespace, "image": image, "annotations": own}
+        deployment = _deployment(document)
         try:
             function = read_deployment(deployment)
             self._check(function.settings)
         except GnomonError as error:
-            self._tell(key, str(error))
+            self._tell(FunctionKey(deployment["service"], deployment["namespace"]), str(error))
             plain = read_deployment({**deployment, "annotations": {AUTOSCALER: DEFAULT_POLICY}})
             return replace(plain, raw=deployment)
-        self._told.pop(key, None)
+        self._told.pop(function.key, None)
         return function
 
     def _tell(self, key: FunctionKey, problem: str) -> None:
         if self._told.get(key) != problem:
             self._told[key] = problem
             _LOG.warning("%s: its settings are left out, and its requests go one by one: %s", key, problem)
+
+
+def misread(document: Mapping[str, Any]) -> str:
+    """Why a Revision's settings cannot be read, and are left out; empty where they can."""
+    try:
+        read_deployment(_deployment(document))
+    except GnomonError as error:
+        return str(error)
+    return ""
+
+
+def _deployment(document: Mapping[str, Any]) -> dict[str, Any]:
+    """What it says, as a function's deployment would."""
+    metadata, spec = document["metadata"], document.get("spec") or {}
+    annotations = metadata.get("annotations") or {}
+    own = {name: str(text) for name, text in annotations.items() if name.startswith(PREFIX)}
+    own.setdefault(AUTOSCALER, DEFAULT_POLICY)
+    image = next((one["image"] for one in spec.get("containers") or () if one.get("image")), "none")
+    return {"service": metadata["name"], "namespace": metadata["namespace"], "image": image, "annotations": own}
 
 
 def _places(settings: Settings, concurrency: int, *, takes_batches: bool) -> int:
