@@ -208,7 +208,8 @@ def test_revisions_that_get_no_batches_are_named_with_what_they_lack(
     core.create_namespaced_secret(USERS, {"metadata": {"name": TOKEN}, "stringData": {"another": "x"}})
     level, message, hint = lack()
     assert f"has no key {TOKEN}" in message
-    environment = {"PATH": f"{compiled.folder}:{os.environ['PATH']}", "KUBECONFIG": str(own_plane.kubeconfig)}
+    own, path = own_plane.kubeconfig, f"{compiled.folder}:{os.environ['PATH']}"
+    environment = {"PATH": path, "KUBECONFIG": str(own), "HOME": str(own.parent)}
     subprocess.run(["bash", "-c", hint], env=environment, check=True)
     data: Any = core.read_namespaced_secret(TOKEN, USERS).data
     assert (set(data), len(base64.b64decode(data[TOKEN]))) == ({"another", TOKEN}, 64), "its neighbour keeps its own"
