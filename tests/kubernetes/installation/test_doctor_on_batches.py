@@ -155,6 +155,12 @@ def route(cluster: Cluster, of_class: str = "gnomon") -> None:
     cluster.custom.create_namespaced_custom_object(*INGRESSES, USERS, "ingresses", body)
 
 
+def typed(command: str, compiled: build.Programs, cluster: Cluster) -> None:
+    """What an operator types. What kubectl learns of the cluster is kept with it."""
+    environment = {"PATH": f"{compiled.folder}:{os.environ['PATH']}", "KUBECONFIG": str(cluster.kubeconfig)}
+    subprocess.run(["bash", "-c", command], env={**environment, "HOME": str(cluster.kubeconfig.parent)}, check=True)
+
+
 def runs(since: str) -> dict[str, Any]:
     """What a pod's status says when its container began then."""
     state = {"running": {"startedAt": since}}
@@ -208,9 +214,7 @@ def test_revisions_that_get_no_batches_are_named_with_what_they_lack(
     core.create_namespaced_secret(USERS, {"metadata": {"name": TOKEN}, "stringData": {"another": "x"}})
     level, message, hint = lack()
     assert f"has no key {TOKEN}" in message
-    own, path = own_plane.kubeconfig, f"{compiled.folder}:{os.environ['PATH']}"
-    environment = {"PATH": path, "KUBECONFIG": str(own), "HOME": str(own.parent)}
-    subprocess.run(["bash", "-c", hint], env=environment, check=True)
+    typed(hint, compiled, own_plane)
     data: Any = core.read_namespaced_secret(TOKEN, USERS).data
     assert (set(data), len(base64.b64decode(data[TOKEN]))) == ({"another", TOKEN}, 64), "its neighbour keeps its own"
     assert lack()[0] == "ok", "no pod is there yet"
