@@ -162,7 +162,7 @@ async def fuzz_platform(chance: random.Random, count: int, cases: Counter[str]) 
 
     # No Shadow lives here: of the household nothing but the node is used.
     nobody = cast("Any", None)
-    home = Household(LocalNode((0,), 1, 1 << 30), nobody, nobody, unused, {}, {}, 1.0, unused)
+    home = Household(LocalNode((0,), 1, 1 << 30), nobody, nobody, unused, {}, {}, unused, 1.0, unused)
     pairs = Pairs(to_supervisor, home, 0)
     pairs.begin()
     with socket.socket(fileno=handed.pop()) as theirs:

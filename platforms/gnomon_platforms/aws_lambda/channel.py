@@ -22,7 +22,8 @@ from dataclasses import dataclass, replace
 
 from gnomon_core.clock import Clock
 from gnomon_core.errors import GnomonError
-from gnomon_core.wire import Frame, FrameReader, Kind, Member, WireError, encode
+from gnomon_core.results import error_result
+from gnomon_core.wire import Frame, FrameReader, Kind, WireError, encode
 from gnomon_platforms.aws_lambda.hand_over import HandOver, Places
 from gnomon_platforms.aws_lambda.invoking import Fate, Invoker, Outcome, Target
 from gnomon_platforms.aws_lambda.reports import LogTail
@@ -141,9 +142,9 @@ class LambdaChannel:
             except WireError as error:
                 self._lose(done, f"the function sent what is not a result: {error}")
         elif outcome.fate is Fate.THROTTLED:
-            self._finish(done, _refused(frame, throttled(outcome.reason)))
+            self._finish(done, error_result(frame, throttled(outcome.reason)))
         elif outcome.fate is Fate.TOO_LARGE:
-            self._finish(done, _refused(frame, too_large(outcome.reason)))
+            self._finish(done, error_result(frame, too_large(outcome.reason)))
         else:
             self._lose(done, outcome.reason, unread=outcome.fate is Fate.REFUSED)
 
@@ -226,8 +227,3 @@ def too_large(what: str) -> GnomonError:
     """The answer to a batch that does not fit through."""
     text = f"{what[:1].upper()}{what[1:]} is more than an Invoke takes."
     return GnomonError(413, "payload_too_large", text, "Start Gnomon with --lambda-bucket NAME, or send less at once.")
-
-
-def _refused(frame: Frame, error: GnomonError) -> Frame:
-    member = Member(error.status, 1, b"Content-Type: application/json", error.body())
-    return Frame(Kind.RESULT, frame.batch_id, frame.epoch, members=[member] * len(frame.members))

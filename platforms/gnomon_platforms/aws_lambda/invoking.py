@@ -55,13 +55,12 @@ class Fate(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """The result of an Invoke. `cold` is whether the sandbox had answered nothing before; `left` are keys to delete in S3."""
+    """The result of an Invoke. `left` are keys to delete in S3."""
 
     fate: Fate
     frames: bytes = b""
     reason: str = ""
     tail: LogTail = field(default_factory=lambda: LogTail((), None))
-    cold: bool = False
     left: tuple[str, ...] = ()
 
 
@@ -144,7 +143,7 @@ class Invoker:
                 frames = self._hand_over.take(place.key, reply.stored_bytes)
         except (EnvelopeError, ValueError, GnomonError) as error:
             return Outcome(Fate.LOST, reason=f"its answer cannot be read: {error}", tail=tail)
-        return Outcome(Fate.ANSWERED, frames, tail=tail, cold=reply.batches <= 1)
+        return Outcome(Fate.ANSWERED, frames, tail=tail)
 
 
 def _certainly_empty(place: Place, outcome: Outcome) -> bool:

@@ -10,7 +10,6 @@ coordinator's, because it begins as a container that is nobody's.
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
@@ -32,7 +31,6 @@ from gnomon_platforms.local.shadow_lives import ShadowLife
 from gnomon_platforms.local.supervisor_client import BASE_ENVIRONMENT
 from gnomon_platforms.local.zygotes import TORCH
 
-_LOG = logging.getLogger(__name__)
 Send = Callable[..., None]
 
 
@@ -42,7 +40,6 @@ class Origin:
 
     request: InstanceRequest
     recipe: Recipe
-    profile: ModelProfile | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +52,8 @@ class Household:
     join: Callable[[str, InstanceRequest], list[str]]
     bodies: Mapping[str, Life]
     origins: Mapping[str, Origin]
+    profile: Callable[[Recipe], ModelProfile | None]
+    """What has been measured of a model by now: it may have been after a Body of it began."""
     start_timeout_s: float
     risen: Callable[[Life, Origin], None]
     """Takes a Shadow that has become a Body."""
@@ -106,15 +105,16 @@ class Pairs:
 
         """
         home, origin = self._home, self._home.origins.get(body_id)
-        layers = None if origin is None else await asyncio.to_thread(self._blocks_of, origin.recipe)
+        known = None if origin is None else await asyncio.to_thread(self._known, origin.recipe)
         body = home.bodies.get(body_id)
-        if body is None or origin is None or layers is None or not self._may_have_shadow(body):
+        if body is None or origin is None or known is None or not self._may_have_shadow(body):
             raise _no_such_body(f"It has gone, has {MAX_SHADOWS} Shadows already, or its model has no layer blocks.")
+        layers, profile = known
         if pair.node not in (None, home.node.name):
             raise GnomonError(404, "no_such_node", f"There is no node {pair.node}.", f"This platform is {home.node.name} alone.")
         if not pair.blocks or max(pair.blocks) >= len(layers.blocks):
             raise _no_such_body(f"Its model has blocks 0 to {len(layers.blocks) - 1}, not {pair.blocks}.")
-        memory_bytes = shadow_bytes(layers, pair, origin.profile, origin.request.spec.settings.weight_mode)
+        memory_bytes = shadow_bytes(layers, pair, profile, origin.request.spec.settings.weight_mode)
         claim = home.node.claim(shadow_id, pair.shadow_cores, memory_bytes, pair.shadow_cores, from_reserve=True)
         instance = Instance(
             id=shadow_id,
@@ -136,6 +136,7 @@ class Pairs:
             order = home.recipes.order(origin.recipe, request, shadow_id, claim.cpus, limited=bool(join))
             order, join = joining(shadow_order(order, body.instance.id), join)
             wish = {**_wish(instance, order.launch.options, claim.cpus, origin), "join": join}
+            wish["expected_ms"] = predicted_ms(profile, pair)
             life.order(wish, packets.sealed_file("order", order.to_json().encode()), home.start_timeout_s)
             self.pool.fit()
         except OSError as error:
@@ -150,12 +151,13 @@ class Pairs:
 
         """
         origin = None if life.rises else self._home.origins.get(life.body_id)
-        layers = None if origin is None else self._blocks_of(origin.recipe)
-        if layers is None or origin is None or not pair.blocks or max(pair.blocks) >= len(layers.blocks):
+        known = None if origin is None else self._known(origin.recipe)
+        if known is None or origin is None or not pair.blocks or max(pair.blocks) >= len(known[0].blocks):
             return
-        memory_bytes = shadow_bytes(layers, pair, origin.profile, origin.request.spec.settings.weight_mode)
+        layers, profile = known
+        memory_bytes = shadow_bytes(layers, pair, profile, origin.request.spec.settings.weight_mode)
         claim = self._home.node.claim(life.instance.id, pair.shadow_cores, memory_bytes, pair.shadow_cores, from_reserve=True)
-        life.change(pair, claim.cpus, memory_bytes, predicted_ms(origin.profile, pair))
+        life.change(pair, claim.cpus, memory_bytes, predicted_ms(profile, pair))
         self.pool.fit()
 
     def promote(self, shadow_id: str) -> Instance:
@@ -191,8 +193,10 @@ class Pairs:
         has = sum(life.instance.partner == body.instance.id for life in self.lives.values())
         return body.instance.state is InstanceState.READY and has < MAX_SHADOWS
 
-    def _blocks_of(self, recipe: Recipe) -> Layers | None:
-        return self._layers.of(recipe.options)
+    def _known(self, recipe: Recipe) -> tuple[Layers, ModelProfile | None] | None:
+        """The blocks of the recipe's model and what was measured of it; None without blocks."""
+        layers = self._layers.of(recipe.options)
+        return None if layers is None else (layers, self._home.profile(recipe))
 
     def body_gone(self, body_id: str) -> None:
         """Its Shadows go along. The coordinator does the same, if there is one just now."""
@@ -277,7 +281,6 @@ def _wish(instance: Instance, options: Mapping[str, Any], cpus: tuple[int, ...],
         "blocks": list(pair.blocks),
         "split": list(pair.split),
         "max_batch": max(origin.request.spec.settings.max_batch, len(pair.split)),
-        "expected_ms": predicted_ms(origin.profile, pair),
     }
 
 

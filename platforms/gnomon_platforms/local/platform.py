@@ -94,8 +94,7 @@ class LocalPlatform:
         """Start the supervisor and let the zygotes warm up behind this."""
         forbid_inspection()
         self._accounts = Accounts()
-        send = self._supervisor.send
-        self._surroundings = Surroundings(send, listener, self._clock.now_s, self._ended)
+        self._surroundings = Surroundings(self._supervisor.send, listener, self._clock.now_s, self._ended)
         home = Household(
             self._node,
             self._recipes,
@@ -103,10 +102,11 @@ class LocalPlatform:
             self._join,
             self._lives,
             self._origins,
+            self._profile_of,
             self._start_timeout_s,
             self._risen,
         )
-        self._shadows = Pairs(send, home, self._pool)
+        self._shadows = Pairs(self._supervisor.send, home, self._pool)
         await self._supervisor.start(Ears(self._heard, self._shadows.begin, self._shadows.pool.warm, self._lost))
         _LOG.info("memory is limited by %s", self._accounts.description)
 
@@ -172,7 +172,7 @@ class LocalPlatform:
         environment = self._recipes.environment(recipe, spec, request.secrets)
         instance = starting(instance_id, request, self._node.name, recipe.memory_bytes, self._clock.now_s())
         life = self._lives[instance_id] = Life(instance, spec.key, environment.id, self._surroundings)
-        self._origins[instance_id] = Origin(request, recipe, self._profile_of(recipe))
+        self._origins[instance_id] = Origin(request, recipe)
         self._pairs.pool.fit()
         task = asyncio.get_running_loop().create_task(self._begin(life, recipe, request, environment))
         self._starting.add(task)

@@ -18,6 +18,7 @@ from http import HTTPStatus
 from typing import TYPE_CHECKING
 
 from gnomon_core.errors import GnomonError
+from gnomon_core.results import error_member, same_for_all, stale_result
 from gnomon_core.wire import Frame, FrameReader, Kind, Member, WireError, encode
 from gnomon_platforms.provider.exchange import Ask, Route
 from gnomon_platforms.streams import joined
@@ -140,10 +141,7 @@ class ProviderChannel:
 
     async def _result(self, frame: Frame, answered: list[Member], stream: Stream | None, limit: asyncio.Timeout) -> Frame:
         if frame.epoch < self._epoch:
-            text = f"This batch is from epoch {frame.epoch}; the function's queue has moved on to {self._epoch}."
-            refused = _filled(frame, answered, GnomonError(409, "stale_epoch", text, "Try again."))
-            refused.epoch = self._epoch
-            return refused
+            return stale_result(frame, self._epoch)
         self._epoch = frame.epoch
         if self._token and stream is None:
             try:
@@ -167,7 +165,7 @@ class ProviderChannel:
                 msg = f"{answer.status} {' '.join(data[:200].decode('utf-8', 'replace').split())}"
                 raise _BatchesRefusedError(msg)
             if answer.status != HTTPStatus.OK:
-                return _whole(frame, Member(answer.status, 1, _meta(answer), data))
+                return same_for_all(frame, Member(answer.status, 1, _meta(answer), data))
         try:
             parts = list(FrameReader().feed(data))
         except WireError as error:
@@ -225,13 +223,7 @@ def _meta(answer: aiohttp.ClientResponse) -> bytes:
 def _filled(frame: Frame, answered: list[Member], error: GnomonError) -> Frame:
     """A result whose missing members are this error."""
     missing = len(frame.members) - len(answered)
-    member = Member(error.status, 1, b"Content-Type: application/json", error.body())
-    return Frame(Kind.RESULT, frame.batch_id, frame.epoch, members=[*answered, *[member] * missing])
-
-
-def _whole(frame: Frame, member: Member) -> Frame:
-    """The same answer for every member."""
-    return Frame(Kind.RESULT, frame.batch_id, frame.epoch, members=[member] * len(frame.members))
+    return Frame(Kind.RESULT, frame.batch_id, frame.epoch, members=[*answered, *[error_member(error)] * missing])
 
 
 def _late(who: str) -> GnomonError:

@@ -45,6 +45,8 @@ class Running:
     told: Listener
     spec: FunctionSpec
     module: torch.nn.Module
+    profiles: Path
+    """Where its platform looks for what was measured."""
     numbers: int = 0
     wrong: list[str] = field(default_factory=list)
 
@@ -130,10 +132,11 @@ async def begun(folder: Path, put: ModelRepository | None = None, served: ModelR
     layers = [layer for _ in range(4) for layer in (torch.nn.Conv2d(4, 4, 3, padding=1), torch.nn.ReLU())]
     module = torch.nn.Sequential(*layers, torch.nn.AdaptiveAvgPool2d(1), torch.nn.Flatten(), torch.nn.Linear(4, 3)).eval()
     put.put("line", "1", capture(module, (torch.randn(2, 4, 12, 12),), Description("line", "1")))
-    local, told = LocalPlatform(folder / "state", served or put, NothingBuilt(), cores=8), Listener()
+    profiles, told = folder / "profiles", Listener()
+    local = LocalPlatform(folder / "state", served or put, NothingBuilt(), cores=8, profiles=profiles)
     await local.start(told)
     spec = read_deployment(
         {"service": "line", "image": "gnomon/body", "annotations": {"gnomon/model": "line@1", "gnomon/max-batch": "8"}}
     )
     await local.prepare(spec)
-    return Running(local, told, spec, module)
+    return Running(local, told, spec, module, profiles)

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import json
 import os
 import signal
 from collections.abc import AsyncIterator
@@ -14,6 +15,8 @@ from gnomon_core import coordinator_client
 from gnomon_core.errors import GnomonError
 from gnomon_core.fleet import Instance, InstanceKind, InstanceState
 from gnomon_core.pairs import Pair
+from gnomon_core.profiles import LatencyTable, Loading, ModelProfile
+from gnomon_platforms.local.profiles import LayerFiles
 from tests.integration.local.pairs_running import PAIR, PATIENCE_S, Running, begun, comm, shared_memory
 from tests.waiting import until
 
@@ -292,3 +295,21 @@ async def test_stop_ends_pairs_as_well(running: Running) -> None:
     await running.platform.stop()
     assert (running.told.times_gone[body.id], running.told.times_gone[shadow.id]) == (1, 1)
     assert running.platform.instances("line.openfaas-fn") == ()
+
+
+async def test_a_body_that_is_older_than_its_models_profile_has_shadows_by_that(running: Running) -> None:
+    """A model is deployed first and measured then: what a Shadow takes is claimed, and foretold to its Body, as measured."""
+    body = await running.body()
+    layers = LayerFiles().of(running.platform._recipes.find(running.spec).options)
+    assert layers is not None
+    table = LatencyTable({1: {1: 0.01, 8: 0.08}})
+    taken = 123 << 20
+    measured = ModelProfile("line@1", layers, table, (table,) * len(layers.blocks), {"shared": Loading(0, 0)}, 0, 0, taken, 0, 0)
+    file = running.profiles / "line@1" / "here.json"
+    file.parent.mkdir(parents=True)
+    file.write_text(json.dumps(measured.to_json()))
+    try:
+        assert running.platform.profile(running.spec) == measured
+        assert (await running.paired(body)).memory_bytes == taken
+    finally:
+        file.unlink()

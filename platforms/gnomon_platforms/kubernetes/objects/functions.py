@@ -1,14 +1,12 @@
-"""A Deployment as a function: what was deployed, and its status as OpenFaaS reports it."""
+"""A Deployment as a function: what was deployed, and what has become of it."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
 from gnomon_core.errors import GnomonError
-from gnomon_core.fleet import InstanceState
 from gnomon_core.functions import FunctionKey, FunctionSpec, read_deployment
 from gnomon_platforms.kubernetes.objects.names import (
     CREATED_ANNOTATION,
@@ -21,12 +19,9 @@ from gnomon_platforms.kubernetes.objects.names import (
     token_secret,
 )
 from gnomon_platforms.kubernetes.objects.placing import constraints_of
-from gnomon_platforms.kubernetes.objects.pods import PodFacts, seconds_of, whole, words
+from gnomon_platforms.kubernetes.objects.pods import seconds_of, whole, words
 
 _OURS = (FUNCTION_LABEL, MANAGED_LABEL, VERSION_LABEL)
-_ECHOED = (
-    "envProcess", "envVars", "constraints", "secrets", "annotations", "limits", "requests", "readOnlyRootFilesystem",
-)  # fmt: skip
 _OUR_VARIABLES = ("GNOMON_", "write_timeout", "fprocess")
 
 
@@ -48,7 +43,6 @@ class DeployedFunction:
     created_at: float
     replicas: int
     available: int
-    ours: bool
     removed: bool = False
     counted: int = 0
     failure: str = ""
@@ -83,25 +77,10 @@ def deployed_function(document: dict[str, Any]) -> DeployedFunction | None:
         # One that is absent means 1, by Kubernetes' own default.
         replicas=document["spec"].get("replicas", 1),
         available=status.get("availableReplicas", 0),
-        ours=MANAGED_LABEL in labels,
         removed=REMOVED_ANNOTATION in annotations,
         counted=status.get("replicas", 0),
         failure=_failure(status) if status.get("observedGeneration", 0) >= metadata.get("generation", 0) else "",
     )
-
-
-def function_status(deployed: DeployedFunction, pods: Iterable[PodFacts]) -> dict[str, Any]:
-    """The FunctionStatus that OpenFaaS reports, but for the count of invocations, which only a gateway knows.
-
-    Available is what takes requests: pods that were released by an update serve on, and are counted as well.
-    """
-    spec = deployed.spec
-    serving = sum(pod.state is InstanceState.READY for pod in pods)
-    document: dict[str, Any] = {"name": spec.key.name, "image": spec.image, "namespace": spec.key.namespace}
-    document |= {field: spec.raw[field] for field in _ECHOED if field in spec.raw}
-    document["labels"] = {**spec.labels, FUNCTION_LABEL: spec.key.name}
-    document |= {"replicas": deployed.replicas, "availableReplicas": serving}
-    return document
 
 
 def _failure(status: dict[str, Any]) -> str:

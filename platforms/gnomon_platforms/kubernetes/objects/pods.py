@@ -59,7 +59,6 @@ class PodFacts:
     memory_bytes: int
     restarts: int
     trouble: str
-    replica_set: str | None
 
     @property
     def key(self) -> FunctionKey:
@@ -108,7 +107,6 @@ def pod_facts(pod: dict[str, Any]) -> PodFacts:
         memory_bytes=memory_of(wanted),
         restarts=whole(of_container.get("restartCount")),
         trouble=_trouble(status, of_container),
-        replica_set=_controller(metadata),
     )
 
 
@@ -149,11 +147,6 @@ def _named(entries: Any, name: str) -> dict[str, Any]:
             return dict(entry)
         first = first or dict(entry)
     return first
-
-
-def _controller(metadata: dict[str, Any]) -> str | None:
-    owners = metadata.get("ownerReferences") or ()
-    return next((owner["name"] for owner in owners if owner.get("controller") and owner.get("kind") == "ReplicaSet"), None)
 
 
 def cores_of(resources: Mapping[str, Any]) -> float:
