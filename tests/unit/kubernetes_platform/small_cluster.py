@@ -18,7 +18,7 @@ SPARE = replace(pod_facts({"metadata": {"name": "p", "uid": "u"}}), function="fi
 
 
 def deployed(replicas: int, version: int = 1, available: int = 0) -> DeployedFunction:
-    return DeployedFunction(SPEC, "uid-d", "1", 1, version, version, 0.0, replicas, available, ours=True)
+    return DeployedFunction(SPEC, "uid-d", "1", 1, version, version, 0.0, replicas, available)
 
 
 def spare(name: str) -> PodFacts:

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import json
 
-from gnomon_platforms.kubernetes.objects.functions import deployed_function, function_status
+from gnomon_platforms.kubernetes.objects.functions import deployed_function
 from gnomon_platforms.kubernetes.objects.manifests import changed_metadata, deployment
-from gnomon_platforms.kubernetes.objects.pods import pod_facts
 from tests.unit.kubernetes_platform.sent import OPTIONS, spec_of
 
 
@@ -25,7 +24,7 @@ def test_a_function_comes_back_from_its_deployment_as_it_was_sent() -> None:
     assert found is not None
     assert found.spec == sent
     assert found.spec.raw == sent.raw
-    assert (found.version, found.template_version, found.replicas, found.ours) == (7, 7, 2, True)
+    assert (found.version, found.template_version, found.replicas) == (7, 7, 2)
     assert found.created_at == 1795255200.0
 
 
@@ -45,7 +44,6 @@ def test_a_deployment_of_other_software_is_read_from_its_template() -> None:
     }
     found = deployed_function(document)
     assert found is not None
-    assert not found.ours
     assert found.replicas == 1
     assert found.spec.env_process == "node main.js"
     assert found.spec.environment == {"mode": "http"}
@@ -90,21 +88,3 @@ def test_why_pods_cannot_be_made_is_read_of_the_number_and_template_that_there_a
         again = deployed_function({**document, "status": {**document["status"], **older}})
         assert again is not None
         assert again.failure == ""
-
-
-def test_a_status_has_the_fields_that_were_sent_and_no_others() -> None:
-    document = deployment(spec_of(envProcess="cat", limits={"memory": "5Mi"}), 1, OPTIONS, replicas=3)
-    found = deployed_function(document)
-    assert found is not None
-    ready = {"phase": "Running", "podIP": "10.0.0.1", "conditions": [{"type": "ContainersReady", "status": "True"}]}
-    serving = [pod_facts({"metadata": {"name": "a"}, "status": ready}), pod_facts({"metadata": {"name": "b"}, "status": {}})]
-    assert function_status(found, serving) == {
-        "name": "figlet",
-        "image": "ghcr.io/openfaas/figlet:1",
-        "namespace": "openfaas-fn",
-        "envProcess": "cat",
-        "limits": {"memory": "5Mi"},
-        "labels": {"faas_function": "figlet"},
-        "replicas": 3,
-        "availableReplicas": 1,
-    }

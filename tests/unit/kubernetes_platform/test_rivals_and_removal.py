@@ -22,7 +22,7 @@ HPA = {
 
 
 def removed() -> DeployedFunction:
-    return DeployedFunction(SPEC, "uid-d", "1", 1, 1, 1, 0.0, 0, 0, ours=True, removed=True)
+    return DeployedFunction(SPEC, "uid-d", "1", 1, 1, 1, 0.0, 0, 0, removed=True)
 
 
 def test_a_removed_function_goes_when_nobody_is_left_and_not_before() -> None:
