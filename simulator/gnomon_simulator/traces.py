@@ -95,12 +95,6 @@ def read_trace(path: Path, function: str | None = None) -> Trace:
     return trace_of(path, times, [row[column] for row in rows])
 
 
-def read_functions(path: Path) -> dict[str, Trace]:
-    """Every function of a per-function trace by its column's name."""
-    names, times, rows = _read(path)
-    return {name: trace_of(path, times, [row[column] for row in rows]) for column, name in enumerate(names)}
-
-
 def _read(path: Path) -> tuple[list[str], list[float], list[list[float]]]:
     times: list[float] = []
     rows: list[list[float]] = []

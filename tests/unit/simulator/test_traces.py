@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from gnomon_core.errors import GnomonError
-from gnomon_simulator.traces import Trace, read_functions, read_trace
+from gnomon_simulator.traces import Trace, read_trace
 
 
 def write(folder: Path, text: str, name: str = "trace.csv") -> Path:
@@ -37,7 +37,7 @@ def test_a_function_s_column_is_chosen_by_name_and_all_are_summed_without_one(tm
     path = write(tmp_path, "t_seconds,f0,f1\n0,1,10\n60,2,20\n")
     assert read_trace(path, "f1").counts == (10, 20)
     assert read_trace(path).counts == (11, 22)
-    assert {name: trace.requests for name, trace in read_functions(path).items()} == {"f0": 3, "f1": 30}
+    assert read_trace(path, "f0").requests == 3
     with pytest.raises(GnomonError, match="f0, f1"):
         read_trace(path, "f2")
 
@@ -69,7 +69,7 @@ def test_a_file_that_is_not_there_is_named(tmp_path: Path) -> None:
 def test_moments_since_1970_are_moved_to_second_0(tmp_path: Path, suffix: str) -> None:
     path = write(tmp_path, "t_seconds,a,b\n1700000040,1,2\n1700000100,3,4\n1700000160,5,6\n", f"trace{suffix}")
     assert read_trace(path).slice(60.0, 60.0).counts == (7,)
-    assert read_functions(path)["b"].slice(120.0) == Trace(60.0, (6,))
+    assert read_trace(path, "b").slice(120.0) == Trace(60.0, (6,))
 
 
 def test_a_stretch_begins_at_second_0_again() -> None:
