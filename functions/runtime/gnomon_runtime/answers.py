@@ -18,6 +18,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from gnomon_core.errors import GnomonError
+from gnomon_core.results import error_member
 from gnomon_core.wire import Member
 
 TEXT = b"Content-Type: text/plain; charset=utf-8"
@@ -153,7 +154,7 @@ def failed(error: BaseException) -> Member:
     A handler that raises `GnomonError` chooses the status and the message itself.
     """
     if isinstance(error, GnomonError):
-        return Member(error.status, 1, JSON, error.body())
+        return error_member(error)
     if isinstance(error, WrongAnswerError):
         sys.stderr.write(f"The handler returned {error}.\n")
         answer = GnomonError(500, "wrong_answer", f"The handler returned {error}.", "Correct handler.py.")
@@ -161,4 +162,4 @@ def failed(error: BaseException) -> Member:
         sys.stderr.write("".join(traceback.format_exception(error)))
         name = type(error).__name__
         answer = GnomonError(500, "handler_failed", f"The handler raised {name}.", "The traceback is in the function's log.")
-    return Member(500, 1, JSON, answer.body())
+    return error_member(answer)

@@ -33,7 +33,8 @@ from typing import Any
 from gnomon_core.errors import GnomonError
 from gnomon_core.lambda_envelope import BODY_VARIABLE, INLINE_BYTES, Call, Reply
 from gnomon_core.launch import Launch
-from gnomon_core.wire import MAX_FRAME_BYTES, Frame, Kind, Member, WireError, decode, encode
+from gnomon_core.results import stale_result
+from gnomon_core.wire import MAX_FRAME_BYTES, Frame, Kind, WireError, decode, encode
 from gnomon_runtime.application import Application
 from gnomon_runtime.applications import load
 
@@ -78,7 +79,7 @@ class Sandbox:
         if frame.kind is not Kind.BATCH or not frame.members:
             raise WireError(f"a {frame.kind.name} frame of {len(frame.members)} members in an Invoke")
         if frame.epoch < self._epoch:
-            return encode(_refused(frame, self._epoch))
+            return encode(stale_result(frame, self._epoch))
         self._epoch = frame.epoch
         answer = self._application.run(frame)
         return encode(answer) if isinstance(answer, Frame) else b"".join(map(encode, answer))
@@ -161,13 +162,6 @@ def _http(address: str) -> str:
     if not address.startswith(("https://", "http://")):
         raise ValueError("an address that is not HTTP")
     return address
-
-
-def _refused(frame: Frame, newest: int) -> Frame:
-    text = f"This batch is from epoch {frame.epoch}; the function's queue has moved on to {newest}."
-    error = GnomonError(409, "stale_epoch", text, "Try again.")
-    member = Member(409, 1, b"Content-Type: application/json", error.body())
-    return Frame(Kind.RESULT, frame.batch_id, newest, members=[member] * len(frame.members))
 
 
 _STARTED: list[Sandbox] = []

@@ -31,6 +31,7 @@ from torch import Tensor
 from gnomon_core.errors import GnomonError, bad_request
 from gnomon_core.launch import Launch
 from gnomon_core.program import invalid_program
+from gnomon_core.results import error_member, error_result
 from gnomon_core.signature import TensorSpec
 from gnomon_core.told_pairs import SHADOWS, told
 from gnomon_core.wire import Frame, Kind, Member
@@ -103,8 +104,7 @@ class ModelApplication:
                 return self._run_tensors(batch, head)
             return self._run_events(batch)
         except Exception as error:  # noqa: BLE001 - an error is the members' answer, never the instance's end
-            members = [_failed(error)] * len(batch.members)
-            return Frame(Kind.RESULT, batch.batch_id, batch.epoch, head=self._head(b""), members=members)
+            return error_result(batch, _reason(error), self._head(b""))
 
     def _run_tensors(self, batch: Frame, head: Mapping[str, Any]) -> Frame:
         specs = self._signature.inputs
@@ -121,7 +121,7 @@ class ModelApplication:
         outputs = self._forward(read_batch(members, specs), [member.size for member in members]) if members else []
         for index, output in zip(good, outputs, strict=True):
             answers[index] = (
-                _failed(output)
+                error_member(output)
                 if isinstance(output, GnomonError)
                 else Member(200, batch.members[index].size, b"", write_sample(output))
             )
@@ -132,7 +132,7 @@ class ModelApplication:
         if pictures:
             outputs = self._forward([torch.stack(pictures)], [1] * len(pictures))
             for index, output in zip(good, outputs, strict=True):
-                answers[index] = _failed(output) if isinstance(output, GnomonError) else self._classified(output)
+                answers[index] = error_member(output) if isinstance(output, GnomonError) else self._classified(output)
         return Frame(Kind.RESULT, batch.batch_id, batch.epoch, head=self._head(b""), members=answers)
 
     def _head(self, head: bytes) -> bytes:
@@ -205,16 +205,11 @@ def _sort(members: Sequence[Member], read: Callable[[Member], Any]) -> tuple[lis
         try:
             found.append(read(member))
         except Exception as error:  # noqa: BLE001 - whatever a library says of a hostile file is that member's answer
-            answers.append(_failed(error))
+            answers.append(error_member(_reason(error)))
         else:
             good.append(index)
             answers.append(Member(500, 1, JSON, b""))
     return answers, good, found
-
-
-def _failed(error: BaseException) -> Member:
-    reason = _reason(error)
-    return Member(reason.status, 1, JSON, reason.body())
 
 
 def _reason(error: BaseException) -> GnomonError:

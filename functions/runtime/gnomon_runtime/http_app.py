@@ -33,6 +33,7 @@ from werkzeug.exceptions import HTTPException
 
 from gnomon_core.coordination import PAIR_PATH, PAIR_PROTOCOL
 from gnomon_core.errors import GnomonError, bad_request
+from gnomon_core.results import error_result, stale_result
 from gnomon_core.wire import Frame, Kind, Member, WireError, decode, encode
 from gnomon_runtime.application import Application, ForBodies
 from gnomon_runtime.applications import launch_from, load
@@ -91,12 +92,11 @@ class Service:
 
     def _run(self, batch: Frame, received_s: float, of_queue: bool) -> Frame | Iterator[Frame]:  # noqa: FBT001 - by submit
         if of_queue and batch.epoch < self._epoch:
-            text = f"This batch is from epoch {batch.epoch}; the function's queue has moved on to {self._epoch}."
-            return _refused(batch, GnomonError(409, "stale_epoch", text, "Try again."), self._epoch)
+            return stale_result(batch, self._epoch)
         if of_queue:
             self._epoch = batch.epoch
         if 0 < batch.budget_s < self._clock() - received_s:
-            return _refused(batch, GnomonError(504, "deadline_exceeded", "The deadline passed before the batch's turn came."))
+            return error_result(batch, GnomonError(504, "deadline_exceeded", "The deadline passed before the batch's turn came."))
         return self._application.run(batch)
 
     def _stream(self, frames: Iterator[Frame]) -> Iterator[Frame]:
@@ -273,11 +273,6 @@ def _pieces(frames: Iterator[Frame]) -> Iterator[bytes]:
 def _headers(meta: bytes) -> list[tuple[str, str]]:
     lines = meta.decode("latin-1").split("\n")
     return [(name, value) for name, separator, value in (line.partition(": ") for line in lines) if separator]
-
-
-def _refused(batch: Frame, error: GnomonError, epoch: int = 0) -> Frame:
-    member = Member(error.status, 1, b"Content-Type: application/json", error.body())
-    return Frame(Kind.RESULT, batch.batch_id, epoch, members=[member] * len(batch.members))
 
 
 def _error(error: GnomonError) -> Response:

@@ -23,7 +23,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from types import FrameType
 
-from gnomon_core.errors import GnomonError
+from gnomon_core.results import same_for_all, stale_result
 from gnomon_core.wire import HEADER, Frame, Kind, Member, WireError, decode, encode_parts, frame_bytes
 from gnomon_runtime.application import Application, Beside
 
@@ -176,11 +176,12 @@ class Instance:
 
     def _run(self, frame: Frame) -> None:
         if frame.epoch < self._epoch:
-            self._channel.send(_refused(frame, self._epoch))
+            self._channel.send(stale_result(frame, self._epoch))
             return
         self._epoch = frame.epoch
         if self._channel.holds_more and self._interrupted(frame.batch_id):
-            self._channel.send(_cancelled(frame))
+            # Nobody waits for this result: the gateway drops it, and knows that the instance is free.
+            self._channel.send(same_for_all(frame, Member(499, 1, b"", b"")))
             return
         answer = self._application.run(frame)
         if isinstance(answer, Frame):
@@ -217,23 +218,6 @@ class Instance:
         self._cpus = tuple(int(cpu) for cpu in order.get("cpus", ()))
         pin(self._cpus)
         self._application.resize(int(order["cores"]))
-
-
-def _refused(frame: Frame, newest: int) -> Frame:
-    error = GnomonError(
-        409,
-        "stale_epoch",
-        f"This batch is from epoch {frame.epoch}; the function's queue has moved on to {newest}.",
-        "Try again.",
-    )
-    member = Member(409, 1, b"Content-Type: application/json", error.body())
-    return Frame(Kind.RESULT, frame.batch_id, newest, members=[member] * len(frame.members))
-
-
-def _cancelled(frame: Frame) -> Frame:
-    """The result that nobody waits for: the gateway drops it, and knows that the instance is free."""
-    member = Member(499, 1, b"", b"")
-    return Frame(Kind.RESULT, frame.batch_id, frame.epoch, members=[member] * len(frame.members))
 
 
 def pin(cpus: tuple[int, ...]) -> None:

@@ -23,6 +23,7 @@ from datetime import datetime
 from typing import IO, Any
 
 from gnomon_core.launch import Launch
+from gnomon_core.results import same_for_all
 from gnomon_core.units import parse_duration_s
 from gnomon_core.wire import Frame, Kind, Member
 
@@ -197,7 +198,7 @@ class RedirectApplication:
 
     def run(self, batch: Frame) -> Frame:
         member = Member(302, 1, f"Location: {self._destination}".encode("latin-1", "replace"), b"")
-        return Frame(Kind.RESULT, batch.batch_id, batch.epoch, members=[member] * len(batch.members))
+        return same_for_all(batch, member)
 
 
 def log(text: str) -> None:

@@ -78,9 +78,12 @@ async def test_throttled_until_its_time_is_over_each_member_gets_503_and_the_slo
     there = await on_lambda()
     _, channel = await there.begin(echo_spec())
     there.aws.service.throttle(1000)
-    result = answers(await send(channel, within(request_frame(b"a", b"b"), 1.0)))
+    frame = await send(channel, within(request_frame(b"a", b"b"), 1.0))
+    result = answers(frame)
     assert [status for status, _ in result] == [503, 503]
     assert b"lambda_throttled" in result[0][1]
+    assert frame is not None
+    assert b"Retry-After: 5" in frame.members[0].meta.split(b"\n")
     assert there.told.gone == {}
 
 

@@ -22,9 +22,9 @@ import torch
 
 from gnomon_core.errors import GnomonError
 from gnomon_core.launch import Launch
+from gnomon_core.results import error_result
 from gnomon_core.shared_memory import hand_over_bytes
-from gnomon_core.wire import Frame, Kind, Member
-from gnomon_runtime.answers import JSON
+from gnomon_core.wire import Frame
 from gnomon_runtime.engine.allocator import keep_freed_memory
 from gnomon_runtime.pair.headers import Kind as Say
 from gnomon_runtime.pair.headers import Message, NonsenseError
@@ -61,9 +61,7 @@ class BlocksApplication:
     def run(self, batch: Frame) -> Frame | Iterator[Frame]:
         """Refuse: a Shadow takes no requests."""
         text = "A Shadow computes layer blocks for its Body and takes no requests."
-        refused = GnomonError(415, "unsupported_media_type", text, "Ask the Body.")
-        member = Member(refused.status, 1, JSON, refused.body())
-        return Frame(Kind.RESULT, batch.batch_id, batch.epoch, members=[member] * len(batch.members))
+        return error_result(batch, GnomonError(415, "unsupported_media_type", text, "Ask the Body."))
 
     def serve_body(self, connection: socket.socket, turn: Turn, ending: Callable[[], bool]) -> None:
         """Agree to an upgrade, and answer the Body at the other end until either of us ends."""
