@@ -17,10 +17,9 @@ from typing import NoReturn
 
 import deploy.test_cluster
 from deploy.test_cluster import build, cluster, needs, recipes, teardown
-from deploy.test_cluster.phases import CannotBeHad, Phases, Trouble
+from deploy.test_cluster.phases import CANNOT_BE_HAD, CannotBeHad, Phases, Trouble
 from deploy.test_cluster.settings import folders
 
-CANNOT_BE_HAD = 3
 PATIENCE_S = 30.0
 """For a command that is told to end."""
 

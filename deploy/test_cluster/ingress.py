@@ -7,6 +7,7 @@ It needs root for the two ports, and Debian's haproxy.
 
 from __future__ import annotations
 
+import os
 import shutil
 import subprocess
 import sys
@@ -28,7 +29,14 @@ GONE_S = 180.0
 
 
 def check() -> None:
-    """Say what is missing for it."""
+    """Refuse where something is missing for it.
+
+    Raises:
+        CannotBeHad: with what is missing.
+
+    """
+    if os.geteuid():
+        raise CannotBeHad("ports 80 and 443 of the cluster's address need root")
     if shutil.which("haproxy") is None:
         raise CannotBeHad("there is no haproxy here: apt-get install haproxy")
 

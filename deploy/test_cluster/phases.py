@@ -9,13 +9,16 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
+CANNOT_BE_HAD = 3
+"""The status with which a command ends that cannot do here what it was asked for."""
+
 
 class Trouble(Exception):  # noqa: N818 - it is shown as a sentence, not as the name of a class
     """What keeps a cluster from running, in words for whoever asked for it."""
 
 
 class CannotBeHad(Trouble):
-    """The machine lacks something: reason enough to skip tests, not to fail them."""
+    """The machine lacks something: reason enough to skip tests, and none to say that all is well."""
 
 
 @dataclass

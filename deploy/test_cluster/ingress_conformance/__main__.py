@@ -3,16 +3,19 @@
     compile the tests and their six images ▶ load the images ▶ HAProxy and controller on the node ▶ run ▶ a line for each test
 
 It needs the cluster of `make cluster`, root for ports 80 and 443 of the cluster's own address, and Debian's haproxy. The stable
-tests are 22; beta and alpha ones are run as well, and reported. Ends with 1 if one fails.
+tests are 22; beta and alpha ones are run as well, and reported. Ends with 1 if one fails, and with 3 where something is missing
+for it, which it names.
 """
 
 from __future__ import annotations
 
 import argparse
 import sys
+from pathlib import Path
 
-from deploy.test_cluster import ingress, suites
-from deploy.test_cluster.phases import CannotBeHad, Phases, Trouble
+from deploy.test_cluster import ingress, records, suites
+from deploy.test_cluster.ingress_conformance.record import good, haproxy_version, passed, record, stable, stage
+from deploy.test_cluster.phases import CANNOT_BE_HAD, CannotBeHad, Phases, Trouble
 from deploy.test_cluster.settings import HERE
 
 IMAGES = ("grpc-ping", "httpproxy", "retry", "runtime", "timeout", "wsserver")
@@ -23,13 +26,6 @@ SUITE = suites.Suite(
     sources=[HERE / "ingress_conformance" / "ingress_test.go"],
 )
 UNDER = "TestIngressConformance/"
-BETA, ALPHA = ("host-rewrite", "headers/tags"), ("httpoption",)
-STABLE_COUNT = 22
-
-
-def stage(name: str) -> str:
-    """What Knative calls a test: stable, beta or alpha."""
-    return "beta" if name in BETA else "alpha" if name in ALPHA else "stable"
 
 
 def results(said: str) -> list[suites.Result]:
@@ -43,6 +39,7 @@ def main() -> int:
     parser.add_argument("--parallel", type=int, default=4, help="tests at once")
     parser.add_argument("--only", default="", help="a pattern of tests, as `go test -run` takes it")
     parser.add_argument("--stable", action="store_true", help="leave beta and alpha tests out")
+    parser.add_argument("--keep", type=Path, help="write the results to this file")
     asked = parser.parse_args()
     arguments = [f"-test.parallel={asked.parallel}", "-ingressClass=gnomon"]
     arguments += [f"-test.run={UNDER}{asked.only}"] if asked.only else []
@@ -50,15 +47,14 @@ def main() -> int:
     try:
         found = conformance(arguments)
     except Trouble as trouble:
-        print(f"ingress conformance: {trouble}")
-        return 0 if isinstance(trouble, CannotBeHad) else 1
+        print(f"ingress conformance: {trouble}", file=sys.stderr)
+        return CANNOT_BE_HAD if isinstance(trouble, CannotBeHad) else 1
     for one in found:
         print(f"{one.outcome}  {stage(one.name):6}  {one.name:30} {one.seconds:7.1f} s")
-    stable = [one for one in found if stage(one.name) == "stable"]
-    passed = [one for one in stable if one.outcome == "PASS"]
-    print(f"{len(passed)} of {len(stable)} stable tests passed")
-    complete = bool(asked.only) or len(stable) == STABLE_COUNT
-    return 0 if complete and all(one.outcome != "FAIL" for one in found) else 1
+    print(f"{len(passed(stable(found)))} of {len(stable(found))} stable tests passed")
+    if asked.keep:
+        records.keep(record(found, parallel=asked.parallel, haproxy=haproxy_version()), asked.keep)
+    return 0 if good(found, only_some=bool(asked.only)) else 1
 
 
 def conformance(arguments: list[str]) -> list[suites.Result]:

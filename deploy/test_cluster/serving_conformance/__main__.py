@@ -6,21 +6,21 @@
 No test names a class, so whichever is the default scales all of their Revisions; ours passes if it passes every test that the
 stock one passes. Both runs have the same ingress and the same cluster, so what fails in both is not the class's. It needs the
 cluster of `make cluster`, root for ports 80 and 443 of the cluster's own address, and Debian's haproxy. What it changes of the
-cluster's configuration is changed back.
+cluster's configuration is changed back. Ends with 1 if ours fails what the stock one passes, and with 3 where something is
+missing for it, which it names.
 """
 
 from __future__ import annotations
 
 import argparse
 import contextlib
-import json
 import signal
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from deploy.test_cluster import cluster, ingress, suites
-from deploy.test_cluster.phases import CannotBeHad, Phases, Trouble
+from deploy.test_cluster import cluster, ingress, records, suites
+from deploy.test_cluster.phases import CANNOT_BE_HAD, CannotBeHad, Phases, Trouble
 from deploy.test_cluster.serving_conformance.defaults import GNOMON, STOCK, default_class
 from deploy.test_cluster.serving_conformance.record import Comparison, record
 from deploy.test_cluster.settings import folders
@@ -73,11 +73,11 @@ def main() -> int:
             return 0
         found = conformance(asked.classes or (STOCK, GNOMON), asked.parts or tuple(SUITE.tests), arguments)
     except Trouble as trouble:
-        print(f"serving conformance: {trouble}")
-        return 0 if isinstance(trouble, CannotBeHad) else 1
+        print(f"serving conformance: {trouble}", file=sys.stderr)
+        return CANNOT_BE_HAD if isinstance(trouble, CannotBeHad) else 1
     print("\n".join(found.lines()))
     if asked.keep:
-        asked.keep.write_text(json.dumps(record(found, parallel=asked.parallel), indent=1) + "\n")
+        records.keep(record(found, parallel=asked.parallel), asked.keep)
     return 1 if found.lost() or not found.passed() else 0
 
 

@@ -2,17 +2,11 @@
 
 from __future__ import annotations
 
-import os
-import platform
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
-from importlib.metadata import version
 from typing import Any
 
-from deploy.test_cluster import build, suites
+from deploy.test_cluster import records, suites
 from deploy.test_cluster.serving_conformance.defaults import CLASSES, GNOMON, STOCK
-
-MODULES = ("knative.dev/serving", "knative.dev/networking", "k8s.io/kubernetes")
 
 
 @dataclass
@@ -67,13 +61,7 @@ class Comparison:
 def record(found: Comparison, *, parallel: int) -> dict[str, Any]:
     """The document that is kept."""
     return {
-        "name": "knative_serving_conformance",
-        "measured_at": datetime.now(UTC).isoformat(timespec="seconds"),
-        "machine": f"{os.cpu_count()} cores, {platform.system()} {platform.release()}",
-        "versions": {
-            **{module: build.version(module) for module in MODULES},
-            "gnomon": version("gnomon"),
-        },
+        **records.provenance("knative_serving_conformance"),
         "parallel": parallel,
         "classes": {name: CLASSES[name] for name in found.by_class},
         "passes_by_the_stock_class_only": found.lost(),

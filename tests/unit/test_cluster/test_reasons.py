@@ -1,4 +1,4 @@
-"""Where no cluster can be had, the reason is said; that skips tests and fails whoever asked for a cluster."""
+"""Where no cluster can be had, the reason is said; that skips tests, and fails whoever asked for a cluster or for conformance."""
 
 from __future__ import annotations
 
@@ -16,9 +16,15 @@ ROOT = Path(__file__).resolve().parents[3]
 
 
 def asked(words: list[str], cache: Path, prefix: tuple[str, ...] = (), **environment: str) -> subprocess.CompletedProcess[str]:
+    return asked_of("deploy.test_cluster", words, cache, prefix, **environment)
+
+
+def asked_of(
+    module: str, words: list[str], cache: Path, prefix: tuple[str, ...] = (), **environment: str
+) -> subprocess.CompletedProcess[str]:
     everything = {**os.environ, "GNOMON_CLUSTER_CACHE": str(cache), **environment}
     everything.pop("KUBECONFIG", None)
-    command = [*prefix, sys.executable, "-m", "deploy.test_cluster", *words]
+    command = [*prefix, sys.executable, "-m", module, *words]
     return subprocess.run(command, cwd=ROOT, env=everything, capture_output=True, text=True, check=False)
 
 
@@ -77,3 +83,27 @@ def test_a_command_gets_the_cluster_that_is_named_and_its_status_counts(tmp_path
     command = [sys.executable, "-m", "deploy.test_cluster", "run", "--", "sh", "-ec", script]
     done = subprocess.run(command, cwd=ROOT, env={**os.environ, "KUBECONFIG": "/some/where"}, check=False)
     assert done.returncode == 4
+
+
+CONFORMANCE = pytest.mark.parametrize("suite", ["ingress_conformance", "serving_conformance"])
+
+
+@CONFORMANCE
+def test_conformance_that_an_ordinary_user_asks_for_is_an_error(suite: str, nobody: tuple[str, ...], tmp_path: Path) -> None:
+    """Who asks what is passed must not be told by a status of 0 that all is well."""
+    kept = tmp_path / "kept.json"
+    done = asked_of(f"deploy.test_cluster.{suite}", ["--keep", str(kept)], tmp_path, nobody)
+    assert done.returncode == 3
+    assert "need root" in done.stderr
+    assert not kept.exists()
+
+
+@CONFORMANCE
+@pytest.mark.parametrize(("there", "missing"), [("nothing", "there is no haproxy here"), ("haproxy", "no cluster runs")])
+def test_conformance_without_what_it_needs_is_an_error(suite: str, there: str, missing: str, tmp_path: Path) -> None:
+    if os.geteuid():
+        pytest.skip("needs root")
+    (tmp_path / there).symlink_to("/bin/true")
+    done = asked_of(f"deploy.test_cluster.{suite}", [], tmp_path, PATH=str(tmp_path))
+    assert done.returncode == 3
+    assert missing in done.stderr
