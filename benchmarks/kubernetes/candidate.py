@@ -25,11 +25,10 @@ from gnomon_core.errors import GnomonError
 from gnomon_platforms.kubernetes.api import MERGE_PATCH, Api, Document, Fence, connect
 from gnomon_platforms.kubernetes.errors import Refused, Unreachable
 from gnomon_platforms.kubernetes.leader import Leader, Tenure, Watchdog
-from gnomon_platforms.kubernetes.resources import LEASES, Resource
+from gnomon_platforms.kubernetes.resources import CONFIG_MAPS, LEASES
 from gnomon_platforms.kubernetes.terms import LeaseTiming
 from gnomon_platforms.kubernetes.writes import Patch, Target, Write, Writer
 
-CONFIG_MAPS = Resource("v1", "configmaps", "ConfigMap")
 TIMING = LeaseTiming(duration_s=3, renew_deadline_s=2.0, retry_s=0.3)
 PAUSE_S = 0.02
 """Between two writes, for everybody else who needs the machine."""

@@ -21,11 +21,11 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.kubernetes import candidate
-from benchmarks.kubernetes.candidate import CONFIG_MAPS, TIMING
+from benchmarks.kubernetes.candidate import TIMING
 from gnomon_platforms.kubernetes.api import Api, connect
 from gnomon_platforms.kubernetes.informer import Informer
 from gnomon_platforms.kubernetes.leader import EXIT_STATUS
-from gnomon_platforms.kubernetes.resources import NAMESPACES
+from gnomon_platforms.kubernetes.resources import CONFIG_MAPS, NAMESPACES
 from gnomon_platforms.kubernetes.watching import Source
 
 PATIENCE_S = 60.0

@@ -30,6 +30,7 @@ from gnomon_core.profiles import ModelProfile
 from gnomon_core.seam_values import Capabilities
 from gnomon_core.settings import Settings
 from gnomon_gateway.service import DecisionRecord
+from gnomon_platforms.knative.resources import SYSTEM_NAMESPACE
 from gnomon_platforms.knative.scaling.autoscaler import AutoscalerOptions, KnativeAutoscaler
 from gnomon_platforms.kubernetes.api import Api, connect
 from gnomon_platforms.kubernetes.asked import Asked
@@ -47,7 +48,7 @@ class KnativeOptions:
     kubeconfig: Path | None = None
     context: str | None = None
     scaled: AutoscalerOptions = field(default_factory=AutoscalerOptions)
-    lease_namespace: str | None = "knative-serving"
+    lease_namespace: str | None = SYSTEM_NAMESPACE
     policies: tuple[str, ...] = ()
     host: str = "127.0.0.1"
     port: int = 0

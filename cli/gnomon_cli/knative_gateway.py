@@ -44,7 +44,7 @@ from gnomon_gateway.service import DecisionRecord
 from gnomon_gateway.serving.function_runtime import FunctionRuntime
 from gnomon_platforms.knative.batching.platform import RevisionPlatform
 from gnomon_platforms.knative.batching.store import RevisionStore
-from gnomon_platforms.knative.scaling.resources import ACTIVATOR_METRICS_PORT
+from gnomon_platforms.knative.resources import ACTIVATOR_METRICS_PORT
 from gnomon_platforms.knative.scaling.signals.waiting import FIGURE, told
 from gnomon_platforms.kubernetes.api import Api, connect
 from gnomon_platforms.nodes.models import ServedModels

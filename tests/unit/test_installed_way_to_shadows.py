@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import yaml
 
-from gnomon_platforms.knative.scaling.resources import REVISION_LABEL
+from gnomon_platforms.knative.resources import REVISION_LABEL
 from gnomon_platforms.kubernetes.objects.names import FUNCTION_LABEL
 
 DEPLOY = Path(__file__).parents[2] / "deploy"

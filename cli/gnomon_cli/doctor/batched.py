@@ -15,8 +15,8 @@ from gnomon_cli.doctor.looking import Cluster
 from gnomon_core.settings import PREFIX, Settings
 from gnomon_platforms.knative.batching.revisions import BATCH_ANNOTATIONS, BATCH_SECRET, RevisionReader, buffered, misread
 from gnomon_platforms.knative.ingress.model import Key, seen_ingress
-from gnomon_platforms.knative.ingress.names import CLASS, CLASS_ANNOTATIONS, INGRESSES, REVISIONS
-from gnomon_platforms.knative.scaling.resources import CLASS_ANNOTATION, REVISION_LABEL
+from gnomon_platforms.knative.ingress.names import CLASS_ANNOTATIONS
+from gnomon_platforms.knative.resources import CLASS, CLASS_ANNOTATION, INGRESSES, REVISION_LABEL, REVISIONS
 from gnomon_platforms.kubernetes.api import Document
 from gnomon_platforms.kubernetes.resources import PODS, SECRETS
 

@@ -26,10 +26,10 @@ from gnomon_platforms.knative.ingress.backends import (
     service_facts,
     slice_facts,
 )
-from gnomon_platforms.knative.ingress.names import ENDPOINT_SLICES, SERVICE_LABEL
-from gnomon_platforms.knative.scaling.resources import ACTIVATOR_METRICS_PORT, GATEWAY_LABELS, REVISION_LABEL
+from gnomon_platforms.knative.ingress.names import SERVICE_LABEL
+from gnomon_platforms.knative.resources import ACTIVATOR_METRICS_PORT, GATEWAY_LABELS, REVISION_LABEL
 from gnomon_platforms.kubernetes.api import Document
-from gnomon_platforms.kubernetes.resources import DEPLOYMENTS, NAMESPACES, NETWORK_POLICIES, PODS, SERVICES
+from gnomon_platforms.kubernetes.resources import DEPLOYMENTS, ENDPOINT_SLICES, NAMESPACES, NETWORK_POLICIES, PODS, SERVICES
 
 PORT = 8080
 """Where `gnomon serve` listens unless it is told otherwise."""

@@ -14,17 +14,17 @@ from collections.abc import Callable, Collection
 from functools import partial
 from typing import Any
 
+from gnomon_core.addresses import http_url
 from gnomon_core.errors import GnomonError
 from gnomon_core.ownership import OwnershipMap
 from gnomon_platforms.kubernetes.api import Api, Document
 from gnomon_platforms.kubernetes.cache import Change
 from gnomon_platforms.kubernetes.errors import Refused, Unreachable, told
 from gnomon_platforms.kubernetes.informer import Informer
-from gnomon_platforms.kubernetes.resources import PODS, Resource
+from gnomon_platforms.kubernetes.resources import CONFIG_MAPS, PODS
 from gnomon_platforms.kubernetes.watching import Source
 from gnomon_platforms.kubernetes.writes import Create, Replace, Target, Write, Writer
 
-CONFIG_MAPS = Resource("v1", "configmaps", "ConfigMap")
 NAME = "gnomon-owners"
 KEY = "map.json"
 INSIDE_PORT = 8082
@@ -113,4 +113,4 @@ def _address(port: int, pod: dict[str, Any]) -> str | None:
     address = status.get("podIP")
     if not address or status.get("phase") in _ENDED:
         return None
-    return f"http://[{address}]:{port}" if ":" in address else f"http://{address}:{port}"
+    return http_url(address, port)

@@ -16,7 +16,7 @@ from deploy.test_cluster import build
 from deploy.test_cluster.client import Kubectl, documents
 from deploy.test_cluster.clusters import Cluster
 from gnomon_platforms.knative.ingress.backends import gateway_place
-from gnomon_platforms.knative.scaling.resources import GATEWAY_LABELS
+from gnomon_platforms.knative.resources import GATEWAY_LABELS
 from gnomon_platforms.kubernetes.api import connect
 from tests.kubernetes.access import Account, admitted, asked, restrict
 from tests.kubernetes.kinds import install_kinds

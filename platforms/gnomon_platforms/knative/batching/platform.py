@@ -31,8 +31,8 @@ from gnomon_platforms.knative.batching.revisions import RevisionFacts
 from gnomon_platforms.knative.batching.slots import PodName, PodSlot, Waiting, cores_of, due
 from gnomon_platforms.knative.batching.store import RevisionStore
 from gnomon_platforms.knative.batching.tokens import Tokens
+from gnomon_platforms.knative.resources import REVISION_LABEL
 from gnomon_platforms.knative.scaling.objects import RevisionPod, revision_pod
-from gnomon_platforms.knative.scaling.resources import REVISION_LABEL
 from gnomon_platforms.kubernetes.api import Api
 from gnomon_platforms.kubernetes.cache import Change
 from gnomon_platforms.kubernetes.informer import Informer

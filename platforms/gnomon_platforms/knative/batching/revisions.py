@@ -22,7 +22,7 @@ from typing import Any
 from gnomon_core.errors import GnomonError
 from gnomon_core.functions import FunctionKey, FunctionSpec, read_deployment
 from gnomon_core.settings import PREFIX, Settings
-from gnomon_platforms.knative.scaling.resources import CLASS, CLASS_ANNOTATION
+from gnomon_platforms.knative.resources import CLASS, CLASS_ANNOTATION
 from gnomon_platforms.knative.scaling.rules import DEFAULT_POLICY
 from gnomon_platforms.kubernetes.objects.names import TOKEN_KEY
 from gnomon_platforms.kubernetes.objects.pods import seconds_of

@@ -14,7 +14,7 @@ from gnomon_core.functions import FunctionKey
 from gnomon_core.seam_values import StoredFunction, StoredNamespace
 from gnomon_core.settings import Settings
 from gnomon_platforms.knative.batching.revisions import RevisionFacts, RevisionReader
-from gnomon_platforms.knative.scaling.resources import REVISIONS
+from gnomon_platforms.knative.resources import REVISIONS
 from gnomon_platforms.kubernetes.api import Api
 from gnomon_platforms.kubernetes.cache import Change
 from gnomon_platforms.kubernetes.informer import Informer

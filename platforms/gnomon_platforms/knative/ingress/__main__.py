@@ -14,14 +14,13 @@ from gnomon_core.errors import GnomonError
 from gnomon_platforms.knative.ingress.backends import gateway_place
 from gnomon_platforms.knative.ingress.config import Binds, Limits
 from gnomon_platforms.knative.ingress.controller import ControllerOptions
-from gnomon_platforms.knative.ingress.names import CERTIFICATE_LABEL, CLASS
+from gnomon_platforms.knative.ingress.names import CERTIFICATE_LABEL
 from gnomon_platforms.knative.ingress.proxy import ProxyOptions
 from gnomon_platforms.knative.ingress.seeing import SeeingOptions
 from gnomon_platforms.knative.ingress.serving import ServingOptions, serve
 from gnomon_platforms.knative.ingress.status import Addresses
+from gnomon_platforms.knative.resources import CLASS, SYSTEM_NAMESPACE
 from gnomon_platforms.kubernetes.api import connect
-
-NAMESPACE = "knative-serving"
 
 
 def parser() -> argparse.ArgumentParser:
@@ -31,7 +30,7 @@ def parser() -> argparse.ArgumentParser:
     made.add_argument("--kubeconfig", type=Path, help="else KUBECONFIG, or the cluster that this runs in")
     made.add_argument("--ingress-class", default=CLASS, help="the class that is served")
     made.add_argument("--domain", default="cluster.local", help="the cluster's domain")
-    made.add_argument("--namespace", default=NAMESPACE, help="where the Services and the Lease are")
+    made.add_argument("--namespace", default=SYSTEM_NAMESPACE, help="where the Services and the Lease are")
     made.add_argument("--public-service", default="gnomon-ingress", help="the Service that leads to --http and --https")
     made.add_argument("--private-service", default="gnomon-ingress-local", help="the Service that leads to --local")
     made.add_argument("--peers", default="", help="the Service that leads to the probe ports of every replica")

@@ -22,16 +22,17 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 
+from gnomon_core.addresses import host_and_port
 from gnomon_core.clock import Clock, WallClock
 from gnomon_core.errors import GnomonError
 from gnomon_platforms.knative.ingress.judging import Case, Cases, judge
 from gnomon_platforms.knative.ingress.model import Ingress, Key, SeenIngress
-from gnomon_platforms.knative.ingress.names import INGRESSES
 from gnomon_platforms.knative.ingress.probing import probe
 from gnomon_platforms.knative.ingress.proxy import Proxy
 from gnomon_platforms.knative.ingress.routing import Routing, routing
 from gnomon_platforms.knative.ingress.seeing import Seeing, SeeingOptions
 from gnomon_platforms.knative.ingress.status import FALSE, UNKNOWN, Addresses, Verdict, status
+from gnomon_platforms.knative.resources import INGRESSES
 from gnomon_platforms.kubernetes.api import Api, Document, Fence
 from gnomon_platforms.kubernetes.writes import Patch, Target, Write, Writer
 
@@ -248,8 +249,8 @@ class Controller:
         for one in self._seeing.slices(self._options.peers) if self._options.peers else ():
             ports = dict(one.ports)
             if {"probe-http", "probe-local"} <= ports.keys():
-                hosts = [f"[{address}]" if ":" in address else address for address in one.addresses]
-                found |= {(f"{host}:{ports['probe-http']}", f"{host}:{ports['probe-local']}") for host in hosts}
+                http, local = ports["probe-http"], ports["probe-local"]
+                found |= {(host_and_port(host, http), host_and_port(host, local)) for host in one.addresses}
         return sorted(found)
 
     async def _write(self, one: SeenIngress, network: Verdict) -> None:

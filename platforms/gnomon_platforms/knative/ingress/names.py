@@ -2,13 +2,6 @@
 
 from __future__ import annotations
 
-from gnomon_platforms.kubernetes.resources import Resource
-
-INGRESSES = Resource("networking.internal.knative.dev/v1alpha1", "ingresses", "Ingress")
-REVISIONS = Resource("serving.knative.dev/v1", "revisions", "Revision")
-ENDPOINT_SLICES = Resource("discovery.k8s.io/v1", "endpointslices", "EndpointSlice")
-
-CLASS = "gnomon"
 CLASS_ANNOTATIONS = ("networking.knative.dev/ingress.class", "networking.knative.dev/ingress-class")
 """The older name wins where both are there, as it does in Knative."""
 CERTIFICATE_LABEL = "networking.internal.knative.dev/certificate-uid"

@@ -19,17 +19,11 @@ from gnomon_platforms.knative.ingress.backends import (
 )
 from gnomon_platforms.knative.ingress.certificates import Certificates, Takes, secret_pem
 from gnomon_platforms.knative.ingress.model import Key, SeenIngress, seen_ingress
-from gnomon_platforms.knative.ingress.names import (
-    CERTIFICATE_LABEL,
-    CLASS,
-    ENDPOINT_SLICES,
-    INGRESSES,
-    REVISIONS,
-    SERVICE_LABEL,
-)
+from gnomon_platforms.knative.ingress.names import CERTIFICATE_LABEL, SERVICE_LABEL
+from gnomon_platforms.knative.resources import CLASS, INGRESSES, REVISIONS
 from gnomon_platforms.kubernetes.api import Api
 from gnomon_platforms.kubernetes.informer import Informer
-from gnomon_platforms.kubernetes.resources import SECRETS, SERVICES
+from gnomon_platforms.kubernetes.resources import ENDPOINT_SLICES, SECRETS, SERVICES
 from gnomon_platforms.kubernetes.watching import Source
 
 

@@ -17,6 +17,7 @@ from gnomon_core.clock import WallClock
 from gnomon_platforms.knative.ingress.controller import Controller, ControllerOptions
 from gnomon_platforms.knative.ingress.page import Told, page
 from gnomon_platforms.knative.ingress.proxy import Proxy, ProxyOptions
+from gnomon_platforms.knative.resources import SYSTEM_NAMESPACE
 from gnomon_platforms.kubernetes.api import Api
 from gnomon_platforms.kubernetes.leader import Leader, Tenure
 from gnomon_platforms.kubernetes.resources import LEASES
@@ -33,7 +34,7 @@ class ServingOptions:
 
     controller: ControllerOptions
     proxy: ProxyOptions
-    lease_namespace: str | None = "knative-serving"
+    lease_namespace: str | None = SYSTEM_NAMESPACE
     leave_proxy: bool = False
     """Whether HAProxy goes on when this process ends in good order, for the next to take over."""
     drain_s: float = 25.0

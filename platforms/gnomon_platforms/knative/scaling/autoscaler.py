@@ -15,6 +15,16 @@ from typing import TYPE_CHECKING, Any
 from gnomon_core.clock import Clock, WallClock
 from gnomon_core.functions import FunctionKey, parse_key
 from gnomon_core.scaling import Action, FunctionLoad
+from gnomon_platforms.knative.resources import (
+    ACTIVATOR_LABELS,
+    CLASS,
+    GATEWAY_LABELS,
+    POD_AUTOSCALERS,
+    REVISION_LABEL,
+    REVISIONS,
+    SERVERLESS_SERVICES,
+    SYSTEM_NAMESPACE,
+)
 from gnomon_platforms.knative.scaling.configuration import ClusterSettings, cluster_settings, config_data
 from gnomon_platforms.knative.scaling.hearing import Hearing
 from gnomon_platforms.knative.scaling.objects import (
@@ -29,17 +39,6 @@ from gnomon_platforms.knative.scaling.objects import (
     scale_target,
     sks_facts,
 )
-from gnomon_platforms.knative.scaling.resources import (
-    ACTIVATOR_LABELS,
-    CLASS,
-    CONFIG_MAPS,
-    GATEWAY_LABELS,
-    POD_AUTOSCALERS,
-    REVISION_LABEL,
-    REVISIONS,
-    SERVERLESS_SERVICES,
-    SYSTEM_NAMESPACE,
-)
 from gnomon_platforms.knative.scaling.revision import ScaledRevision
 from gnomon_platforms.knative.scaling.revision_bodies import RevisionBodies
 from gnomon_platforms.knative.scaling.shadows import ModelOptions, RevisionShadows
@@ -50,7 +49,7 @@ from gnomon_platforms.kubernetes.api import Api, Fence
 from gnomon_platforms.kubernetes.cache import Change
 from gnomon_platforms.kubernetes.informer import Informer
 from gnomon_platforms.kubernetes.resizing import resizes_pods
-from gnomon_platforms.kubernetes.resources import DEPLOYMENTS, PODS
+from gnomon_platforms.kubernetes.resources import CONFIG_MAPS, DEPLOYMENTS, PODS
 from gnomon_platforms.kubernetes.rivals import Rivals
 from gnomon_platforms.kubernetes.watching import Source
 from gnomon_platforms.kubernetes.writes import Writer

@@ -9,7 +9,7 @@ from typing import Any
 
 from gnomon_core.functions import FunctionKey
 from gnomon_core.settings import PREFIX
-from gnomon_platforms.knative.scaling.resources import CLASS_ANNOTATION, QUEUE_CONTAINER, REVISION_LABEL
+from gnomon_platforms.knative.resources import CLASS_ANNOTATION, QUEUE_CONTAINER, REVISION_LABEL
 from gnomon_platforms.kubernetes.objects.placing import Placing, placing_of
 from gnomon_platforms.kubernetes.objects.pod_template import CSI_DRIVER
 from gnomon_platforms.kubernetes.objects.pods import cores_of, memory_of, resize_trouble, seconds_of

@@ -16,9 +16,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from gnomon_platforms.knative.resources import METRIC_ANNOTATION
 from gnomon_platforms.knative.scaling.conditions import KEEP, Outcome, not_owned, status
 from gnomon_platforms.knative.scaling.objects import Condition, PaFacts, ScaleTarget, SksFacts
-from gnomon_platforms.knative.scaling.resources import METRIC_ANNOTATION
 from gnomon_platforms.knative.scaling.rules import Rules
 from gnomon_platforms.kubernetes.rivals import REASON
 

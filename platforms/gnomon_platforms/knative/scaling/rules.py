@@ -20,9 +20,9 @@ from typing import Any, TypeVar
 from gnomon_core.errors import GnomonError, bad_request
 from gnomon_core.settings import PREFIX, Settings, read_settings
 from gnomon_core.units import parse_duration_s
+from gnomon_platforms.knative.resources import AUTOSCALING, METRIC_ANNOTATION, PROGRESS_DEADLINE_ANNOTATION
 from gnomon_platforms.knative.scaling.configuration import ClusterSettings
 from gnomon_platforms.knative.scaling.objects import PaFacts
-from gnomon_platforms.knative.scaling.resources import AUTOSCALING, METRIC_ANNOTATION, PROGRESS_DEADLINE_ANNOTATION
 
 T = TypeVar("T")
 

@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from gnomon_platforms.knative.resources import POD_AUTOSCALERS, SERVERLESS_SERVICES
 from gnomon_platforms.knative.scaling.objects import Condition, Document, PaFacts, RevisionPod, ScaleTarget, sks_facts
 from gnomon_platforms.knative.scaling.planning import Route, kept_annotations
-from gnomon_platforms.knative.scaling.resources import POD_AUTOSCALERS, SERVERLESS_SERVICES
 from gnomon_platforms.kubernetes.api import STRATEGIC_PATCH
 from gnomon_platforms.kubernetes.errors import Refused, Unreachable, told
 from gnomon_platforms.kubernetes.events import warn

@@ -15,11 +15,12 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping
 from functools import partial
 from typing import TYPE_CHECKING
 
+from gnomon_core.addresses import http_url
 from gnomon_core.clock import Clock
 from gnomon_core.functions import FunctionKey
-from gnomon_platforms.knative.scaling.asking import asked, at
+from gnomon_platforms.knative.resources import ACTIVATOR_METRICS_PORT, AUTOSCALING_PORT
+from gnomon_platforms.knative.scaling.asking import asked
 from gnomon_platforms.knative.scaling.objects import RevisionPod
-from gnomon_platforms.knative.scaling.resources import ACTIVATOR_METRICS_PORT, AUTOSCALING_PORT
 from gnomon_platforms.knative.scaling.signals.stat import MOST_BYTES as MOST_STAT_BYTES
 from gnomon_platforms.knative.scaling.signals.stat import PAGE as STATS
 from gnomon_platforms.knative.scaling.signals.stat import PodStat, read_stat
@@ -134,7 +135,7 @@ class Scraper:
             self._took_stats(key, stats)
 
     async def _stat(self, pod: RevisionPod) -> PodStat | None:
-        url = at(pod.ip, AUTOSCALING_PORT, STATS)
+        url = http_url(pod.ip, AUTOSCALING_PORT, STATS)
         async with self._places:
             data = await asked(self._session, url, most_bytes=MOST_STAT_BYTES, patience_s=POD_PATIENCE_S)
         if data is None:
@@ -162,7 +163,7 @@ class Scraper:
 
     async def _ask(self, activator: RevisionPod) -> None:
         """What waits at one activator; handed on also where it does not say: then what it said before may hold no more."""
-        url = at(activator.ip, ACTIVATOR_METRICS_PORT, WAITING)
+        url = http_url(activator.ip, ACTIVATOR_METRICS_PORT, WAITING)
         page = await asked(self._session, url, most_bytes=MOST_WAITING_BYTES, patience_s=ACTIVATOR_PATIENCE_S)
         if page is not None:
             text = page.decode("utf-8", "replace")

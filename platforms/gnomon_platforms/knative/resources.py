@@ -6,12 +6,13 @@ from gnomon_platforms.kubernetes.resources import Resource
 
 POD_AUTOSCALERS = Resource("autoscaling.internal.knative.dev/v1alpha1", "podautoscalers", "PodAutoscaler")
 SERVERLESS_SERVICES = Resource("networking.internal.knative.dev/v1alpha1", "serverlessservices", "ServerlessService")
+INGRESSES = Resource("networking.internal.knative.dev/v1alpha1", "ingresses", "Ingress")
 REVISIONS = Resource("serving.knative.dev/v1", "revisions", "Revision")
-CONFIG_MAPS = Resource("v1", "configmaps", "ConfigMap")
 
 SYSTEM_NAMESPACE = "knative-serving"
+"""Where Knative is, and what of ours works beside it."""
 CLASS = "gnomon"
-"""Knative's webhook refuses classes that end in .knative.dev."""
+"""Both of autoscalers and of ingresses. Knative's webhook refuses classes that end in .knative.dev."""
 
 AUTOSCALING = "autoscaling.knative.dev/"
 CLASS_ANNOTATION = AUTOSCALING + "class"
