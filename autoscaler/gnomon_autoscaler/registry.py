@@ -155,14 +155,19 @@ def require(policy: ScalingPolicy, capabilities: Capabilities) -> None:
         )
 
 
+def decides_by_profile(policy: ScalingPolicy) -> bool:
+    """Whether it can decide nothing without a model's profile. Such a policy says so in an attribute `needs_profile`."""
+    return bool(getattr(policy, "needs_profile", False))
+
+
 def require_profile(policy: ScalingPolicy, settings: Settings, profile: ModelProfile | None) -> None:
-    """Refuse a policy that decides by a profile for a function that has none. Such a policy says so in `needs_profile`.
+    """Refuse a policy that decides by a profile for a function that has none.
 
     Raises:
         GnomonError: 400 `no_profile`, with the command that measures one.
 
     """
-    if not getattr(policy, "needs_profile", False):
+    if not decides_by_profile(policy):
         return
     model = settings.model
     if model is None:

@@ -18,9 +18,6 @@ from gnomon_core.setting_readers import choice, duration_s, flag, integer, name,
 from gnomon_core.units import parse_duration_s
 
 PREFIX = "gnomon/"
-BATCHING = ("asyfunc", "batch")
-PLANNING = "batch"
-"""What the names of policies begin with that plan an instance's cores too, unless the function says them."""
 BATCHING_MAX_BATCH = 8
 """B_max of AsyFunc (section 7.1), for the policies that split or plan batches: a largest one of 1 leaves them nothing to do."""
 READINGS = ("arrivals", "loading", "weights", "shadows", "gain", "objective")
@@ -28,7 +25,9 @@ READINGS = ("arrivals", "loading", "weights", "shadows", "gain", "objective")
 _WINDOW = duration_s(60, 21_600)
 """Of `gnomon/plan-window`: a policy keeps a count for each second of it."""
 _PLANNERS = ("batch", "batch+")
+"""The policies that plan batches, and an instance's cores too, unless the function says them."""
 _SPLITTERS = ("asyfunc", "asyfunc-")
+_BATCHING = (*_SPLITTERS, *_PLANNERS)
 _OPENFAAS = ("openfaas",)
 
 
@@ -133,7 +132,7 @@ SECTIONS: tuple[tuple[str, tuple[Setting, ...]], ...] = (
         Setting("gnomon/deadline-ms", "deadline_s", number(1, 8.64e7, scale=1e-3), "milliseconds from 1 to 86400000", "deadline of a request whose client sets none, and the longest that a client may ask for", "on Knative the Revision's `timeoutSeconds`"),
     )),
     ("Batches, and what may wait", (
-        Setting("gnomon/max-batch", "max_batch", integer(1, 1024), "a whole number from 1 to 1024", "the largest batch B", f"{BATCHING_MAX_BATCH} with policies that split or plan batches, `asyfunc…` and `batch…`"),
+        Setting("gnomon/max-batch", "max_batch", integer(1, 1024), "a whole number from 1 to 1024", "the largest batch B", f"{BATCHING_MAX_BATCH} with the policies that split or plan batches, " + ", ".join(f"`{one}`" for one in _BATCHING)),
         Setting("gnomon/max-wait-ms", "max_wait_s", number(0, 3.6e6, scale=1e-3), "milliseconds from 0 to 3600000", "the longest wait T for a batch, with the schedulers `fixed` and `adaptive`", "`fixed`: 0; `adaptive`: as the objective allows; `batch`: as it plans"),
         Setting("gnomon/queue-max-requests", "queue_max_requests", integer(1, 10**6), "a whole number from 1 to 1000000", "requests that may wait"),
         Setting("gnomon/queue-max-bytes", "queue_max_bytes", integer(1, 2**40), "bytes from 1 to 1099511627776", "bytes of bodies that may wait"),
@@ -141,7 +140,7 @@ SECTIONS: tuple[tuple[str, tuple[Setting, ...]], ...] = (
     )),
     ("Size of an instance", (
         Setting("gnomon/cores", "cores", integer(1, 1024), "a whole number from 1 to 1024", "cores of one instance"),
-        Setting("gnomon/max-cores", "max_cores", integer(1, 1024), "a whole number from 1 to 1024", "the bound C_max of cores that a policy may choose", "", (*_SPLITTERS, *_PLANNERS)),
+        Setting("gnomon/max-cores", "max_cores", integer(1, 1024), "a whole number from 1 to 1024", "the bound C_max of cores that a policy may choose", "", _BATCHING),
         Setting("gnomon/memory-mb", "memory_mb", integer(128, 10_240), "megabytes from 128 to 10240", "memory size on Lambda, instead of what the cores bring", "1769 for each core"),
         Setting("gnomon/weight-mode", "weight_mode", choice("shared", "private"), "shared or private", "whether instances on a node share one copy of the weights"),
     )),
@@ -208,9 +207,9 @@ def read_settings(labels: Mapping[str, str] | None, annotations: Mapping[str, st
     values = _values(TABLE, annotations, kind="annotation")
     if "deadline_s" in values:
         values.setdefault("slo_s", values["deadline_s"])
-    if str(values.get("autoscaler", "")).startswith(BATCHING):
+    if values.get("autoscaler") in _BATCHING:
         values.setdefault("max_batch", BATCHING_MAX_BATCH)
-    if str(values.get("autoscaler", "")).startswith(PLANNING) and not {"cores", "memory_mb"} & set(values):
+    if values.get("autoscaler") in _PLANNERS and not {"cores", "memory_mb"} & set(values):
         values.setdefault("plan_cores", "any")
     settings = Settings(**values, scale=scale)
     if settings.beta >= settings.alpha:

@@ -6,7 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from gnomon_autoscaler import BUILT_IN, Policies
+from gnomon_autoscaler.registry import decides_by_profile
 from gnomon_core.errors import bad_request
+from gnomon_core.seams import ScalingPolicy
 from gnomon_core.settings import Settings
 from gnomon_gateway.dispatch.latency import GivenLatency, LearnedLatency, LiveLatency
 from gnomon_simulator.profiles import Profile
@@ -42,15 +44,15 @@ class FunctionPlan:
             return GivenLatency(self.profile)
         return LearnedLatency(self.profile if self.knowledge == "profiled" else None)
 
-    def check(self) -> None:
-        """Raise a 400 `bad_plan` for what cannot be simulated."""
+    def check(self, policy: ScalingPolicy) -> None:
+        """Raise a 400 `bad_plan` for what cannot be simulated; `policy` is the one that the settings name."""
         if self.knowledge not in ("given", "profiled", "learned"):
             raise bad_request("bad_plan", f"knowledge {self.knowledge!r} is not known.", "It is given, profiled or learned.")
-        policy, variant = self.settings.autoscaler, self.profile.variant
-        if policy.startswith("asyfunc") and self.profile.model is None:
+        variant = self.profile.variant
+        if decides_by_profile(policy) and self.profile.model is None:
             raise bad_request(
                 "bad_plan",
-                f"{policy} decides by a model's profile, and {variant} has only a table of latencies.",
+                f"{policy.name} decides by a model's profile, and {variant} has only a table of latencies.",
                 "Name a profile that `gnomon models profile MODEL` wrote.",
             )
         if self.profile.seconds(variant, self.settings.cores, 1) is None:

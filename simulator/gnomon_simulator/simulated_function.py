@@ -58,14 +58,14 @@ class SimulatedFunction:
     """The binding."""
 
     def __init__(self, plan: FunctionPlan, platform: SimulatedPlatform, events: Events) -> None:
-        plan.check()
+        scaling = scaling_policy(plan.settings.autoscaler, plan.settings, plan.policies)
+        plan.check(scaling)
+        require(scaling, platform.capabilities)
         self.plan = plan
         self.requests = Requests.none_yet(plan.arrivals_s)
         self._settings = plan.settings
         self._platform = platform
         self._events = events
-        scaling = scaling_policy(plan.settings.autoscaler, plan.settings, plan.policies)
-        require(scaling, platform.capabilities)
         self._scheduler = plan.settings.scheduler or scaling.default_scheduler
         # As live: where a profile foretells latency, it bounds the batches of each instance.
         sized_by = (plan.profile.variant,) if plan.profile.model is not None else ()

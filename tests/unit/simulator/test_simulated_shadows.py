@@ -258,6 +258,12 @@ def test_asyfunc_needs_a_models_profile() -> None:
     assert refused.value.status == 400
 
 
+def test_a_policy_that_needs_no_profile_is_simulated_by_a_table_whatever_its_name_begins_with() -> None:
+    policies = {**BUILT_IN, "asyfunc-mine": Offer(BUILT_IN["od"].make, "As od.")}
+    plan = FunctionPlan("f", Settings(autoscaler="asyfunc-mine"), constant_profile("v", 0.1), [1.0], policies=policies)
+    assert list(simulate([plan], [NodePlan("n1", 2)])["f"].requests.status) == [200]
+
+
 def test_a_models_profile_is_read_from_its_file(tmp_path: Path) -> None:
     path = tmp_path / "model.json"
     path.write_text(json.dumps(MODEL.to_json()))
