@@ -30,6 +30,7 @@ from gnomon_cli.serve_options import ServeOptions
 from gnomon_cli.serve_secrets import basic_auth
 from gnomon_cli.state import FETCHED
 from gnomon_cli.where import cluster_of, in_images, orchestration, place, readings
+from gnomon_core.addresses import from_this_machine, http_url
 from gnomon_core.clock import WallClock
 from gnomon_core.functions import FunctionKey
 from gnomon_gateway.app import GatewayApp
@@ -136,8 +137,7 @@ class Gnomon:
     @property
     def url(self) -> str:
         """Where clients on this machine reach it."""
-        host = "127.0.0.1" if self.options.host in ("0.0.0.0", "::") else self.options.host  # noqa: S104 - compared, not bound
-        return f"http://{f'[{host}]' if ':' in host else host}:{self.server.port}"
+        return http_url(from_this_machine(self.options.host), self.server.port)
 
     async def start(self) -> None:
         """Begin to serve, with every function that was deployed before; on a cluster, once this process leads."""

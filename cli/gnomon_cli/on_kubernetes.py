@@ -20,6 +20,7 @@ from urllib.parse import urlsplit
 
 from gnomon_cli.following import Following, Work
 from gnomon_cli.serve_options import ClusterOptions, ServeOptions
+from gnomon_core.addresses import from_this_machine, http_url
 from gnomon_core.clock import Clock
 from gnomon_core.errors import GnomonError
 from gnomon_core.functions import DEFAULT_NAMESPACE, FunctionKey
@@ -119,7 +120,7 @@ class OnKubernetes:
             await require_namespace(self._writer)
         if not self.shares:
             await self._standby.start()
-        self.leader.address = f"http://{self._advertised}:{self.port}"
+        self.leader.address = http_url(self._advertised, self.port)
         self._watchdog.start()
         await self.leader.attempt()
         self._standing = asyncio.create_task(self.leader.run())
@@ -161,7 +162,7 @@ class OnKubernetes:
     @property
     def inside(self) -> tuple[str, int]:
         """Where the other replicas reach this one."""
-        return self._advertised.strip("[]"), self._options.inside_port
+        return self._advertised, self._options.inside_port
 
     async def take_port(self) -> None:
         """Leave the port to the gateway's server, which is about to listen. What waits for a leader comes to that."""
@@ -193,13 +194,12 @@ class OnKubernetes:
 
     @property
     def _advertised(self) -> str:
-        host = self._options.advertise or ("127.0.0.1" if self._host in ("0.0.0.0", "::") else self._host)  # noqa: S104 - compared
-        return f"[{host}]" if ":" in host else host
+        return self._options.advertise or from_this_machine(self._host)
 
     def _place(self) -> Place | None:
         """Where the leader is reached; ourselves at last."""
         if self._tenure.leading:
-            return self._advertised.strip("[]"), self.port
+            return self._advertised, self.port
         seen = self.leader.seen
         if seen is None or not seen.address or seen.address == self.leader.address:
             return None

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import TypeAlias
 from urllib.parse import urlsplit
 
+from gnomon_core.addresses import bracketed, host_and_port
 from gnomon_core.errors import GnomonError, bad_request
 
 SETTING = "--callback-host"
@@ -57,7 +58,7 @@ class CallbackHosts:
         """
         target = _read_url(url)
         if not self._lists(target.host, target.port, target.scheme):
-            raise _not_allowed(f"{_shown(target.host)}:{target.port} is not on the list of callback hosts", url)
+            raise _not_allowed(f"{host_and_port(target.host, target.port)} is not on the list of callback hosts", url)
         return target
 
     def check_address(self, target: Target, address: str) -> None:
@@ -69,7 +70,9 @@ class CallbackHosts:
         """
         found = ipaddress.ip_address(address)
         if not _is_public(found) and not self._lists(str(found), target.port, target.scheme):
-            raise _not_allowed(f"{_shown(target.host)} is at {address}, which is not public and not listed itself", target.host)
+            raise _not_allowed(
+                f"{bracketed(target.host)} is at {address}, which is not public and not listed itself", target.host
+            )
 
     def _lists(self, host: str, port: int, scheme: str) -> bool:
         return (host, port) in self._listed or (port == _PORTS[scheme] and (host, None) in self._listed)
@@ -125,10 +128,6 @@ def _is_public(address: Address) -> bool:
         if inner is not None:
             return _is_public(inner)
     return address.is_global and not address.is_multicast
-
-
-def _shown(host: str) -> str:
-    return f"[{host}]" if ":" in host else host
 
 
 def _not_allowed(reason: str, url: str) -> GnomonError:

@@ -13,6 +13,7 @@ import socket
 from collections.abc import Callable
 from dataclasses import replace
 
+from gnomon_core.addresses import http_url
 from gnomon_core.ownership import OwnershipBoard
 from gnomon_gateway.app import GatewayApp
 from gnomon_gateway.asynchronous.invocation import Invoke
@@ -66,8 +67,7 @@ class SharedGateway:
     @property
     def address(self) -> str:
         """The internal listener's, where it is reached at the address that it is bound to."""
-        host = f"[{self.inside.host}]" if ":" in self.inside.host else self.inside.host
-        return f"http://{host}:{self.inside.port}"
+        return http_url(self.inside.host, self.inside.port)
 
     def invoke(self, own: Invoke) -> Invoke:
         """Calls from inside the gateway, wherever the function is."""

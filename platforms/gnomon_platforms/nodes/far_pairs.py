@@ -15,6 +15,7 @@ from dataclasses import replace
 from typing import Any
 from urllib.parse import urlsplit
 
+from gnomon_core.addresses import http_url
 from gnomon_core.errors import GnomonError
 from gnomon_core.fleet import InstanceState
 from gnomon_core.pairs import Pair
@@ -140,8 +141,7 @@ class FarPairs:
 
 def url_of(address: str, state: State) -> str:
     """Where Bodies of other nodes come to Shadows of the node whose coordinator is at this address."""
-    host = urlsplit(address).hostname or ""
-    return f"http://[{host}]:{state['pair_port']}" if ":" in host else f"http://{host}:{state['pair_port']}"
+    return http_url(urlsplit(address).hostname or "", state["pair_port"])
 
 
 def _row(state: State, shadow: NodeShadow) -> Row | None:

@@ -17,6 +17,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
+from gnomon_core.addresses import http_url
 from gnomon_core.coordination import NODE_PORT, NODES_NAMESPACE
 from gnomon_core.errors import GnomonError
 from gnomon_core.fleet import Instance
@@ -99,11 +100,6 @@ def load_besides_shadows(namespace: str) -> Callable[[Document], Load]:
     return load
 
 
-def url_of(address: str, port: int) -> str:
-    """Where a coordinator is asked."""
-    return f"http://[{address}]:{port}" if ":" in address else f"http://{address}:{port}"
-
-
 class OnNodes:
     """The coordinators, and the Shadows with them. Begun and closed with the platform."""
 
@@ -160,7 +156,7 @@ class OnNodes:
             return
         # While one is exchanged a node has two: the ready one counts. One that is only busy is ready again, with its Shadows.
         found = next((one.address for one in theirs if one.address), None)
-        self.pairs.nodes.reach(pod.node, None if found is None else url_of(found, self._options.port))
+        self.pairs.nodes.reach(pod.node, None if found is None else http_url(found, self._options.port))
 
     def _claimed(self, node: str, cores: int) -> None:
         """So many cores have the Shadows of a node."""

@@ -15,6 +15,7 @@ from collections.abc import Collection, Coroutine, Sequence
 from functools import partial
 from typing import Any
 
+from gnomon_core.addresses import http_url
 from gnomon_core.errors import GnomonError
 from gnomon_core.fleet import Instance, InstanceState
 from gnomon_core.functions import FunctionKey, FunctionSpec
@@ -154,7 +155,7 @@ class Workload:
 
     def _connect(self, life: Life, pod: PodFacts) -> None:
         assert pod.ip is not None
-        host = f"[{pod.ip}]" if ":" in pod.ip else pod.ip
+        address = http_url(pod.ip, PORT)
 
         async def connect() -> None:
             try:
@@ -164,7 +165,6 @@ class Workload:
                 return
             if life.living and life.channel is None:
                 deadline_s = life.request.spec.settings.deadline_s
-                address = f"http://{host}:{PORT}"
                 node, well = self._around.heard[pod.node or ""], lambda: life.healthy
                 channel = HttpChannel(self._around.session, address, token, deadline_s, life.end, well=well, node=node)
                 if self._around.leads() and life.sized_cores not in (None, life.request.spec.settings.cores):

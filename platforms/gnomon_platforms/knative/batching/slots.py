@@ -12,6 +12,7 @@ import asyncio
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 
+from gnomon_core.addresses import http_url
 from gnomon_core.fleet import Instance, InstanceState
 from gnomon_core.pairs import Pair
 from gnomon_core.platform_listener import PlatformListener
@@ -69,7 +70,7 @@ class PodSlot(RemoteLife[PodChannel]):
 
 def address_of(pod: RevisionPod) -> str:
     """A pod's queue-proxy."""
-    return f"http://[{pod.ip}]:{QUEUE_PORT}" if ":" in pod.ip else f"http://{pod.ip}:{QUEUE_PORT}"
+    return http_url(pod.ip, QUEUE_PORT)
 
 
 class Waiting:

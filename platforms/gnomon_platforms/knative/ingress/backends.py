@@ -15,6 +15,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
+from gnomon_core.addresses import host_and_port
 from gnomon_core.errors import bad_request
 from gnomon_platforms.knative.ingress.model import BackendRef, Key, Split
 from gnomon_platforms.knative.ingress.names import (
@@ -42,7 +43,7 @@ class Endpoint:
             raise ValueError(msg)
 
     def __str__(self) -> str:
-        return f"[{self.ip}]:{self.port}" if ":" in self.ip else f"{self.ip}:{self.port}"
+        return host_and_port(self.ip, self.port)
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,11 +18,6 @@ PLAIN = "identity"
 _OK = 200
 
 
-def at(address: str, port: int, path: str) -> str:
-    """The URL of a page at an IP address."""
-    return f"http://[{address}]:{port}{path}" if ":" in address else f"http://{address}:{port}{path}"
-
-
 async def asked(
     session: aiohttp.ClientSession, url: str, *, most_bytes: int, patience_s: float, headers: Mapping[str, str] | None = None
 ) -> bytes | None:

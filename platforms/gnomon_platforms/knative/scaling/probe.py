@@ -9,7 +9,8 @@ then: one that was made a moment too early, and kept, would bring the answer of 
 
 from __future__ import annotations
 
-from gnomon_platforms.knative.scaling.asking import asked, at
+from gnomon_core.addresses import http_url
+from gnomon_platforms.knative.scaling.asking import asked
 
 HEADERS = {"K-Network-Probe": "activator", "User-Agent": "Knative-Autoscaling-Probe"}
 ANSWER = b"activator"
@@ -22,7 +23,7 @@ async def proxied(address: str, protocol: str) -> bool:
     """Whether an activator has answered at a Service's address."""
     import aiohttp  # noqa: PLC0415 - only who runs a cluster's autoscaler needs it
 
-    url = at(address, PORTS.get(protocol, 80), "/healthz")
+    url = http_url(address, PORTS.get(protocol, 80), "/healthz")
     async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(force_close=True), trust_env=False) as session:
         answer = await asked(session, url, most_bytes=MOST_BYTES, patience_s=PATIENCE_S, headers=HEADERS)
     return answer is not None and answer.strip() == ANSWER

@@ -1,0 +1,26 @@
+"""How hosts are written where a port follows: an IPv6 address has colons of its own, and stands in brackets (RFC 3986, 3.2.2)."""
+
+from __future__ import annotations
+
+EVERYWHERE = frozenset({"0.0.0.0", "::"})  # noqa: S104 - compared, not bound
+"""Where a listener is bound that is reached at every address of its machine."""
+
+
+def bracketed(host: str) -> str:
+    """A name or an address as it stands in a URL: `10.0.0.1`, `[fd00::1]`."""
+    return f"[{host}]" if ":" in host else host
+
+
+def host_and_port(host: str, port: int) -> str:
+    """Both as one word: `10.0.0.1:8080`, `[fd00::1]:8080`."""
+    return f"{bracketed(host)}:{port}"
+
+
+def http_url(host: str, port: int, path: str = "") -> str:
+    """Where a path of a server is, or the server itself: `http://[fd00::1]:8080/healthz`."""
+    return f"http://{host_and_port(host, port)}{path}"
+
+
+def from_this_machine(bound: str) -> str:
+    """The host at which a listener is reached from here that is bound to this one."""
+    return "127.0.0.1" if bound in EVERYWHERE else bound
