@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from gnomon_coordinator.node import protobuf
+from gnomon_core import protobuf
 
 NAME = "node.gnomon"
 """The driver's name, in the CSIDriver object and in each pod's volume."""

@@ -19,8 +19,8 @@ from typing import TypeVar
 import grpc
 
 from gnomon_coordinator.node import csi
-from gnomon_coordinator.node.protobuf import WireFormatError
 from gnomon_coordinator.node.volumes import RefusedError, Volumes
+from gnomon_core.protobuf import WireFormatError
 
 THREADS = 4
 PATIENCE_S = 30.0

@@ -8,8 +8,9 @@ from pathlib import Path
 
 import grpc
 
-from gnomon_coordinator.node import csi, protobuf
+from gnomon_coordinator.node import csi
 from gnomon_coordinator.node.doors import SOCKET
+from gnomon_core import protobuf
 
 PATIENCE_S = 20.0
 

@@ -41,7 +41,7 @@ amounts = st.floats(min_value=0.0, max_value=1e6)
 @given(amounts, amounts, amounts, amounts, amounts)
 def test_a_stat_is_read_as_it_was_written(one: float, two: float, three: float, four: float, uptime: float) -> None:
     data = message(concurrency=one, proxied_concurrency=two, rps=three, proxied_rps=four, uptime=uptime)
-    assert read_stat(data) == PodStat(one, two, three, four)
+    assert read_stat(data) == PodStat(concurrency=one, rps=three)
 
 
 def test_fields_of_a_later_version_are_stepped_over() -> None:
@@ -61,7 +61,7 @@ def test_whatever_a_pod_sends_is_read_or_refused(data: bytes) -> None:
 
 def test_a_stat_that_breaks_off_is_refused() -> None:
     whole = message(concurrency=2.0, rps=5.0)
-    with pytest.raises(ValueError, match="breaks off"):
+    with pytest.raises(ValueError, match="cut off"):
         read_stat(whole[:-3])
     for value in (-1.0, 2e6, float("inf"), float("nan")):
         with pytest.raises(ValueError, match=re.escape(f"is {value}")):

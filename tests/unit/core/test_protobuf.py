@@ -2,7 +2,7 @@
 
 import pytest
 
-from gnomon_coordinator.node import csi, protobuf
+from gnomon_core import protobuf
 
 
 def test_a_text_is_its_number_its_length_and_its_bytes() -> None:
@@ -44,13 +44,10 @@ def test_a_text_is_utf_8_and_no_number(data: bytes) -> None:
         protobuf.text(protobuf.read(data), 1)
 
 
-def test_a_publish_request_says_the_same_when_it_is_read_again() -> None:
-    wanted = csi.Publish("csi-1", "/var/lib/kubelet/pods/u/volumes/kubernetes.io~csi/g/mount", {"a": "b"})
-
-    assert csi.Publish.read(wanted.written()) == wanted
-    assert csi.Publish.read(csi.Publish("v", "/t", block=True).written()).block
-
-
-def test_a_probe_that_says_no_is_not_one_that_says_nothing() -> None:
-    assert csi.ready(is_ready=True) == b"\x0a\x02\x08\x01"
-    assert csi.ready(is_ready=False) == b"\x0a\x00"
+def test_a_double_is_eight_bytes_and_0_where_it_is_left_out() -> None:
+    # Field 2, wire type 1: 2·8 + 1 = 0x11; 2.5 is 0x4004000000000000, the lowest byte first.
+    assert protobuf.double(protobuf.read(b"\x11" + bytes(6) + b"\x04\x40"), 2) == 2.5
+    assert protobuf.double(protobuf.read(b""), 2) == 0.0
+    for other in (b"\x10\x01", b"\x15" + bytes(4)):
+        with pytest.raises(protobuf.WireFormatError):
+            protobuf.double(protobuf.read(other), 2)

@@ -1,20 +1,23 @@
-"""Protocol buffers' wire format, as far as the kubelet's messages need it: texts, truth values, maps, messages in messages.
+"""Protocol buffers' wire format, as far as the kubelet's and Knative's messages need it, without a compiler and a runtime.
 
     message      (key value)*                key     field number × 8 + wire type, a varint
     varint (0)   7 bits a byte, lowest first; the highest bit says that another byte follows
+    fixed (1, 5) 8 or 4 bytes, lowest first: a double
     length (2)   a varint, then so many bytes: a text, a message, or an entry of a map, {1: key, 2: value}
 
-Fields that are not asked for are skipped, as every reader has to: newer kubelets send more. https://protobuf.dev/programming-guides/encoding
+Fields that are not asked for are skipped, as every reader has to: newer versions send more. https://protobuf.dev/programming-guides/encoding
 """
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Mapping
 from typing import TypeAlias
 
 _VARINT, _FIXED_64, _LENGTH, _FIXED_32 = 0, 1, 2, 5
 _FIXED_BYTES = {_FIXED_64: 8, _FIXED_32: 4}
 _MOST_SHIFT = 63
+_DOUBLE = struct.Struct("<d")
 Fields: TypeAlias = dict[int, list[int | bytes]]
 """A message that was read: the values of each field, in their order."""
 
@@ -68,6 +71,19 @@ def text(found: Fields, number: int) -> str:
 def flag(found: Fields, number: int) -> bool:
     """A field of type bool; false where it was left out."""
     return bool(found.get(number, [0])[-1])
+
+
+def double(found: Fields, number: int) -> float:
+    """A field of type double; 0 where it was left out.
+
+    Raises:
+        WireFormatError: it is none.
+
+    """
+    value = found.get(number, [bytes(_DOUBLE.size)])[-1]
+    if not isinstance(value, bytes) or len(value) != _DOUBLE.size:
+        raise WireFormatError(f"field {number} is no double")
+    return float(_DOUBLE.unpack(value)[0])
 
 
 def texts(found: Fields, number: int) -> dict[str, str]:
