@@ -131,26 +131,32 @@ class Shadows:
 
     def _begun(self, wish: Wish, body: str) -> Shadow:
         """One that is made here, with its CPUs and its papers."""
-        if wish.what.cores > len(self._cpus):
-            raise GnomonError(503, "no_capacity", f"This node has {len(self._cpus)} CPUs.", "Ask for fewer cores.")
-        cpus = self._cpus.claim(wish.shadow, wish.what.cores)
+        cpus = self._cpus_for(wish)
         order = packets.sealed_file("order", wish.order(body, cpus, self._models).to_json().encode())
         token = secrets.token_urlsafe() if wish.afar else ""
         return Shadow(wish, body, cpus, (order, os.dup(sys.stderr.fileno())), token=token)
+
+    def _cpus_for(self, wish: Wish) -> tuple[int, ...]:
+        """So many CPUs as are wished for, in place of those that it has."""
+        if wish.what.cores > len(self._cpus):
+            raise GnomonError(503, "no_capacity", f"This node has {len(self._cpus)} CPUs.", "Ask for fewer cores.")
+        return self._cpus.claim(wish.shadow, wish.what.cores)
 
     def change(self, shadow_id: str, document: Mapping[str, Any]) -> None:
         """Let a Shadow do something else. Unknown ones are ignored: they have ended.
 
         Raises:
             BadMessageError: that is nothing to do.
+            GnomonError: 503 `no_capacity`; it does what it did.
 
         """
         shadow = self._living(shadow_id)
         if shadow is None:
             return
-        shadow.wish = shadow.wish.changed(document)
-        if shadow.wish.way is None:
-            shadow.cpus = self._cpus.claim(shadow_id, shadow.wish.what.cores)
+        wish = shadow.wish.changed(document)
+        if wish.way is None:
+            shadow.cpus = self._cpus_for(wish)
+        shadow.wish = wish
         self._pool.ask({"do": "change", "shadow": shadow_id, **shadow.wish.task(shadow.cpus)})
         self._changed()
 
