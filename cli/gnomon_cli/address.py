@@ -16,4 +16,4 @@ def gateway_url(flag: str, stack: str, environment: Mapping[str, str]) -> str:
     """The gateway's address. A flag always wins, also one that names the usual address."""
     named = stack if stack != DEFAULT_GATEWAY else ""
     url = (flag or named or environment.get(URL_VARIABLE, "") or DEFAULT_GATEWAY).rstrip("/").lower()
-    return url if url.startswith("http") else f"http://{url}"
+    return url if "://" in url else f"http://{url}"

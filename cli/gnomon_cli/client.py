@@ -139,7 +139,7 @@ class Gateway:
 
     def _unreachable(self, error: HTTPError) -> CommandFailed:
         if isinstance(error, LocationValueError):
-            return CommandFailed(f"{self.url} is not an address.", "Write it as http://HOST:PORT.")
+            return _no_address(self.url)
         cause = error.reason if isinstance(error, MaxRetryError) else error
         if isinstance(cause, SSLError):
             return CommandFailed(f"{self.url} has a certificate that cannot be trusted.", "If it is yours, pass --tls-no-verify.")
@@ -163,8 +163,19 @@ def _pool(url: str, *, verify_tls: bool) -> urllib3.PoolManager:
     if not verify_tls:
         urllib3.disable_warnings(urllib3.exceptions.InsecureRequestWarning)
         options["cert_reqs"] = "CERT_NONE"
-    proxy = _proxy(url)
-    return urllib3.ProxyManager(proxy, **options) if proxy else urllib3.PoolManager(**options)
+    try:
+        proxy = _proxy(url)
+    except ValueError:  # brackets that are not closed
+        raise _no_address(url) from None
+    try:
+        return urllib3.ProxyManager(proxy, **options) if proxy else urllib3.PoolManager(**options)
+    except LocationValueError:
+        said = f"The proxy that the environment names for {url} is not an address."
+        raise CommandFailed(said, "Write it as http://HOST:PORT, or unset it.") from None
+
+
+def _no_address(url: str) -> CommandFailed:
+    return CommandFailed(f"{url} is not an address.", "Write it as http://HOST:PORT.")
 
 
 def _proxy(url: str) -> str:
@@ -178,4 +189,5 @@ def _proxy(url: str) -> str:
         return ""
     from urllib.request import getproxies, proxy_bypass  # noqa: PLC0415 - 20 ms that only a proxied call needs
 
-    return "" if proxy_bypass(host) else getproxies().get(parts.scheme, "")
+    found = "" if proxy_bypass(host) else getproxies().get(parts.scheme, "")
+    return f"http://{found}" if found and "://" not in found else found

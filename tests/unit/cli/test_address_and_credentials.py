@@ -23,6 +23,8 @@ USUAL = "http://127.0.0.1:8080"
         ("", USUAL, "http://variable", "http://variable"),
         (USUAL, "http://stack", "http://variable", USUAL),
         ("host:9000", "", "", "http://host:9000"),
+        ("httpd:9000", "", "", "http://httpd:9000"),
+        ("ftp://host", "", "", "ftp://host"),
     ],
 )
 def test_the_gateways_address(flag: str, stack: str, variable: str, url: str) -> None:
