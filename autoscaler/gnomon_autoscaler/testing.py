@@ -208,7 +208,7 @@ class MemoryFleet:
         held = dict(used)
         for known in self.known.values():
             for instance in known.instances.values():
-                used[instance.node] += instance.cores if instance.coming_cores is None else instance.coming_cores
+                used[instance.node] += instance.given_cores
                 held[instance.node] += 1
         return tuple(
             Node(name, cores, self._node_bytes, cores - used[name], max(0, self._node_bytes - held[name] * self._place_bytes))

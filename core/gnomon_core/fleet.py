@@ -76,6 +76,11 @@ class Instance:
         return self.cores if self.memory_mb is None else self.memory_mb
 
     @property
+    def given_cores(self) -> int:
+        """The cores that it is to have: those that are on their way, or else those that it has."""
+        return self.cores if self.coming_cores is None else self.coming_cores
+
+    @property
     def shadows(self) -> dict[str, Pair]:
         """Of a Body, its Shadows and what each of them does, in the order of their rows."""
         if self.partner is None or self.pair is None:

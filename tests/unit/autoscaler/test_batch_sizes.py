@@ -10,7 +10,7 @@ import pytest
 from gnomon_autoscaler.loop import DECIDE_LIMIT_S
 from gnomon_autoscaler.made_up_models import BlockPlan, made_up_profile
 from gnomon_autoscaler.policies.batch.plans import Task, plan_for
-from gnomon_autoscaler.policies.batch.sizes import towards_size
+from gnomon_autoscaler.policies.batch.sizes import all_cores, towards_size
 from gnomon_autoscaler.registry import require, scaling_policy
 from gnomon_autoscaler.testing import FUNCTION, Timeline
 from gnomon_core.errors import GnomonError
@@ -157,7 +157,7 @@ def test_on_the_way_nothing_is_asked_for_without_room_and_what_is_needed_goes_on
         known = {one.id: one for one in seen.live}
         for action in actions:
             if isinstance(action, Resize):
-                free[known[action.id].node] -= action.cores - known[action.id].cores
+                free[known[action.id].node] -= action.cores - known[action.id].given_cores
             elif isinstance(action, CreateBody) and action.node is not None:
                 free[action.node] -= action.cores
         assert all(spare >= 0 for spare in free.values())
@@ -184,15 +184,17 @@ def test_from_anything_the_wanted_size_is_reached_where_the_nodes_have_room_for_
 
 
 def anything(chance: random.Random) -> tuple[Observation, int]:
-    """Some instances on three nodes, some of them starting, and how many of another size are wanted."""
+    """Some instances on three nodes, some starting or about to have other cores, and how many of another size are wanted."""
     names, free = ("a", "b", "c"), dict.fromkeys(("a", "b", "c"), 16.0)
     made = []
     for number in range(chance.randint(0, 10)):
-        node, cores = chance.choice(names), chance.choice((1, 2, 4))
-        if free[node] >= cores:
-            free[node] -= cores
-            state = chance.choice((InstanceState.READY, InstanceState.READY, InstanceState.STARTING))
-            made.append(Instance(f"i-{number}", FUNCTION, 1, node, cores, 0, state, float(number), busy=chance.random() < 0.5))
+        node, cores, coming = chance.choice(names), chance.choice((1, 2, 4)), chance.choice((None, None, 1, 2, 4))
+        state = chance.choice((InstanceState.READY, InstanceState.READY, InstanceState.STARTING))
+        busy = chance.random() < 0.5
+        one = Instance(f"i-{number}", FUNCTION, 1, node, cores, 0, state, float(number), busy=busy, coming_cores=coming)
+        if free[node] >= one.given_cores:
+            free[node] -= one.given_cores
+            made.append(one)
     taken = {name: chance.randint(0, int(free[name])) for name in names}
     nodes = tuple(Node(name, 16, 2**30, free[name] - taken[name], 2**30) for name in names)
     return observation(tuple(made), nodes, chance.choice((1, 2, 4))), chance.randint(0, 8)
@@ -201,6 +203,34 @@ def anything(chance: random.Random) -> tuple[Observation, int]:
 def observation(instances: tuple[Instance, ...], nodes: tuple[Node, ...], cores: int) -> Observation:
     """What is seen of a function whose instances are to have so many cores."""
     return Observation(0.0, FUNCTION, Settings(cores=cores), instances, nodes, 0, 0, 0.0, 0.0, History(0.5, 0.0))
+
+
+def sized(name: str, cores: int, coming: int | None = None, *, busy: bool = False) -> Instance:
+    return Instance(name, FUNCTION, 1, "a", cores, 0, InstanceState.READY, 0.0, busy=busy, coming_cores=coming)
+
+
+def test_cores_on_their_way_are_asked_for_once_and_of_nobody_else() -> None:
+    """Until the kubelet came, each second another instance was asked to grow in place of the one that does."""
+    nodes = (Node("a", 16, 2**30, 8, 2**30),)
+    for growing in (sized("i-1", 1, 2), sized("i-1", 1, 2, busy=True)):
+        there = (growing, sized("i-2", 1))
+        assert towards_size(1, observation(there, nodes, 2)) == (), "the other one serves until this one has its cores"
+        assert towards_size(2, observation(there, nodes, 2)) == (Resize("i-2", 2),)
+    assert towards_size(1, observation((sized("i-1", 2), sized("i-2", 1)), nodes, 2)) == (DestroyBody("i-2"),)
+    # One core is free, which is enough for the one that is about to have two.
+    full = (Node("a", 4, 2**30, 1, 2**30),)
+    assert towards_size(2, observation((sized("i-1", 1, 2), sized("i-2", 1)), full, 3)) == (Resize("i-1", 3),)
+
+
+def test_cores_on_their_way_that_another_plan_does_not_want_are_taken_back() -> None:
+    nodes = (Node("a", 16, 2**30, 8, 2**30),)
+    assert towards_size(1, observation((sized("i-1", 1, 2),), nodes, 1)) == (Resize("i-1", 1),)
+
+
+def test_cores_on_their_way_are_among_those_that_instances_may_have() -> None:
+    """Of eight cores the node has four left once the instance has its four."""
+    nodes = (Node("a", 8, 2**30, 4, 2**30),)
+    assert all_cores(observation((sized("i-1", 1, 4),), nodes, 4)) == 8
 
 
 def test_with_large_batches_the_way_to_many_cores_takes_several_plans() -> None:

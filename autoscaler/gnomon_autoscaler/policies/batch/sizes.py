@@ -5,6 +5,9 @@ chosen are the numbers of cores that the function's profile has service times fo
 largest node has. Instances get the chosen number in place where their node has room, those first that are least busy; what is
 still missing is created. One of another size ends when enough of the right size serve, or, where a node is full, when there are
 more of the others than will be needed and its cores make room. So a change takes nothing from what serves now.
+
+An instance whose other cores are on their way is of the size that it is to have: it is not asked twice, nobody else is asked
+instead, and what a later plan does not want is taken back. It serves by that size once it has it.
 """
 
 from __future__ import annotations
@@ -49,10 +52,10 @@ def own_size(seen: Observation) -> int:
 
 
 def all_cores(seen: Observation) -> float:
-    """The cores that all instances may have together: those that they have, and what is free."""
+    """The cores that all instances may have together: those that they have, or are about to, and what is free."""
     if memories.are_sold(seen):
         return math.inf
-    return sum(one.cores for one in seen.live) + sum(node.free_cores for node in seen.nodes)
+    return sum(one.given_cores for one in seen.live) + sum(node.free_cores for node in seen.nodes)
 
 
 def sized(seen: Observation, size: int) -> Observation:
@@ -74,13 +77,13 @@ def towards_size(count: int, seen: Observation) -> tuple[Action, ...]:
     if memories.are_sold(seen):
         return memories.towards_memory(count, memories.own_mb(seen), seen)
     cores = seen.settings.cores
-    others = sorted((one for one in seen.live if one.cores != cores), key=cost_of_ending)
+    others = sorted((one for one in seen.live if one.given_cores != cores), key=cost_of_ending)
     if not others:
         return towards(count, seen)
-    right = [one for one in seen.live if one.cores == cores]
+    right = [one for one in seen.live if one.given_cores == cores]
     missing = max(0, count - len(right))
     if not missing:
-        serving = sum(one.cores == cores for one in seen.ready)
+        serving = sum(one.cores == one.given_cores == cores for one in seen.ready)
         ending = [*others, *sorted(right, key=cost_of_ending)[: len(right) - count]] if serving >= min(count, len(right)) else []
         return tuple(DestroyBody(one.id) for one in ending)
     room = Room(seen.nodes)
@@ -98,8 +101,8 @@ def towards_size(count: int, seen: Observation) -> tuple[Action, ...]:
 def _resized(others: list[Instance], most: int, cores: int, room: Room) -> tuple[Resize, ...]:
     """Those that get other cores in place, each where its node has them; fewer cores make room for more."""
     found: list[Resize] = []
-    for one in sorted(others, key=lambda one: one.cores < cores):
-        more = cores - one.cores
+    for one in sorted(others, key=lambda one: one.given_cores < cores):
+        more = cores - one.given_cores
         if len(found) < most and more <= room.cores(one.node):
             room.take(one.node, more)
             found.append(Resize(one.id, cores))
@@ -109,12 +112,12 @@ def _resized(others: list[Instance], most: int, cores: int, room: Room) -> tuple
 def _making_room(left: list[Instance], surplus: int, cores: int, room: Room) -> list[Instance]:
     """The first of those that are not needed whose end gives another one on its node the cores that it misses."""
     for grown in reversed(left):
-        lacking = cores - grown.cores - room.cores(grown.node)
+        lacking = cores - grown.given_cores - room.cores(grown.node)
         ending: list[Instance] = []
         for one in left:
             if lacking > 0 and one is not grown and one.node == grown.node and len(ending) < surplus:
                 ending.append(one)
-                lacking -= one.cores
+                lacking -= one.given_cores
         if ending and lacking <= 0:
             return ending
     return []
