@@ -27,12 +27,12 @@ def test_what_is_no_address_of_a_gateway(url: str) -> None:
 @pytest.mark.parametrize("proxy", ["socks5://127.0.0.1:1", "http://127.0.0.1:99999", "http://[::1"])
 def test_what_is_no_address_of_a_proxy(proxy: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("http_proxy", proxy)
-    with pytest.raises(CommandFailed, match="The proxy that the environment names for http://gateway.example is not an address"):
+    with pytest.raises(CommandFailed, match=r"The proxy that the environment names for http://gateway\.example is not"):
         Gateway("http://gateway.example", NOBODY).call("GET", "/healthz")
 
 
 def test_a_proxy_may_be_named_without_its_scheme(monkeypatch: pytest.MonkeyPatch) -> None:
     """As curl takes it."""
     monkeypatch.setenv("http_proxy", "127.0.0.1:1")
-    with pytest.raises(CommandFailed, match="Cannot reach http://gateway.example"):
+    with pytest.raises(CommandFailed, match=r"Cannot reach http://gateway\.example"):
         Gateway("http://gateway.example", NOBODY).call("GET", "/healthz")
