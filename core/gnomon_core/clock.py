@@ -1,14 +1,21 @@
 """Time comes from outside.
 
 Loops take a `Clock`; pure code takes `now_s`. `WallClock` is the monotonic clock of the machine; `VirtualClock` is moved by its
-owner, the simulator or a test. Seconds have no epoch: only differences mean something.
+owner, the simulator or a test. Their seconds have no epoch: only differences mean something. `utc_now_s` is for date stamps
+alone, because that clock is set, also back.
 """
 
 from __future__ import annotations
 
 import asyncio
 import time
+from datetime import UTC, datetime
 from typing import Protocol
+
+
+def utc_now_s() -> float:
+    """Seconds since 1970, for date stamps only."""
+    return datetime.now(UTC).timestamp()
 
 
 class Clock(Protocol):
