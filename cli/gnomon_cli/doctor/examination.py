@@ -7,6 +7,7 @@ from pathlib import Path
 
 from gnomon_cli.doctor.batching import batch_checks
 from gnomon_cli.doctor.cluster import API_SERVER, cluster_checks
+from gnomon_cli.doctor.enforcement import network_policies
 from gnomon_cli.doctor.findings import Finding, Level, Look, carry_out
 from gnomon_cli.doctor.knative import ON_KNATIVE, knative_checks
 from gnomon_cli.doctor.looking import Cluster
@@ -41,6 +42,7 @@ def examine_cluster(
 
 def _checks(cluster: Cluster, installation: Installation, *, knative: bool) -> Iterator[tuple[str, Look]]:
     yield from cluster_checks(cluster)
+    yield "network policies", lambda: network_policies(cluster)
     gateway = gateway_of(installation.system)
     if knative:
         yield from knative_checks(cluster, installation.asker)

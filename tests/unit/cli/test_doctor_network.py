@@ -6,6 +6,8 @@ from typing import Any
 
 import pytest
 
+from gnomon_cli.doctor.enforcement import enforced
+from gnomon_cli.doctor.findings import Level
 from gnomon_cli.doctor.policies import NAMESPACE_LABEL, Comer, Door, lets_in, ways_in
 
 SERVING, CLASS = {NAMESPACE_LABEL: "knative-serving"}, {"app": "class", "pod-template-hash": "x"}
@@ -86,3 +88,44 @@ def test_pods_are_shut_in_by_policies_that_choose_them_and_are_about_who_comes(
     policies: list[dict[str, Any]], rules: list[dict[str, Any]] | None
 ) -> None:
     assert ways_in(policies, {"app": "coordinator"}) == rules
+
+
+def daemon(name: str, *, wanted: int = 2, ready: int = 2) -> dict[str, Any]:
+    status = {"desiredNumberScheduled": wanted, "numberReady": ready}
+    return {"metadata": {"name": name, "namespace": "kube-system"}, "status": status}
+
+
+def node(version: str, **annotations: str) -> dict[str, Any]:
+    return {"metadata": {"name": version, "annotations": annotations}, "status": {"nodeInfo": {"kubeletVersion": version}}}
+
+
+PLAIN, K3S = node("v1.35.4"), node("v1.35.4+k3s1")
+
+
+def test_the_agent_that_enforces_policies_is_named() -> None:
+    level, said, hint = enforced([daemon("kube-proxy"), daemon("calico-node")], [PLAIN])
+    assert (level, hint) == (Level.OK, "")
+    assert said == "calico-node in kube-system enforces NetworkPolicies."
+
+
+def test_an_agent_that_is_missing_on_a_node_enforces_nothing_there() -> None:
+    level, said, _ = enforced([daemon("cilium", wanted=3)], [PLAIN])
+    assert level is Level.WARN
+    assert "not ready on 1 of 3 nodes" in said
+    # Of two, as on a cluster that changes its network, the one that is whole counts.
+    assert enforced([daemon("calico-node", ready=0), daemon("cilium")], [PLAIN])[0] is Level.OK
+
+
+def test_where_no_agent_is_known_it_is_said_that_it_is_not_known() -> None:
+    level, said, hint = enforced([daemon("kube-proxy"), daemon("kube-flannel-ds")], [PLAIN])
+    assert level is Level.WARN
+    assert "known to enforce" in said
+    assert "install-on-kubernetes.md" in hint
+
+
+def test_k3s_enforces_them_itself_unless_it_was_told_not_to() -> None:
+    assert enforced([], [K3S])[0] is Level.OK
+    told = node("v1.35.4+k3s1", **{"k3s.io/node-args": '["server","--disable-network-policy"]'})
+    assert enforced([], [K3S, told])[0] is Level.WARN
+    assert enforced([], [K3S, PLAIN])[0] is Level.WARN
+    assert enforced([], [])[0] is Level.WARN
