@@ -8,6 +8,7 @@ from collections.abc import Callable, Coroutine
 from functools import partial
 from typing import Any, Protocol, TypeAlias
 
+from gnomon_core.background import Background
 from gnomon_core.functions import FunctionKey
 
 Work: TypeAlias = Coroutine[Any, Any, None]
@@ -25,16 +26,14 @@ class Following:
     """What is under way because of such changes."""
 
     def __init__(self) -> None:
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._background = Background()
 
     def begin(self, store: ToldStore, function: Callable[[FunctionKey], Work], namespaces: Callable[[], Work]) -> None:
         """Do one of these on this loop whenever a function, or a namespace, has changed."""
         loop = asyncio.get_running_loop()
 
         def do(make: Callable[[], Work]) -> None:
-            task = loop.create_task(make())
-            self._tasks.add(task)
-            task.add_done_callback(self._tasks.discard)
+            self._background.begin(make())
 
         def told(make: Callable[[], Work]) -> None:
             # Perhaps after our loop has ended.

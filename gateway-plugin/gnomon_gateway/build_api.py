@@ -27,6 +27,7 @@ from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 from starlette.routing import Route
 
+from gnomon_core.background import Background
 from gnomon_core.errors import INTERNAL_HEADER, INTERNAL_NAME, GnomonError
 from gnomon_core.seams import Builder
 
@@ -75,7 +76,7 @@ class _BuildApi:
         self._max_builds = max_builds
         self._spool = spool
         self._taken = 0
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._builds = Background()
 
     async def post(self, request: Request) -> Response:
         """Receive, check, build."""
@@ -90,9 +91,7 @@ class _BuildApi:
         except GnomonError as error:
             return Response(error.body(), error.status, error.headers())
         build = _Build()
-        task = asyncio.create_task(self._run(archive, build))
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        task = self._builds.begin(self._run(archive, build))
         headers = {"X-Accel-Buffering": "no"}
         if NDJSON in request.headers.get("Accept", ""):
             return StreamingResponse(_lines(build, task), media_type=NDJSON, headers=headers)

@@ -14,6 +14,7 @@ import logging
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
+from gnomon_core.background import Background
 from gnomon_core.carrying_out import CarryingOut
 from gnomon_core.fleet import Instance, InstanceKind, InstanceState
 from gnomon_core.functions import FunctionKey
@@ -21,7 +22,6 @@ from gnomon_core.scaling import Action, CreateBody, DestroyBody, DestroyShadow, 
 from gnomon_core.seam_values import InstanceRequest
 from gnomon_core.seams import BatchChannel, Platform, SchedulingPolicy
 from gnomon_core.settings import Settings
-from gnomon_gateway.background import Background
 from gnomon_gateway.dispatch.refusals import function_removed
 from gnomon_gateway.lifecycle.control import ScalingControl
 from gnomon_gateway.lifecycle.deployed import Deployed

@@ -18,6 +18,7 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
+from gnomon_core.background import Background
 from gnomon_core.errors import GnomonError, bad_request
 from gnomon_core.ownership import OwnershipBoard, OwnershipMap, Replica
 from gnomon_gateway.app import GatewayApp
@@ -51,7 +52,8 @@ class ReplicaLife:
         self.forwarder = Forwarder(app, directory, peers, place=self.place, look=self.look)
         self._directory, self._board, self._peers = directory, board, peers
         self._telling: set[str] = set()
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._background = Background()
+        self._begin = self._background.begin
         self._kicked = asyncio.Event()
         self._changed = asyncio.Event()
         self._reading = self._reporting = False
@@ -66,10 +68,7 @@ class ReplicaLife:
         """End what goes on here. Everything that was let in has been answered."""
         self._unwatch()
         self._unwatch = _nothing
-        tasks = list(self._tasks)
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await self._background.end()
         self._peers.close()
 
     async def leave(self, timeout_s: float) -> bool:
@@ -273,11 +272,6 @@ class ReplicaLife:
         if self.holdings.claims():
             self.look()
 
-    def _begin(self, work: Any) -> None:
-        task = asyncio.get_running_loop().create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(partial(_ended, self._tasks))
-
 
 def describe(holdings: Holdings) -> Mapping[str, Any]:
     """For people: what this replica has."""
@@ -286,12 +280,6 @@ def describe(holdings: Holdings) -> Mapping[str, Any]:
 
 def _number(value: object) -> int:
     return value if type(value) is int and value > 0 else 0
-
-
-def _ended(tasks: set[asyncio.Task[None]], task: asyncio.Task[None]) -> None:
-    tasks.discard(task)
-    if not task.cancelled() and (error := task.exception()) is not None:
-        _LOG.error("following the map of owners failed", exc_info=error)
 
 
 def _nothing() -> None:

@@ -17,9 +17,9 @@ from collections.abc import Callable, Iterable
 from functools import partial
 from typing import cast
 
+from gnomon_core.background import Background
 from gnomon_core.seams import BatchChannel
 from gnomon_core.wire import Frame, Kind, Member
-from gnomon_gateway.background import Background
 from gnomon_gateway.dispatch.dispatcher import Dispatcher
 from gnomon_gateway.dispatch.effects import Answer, Cancel, Effects, Send
 from gnomon_gateway.dispatch.refusals import queue_moved

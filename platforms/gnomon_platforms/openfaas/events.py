@@ -15,9 +15,9 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 
+from gnomon_core.background import Background
 from gnomon_core.clock import Clock
 from gnomon_core.functions import FunctionKey
-from gnomon_platforms.kubernetes.behind import Behind
 from gnomon_platforms.kubernetes.events import warn
 from gnomon_platforms.kubernetes.objects.functions import DeployedFunction
 from gnomon_platforms.kubernetes.writes import Writer
@@ -30,7 +30,7 @@ class Warnings:
     """Those of a fleet's functions. `find` gives a function's Deployment, None where there is none to put an Event on."""
 
     def __init__(
-        self, writer: Writer, clock: Clock, behind: Behind, find: Callable[[FunctionKey], Awaitable[DeployedFunction | None]]
+        self, writer: Writer, clock: Clock, behind: Background, find: Callable[[FunctionKey], Awaitable[DeployedFunction | None]]
     ) -> None:
         self._writer, self._clock, self._behind, self._find = writer, clock, behind, find
         self._said_s: dict[tuple[FunctionKey, str], float] = {}

@@ -17,13 +17,13 @@ import random
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 
+from gnomon_core.background import Background
 from gnomon_core.clock import Clock, WallClock
 from gnomon_core.fleet import Instance, Node
 from gnomon_core.functions import FunctionKey, FunctionSpec
 from gnomon_core.platform_listener import PlatformListener
 from gnomon_core.seam_values import InstanceRequest
 from gnomon_platforms.kubernetes.api import Api, Fence
-from gnomon_platforms.kubernetes.behind import Behind
 from gnomon_platforms.kubernetes.cache import Change
 from gnomon_platforms.kubernetes.informer import Informer
 from gnomon_platforms.kubernetes.ledger import Ledger
@@ -99,7 +99,7 @@ class Fleet:
         self._around: Surroundings | None = None
         self._listener: PlatformListener | None = None
         self._stopping = False
-        self._behind = Behind()
+        self._behind = Background()
         self._warnings = Warnings(self._writer, self._clock, self._behind, self._own_deployment)
         self.logs = PodLogs(api, self._pods, self._pods_of)
         """What functions write, as the cluster keeps it."""
@@ -160,7 +160,7 @@ class Fleet:
         await asyncio.gather(*(workload.close() for workload in self._workloads.values()))
         for life in lives:
             life.end("the gateway stops; its pod serves on")
-        await self._behind.done()
+        await self._behind.settled()
         await asyncio.gather(*(informer.stop() for informer in self._informers()), self._rivals.stop(), self.logs.close())
         if self._around is not None:
             await self._around.session.close()

@@ -11,11 +11,11 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Collection, Coroutine, Sequence
+from collections.abc import Collection, Sequence
 from functools import partial
-from typing import Any
 
 from gnomon_core.addresses import http_url
+from gnomon_core.background import Background
 from gnomon_core.errors import GnomonError
 from gnomon_core.fleet import Instance, InstanceState
 from gnomon_core.functions import FunctionKey, FunctionSpec
@@ -51,7 +51,8 @@ class Workload:
         """Pods that are to go, by name."""
         self._unseen = Unseen()
         self._look = asyncio.Event()
-        self._connecting: set[asyncio.Task[Any]] = set()
+        self._background = Background()
+        self._begin = self._background.begin
         self._task = asyncio.get_running_loop().create_task(self._run())
 
     def add(self, life: Life) -> None:
@@ -88,9 +89,8 @@ class Workload:
 
     async def close(self) -> None:
         """Look no longer."""
-        for task in (self._task, *self._connecting):
-            task.cancel()
-        await asyncio.gather(self._task, *self._connecting, return_exceptions=True)
+        self._task.cancel()
+        await asyncio.gather(self._task, self._background.end(), return_exceptions=True)
 
     def seen(self, pod: PodFacts | None, name: str) -> None:
         """A pod has changed; None for one that is there no more."""
@@ -147,11 +147,6 @@ class Workload:
     async def _use(self, life: Life, channel: HttpChannel, cores: int) -> None:
         await channel.resize(cores)
         life.tell()
-
-    def _begin(self, work: Coroutine[Any, Any, object]) -> None:
-        task = asyncio.get_running_loop().create_task(work)
-        self._connecting.add(task)
-        task.add_done_callback(self._connecting.discard)
 
     def _connect(self, life: Life, pod: PodFacts) -> None:
         assert pod.ip is not None

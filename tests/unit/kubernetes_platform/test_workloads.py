@@ -9,12 +9,12 @@ from typing import Any, cast
 
 import pytest
 
+from gnomon_core.background import Background
 from gnomon_core.clock import VirtualClock, WallClock
 from gnomon_core.errors import GnomonError
 from gnomon_core.functions import FunctionKey
 from gnomon_core.seam_values import InstanceRequest
 from gnomon_platforms.beginning import starting
-from gnomon_platforms.kubernetes.behind import Behind
 from gnomon_platforms.kubernetes.objects.functions import DeployedFunction
 from gnomon_platforms.kubernetes.objects.pods import PodFacts
 from gnomon_platforms.openfaas.events import AGAIN_S, Warnings
@@ -97,7 +97,7 @@ async def test_operators_are_told_of_a_pod_that_ended_before_it_served_and_of_co
 
 
 async def test_each_warning_of_a_function_is_written_once_a_minute_at_most() -> None:
-    clock, asked, behind = VirtualClock(), list[str](), Behind()
+    clock, asked, behind = VirtualClock(), list[str](), Background()
 
     async def find(key: FunctionKey) -> DeployedFunction | None:
         asked.append(key.name)
@@ -108,5 +108,5 @@ async def test_each_warning_of_a_function_is_written_once_a_minute_at_most() -> 
         await clock.advance(later_s)
         warnings.say(SPEC.key, "NoCapacity", "There is no room.")
         warnings.say(FunctionKey("other"), "NoCapacity", "There is no room.")
-    await behind.done()
+    await behind.settled()
     assert Counter(asked) == {"figlet": 2, "other": 2}

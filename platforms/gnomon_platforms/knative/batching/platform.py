@@ -14,9 +14,10 @@ from __future__ import annotations
 import asyncio
 import itertools
 import random
-from collections.abc import Coroutine, Mapping
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
 
+from gnomon_core.background import Background
 from gnomon_core.clock import Clock, WallClock
 from gnomon_core.errors import GnomonError
 from gnomon_core.fleet import Instance, InstanceState, Node
@@ -82,7 +83,8 @@ class RevisionPlatform:
         self._adopted: set[FunctionKey] = set()
         self._waiting = Waiting(self._look_again)
         self._numbers = itertools.count(1)
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._background = Background()
+        self._begin = self._background.begin
         self._session: aiohttp.ClientSession | None = None
         self._reaching: Reaching | None = None
 
@@ -105,9 +107,7 @@ class RevisionPlatform:
         await self._pods.stop()
         for slot in list(self._slots.values()):
             slot.end("stopped")
-        for task in list(self._tasks):
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self._background.end()
         if self._session is not None:
             await self._session.close()
 
@@ -259,8 +259,3 @@ class RevisionPlatform:
         pod = self._pods.get(*name)
         if pod is not None and self._adopted:
             self._match(pod)
-
-    def _begin(self, work: Coroutine[Any, Any, None]) -> None:
-        task = asyncio.get_running_loop().create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)

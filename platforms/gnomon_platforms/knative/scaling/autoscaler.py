@@ -9,10 +9,10 @@ import asyncio
 import random
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
-from gnomon_core.clock import Clock, WallClock
+from gnomon_core.background import Background
+from gnomon_core.clock import Clock, WallClock, utc_now_s
 from gnomon_core.functions import FunctionKey, parse_key
 from gnomon_core.scaling import Action, FunctionLoad
 from gnomon_platforms.knative.resources import (
@@ -63,11 +63,6 @@ SILENT_S = 90.0
 CONFIGS = ("config-autoscaler", "config-deployment", "config-features")
 
 
-def utc_now_s() -> float:
-    """Seconds since 1970: what conditions are stamped with, and how long one has held."""
-    return datetime.now(UTC).timestamp()
-
-
 @dataclass(frozen=True, slots=True)
 class AutoscalerOptions:
     """What the operator says once. `namespace` None looks after every namespace; without `models` no policy has a profile."""
@@ -114,7 +109,7 @@ class KnativeAutoscaler:
         self._cluster = ClusterSettings()
         self._scaled: dict[FunctionKey, ScaledRevision] = {}
         self._of_target: dict[tuple[str, str], FunctionKey] = {}
-        self._closing: set[asyncio.Task[None]] = set()
+        self._closing = Background()
         self._around: Surroundings | None = None
         self._scraper: Scraper | None = None
         self._session: aiohttp.ClientSession | None = None
@@ -171,7 +166,7 @@ class KnativeAutoscaler:
         """Look after nothing any more. Revisions stay as they are."""
         if self._scraper is not None:
             await self._scraper.stop()
-        await asyncio.gather(*(one.close() for one in self._scaled.values()), *self._closing)
+        await asyncio.gather(*(one.close() for one in self._scaled.values()), self._closing.settled())
         if self._shadows is not None:
             await self._shadows.stop()
         self._scaled.clear()
@@ -262,9 +257,7 @@ class KnativeAutoscaler:
         self._of_target = {target: of for target, of in self._of_target.items() if of != key}
         self._around.brain.removed(found.name)
         found.instances.leave()
-        task = asyncio.get_running_loop().create_task(found.close())
-        self._closing.add(task)
-        task.add_done_callback(self._closing.discard)
+        self._closing.begin(found.close())
 
     def _named_changed(self, change: Change[Any]) -> None:
         self._look(FunctionKey(change.name[1], change.name[0]))

@@ -1,0 +1,47 @@
+"""What goes on behind its caller: begun here, and waited for, or ended, by whoever stops."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Coroutine
+from typing import Any, TypeVar
+
+from gnomon_core.errors import GnomonError
+
+_LOG = logging.getLogger("gnomon.background")
+
+ResultT = TypeVar("ResultT")
+
+
+class Background:
+    """Work that nobody waits for. What fails is logged, and what is refused in the refusal's own words."""
+
+    def __init__(self) -> None:
+        self._tasks: set[asyncio.Task[Any]] = set()
+
+    def begin(self, work: Coroutine[Any, Any, ResultT]) -> asyncio.Task[ResultT]:
+        """Do it from the next turn of the loop on."""
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._ended)
+        return task
+
+    async def settled(self) -> None:
+        """Return when nothing is under way any more, nor what it has begun."""
+        while self._tasks:
+            await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    async def end(self) -> None:
+        """Cancel what is under way, and return when nothing is."""
+        for task in self._tasks:
+            task.cancel()
+        await self.settled()
+
+    def _ended(self, task: asyncio.Task[Any]) -> None:
+        self._tasks.discard(task)
+        error = None if task.cancelled() else task.exception()
+        if isinstance(error, GnomonError):
+            _LOG.warning("%s", error)
+        elif error is not None:
+            _LOG.error("what went on behind its caller has failed", exc_info=error)
