@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from gnomon_platforms.nodes.on_nodes import CoordinatorPod, coordinator_pod, load_besides_shadows, url_of
+from gnomon_platforms.nodes.on_nodes import CoordinatorPod, coordinator_pod, load_besides_shadows
 
 LABELS = {"app.kubernetes.io/name": "gnomon", "app.kubernetes.io/component": "coordinator"}
 
@@ -25,8 +25,6 @@ def pod(ready: str = "True", **metadata: Any) -> dict[str, Any]:
 
 def test_one_that_is_ready_is_reached_at_its_own_address() -> None:
     assert coordinator_pod(pod()) == CoordinatorPod("coordinator-x", "u", "node-a", "10.0.0.1", 2.1)
-    assert url_of("10.0.0.1", 7468) == "http://10.0.0.1:7468"
-    assert url_of("fd00::1", 7468) == "http://[fd00::1]:7468"
 
 
 def test_one_that_is_not_ready_or_on_its_way_out_is_not_reached() -> None:
