@@ -11,7 +11,6 @@ import asyncio
 import logging
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from functools import partial
 from typing import TypeAlias, cast
 
@@ -21,7 +20,7 @@ from gnomon_autoscaler.registry import BUILT_IN, Policies
 from gnomon_autoscaler.rest import Rest, Resting, calm, longest_rest_s
 from gnomon_autoscaler.runner import Question, Runner, told
 from gnomon_autoscaler.windows import BIN_S
-from gnomon_core.clock import Clock
+from gnomon_core.clock import Clock, utc_now_s
 from gnomon_core.errors import GnomonError
 from gnomon_core.json_types import JsonObject
 from gnomon_core.scaling import Decision, FunctionLoad, PolicyState, ScaledFleet
@@ -34,11 +33,6 @@ STATE_VERSION = 1
 Answer: TypeAlias = tuple[Decision, PolicyState]
 
 log = logging.getLogger("gnomon.autoscaler")
-
-
-def utc_now_s() -> float:
-    """Seconds since 1970, for date stamps only."""
-    return datetime.now(UTC).timestamp()
 
 
 @dataclass(frozen=True, slots=True)

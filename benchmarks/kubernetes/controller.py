@@ -27,11 +27,11 @@ from typing import Any
 
 import uvloop
 
-from gnomon_autoscaler.loop import Autoscaler, utc_now_s
+from gnomon_autoscaler.loop import Autoscaler
 from gnomon_autoscaler.registry import BUILT_IN
 from gnomon_cli.process import calm_collector
 from gnomon_cli.scaling import ScalingAdapter
-from gnomon_core.clock import WallClock
+from gnomon_core.clock import WallClock, utc_now_s
 from gnomon_core.fleet import InstanceState
 from gnomon_core.functions import FunctionSpec, read_deployment
 from gnomon_core.json_types import JsonObject

@@ -4,9 +4,9 @@
     moment_s("2026-11-22T01:00:00.5+01:00")      1795305600.5
     seconds_of("whatever Kubernetes says")       0.0
 
-What is read is ISO 8601 as Python knows it, which is more than RFC 3339: any number of digits after the second, of which six count,
-a comma before them, a blank for the T, a date alone. Who must know that a moment is the same for everybody asks for its zone.
-What time it is now says `gnomon_core.clock.utc_now_s`.
+What is read is ISO 8601 as Python knows it, which is more than RFC 3339: any number of digits after the second, of which six
+count, a comma before them, a blank for the T, a date alone. Who must know that a moment is the same for everybody asks for its
+zone. What time it is now says `gnomon_core.clock.utc_now_s`.
 """
 
 from __future__ import annotations

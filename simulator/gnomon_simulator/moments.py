@@ -10,7 +10,8 @@ Moments become seconds from the earliest one of the file, so that "from the seco
 from __future__ import annotations
 
 from collections.abc import Sequence
-from datetime import UTC, datetime
+
+from gnomon_core.dates import moment_s
 
 SINCE_1970_S = 1e8
 """Three years. No recording is as long, and none is from before 1973."""
@@ -28,8 +29,7 @@ def seconds(text: str, unit_s: float | None = None) -> float:
     try:
         value = float(text)
     except ValueError:
-        moment = datetime.fromisoformat(text.strip())
-        return (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp()
+        return moment_s(text)
     if unit_s is not None:
         return value * unit_s
     return next((value / parts for least, parts in _PER_SECOND if value >= least), value)

@@ -19,12 +19,12 @@ import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
-from datetime import datetime
 from difflib import SequenceMatcher
 from pathlib import Path
 from typing import Any
 
 from gnomon_autoscaler.windows import BIN_S
+from gnomon_core.dates import moment_s
 from gnomon_core.errors import bad_request
 from gnomon_core.settings import Settings
 from gnomon_simulator.function_plan import FunctionPlan
@@ -205,7 +205,7 @@ def _latencies_s(samples: Samples) -> list[float]:
 
 
 def _moment(at: str | float) -> float:
-    return datetime.fromisoformat(at).timestamp() if isinstance(at, str) else at
+    return moment_s(at) if isinstance(at, str) else at
 
 
 def _told(step: Step) -> dict[str, Any]:

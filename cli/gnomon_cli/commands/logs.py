@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from datetime import UTC, datetime, timedelta
+from datetime import datetime
 from typing import Any
 
 import click
@@ -11,6 +11,8 @@ import click
 from gnomon_cli.command import Command
 from gnomon_cli.options import Duration, Target, gateway_options, namespace_option
 from gnomon_cli.output import print_line
+from gnomon_core.clock import utc_now_s
+from gnomon_core.dates import rfc3339
 
 FORMATS = ("plain", "keyvalue", "json")
 
@@ -56,9 +58,9 @@ def logs(
     query = {"follow": str(tail).lower(), "name": name}
     if namespace:
         query["namespace"] = namespace
-    begin = since_time or (datetime.now(UTC) - timedelta(seconds=since) if since else None)
-    if begin:
-        query["since"] = begin.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    if since_time or since:
+        begin_s = since_time.timestamp() if since_time else utc_now_s() - (since or 0.0)
+        query["since"] = rfc3339(begin_s, "seconds")
     if lines:
         query["tail"] = str(lines)
     gateway = target.gateway()

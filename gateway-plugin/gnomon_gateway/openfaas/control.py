@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from typing import TypeAlias
 
 from starlette.requests import Request
@@ -53,8 +52,3 @@ def unknown_function(key: FunctionKey) -> GnomonError:
     return not_found(
         "function_not_found", f"There is no function {str(key)[:200]!r}.", "List them with `gnomon list`, or deploy it first."
     )
-
-
-def rfc3339(seconds: float) -> str:
-    """Seconds since 1970 as OpenFaaS writes times."""
-    return datetime.fromtimestamp(seconds, UTC).isoformat().replace("+00:00", "Z")

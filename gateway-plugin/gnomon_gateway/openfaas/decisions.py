@@ -8,9 +8,10 @@ from typing import Any
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
+from gnomon_core.dates import rfc3339
 from gnomon_core.errors import bad_request
 from gnomon_core.scaling import action_to_json
-from gnomon_gateway.openfaas.control import Control, Handlers, rfc3339, unknown_function
+from gnomon_gateway.openfaas.control import Control, Handlers, unknown_function
 from gnomon_gateway.openfaas.documents import key_in_path
 from gnomon_gateway.service import DecisionRecord
 

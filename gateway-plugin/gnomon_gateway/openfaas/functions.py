@@ -10,10 +10,11 @@ from typing import Any
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
+from gnomon_core.dates import rfc3339
 from gnomon_core.errors import bad_request
 from gnomon_core.functions import FunctionKey, FunctionSpec, read_deployment
 from gnomon_gateway.asynchronous.retries import read_retry_rule
-from gnomon_gateway.openfaas.control import Control, Handlers, rfc3339, unknown_function
+from gnomon_gateway.openfaas.control import Control, Handlers, unknown_function
 from gnomon_gateway.openfaas.documents import flag_in_query, key_in_path, namespace_in_query, read_object, text_field
 from gnomon_gateway.openfaas.outer import OuterScaling
 from gnomon_gateway.openfaas.usage import UsageMeter

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import json
-from datetime import datetime
 
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
+from gnomon_core.dates import moment_s, rfc3339
 from gnomon_core.functions import parse_key
 from gnomon_gateway.log_sources import LineSource, Logs
 from gnomon_gateway.logs import LogLine, LogQuery
-from gnomon_gateway.openfaas.control import Control, Handlers, rfc3339, unknown_function
+from gnomon_gateway.openfaas.control import Control, Handlers, unknown_function
 from gnomon_gateway.openfaas.documents import flag_in_query, invalid_query, namespace_in_query
 
 MEDIA_TYPE = "application/x-ndjson"
@@ -99,9 +99,6 @@ def _read_time(text: str) -> float | None:
     if not text:
         return None
     try:
-        moment = datetime.fromisoformat(text)
+        return moment_s(text, zone_needed=True)
     except ValueError:
-        moment = None
-    if moment is None or moment.tzinfo is None:
-        raise invalid_query(f"since is {text[:100]!r}", "Use RFC 3339, such as 2024-05-25T12:00:00Z.")
-    return moment.timestamp()
+        raise invalid_query(f"since is {text[:100]!r}", "Use RFC 3339, such as 2024-05-25T12:00:00Z.") from None

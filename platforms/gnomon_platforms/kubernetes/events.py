@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
-
+from gnomon_core.clock import utc_now_s
+from gnomon_core.dates import rfc3339
 from gnomon_core.functions import FunctionKey
 from gnomon_platforms.kubernetes.api import Document
 from gnomon_platforms.kubernetes.resources import DEPLOYMENTS, EVENTS
@@ -21,7 +21,7 @@ async def warn(writer: Writer, key: FunctionKey, uid: str, *, about: str, reason
         GnomonError: what the API server refuses.
 
     """
-    stamp = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    stamp = rfc3339(utc_now_s(), "seconds")
     event: Document = {
         "apiVersion": EVENTS.api_version,
         "kind": EVENTS.kind,

@@ -22,9 +22,9 @@ import os
 import threading
 import time
 from collections.abc import Callable
-from datetime import UTC, datetime
 
-from gnomon_core.clock import Clock
+from gnomon_core.clock import Clock, utc_now_s
+from gnomon_core.dates import rfc3339
 from gnomon_core.errors import GnomonError
 from gnomon_platforms.kubernetes.api import Document, Fence
 from gnomon_platforms.kubernetes.errors import Refused, Unreachable
@@ -53,7 +53,7 @@ def boot_time_s() -> float:
 
 def count_from_now() -> int:
     """Where a Lease begins to count that nobody has had: beyond where an earlier one of its name can have come to."""
-    return seconds_to_count_from(datetime.now(UTC).timestamp())
+    return seconds_to_count_from(utc_now_s())
 
 
 def end_process(reason: str) -> None:
@@ -256,4 +256,4 @@ class Leader:
 
 def _now() -> str:
     """The time as a Lease has it, for people to read."""
-    return datetime.now(UTC).isoformat(timespec="microseconds").replace("+00:00", "Z")
+    return rfc3339(utc_now_s(), "microseconds")

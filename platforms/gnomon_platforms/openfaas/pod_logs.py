@@ -12,8 +12,8 @@ import contextlib
 import threading
 from collections.abc import Callable, Iterable
 from concurrent.futures import Future
-from datetime import UTC, datetime
 
+from gnomon_core.dates import rfc3339, seconds_of
 from gnomon_core.errors import GnomonError
 from gnomon_core.functions import FunctionKey
 from gnomon_platforms.kept_lines import Line, Wish
@@ -21,7 +21,7 @@ from gnomon_platforms.kubernetes.api import Api, Stream
 from gnomon_platforms.kubernetes.cache import Change
 from gnomon_platforms.kubernetes.errors import Refused, Unreachable, told
 from gnomon_platforms.kubernetes.informer import Informer
-from gnomon_platforms.kubernetes.objects.pods import ENDED_PHASES, PodFacts, seconds_of
+from gnomon_platforms.kubernetes.objects.pods import ENDED_PHASES, PodFacts
 from gnomon_platforms.kubernetes.resources import PODS
 
 MAX_STREAMS = 64
@@ -241,7 +241,7 @@ def _query(wish: Wish, container: str) -> dict[str, str]:
     """The query of a pod's log."""
     asked = {"container": container, "timestamps": "true"}
     if wish.since is not None:
-        asked["sinceTime"] = _time(wish.since)
+        asked["sinceTime"] = rfc3339(wish.since, "seconds")
     if wish.tail > 0:
         asked["tailLines"] = str(wish.tail)
     return asked
@@ -261,7 +261,3 @@ def _stamp(line: bytes) -> tuple[str, str]:
 def _line(pod: str, line: bytes) -> Line:
     stamp, _, text = line.partition(b" ")
     return Line(pod, seconds_of(stamp.decode("ascii", "replace")), text.decode("utf-8", "replace").rstrip("\r"))
-
-
-def _time(seconds: float) -> str:
-    return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")

@@ -9,9 +9,9 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from datetime import datetime
 from typing import Any
 
+from gnomon_core.dates import seconds_of
 from gnomon_core.errors import GnomonError
 from gnomon_core.functions import FunctionSpec, read_deployment
 from gnomon_core.settings import PREFIX, Settings
@@ -46,7 +46,8 @@ def read_listed(document: object, namespace: str, before: Listed | None) -> List
     spec = before.spec if before is not None and before.spec.raw == deployment else _read(deployment)
     if spec is None:
         return None
-    return Listed(spec, _time(document.get("createdAt")), _count(document, "replicas"), _count(document, "availableReplicas"))
+    created_at = seconds_of(document.get("createdAt"))
+    return Listed(spec, created_at, _count(document, "replicas"), _count(document, "availableReplicas"))
 
 
 def in_flight(spec: FunctionSpec, default: int) -> int:
@@ -84,10 +85,3 @@ def _without(deployment: Mapping[str, Any], field: str, prefix: str) -> object:
 def _count(document: Mapping[str, Any], field: str) -> int:
     value = document.get(field)
     return max(0, int(value)) if isinstance(value, int | float) else 0
-
-
-def _time(text: object) -> float:
-    try:
-        return datetime.fromisoformat(str(text)).timestamp()
-    except ValueError:
-        return 0.0

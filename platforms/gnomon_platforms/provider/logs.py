@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Mapping
-from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
+from gnomon_core.dates import moment_s, rfc3339
 from gnomon_core.errors import GnomonError
 from gnomon_platforms.kept_lines import Line, Wish
 from gnomon_platforms.provider.api import ProviderApi, refusal, unreachable
@@ -93,7 +93,7 @@ class ProviderFollower:
 def _read(text: bytes) -> Line | None:
     try:
         document: Any = json.loads(text)
-        at = datetime.fromisoformat(str(document["timestamp"])).timestamp()
+        at = moment_s(str(document["timestamp"]))
         return Line(str(document.get("instance", "")), at, str(document["text"]))
     except (ValueError, KeyError, TypeError, AttributeError):
         return None
@@ -106,5 +106,5 @@ def _query(wish: Wish, *, follow: bool) -> dict[str, str]:
     if wish.instance:
         asked["instance"] = wish.instance
     if wish.since is not None:
-        asked["since"] = datetime.fromtimestamp(wish.since, UTC).isoformat().replace("+00:00", "Z")
+        asked["since"] = rfc3339(wish.since)
     return asked

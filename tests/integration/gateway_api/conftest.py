@@ -7,7 +7,6 @@ import contextlib
 import socket
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from dataclasses import dataclass, field, replace
-from datetime import UTC, datetime
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -17,7 +16,7 @@ import pytest
 import uvicorn
 from uvicorn.server import ServerState
 
-from gnomon_core.clock import WallClock
+from gnomon_core.clock import WallClock, utc_now_s
 from gnomon_core.errors import conflict
 from gnomon_core.fleet import Instance, InstanceKind, InstanceState
 from gnomon_core.functions import FunctionKey, FunctionSpec
@@ -185,7 +184,7 @@ async def _running(
 ) -> AsyncIterator[Gateway]:
     functions, counters, clock = MemoryFunctions(), ControlCounters(), WallClock()
     store = SqliteStore(folder / "gnomon.db")
-    logs = LogBook(seconds_since_1970)
+    logs = LogBook(utc_now_s)
     queue = AsyncQueue(
         CallStore(folder / "calls.db"),
         invoke,
@@ -211,7 +210,7 @@ async def _running(
         now_s=clock.now_s,
         healthy=lambda: healthy[0],
     )
-    endpoint = AsyncEndpoint(queue, callbacks, lambda key: key in functions.deployed, seconds_since_1970)
+    endpoint = AsyncEndpoint(queue, callbacks, lambda key: key in functions.deployed, utc_now_s)
     application = control_application(control, host_rule("127.0.0.1"), auth, counters, [endpoint.handlers()])
     # Made with its protocol's number: asyncio turns Nagle's algorithm off only where it sees that one, and each answer would wait
     # 40 ms for an acknowledgement otherwise.
@@ -241,10 +240,6 @@ async def _serving(application: Any, listener: socket.socket) -> AsyncIterator[N
     for connection in tuple(state.connections):
         connection.shutdown()
     await until(lambda: not state.connections and not state.tasks)
-
-
-def seconds_since_1970() -> float:
-    return datetime.now(UTC).timestamp()
 
 
 def _rule(functions: MemoryFunctions, key: FunctionKey) -> Any:

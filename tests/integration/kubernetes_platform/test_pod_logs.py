@@ -65,6 +65,22 @@ async def test_lines_of_all_pods_come_in_the_order_in_which_they_were_written() 
     assert script.asked[0].query["container"] == "fn"
 
 
+@pytest.mark.parametrize(
+    ("since_s", "asked"),
+    [
+        (1795305600.75, "2026-11-22T00:00:00Z"),
+        # Go's zero time, which a client may send that means no time at all; and the same of a zone to the east of London.
+        (-62135596800.0, "0001-01-01T00:00:00Z"),
+        (-62135647200.0, "0001-01-01T00:00:00Z"),
+    ],
+)
+async def test_the_beginning_is_asked_for_as_the_api_server_reads_it(since_s: float, asked: str) -> None:
+    script = Script([Answer(line(1, "one"))])
+    with serving(script) as api:
+        assert [one.text for one in await logs(api, Pods(POD)).lines(Wish(KEY, since=since_s))] == ["one"]
+    assert script.asked[0].query["sinceTime"] == asked
+
+
 async def test_of_a_long_log_the_newest_lines_are_told() -> None:
     long = b"".join(line(number % 60, f"{number} " + "x" * 1000) for number in range(12_000))
     with serving(Script([Answer(long)])) as api:

@@ -9,8 +9,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from gnomon_core.dates import rfc3339
 from gnomon_platforms.knative.scaling.configuration import ClusterSettings
-from gnomon_platforms.knative.scaling.objects import PaFacts, RevisionPod, ScaleTarget, SksFacts, pa_facts, sks_facts, written
+from gnomon_platforms.knative.scaling.objects import PaFacts, RevisionPod, ScaleTarget, SksFacts, pa_facts, sks_facts
 from gnomon_platforms.knative.scaling.planning import PROXY, Demand, Plan, Route, Seen, plan
 from gnomon_platforms.knative.scaling.rules import Rules, rules
 from gnomon_platforms.knative.scaling.steps import serverless_service
@@ -140,7 +141,7 @@ class Played:
             listed.append(
                 old
                 if old and old["status"] == status
-                else {"type": kind, "status": status, "lastTransitionTime": written(self.now_s)}
+                else {"type": kind, "status": status, "lastTransitionTime": rfc3339(self.now_s, "seconds")}
             )
         self.sks["status"] = {
             "serviceName": "f-00001",

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
-
+from gnomon_core.dates import moment_s
 from gnomon_platforms.knative.ingress.status import FALSE, UNKNOWN, Addresses, Verdict, ready, status
 
 ADDRESSES = Addresses("public.ns.svc.cluster.local", "private.ns.svc.cluster.local")
-NOON, LATER = (datetime(2026, 1, 1, hour, tzinfo=UTC) for hour in (12, 13))
+NOON, LATER = (moment_s(f"2026-01-01T{hour}:00:00Z") for hour in (12, 13))
 WAITS = Verdict(UNKNOWN, "BackendMissing", "there is no Service a/b")
 
 

@@ -19,13 +19,13 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from gnomon_core.dates import seconds_of
 from gnomon_core.errors import GnomonError
 from gnomon_core.functions import FunctionKey, FunctionSpec, read_deployment
 from gnomon_core.settings import PREFIX, Settings
 from gnomon_platforms.knative.resources import CLASS, CLASS_ANNOTATION
 from gnomon_platforms.knative.scaling.rules import DEFAULT_POLICY
 from gnomon_platforms.kubernetes.objects.names import TOKEN_KEY
-from gnomon_platforms.kubernetes.objects.pods import seconds_of
 from gnomon_platforms.provider.options import DEFAULT_IN_FLIGHT
 
 BATCH_ANNOTATIONS = (f"{PREFIX}max-batch", f"{PREFIX}scheduler")

@@ -20,10 +20,9 @@ import logging
 import random
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
 
 from gnomon_core.addresses import host_and_port
-from gnomon_core.clock import Clock, WallClock
+from gnomon_core.clock import Clock, WallClock, utc_now_s
 from gnomon_core.errors import GnomonError
 from gnomon_platforms.knative.ingress.judging import Case, Cases, judge
 from gnomon_platforms.knative.ingress.model import Ingress, Key, SeenIngress
@@ -258,9 +257,7 @@ class Controller:
             if seen is None or seen["metadata"]["uid"] != one.uid or seen["metadata"]["generation"] != one.generation:
                 # There is news of it on its way.
                 return None
-            made = status(
-                seen.get("status") or {}, one.generation, (network, Verdict()), self._options.addresses, datetime.now(UTC)
-            )
+            made = status(seen.get("status") or {}, one.generation, (network, Verdict()), self._options.addresses, utc_now_s())
             return None if made is None else Patch({"status": made}, "status")
 
         await self._writer.settle(Target(INGRESSES, *one.key), decide, f"say what is served of {'/'.join(one.key)}")

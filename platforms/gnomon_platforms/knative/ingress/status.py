@@ -8,8 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from typing import Any
+
+from gnomon_core.dates import rfc3339
 
 TRUE, FALSE, UNKNOWN = "True", "False", "Unknown"
 NETWORK, BALANCER, READY = "NetworkConfigured", "LoadBalancerReady", "Ready"
@@ -33,15 +34,15 @@ class Addresses:
 
 
 def status(
-    seen: dict[str, Any], generation: int, said: tuple[Verdict, Verdict], addresses: Addresses, now: datetime
+    seen: dict[str, Any], generation: int, said: tuple[Verdict, Verdict], addresses: Addresses, now_s: float
 ) -> dict[str, Any] | None:
     """The fields of the status that are ours; None where they are as they should be already.
 
-    `said` are the verdicts on the network and on the load balancer.
+    `said` are the verdicts on the network and on the load balancer, `now_s` is in seconds since 1970.
     """
     verdicts = {NETWORK: said[0], BALANCER: said[1], READY: ready(said)}
     before = {one.get("type"): one for one in seen.get("conditions") or ()}
-    ours = [_condition(kind, verdict, before.get(kind), now) for kind, verdict in sorted(verdicts.items())]
+    ours = [_condition(kind, verdict, before.get(kind), now_s) for kind, verdict in sorted(verdicts.items())]
     others = [one for one in seen.get("conditions") or () if one.get("type") not in verdicts]
     made = {
         "conditions": others + ours,
@@ -58,13 +59,13 @@ def ready(verdicts: Iterable[Verdict]) -> Verdict:
     return worst[0] if worst else Verdict()
 
 
-def _condition(kind: str, verdict: Verdict, before: dict[str, Any] | None, now: datetime) -> dict[str, Any]:
+def _condition(kind: str, verdict: Verdict, before: dict[str, Any] | None, now_s: float) -> dict[str, Any]:
     same = before is not None and before.get("status") == verdict.status
     moved = before.get("lastTransitionTime") if same and before is not None else None
     made = {
         "type": kind,
         "status": verdict.status,
-        "lastTransitionTime": moved or now.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
+        "lastTransitionTime": moved or rfc3339(now_s, "seconds"),
         "reason": verdict.reason,
         "message": verdict.message,
     }

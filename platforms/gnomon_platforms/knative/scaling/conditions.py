@@ -20,7 +20,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from gnomon_platforms.knative.scaling.objects import NOT_OWNED, Condition, PaFacts, SksFacts, conditions, written
+from gnomon_core.dates import rfc3339
+from gnomon_platforms.knative.scaling.objects import NOT_OWNED, Condition, PaFacts, SksFacts, conditions
 
 KEEP = -1
 """As many pods as there are: nothing else is known to be better."""
@@ -136,7 +137,7 @@ def _document(kind: str, one: Condition, pa: PaFacts, now_s: float) -> dict[str,
     before = conditions(pa.status).get(kind)
     same = before is not None and (before.status, before.reason, before.message) == (one.status, one.reason, one.message)
     since_s = before.since_s if same and before is not None else now_s
-    document: dict[str, Any] = {"type": kind, "status": one.status, "lastTransitionTime": written(since_s)}
+    document: dict[str, Any] = {"type": kind, "status": one.status, "lastTransitionTime": rfc3339(since_s, "seconds")}
     document |= {name: text for name, text in (("reason", one.reason), ("message", one.message)) if text}
     if kind in INFORMS:
         document["severity"] = "Info"

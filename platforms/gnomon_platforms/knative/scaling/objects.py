@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
 from typing import Any
 
+from gnomon_core.dates import seconds_of
 from gnomon_core.functions import FunctionKey
 from gnomon_core.settings import PREFIX
 from gnomon_platforms.knative.resources import CLASS_ANNOTATION, QUEUE_CONTAINER, REVISION_LABEL
 from gnomon_platforms.kubernetes.objects.placing import Placing, placing_of
 from gnomon_platforms.kubernetes.objects.pod_template import CSI_DRIVER
-from gnomon_platforms.kubernetes.objects.pods import cores_of, memory_of, resize_trouble, seconds_of
+from gnomon_platforms.kubernetes.objects.pods import cores_of, memory_of, resize_trouble
 
 Document = dict[str, Any]
 
@@ -254,8 +254,3 @@ def conditions(status: Mapping[str, Any]) -> dict[str, Condition]:
         )
         for one in status.get("conditions") or ()
     }
-
-
-def written(at_s: float) -> str:
-    """A time as Kubernetes writes it, in whole seconds."""
-    return datetime.fromtimestamp(int(at_s), UTC).strftime("%Y-%m-%dT%H:%M:%SZ")

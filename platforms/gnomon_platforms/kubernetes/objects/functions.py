@@ -6,6 +6,7 @@ import json
 from dataclasses import dataclass
 from typing import Any
 
+from gnomon_core.dates import seconds_of
 from gnomon_core.errors import GnomonError
 from gnomon_core.functions import FunctionKey, FunctionSpec, read_deployment
 from gnomon_platforms.kubernetes.objects.names import (
@@ -19,7 +20,7 @@ from gnomon_platforms.kubernetes.objects.names import (
     token_secret,
 )
 from gnomon_platforms.kubernetes.objects.placing import constraints_of
-from gnomon_platforms.kubernetes.objects.pods import seconds_of, whole, words
+from gnomon_platforms.kubernetes.objects.pods import whole, words
 
 _OURS = (FUNCTION_LABEL, MANAGED_LABEL, VERSION_LABEL)
 _OUR_VARIABLES = ("GNOMON_", "write_timeout", "fprocess")

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from datetime import datetime
 from typing import Any
 
+from gnomon_core.dates import seconds_of
 from gnomon_core.fleet import InstanceState
 from gnomon_core.functions import FunctionKey
 from gnomon_platforms.kubernetes.objects.names import (
@@ -108,14 +108,6 @@ def pod_facts(pod: dict[str, Any]) -> PodFacts:
         restarts=whole(of_container.get("restartCount")),
         trouble=_trouble(status, of_container),
     )
-
-
-def seconds_of(text: object) -> float:
-    """Seconds since 1970 of one of Kubernetes' times; 0 without one."""
-    try:
-        return datetime.fromisoformat(str(text)).timestamp()
-    except ValueError:
-        return 0.0
 
 
 def _trouble(status: dict[str, Any], container: dict[str, Any]) -> str:

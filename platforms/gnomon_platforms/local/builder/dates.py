@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import os
-from datetime import UTC, datetime
 from pathlib import Path
+
+from gnomon_core.clock import utc_now_s
 
 
 def touch(path: Path) -> None:
@@ -17,6 +18,6 @@ def touch(path: Path) -> None:
 def idle_s(path: Path) -> float:
     """Seconds since it was used; endless for what is not there, which nobody can use."""
     try:
-        return datetime.now(UTC).timestamp() - path.stat().st_mtime
+        return utc_now_s() - path.stat().st_mtime
     except FileNotFoundError:
         return float("inf")
