@@ -14,6 +14,7 @@ from gnomon_autoscaler.policies.asyfunc.growth import (
     growths_in,
     overdue,
     pair_efficiency,
+    refused,
     whole_efficiency,
 )
 from gnomon_autoscaler.policies.asyfunc.knowledge import Knowledge
@@ -131,7 +132,7 @@ def remembered(**growths: tuple[int, float | None]) -> dict[str, StateValue]:
 
 
 def test_what_is_remembered_is_what_is_there_or_on_its_way() -> None:
-    seen = observed([1.0], body("a", 2), body("b", 1), body("c", 4), body("d", 1))
+    seen = observed([1.0], body("a", 2), body("b", 1, coming_cores=2), body("c", 4), body("d", 1))
     memory = {"grown": remembered(a=(1, 3.0), b=(1, 9.0), c=(2, None), d=(1, None), gone=(1, 9.0))}
     growths = growths_in(memory, seen)  # d has given its cores back
     assert growths == {"a": Growth(1, 3.0), "b": Growth(1, 9.0), "c": Growth(2, None)}
@@ -141,6 +142,15 @@ def test_what_is_remembered_is_what_is_there_or_on_its_way() -> None:
     after = grown_after(growths, actions, seen, {"c"})
     assert after == remembered(a=(1, None), b=(1, 9.0), d=(1, seen.now_s))
     assert growths_in({"grown": after}, seen).keys() == {"a", "b", "d"}, "a has its cores until they are gone"
+
+
+def test_what_was_refused_is_waited_for_from_the_next_time_on_that_it_is_asked_for() -> None:
+    """Of three that were to grow at 3 s the first is about to, the second has, and the third was refused."""
+    seen = observed([1.0], body("a", 1, coming_cores=2), body("b", 2), body("c", 1))
+    growths = {name: Growth(1, 3.0) for name in ("a", "b", "c")}
+    assert refused(growths, seen) == {"c"}
+    again = grown_after(growths, [Resize(name, 3) for name in growths], seen, set())
+    assert again == remembered(a=(1, 3.0), b=(1, 3.0), c=(1, seen.now_s))
 
 
 def test_cores_are_waited_for_so_long_and_no_longer() -> None:

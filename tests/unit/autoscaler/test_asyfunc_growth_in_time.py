@@ -11,7 +11,7 @@ import pytest
 
 from gnomon_autoscaler.policies.asyfunc import AsyFunc, asyfunc
 from gnomon_autoscaler.policies.asyfunc.growth import ARRIVES_WITHIN_S
-from gnomon_autoscaler.testing import FUNCTION, Timeline
+from gnomon_autoscaler.testing import FUNCTION, MemoryFunction, Timeline
 from gnomon_core.errors import GnomonError
 from gnomon_core.scaling import Action, Resize
 from gnomon_core.settings import ScaleSettings, Settings
@@ -92,6 +92,38 @@ def test_cores_that_the_platform_refuses_are_not_counted_on() -> None:
     line.play(3)
     assert refused[0] > 1
     assert cores_of(line) == [1]
+
+
+def no_other_cores(line: Timeline) -> list[int]:
+    """The platform refuses a timeline's Bodies other cores from now on, a quota for example; those that were asked for."""
+    asked: list[int] = []
+    at_once = line.fleet._carry_out
+
+    def carry_out(function: str, known: MemoryFunction, action: Action) -> None:
+        if isinstance(action, Resize) and action.cores != known.instances[action.id].cores:
+            asked.append(action.cores)
+            raise GnomonError(503, "kubernetes_denied", "exceeded quota: small", "Raise the quota.")
+        at_once(function, known, action)
+
+    line.fleet._carry_out = carry_out  # type: ignore[method-assign]
+    return asked
+
+
+def test_a_body_that_is_refused_cores_gets_its_shadow_at_the_next_look() -> None:
+    """It was remembered as one that grows for 30 s, in which a burst had no help at all."""
+    line = timeline(replace(SETTINGS, burst_cores="either", scale=ScaleSettings(min=1, max=1)))
+    asked = no_other_cores(line)
+    line.rps = 16.0
+    line.play(0.5)
+    assert (asked, line.shadows) == ([2], [])
+    line.play(0.5)
+    assert (asked, len(line.shadows)) == ([2], 1)
+    line.play(ARRIVES_WITHIN_S)
+    assert (asked, len(line.shadows)) == ([2], 1), "nor is it asked for again while the Shadow is enough"
+    line.rps = 6.0
+    line.play(ARRIVES_WITHIN_S)
+    assert line.shadows == []
+    assert line.runner.state.values.get("grown") is None
 
 
 # Cores that come later than they are asked for: a pod has them once its kubelet has come to it.

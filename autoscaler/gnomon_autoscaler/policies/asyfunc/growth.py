@@ -8,7 +8,8 @@ The two are compared as wholes, by line 7 of Algorithm 1: Body and Shadow hold c
 c cores and m. Line 15 judges a Shadow by itself; cores without memory would have an infinite η there.
 
 Which Bodies have grown, and from how many cores, is remembered, and when more were asked for: a pod has them once its kubelet has
-come to it, and until then they count as Shadows do that load. Model-level scaling sees Bodies as they were, as it sees pairs
+come to it, and until then they count as Shadows do that load. What a Body was asked to grow by and is not on its way was refused:
+it gets a Shadow then, where it may have one. Model-level scaling sees Bodies as they were, as it sees pairs
 without their Shadows: else a long burst never gets a Body.
 docs/decisions/0015-promotion-and-resizing.md has examples.
 """
@@ -102,8 +103,14 @@ def as_they_will_be(bodies: Iterable[Instance]) -> tuple[Instance, ...]:
     A kubelet takes about a second, and a burst is looked at twice in that time: the second look would ask other Bodies as well.
     """
     return tuple(
-        body if body.coming_cores is None else replace(body, cores=body.coming_cores, coming_cores=None) for body in bodies
+        body if body.coming_cores is None else replace(body, cores=body.given_cores, coming_cores=None) for body in bodies
     )
+
+
+def refused(growths: Mapping[str, Growth], seen: Observation) -> set[str]:
+    """The Bodies that were to have more cores, and neither have them nor are about to."""
+    given = {body.id: body.given_cores for body in seen.live}
+    return {name for name, growth in growths.items() if growth.asked_at_s is not None and given[name] <= growth.before}
 
 
 def returning(growths: Mapping[str, Growth], seen: Observation) -> set[str]:
@@ -129,10 +136,11 @@ def grown_after(
 ) -> dict[str, StateValue]:
     """What to remember once these actions have been carried out, or are on their way."""
     cores = {body.id: body.cores for body in seen.live}
-    after = dict(growths)
+    after, anew = dict(growths), refused(growths, seen)
     for action in resized:
         growth = after.get(action.id, Growth(cores[action.id], None))
-        first_s = seen.now_s if growth.asked_at_s is None else growth.asked_at_s
+        # What was refused is not on its way since then: what is asked for now may be.
+        first_s = seen.now_s if growth.asked_at_s is None or action.id in anew else growth.asked_at_s
         after[action.id] = replace(growth, asked_at_s=first_s if action.cores > growth.before else None)
     return {
         name: {"before": growth.before, "asked_at_s": growth.asked_at_s}

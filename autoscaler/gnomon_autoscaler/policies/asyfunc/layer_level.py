@@ -12,7 +12,7 @@ example.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from gnomon_autoscaler.counting import ROUNDING
@@ -43,13 +43,17 @@ class LayerLevel:
 
 @dataclass(frozen=True, slots=True)
 class Tick:
-    """One look for a burst. `bodies` are those that serve and go on to; `grown` has what some of them had before they grew."""
+    """One look for a burst. `bodies` are those that serve and go on to; `grown` has what some of them had before they grew.
+
+    `refused` are those that were to grow lately and could not.
+    """
 
     known: Knowledge
     options: Options
     seen: Observation
     bodies: tuple[Instance, ...]
     grown: Mapping[str, int] = field(default_factory=dict)
+    refused: Collection[str] = ()
 
     def scale(self, room: Room) -> LayerLevel:
         """Shadows for a burst, or the release of those that are superfluous. `room` is what is free, and less afterwards."""
@@ -110,11 +114,14 @@ class Tick:
         return LayerLevel(tuple(created), resized=tuple(resized), reason=reason)
 
     def _best_help(self, body: Instance, rate_rps: float, room: Room) -> Pairing | Configuration | None:
-        """A Shadow or more cores, as `burst_cores` says. One that has grown may grow more, and gets no Shadow."""
+        """A Shadow or more cores, as `burst_cores` says. One that has grown may grow more, and gets no Shadow.
+
+        One that was refused cores gets the Shadow, if there is one that helps: the burst does not wait for a second refusal.
+        """
         by = self.options.burst_cores
         shadow = None if by == "resize" or body.id in self.grown else self.best_pairing(body, rate_rps, room)
         larger = None if by == "shadow" else best_growth(self.known, self.options, body, rate_rps, room)
-        if shadow is None or larger is None:
+        if shadow is None or larger is None or body.id in self.refused:
             return shadow or larger
         return larger if larger.efficiency >= pair_efficiency(self.known, body, shadow) else shadow
 

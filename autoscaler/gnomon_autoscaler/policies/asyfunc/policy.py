@@ -23,6 +23,7 @@ from gnomon_autoscaler.policies.asyfunc.growth import (
     grown_after,
     growths_in,
     overdue,
+    refused,
     returning,
 )
 from gnomon_autoscaler.policies.asyfunc.knowledge import Knowledge, Known
@@ -118,10 +119,10 @@ class AsyFunc:
             shadows = tuple(DestroyShadow(shadow.id) for shadow in seen.shadows if shadow.partner in mine)
             return LayerLevel(released=shadows, resized=given_back(cores_before(kept)))
         serving = [body for body in seen.live if body.state is InstanceState.READY and body.id not in ending]
-        late = overdue(kept, seen)
-        waited = {action.id for action in late} | returning(kept, seen)
+        late, in_vain = overdue(kept, seen), refused(kept, seen)
+        waited = {action.id for action in late} | returning(kept, seen) | in_vain
         grown = {name: before for name, before in cores_before(kept).items() if name not in waited}
-        level = Tick(known, self.options, seen, as_they_will_be(serving), grown).scale(room)
+        level = Tick(known, self.options, seen, as_they_will_be(serving), grown, in_vain).scale(room)
         said = (level.reason, *(f"{action.id} got no more cores within {ARRIVES_WITHIN_S:g} s" for action in late))
         return replace(level, resized=(*late, *level.resized), reason="; ".join(one for one in said if one))
 
