@@ -10,7 +10,7 @@ import pytest
 
 from gnomon_core.errors import GnomonError
 from gnomon_core.ownership import OwnershipMap, Replica
-from gnomon_gateway.ownership.boards import FileBoard, MemoryBoard
+from tests.ownership_boards import FileBoard, MemoryBoard
 
 FIRST = OwnershipMap(1, (Replica("a", "http://10.0.0.1:8082", 1),))
 Board = MemoryBoard | FileBoard

@@ -24,7 +24,6 @@ from gnomon_core.signature import ModelSignature
 from gnomon_gateway.app import GatewayApp
 from gnomon_gateway.dispatch.latency import LearnedLatency
 from gnomon_gateway.ownership.assigner import Assigner
-from gnomon_gateway.ownership.boards import MemoryBoard
 from gnomon_gateway.ownership.gateway import SharedGateway
 from gnomon_gateway.ownership.holdings import Place
 from gnomon_gateway.ownership.peers import Peers
@@ -35,6 +34,7 @@ from gnomon_gateway.serving.directory import no_such_function
 from gnomon_gateway.serving.function_runtime import FunctionRuntime
 from gnomon_platforms.local.channel import UnixChannel, channel_pair
 from tests.integration.gateway.conftest import Connection, Response, not_here
+from tests.ownership_boards import MemoryBoard
 
 SCRIPT = Path(__file__).parents[1] / "gateway" / "scripted_instance.py"
 SECRET = PeerSecret("between-the-replicas-only")

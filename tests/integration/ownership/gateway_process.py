@@ -24,7 +24,6 @@ from gnomon_core.functions import FunctionKey
 from gnomon_core.settings import Settings
 from gnomon_gateway.app import GatewayApp
 from gnomon_gateway.dispatch.latency import LearnedLatency
-from gnomon_gateway.ownership.boards import FileBoard
 from gnomon_gateway.ownership.gateway import SharedGateway
 from gnomon_gateway.ownership.secret import read_peer_secret
 from gnomon_gateway.scheduling.registry import scheduling_policy
@@ -32,6 +31,7 @@ from gnomon_gateway.server.gateway_server import GatewayServer
 from gnomon_gateway.serving.directory import no_such_function
 from gnomon_gateway.serving.function_runtime import FunctionRuntime
 from gnomon_platforms.kubernetes.channel import HttpChannel
+from tests.ownership_boards import FileBoard
 
 LINGER_S = 0.5
 """Whoever sends here looks at our health more often than that."""

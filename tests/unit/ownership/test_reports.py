@@ -8,10 +8,10 @@ from typing import Any, cast
 
 from gnomon_core.clock import VirtualClock
 from gnomon_gateway.ownership.assigner import Assigner
-from gnomon_gateway.ownership.boards import MemoryBoard
 from gnomon_gateway.ownership.peers import Peers
 from gnomon_gateway.ownership.replica import ReplicaLife
 from gnomon_gateway.ownership.reports import Reports
+from tests.ownership_boards import MemoryBoard
 
 
 class Nobody:

@@ -1,4 +1,4 @@
-"""Places for the map where there is no cluster: within one process, and in a folder that the processes of one machine share."""
+"""Boards for the map of owners without a cluster: in one process, and in a folder that processes of one machine share."""
 
 from __future__ import annotations
 
