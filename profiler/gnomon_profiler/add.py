@@ -19,7 +19,7 @@ from gnomon_core.errors import GnomonError, bad_request
 from gnomon_core.seam_values import ModelEntry
 from gnomon_core.seams import ModelRepository
 from gnomon_profiler.capturing import CaptureRequest, capture_elsewhere, capture_here
-from gnomon_profiler.entries import PROGRAM, WEIGHTS
+from gnomon_profiler.entries import PROGRAM, WEIGHTS, check_name
 from gnomon_profiler.layers_file import LAYERS
 from gnomon_profiler.names import in_catalog, meant, not_in_catalog
 
@@ -103,9 +103,10 @@ def add_from(
     the folder has none.
 
     Raises:
-        GnomonError: 400 `invalid_source`; 422 for a model that cannot be captured; 409 `model_exists`.
+        GnomonError: 400 `invalid_source` or `invalid_model_name`; 422 for a model that cannot be captured; 409 `model_exists`.
 
     """
+    check_name(name, version)
     folder = Path(source)
     source = source if folder.is_dir() else meant(name, source)
     _check_beside(source, from_catalog=in_catalog(source) and not folder.is_dir(), shapes=shapes, weights=weights)

@@ -72,12 +72,14 @@ def capture_elsewhere(request: CaptureRequest, progress: Progress = lambda _: No
         command = [sys.executable, "-m", "gnomon_profiler", json.dumps(asdict(request)), directory]
         error: GnomonError | None = None
         noise: list[str] = []
-        with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as process:
+        with subprocess.Popen(
+            command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, encoding="utf-8", errors="replace"
+        ) as process:
             assert process.stdout is not None
             for line in process.stdout:
                 text = line.rstrip("\n")
-                if text.startswith(ERROR_PREFIX):
-                    error = GnomonError(**json.loads(text.removeprefix(ERROR_PREFIX)))
+                if (told := _error_of(text)) is not None:
+                    error = told
                 elif text.startswith(f"{request.name}: "):
                     progress(text)
                 else:
@@ -88,6 +90,14 @@ def capture_elsewhere(request: CaptureRequest, progress: Progress = lambda _: No
             last = " ".join(noise[-3:])[-500:]
             raise GnomonError(422, "capture_failed", f"Capturing {request.name} ended with status {process.returncode}: {last}")
         return {path.name: path.read_bytes() for path in sorted(Path(directory).iterdir())}
+
+
+def _error_of(line: str) -> GnomonError | None:
+    """The error that a line of the process is; None for what the user's own code writes there, which may begin as one does."""
+    try:
+        return GnomonError(**json.loads(line.removeprefix(ERROR_PREFIX))) if line.startswith(ERROR_PREFIX) else None
+    except (ValueError, TypeError):
+        return None
 
 
 def _model(request: CaptureRequest) -> CatalogModel:

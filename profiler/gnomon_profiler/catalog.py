@@ -233,22 +233,29 @@ def _state_of(weights: Path) -> Mapping[str, Any]:
     try:
         state = _state(weights)
     except (RuntimeError, OSError, EOFError, pickle.UnpicklingError) as error:
-        raise _unsupported(weights, "is no state dict", error) from error
+        # What torch says of it is how to read it without our caution.
+        why = "torch reads no tensors from it" if isinstance(error, pickle.UnpicklingError | EOFError) else _in_short(error)
+        raise _unsupported(weights, f"is no state dict: {why}") from error
     if not isinstance(state, Mapping):
-        raise _unsupported(weights, "is no state dict", TypeError(f"it holds {type(state).__name__}"))
+        raise _unsupported(weights, f"is no state dict: it holds {type(state).__name__}")
     return state
 
 
 def _load(module: torch.nn.Module, state: Mapping[str, Any], weights: Path) -> None:
     try:
         module.load_state_dict(state)
-    except RuntimeError as error:
-        raise _unsupported(weights, "does not fit the architecture", error) from error
+    except (RuntimeError, AttributeError, TypeError) as error:
+        raise _unsupported(weights, f"does not fit the architecture: {_in_short(error)}") from error
 
 
-def _unsupported(weights: Path, what: str, error: Exception) -> GnomonError:
-    reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
-    return GnomonError(422, "unsupported_weights", f"{weights} {what}: {reason}")
+def _unsupported(weights: Path, what: str) -> GnomonError:
+    hint = "Write it with torch.save(module.state_dict(), …)."
+    return GnomonError(422, "unsupported_weights", f"{weights} {what}.", hint)
+
+
+def _in_short(error: Exception) -> str:
+    """Its first words: what does not fit comes in lines of thousands of names."""
+    return " ".join(str(error).split())[:300] or type(error).__name__
 
 
 def _imagenet_labels() -> Sequence[str]:

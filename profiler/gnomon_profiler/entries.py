@@ -58,15 +58,25 @@ def new_manifest(name: str, version: str, files: Mapping[str, bytes], extra: Map
         GnomonError: 400 for a name or a file that cannot be; 422 for a program that may not run, or for another one's blocks.
 
     """
+    check_name(name, version)
+    signature = replace(_check_files(files), model=name, version=version)
+    digests = {file: hashlib.sha256(data).hexdigest() for file, data in sorted(files.items())}
+    return Manifest(name, version, signature, digests, extra or {})
+
+
+def check_name(name: str, version: str) -> None:
+    """Refuse what cannot name a model.
+
+    Raises:
+        GnomonError: 400 `invalid_model_name`.
+
+    """
     if not NAME.fullmatch(name) or not VERSION.fullmatch(version):
         raise bad_request(
             "invalid_model_name",
             f"{name[:150]!r} version {version[:100]!r} cannot name a model.",
             "Use lower-case letters, digits, '.', '_', ':' and '-', beginning with a letter or digit.",
         )
-    signature = replace(_check_files(files), model=name, version=version)
-    digests = {file: hashlib.sha256(data).hexdigest() for file, data in sorted(files.items())}
-    return Manifest(name, version, signature, digests, extra or {})
 
 
 def read_manifest(name: str, version: str, data: bytes) -> Manifest:

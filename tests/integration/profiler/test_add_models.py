@@ -42,6 +42,19 @@ def without_example():
 
 drawn = nn.Linear(3, 3).weight
 
+def fails():
+    return nn.Linear(3, "three")
+
+def leaves():
+    raise SystemExit(0)
+
+def talks():
+    import sys
+    print("error rate: 0.1, and nothing else", flush=True)
+    sys.stdout.buffer.write(b"\\xff\\n")
+    sys.stdout.flush()
+    return make()
+
 def unseeded():
     module = nn.Linear(3, 3)
     module.weight = drawn
@@ -144,7 +157,14 @@ def test_a_file_without_weights_is_refused_and_says_so(tmp_path: Path) -> None:
     (tmp_path / "text.pth").write_text("no weights")
     torch.save(torch.zeros(3), tmp_path / "tensor.pth")
     torch.save({"fc.weight": torch.zeros(3)}, tmp_path / "other.pth")
-    for file, words in (("text.pth", "is no state dict"), ("tensor.pth", "holds Tensor"), ("other.pth", "does not fit")):
+    torch.save({1: torch.zeros(3)}, tmp_path / "numbers.pth")
+    words_by_file = (
+        ("text.pth", r"is no state dict: torch reads no tensors from it\. Write it with torch\.save"),
+        ("tensor.pth", "holds Tensor"),
+        ("other.pth", "does not fit the architecture: .*Missing key"),
+        ("numbers.pth", "does not fit"),
+    )
+    for file, words in words_by_file:
         with pytest.raises(GnomonError, match=words) as caught:
             load_model("torchvision:squeezenet1_1", tmp_path / file)
         assert (caught.value.status, caught.value.code) == (422, "unsupported_weights")
@@ -193,6 +213,9 @@ def test_a_class_and_the_shapes_of_its_inputs(repository: DirectoryRepository, m
         ("{}.missing.py:make", "No such file"),
         ("no_such_package:make", "No module named"),
         ("neither", "names no callable"),
+        ("{}:fails", r"TypeError: .*\(my_networks\.py:24\)"),
+        ("{}:leaves", "SystemExit: 0"),
+        ("json:loads", r"gives no model: TypeError: loads\(\) missing 1 required positional argument: 's'\. Name"),
     ],
 )
 def test_a_source_that_gives_no_model_says_why(mine: Path, source: str, says: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -208,6 +231,23 @@ def test_what_is_wrong_with_a_source_is_told_and_nothing_is_stored(repository: D
         add_from(repository, "mine", f"{mine}:nothing")
     assert (caught.value.status, caught.value.code) == (400, "invalid_source")
     assert list(repository.list()) == []
+
+
+def test_shapes_that_nothing_can_hold_are_told(mine: Path) -> None:
+    with pytest.raises(GnomonError, match=r"invalid shape|memory|overflow") as caught:
+        load_own("alone", f"{mine}:Alone", shapes=[(2**40, 2**40)])
+    assert caught.value.code == "invalid_source"
+
+
+def test_what_ones_own_code_writes_is_no_error_of_ours(repository: DirectoryRepository, mine: Path) -> None:
+    """It may begin as one does, and need not be text."""
+    assert add_from(repository, "mine", f"{mine}:talks").name == "mine"
+
+
+def test_a_name_that_none_can_be_is_refused_before_anything_is_captured(repository: DirectoryRepository, tmp_path: Path) -> None:
+    with pytest.raises(GnomonError, match="cannot name a model") as caught:
+        add_from(repository, "../mine", str(tmp_path / "nowhere.py:make"))
+    assert (caught.value.status, caught.value.code) == (400, "invalid_model_name")
 
 
 def test_what_was_captured_without_layer_blocks_gets_them(repository: DirectoryRepository, tmp_path: Path) -> None:
