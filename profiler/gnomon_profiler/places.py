@@ -6,6 +6,7 @@ import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 
+from gnomon_core.errors import bad_request
 from gnomon_core.seams import ModelRepository
 from gnomon_profiler.repository import DirectoryRepository
 
@@ -18,14 +19,18 @@ def open_repository(address: str, cache: Path | None = None) -> ModelRepository:
     """The repository at an address. `cache` is where one that is elsewhere keeps what it has fetched.
 
     Raises:
-        GnomonError: 422 where a package that it needs is not installed.
+        GnomonError: 400 `invalid_repository`; 422 where a package that it needs is not installed.
 
     """
-    if not address.startswith(S3_SCHEME):
+    if "://" not in address:
         return DirectoryRepository(Path(address).expanduser())
+    bucket, _, prefix = address.removeprefix(S3_SCHEME).partition("/")
+    if not address.startswith(S3_SCHEME) or not bucket:
+        raise bad_request(
+            "invalid_repository", f"{address[:200]!r} is no place of models.", "Name a folder, or s3://BUCKET/PREFIX."
+        )
     from gnomon_profiler.s3 import S3Repository  # noqa: PLC0415 - boto3 takes a while, and few have it
 
-    bucket, _, prefix = address.removeprefix(S3_SCHEME).partition("/")
     return S3Repository(bucket, prefix.strip("/"), cache or Path.home() / ".cache" / "gnomon" / "models")
 
 
