@@ -132,8 +132,8 @@ def _wait_for_node(running: Running) -> None:
 @contextlib.contextmanager
 def borrowed(folders: Folders, phases: Phases) -> Iterator[Path]:
     """A kubeconfig: of the cluster that KUBECONFIG names, of the one that runs, or of one that ends with this block."""
-    if named := os.environ.get("KUBECONFIG"):
-        yield Path(named)
+    if given := os.environ.get("KUBECONFIG"):
+        yield named(given)
         return
     with alone(folders, phases):
         if runs(folders):
@@ -145,6 +145,21 @@ def borrowed(folders: Folders, phases: Phases) -> Iterator[Path]:
             yield folders.kubeconfig
         finally:
             teardown.end(folders, phases)
+
+
+def named(text: str) -> Path:
+    """The one file that KUBECONFIG names, wherever a test goes from here.
+
+    Raises:
+        Trouble: there is none, or KUBECONFIG is a list, as kubectl alone reads it.
+
+    """
+    if os.pathsep in text:
+        raise Trouble("KUBECONFIG names several files: `kubectl config view --flatten --minify > one.conf` makes one of them")
+    path = Path(text).resolve()
+    if not path.is_file():
+        raise Trouble(f"KUBECONFIG names {text}, and there is no such file")
+    return path
 
 
 def alone(folders: Folders, phases: Phases) -> contextlib.AbstractContextManager[None]:

@@ -78,11 +78,29 @@ def test_without_modules_nothing_is_compiled(tmp_path: Path) -> None:
     assert "the Go proxy does not give what is needed" in done.stderr or "Go 1.26 or newer" in done.stderr
 
 
-def test_a_command_gets_the_cluster_that_is_named_and_its_status_counts(tmp_path: Path) -> None:
-    script = "test $GNOMON_TEST_KUBECONFIG = /some/where; exit 4"
-    command = [sys.executable, "-m", "deploy.test_cluster", "run", "--", "sh", "-ec", script]
-    done = subprocess.run(command, cwd=ROOT, env={**os.environ, "KUBECONFIG": "/some/where"}, check=False)
-    assert done.returncode == 4
+def run_with(kubeconfig: str, script: str, prefix: tuple[str, ...] = ()) -> subprocess.CompletedProcess[str]:
+    command = [*prefix, sys.executable, "-m", "deploy.test_cluster", "run", "--", "sh", "-ec", script]
+    environment = {**os.environ, "KUBECONFIG": kubeconfig}
+    return subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
+
+
+def test_a_command_gets_the_cluster_that_is_named_and_its_status_counts(nobody: tuple[str, ...], tmp_path: Path) -> None:
+    """As any user, and wherever the command goes from where it was begun."""
+    named = tmp_path / "some.conf"
+    named.touch()
+    script = f"cd /; test $GNOMON_TEST_KUBECONFIG -ef {named}; exit 4"
+    assert run_with(str(named), script).returncode == 4
+    assert run_with(os.path.relpath(named, ROOT), script, nobody).returncode == 4
+
+
+def test_a_kubeconfig_that_is_no_file_is_said_to_be_none(tmp_path: Path) -> None:
+    """Each test would say so by itself, in words of its own."""
+    missing = run_with("/some/where", "exit 0")
+    assert missing.returncode == 1
+    assert "KUBECONFIG names /some/where, and there is no such file" in missing.stderr
+    several = run_with(f"{tmp_path}/a:{tmp_path}/b", "exit 0")
+    assert several.returncode == 1
+    assert "KUBECONFIG names several files" in several.stderr
 
 
 CONFORMANCE = pytest.mark.parametrize("suite", ["ingress_conformance", "serving_conformance"])
