@@ -11,8 +11,6 @@ import asyncio
 import contextlib
 import logging
 import os
-import secrets
-import socket
 from collections.abc import Callable
 from pathlib import Path
 from random import SystemRandom
@@ -30,7 +28,7 @@ from gnomon_gateway.ownership.secret import PeerSecret, read_peer_secret
 from gnomon_gateway.server.pass_through import PassThrough, Place
 from gnomon_platforms.kubernetes.api import SERVICE_ACCOUNT, connect
 from gnomon_platforms.kubernetes.asked import Asked
-from gnomon_platforms.kubernetes.leader import Leader, Tenure, Watchdog, count_from_now
+from gnomon_platforms.kubernetes.leader import Leader, Tenure, Watchdog, count_from_now, identity_of_process
 from gnomon_platforms.kubernetes.objects.pod_template import PodOptions
 from gnomon_platforms.kubernetes.ownership import ConfigMapBoard
 from gnomon_platforms.kubernetes.resources import LEASES
@@ -63,13 +61,12 @@ class OnKubernetes:
         self._tenure = Tenure()
         self._watchdog = Watchdog(self._tenure)
         self._writer = Writer(self._api, clock, SystemRandom())
-        identity = f"{os.environ.get('POD_NAME') or socket.gethostname()}_{secrets.token_hex(6)}"
         lease = Target(LEASES, lease_namespace(), LEASE)
         self.shares = options.peer_secret is not None and options.peer_secret.exists()
         """Whether the functions are shared with other replicas."""
         # Batches of one that shares nothing bear its term's epoch, and maps, should it ever share, begin at 1.
         counts_from = count_from_now if self.shares else lambda: 0
-        self.leader = Leader(self._writer, lease, identity, self._tenure, clock, counts_from=counts_from)
+        self.leader = Leader(self._writer, lease, identity_of_process(), self._tenure, clock, counts_from=counts_from)
         """Who leads, and where they are reached: `leader.seen`."""
         namespace = None if options.cluster_wide else DEFAULT_NAMESPACE
         models = served_models(repository, serve.model_folder, options.network)

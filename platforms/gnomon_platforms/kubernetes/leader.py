@@ -19,6 +19,8 @@ import asyncio
 import contextlib
 import logging
 import os
+import secrets
+import socket
 import threading
 import time
 from collections.abc import Callable
@@ -54,6 +56,11 @@ def boot_time_s() -> float:
 def count_from_now() -> int:
     """Where a Lease begins to count that nobody has had: beyond where an earlier one of its name can have come to."""
     return seconds_to_count_from(utc_now_s())
+
+
+def identity_of_process() -> str:
+    """A name that no other process has, nor the next in this pod: the pod's, or the machine's, `_` and six bytes by chance."""
+    return f"{os.environ.get('POD_NAME') or socket.gethostname()}_{secrets.token_hex(6)}"
 
 
 def end_process(reason: str) -> None:

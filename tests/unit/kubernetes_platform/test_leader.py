@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+import socket
 from datetime import UTC, datetime
 from typing import Any
 
@@ -11,7 +12,7 @@ import pytest
 
 from gnomon_core.clock import VirtualClock
 from gnomon_core.errors import GnomonError
-from gnomon_platforms.kubernetes.leader import Leader, Tenure
+from gnomon_platforms.kubernetes.leader import Leader, Tenure, identity_of_process
 from gnomon_platforms.kubernetes.terms import LeaseRecord, LeaseTiming, Observer, lease_record, seconds_to_count_from
 from gnomon_platforms.kubernetes.writes import Writer
 from tests.unit.kubernetes_platform.elections import LEASE, Candidate, Leases, Machine
@@ -229,3 +230,12 @@ def test_a_lease_that_nobody_has_had_counts_on_from_every_earlier_one() -> None:
     assert seconds_to_count_from(made_s + 3600.0) - seconds_to_count_from(made_s) == 3600
     assert 0 < seconds_to_count_from(made_s) < seconds_to_count_from(datetime(2087, 1, 1, tzinfo=UTC).timestamp()) < 1 << 31
     assert lease_record({"metadata": {}}).epoch == 0, "nobody's, and no node has obeyed it"
+
+
+def test_the_holder_s_name_says_in_which_pod_it_is_and_is_another_after_a_restart(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("POD_NAME", "gateway-5d_x")
+    first, second = identity_of_process(), identity_of_process()
+    assert (first.rpartition("_")[0], second.rpartition("_")[0]) == ("gateway-5d_x", "gateway-5d_x")
+    assert first != second
+    monkeypatch.delenv("POD_NAME")
+    assert identity_of_process().rpartition("_")[0] == socket.gethostname()

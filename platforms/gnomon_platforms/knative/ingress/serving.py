@@ -8,9 +8,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-import os
 import random
-import socket
 from dataclasses import dataclass
 
 from gnomon_core.clock import WallClock
@@ -19,7 +17,7 @@ from gnomon_platforms.knative.ingress.page import Told, page
 from gnomon_platforms.knative.ingress.proxy import Proxy, ProxyOptions
 from gnomon_platforms.knative.resources import SYSTEM_NAMESPACE
 from gnomon_platforms.kubernetes.api import Api
-from gnomon_platforms.kubernetes.leader import Leader, Tenure
+from gnomon_platforms.kubernetes.leader import Leader, Tenure, identity_of_process
 from gnomon_platforms.kubernetes.resources import LEASES
 from gnomon_platforms.kubernetes.writes import Target, Writer
 
@@ -62,9 +60,8 @@ async def serve(api: Api, options: ServingOptions) -> None:
             await _end(proxy, options)
         return
     tenure = Tenure(gone=lambda reason: _LOG.warning("%s", reason))
-    identity = f"{socket.gethostname()}-{os.getpid()}-{os.urandom(4).hex()}"
     lease = Target(LEASES, options.lease_namespace, LEASE)
-    leader = Leader(Writer(api, clock, chance), lease, identity, tenure, clock)
+    leader = Leader(Writer(api, clock, chance), lease, identity_of_process(), tenure, clock)
     controller = Controller(
         api, proxy, options.controller, leading=lambda: tenure.leading, fence=tenure.check, clock=clock, chance=chance
     )
