@@ -184,7 +184,7 @@ class Dispatcher(Sending):
         if batch.live and self._teaches(worker, batch, codes):
             self.latency.observe(batch.lane.variant, worker.slot.size, batch.size, now_s - batch.sent_s, batch.pair)
             self._doubts.measured(batch.lane.variant, worker.slot.size, batch.size, now_s)
-            if self._sizing.outdated:
+            if self.sizing.outdated:
                 self.workers.size_again()
         self._collect(batch, codes, now_s, answers)
         batch.end()
@@ -260,7 +260,7 @@ class Dispatcher(Sending):
         self._is_model = settings.model is not None
         self.workers.another_policy()
         self.queue.max_requests, self.queue.max_bytes = settings.queue_max_requests, settings.queue_max_bytes
-        self._sizing.bound(settings.slo_s, sized_by)
+        self.sizing.bound(settings.slo_s, sized_by)
         self.workers.size_again()
         return self._schedule_all(now_s, [])
 

@@ -25,7 +25,7 @@ from gnomon_gateway.dispatch.sizing import Sizing
 from gnomon_gateway.dispatch.workers import Workers
 from gnomon_gateway.queueing.batch import Batch
 from gnomon_gateway.queueing.queue import FunctionQueue
-from gnomon_gateway.queueing.request import ADMITTED, ANSWERED, DISPATCHED, Request
+from gnomon_gateway.queueing.request import ADMITTED, ANSWERED, DISPATCHED, LaneKey, Request
 
 SUCCESS = frozenset(range(200, 300))
 
@@ -39,9 +39,9 @@ class Endings:
 
     def __init__(self, settings: Settings, latency: LiveLatency, now_s: float, sized_by: tuple[str, ...]) -> None:
         self.latency = latency
-        self._sizing = Sizing(latency, settings.slo_s, sized_by)
-        self.workers = Workers(self._sizing.largest)
-        self.queue = FunctionQueue(settings.queue_max_requests, settings.queue_max_bytes)
+        self.sizing = Sizing(latency, settings.slo_s, sized_by)
+        self.workers = Workers(self.sizing.largest)
+        self.queue = FunctionQueue(settings.queue_max_requests, settings.queue_max_bytes, self._new_lane)
         self.learns = True
         """Whether what batches take, and whom predictions refuse, says anything of those to come."""
         self.late_answers = 0
@@ -49,6 +49,12 @@ class Endings:
         self._deadlines = Deadlines()
         self._doubts = Doubts()
         self._counting = Counting(now_s)
+
+    def _new_lane(self, key: LaneKey) -> None:
+        """Batches are to be in time for requests of this kind as well, but for those that are alone in theirs."""
+        if not key.solo:
+            self.sizing.called(key.variant)
+            self.workers.size_again()
 
     def _answered(self, request: Request) -> None:
         """The one terminal transition of a request that was let in."""

@@ -7,11 +7,17 @@ AsyFunc (section 5.1) knows each instance by its largest supported batch: the la
 A Body with a Shadow is quicker, so that its largest batch may be larger than when it is alone: that is how a Shadow carries a
 burst. Example: SLO 100 ms, alone t(4) = 90 and t(5) = 110 ms, with its Shadow t(8) = 95 ms: 4 alone, 8 together.
 
+Tensors and events of a model, its variants, take different times: of those that are called the slowest decides; before the first
+request, of all. What batches take corrects only what is called: a variant that nobody calls would hold the others to the profile
+for ever.
+
 Where nothing is foretold, and where not even one sample meets the objective (small batches would only make that worse), an
 instance takes as many as it is said to. As served latencies correct what was foretold, instances are sized again.
 """
 
 from __future__ import annotations
+
+from collections.abc import Sequence
 
 from gnomon_core.pairs import Pair
 from gnomon_gateway.dispatch.latency import LiveLatency
@@ -20,13 +26,14 @@ from gnomon_gateway.dispatch.latency import LiveLatency
 class Sizing:
     """Sizes the instances of one function by the latency of these variants; with none, it leaves them as they are."""
 
-    __slots__ = ("_latency", "_revision", "_slo_s", "_variants")
+    __slots__ = ("_called", "_latency", "_revision", "_slo_s", "_variants")
 
     def __init__(self, latency: LiveLatency, slo_s: float, variants: tuple[str, ...]) -> None:
         self._latency = latency
         self._slo_s = slo_s
         self._variants = variants
         self._revision = latency.revision
+        self._called: set[str] = set()
 
     def bound(self, slo_s: float, variants: tuple[str, ...] | None = None) -> None:
         """Another objective; other variants, where they are given."""
@@ -34,9 +41,17 @@ class Sizing:
         if variants is not None:
             self._variants = variants
 
+    def called(self, variant: str) -> None:
+        """Requests of this variant come."""
+        self._called.add(variant)
+
+    def counted(self, variants: Sequence[str]) -> Sequence[str]:
+        """Those of these variants that are called; all of them before any is."""
+        return [variant for variant in variants if variant in self._called] or variants
+
     def largest(self, cores: int, most: int, pair: Pair | None) -> int:
         """The largest batch up to `most` that meets the objective."""
-        sizes = [self._meets(variant, cores, most, pair) for variant in self._variants]
+        sizes = [self._meets(variant, cores, most, pair) for variant in self.counted(self._variants)]
         return min(sizes, default=most)
 
     @property

@@ -7,7 +7,7 @@ the `QueueView` that a scheduling policy sees.
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from itertools import islice
 from typing import overload
 
@@ -94,10 +94,12 @@ class Lane:
 class FunctionQueue:
     """Everything of one function that waits.
 
-    A request's `id` is given here and unique within the queue; ids grow in order of admission.
+    A request's `id` is given here and unique within the queue; ids grow in order of admission. `new_lane` hears of each kind of
+    requests, as its first one comes.
     """
 
-    def __init__(self, max_requests: int, max_bytes: int) -> None:
+    def __init__(self, max_requests: int, max_bytes: int, new_lane: Callable[[LaneKey], None] = lambda _: None) -> None:
+        self._tell_new_lane = new_lane
         self.max_requests = max_requests
         self.max_bytes = max_bytes
         self.requests = 0
@@ -135,6 +137,7 @@ class FunctionQueue:
         if len(self.lanes) >= MANY_LANES:
             self.lanes = {key: lane for key, lane in self.lanes.items() if lane}
         lane = self.lanes[key] = Lane(key)
+        self._tell_new_lane(key)
         return lane
 
     def remove(self, request: Request) -> None:

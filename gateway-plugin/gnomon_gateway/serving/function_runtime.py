@@ -269,10 +269,10 @@ class FunctionRuntime(Delivery):
     def latency_s(self) -> tuple[float, ...]:
         """Predicted latency of an instance with the function's cores for batches of 1, 2, … `max_batch`; empty if unknown.
 
-        Events and tensors of a model take different times: where both are known, the longer one is told.
+        Events and tensors of a model take different times: where both are known and called, the longer one is told.
         """
-        sizes = range(1, self.settings.max_batch + 1)
-        rows = [[self.latency.seconds(variant, self.settings.cores, size) for size in sizes] for variant in self.variants]
+        sizes, variants = range(1, self.settings.max_batch + 1), self.dispatcher.sizing.counted(self.variants)
+        rows = [[self.latency.seconds(variant, self.settings.cores, size) for size in sizes] for variant in variants]
         known = [[seconds for seconds in row if seconds is not None] for row in rows if None not in row]
         return tuple([max(both) for both in zip(*known, strict=True)])
 
