@@ -7,11 +7,13 @@ wish for a number, `by_count` turns it into actions, `runner` keeps one function
 from gnomon_autoscaler.beside import Beside, at_once
 from gnomon_autoscaler.decisions import DecisionRecord
 from gnomon_autoscaler.loop import Autoscaler
-from gnomon_autoscaler.registry import BUILT_IN, Offer, Policies, counted, require, scaling_policy, with_entry_points
+from gnomon_autoscaler.registry import BUILT_IN, SCALING, Policies, counted, require, scaling_policy
 from gnomon_autoscaler.runner import Runner
+from gnomon_core.offers import Offer
 
 __all__ = [
     "BUILT_IN",
+    "SCALING",
     "Autoscaler",
     "Beside",
     "DecisionRecord",
@@ -22,5 +24,4 @@ __all__ = [
     "counted",
     "require",
     "scaling_policy",
-    "with_entry_points",
 ]

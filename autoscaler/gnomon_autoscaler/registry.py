@@ -1,15 +1,11 @@
 """The scaling policies by name. A policy is one line of `BUILT_IN`.
 
-A value of the table is an `Offer`: what makes the policy for a function's settings, and a sentence about it. Policies of third
-parties are entry points of the group `gnomon.scaling_policies` whose object is an offer; they are loaded only if the operator
-names them, so that installing a package changes nothing by itself.
+Those of third parties are entry points of the group `gnomon.scaling_policies` (`gnomon_core.offers`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
-from importlib.metadata import entry_points
+from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import TypeAlias
 
@@ -22,28 +18,18 @@ from gnomon_autoscaler.policies.provided import Provided
 from gnomon_autoscaler.policies.target_tracking import TargetTracking
 from gnomon_autoscaler.wrappers import DownDelay, RateLimit, standard
 from gnomon_core.errors import bad_request
+from gnomon_core.offers import GROUPS, Kind, Offer
 from gnomon_core.profiles import ModelProfile
 from gnomon_core.seam_values import Capabilities
 from gnomon_core.seams import ScalingPolicy
-from gnomon_core.settings import Settings
+from gnomon_core.settings import Setting, Settings
 
-GROUP = "gnomon.scaling_policies"
-
-
-@dataclass(frozen=True, slots=True)
-class Offer:
-    """A scaling policy that functions may name: its maker, and a sentence for those who choose."""
-
-    make: Callable[[Settings], ScalingPolicy]
-    about: str
+Policies: TypeAlias = Mapping[str, Offer[ScalingPolicy]]
 
 
-Policies: TypeAlias = Mapping[str, Offer]
-
-
-def counted(make: Callable[[Settings], CountPolicy], about: str) -> Offer:
+def counted(make: Callable[[Settings], CountPolicy], about: str, settings: tuple[Setting, ...] = ()) -> Offer[ScalingPolicy]:
     """The offer of a count policy: within the standard wrappers, its count turned into actions."""
-    return Offer(lambda settings: ByCount(standard(make(settings))), about)
+    return Offer(lambda said: ByCount(standard(make(said))), about, settings)
 
 
 def _kpa(_: Settings) -> CountPolicy:
@@ -97,6 +83,7 @@ BUILT_IN: Policies = MappingProxyType(
         ),
     }
 )
+SCALING: Kind[ScalingPolicy] = Kind("scaling policy", "gnomon/autoscaler", GROUPS[0], BUILT_IN)
 
 
 def provided(policies: Policies = BUILT_IN) -> Policies:
@@ -105,7 +92,7 @@ def provided(policies: Policies = BUILT_IN) -> Policies:
     All others are refused, with the reason.
     """
     return {
-        **{name: Offer(_refuse(name), "Not here: the provider scales.") for name in policies},
+        **{name: Offer(_refuse(name), "Not here: the provider scales.", offer.settings) for name, offer in policies.items()},
         "openfaas": Offer(lambda _: Provided(), "The provider scales; as many requests under way as its replicas take."),
     }
 
@@ -125,17 +112,10 @@ def scaling_policy(name: str, settings: Settings, policies: Policies = BUILT_IN)
     """The policy of that name for a function with these settings.
 
     Raises:
-        GnomonError: 400 `unknown_policy`, listing the known ones; or what the policy has against the settings.
+        GnomonError: 400 `unknown_policy`, listing the known ones; or what it or its own settings' table has against them.
 
     """
-    offer = policies.get(name)
-    if offer is None:
-        raise bad_request(
-            "unknown_policy",
-            f"annotation gnomon/autoscaler is {name[:100]!r}, which is no scaling policy.",
-            f"Known ones: {', '.join(sorted(policies))}.",
-        )
-    return offer.make(settings)
+    return SCALING.policy(name, settings, policies)
 
 
 def require(policy: ScalingPolicy, capabilities: Capabilities) -> None:
@@ -188,35 +168,3 @@ def require_profile(policy: ScalingPolicy, settings: Settings, profile: ModelPro
             f"the profile of {model[:100]} knows no number of cores up to gnomon/max-cores, {settings.max_cores}.",
             f"Measure them with `gnomon models profile {model[:100]}`, or choose another policy.",
         )
-
-
-def with_entry_points(names: Iterable[str]) -> Policies:
-    """The built-in policies and the installed ones that the operator names.
-
-    Raises:
-        GnomonError: 400 `unknown_policy` for a name that no installed package offers or that is built in.
-
-    """
-    offered = {point.name: point for point in entry_points(group=GROUP)}
-    policies = dict(BUILT_IN)
-    for name in names:
-        if name in BUILT_IN:
-            raise bad_request(
-                "unknown_policy", f"scaling policy {name!r} is built in.", "It needs no naming; choose another name."
-            )
-        if name not in offered:
-            there = ", ".join(sorted(offered)) or "none"
-            raise bad_request(
-                "unknown_policy",
-                f"no installed package offers a scaling policy {name!r}.",
-                f"Offered in the entry point group {GROUP}: {there}. Install the package into Gnomon's environment.",
-            )
-        offer = offered[name].load()
-        if not isinstance(offer, Offer):
-            raise bad_request(
-                "invalid_policy",
-                f"the entry point {name} is {type(offer).__name__}, not an Offer.",
-                "Point it at what gnomon_autoscaler.registry.counted returns (docs/howto/add-a-policy.md).",
-            )
-        policies[name] = offer
-    return policies

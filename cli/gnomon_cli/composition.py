@@ -17,7 +17,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 from gnomon_autoscaler.loop import Autoscaler
-from gnomon_autoscaler.registry import provided, with_entry_points
+from gnomon_autoscaler.registry import SCALING, provided
 from gnomon_cli.asynchronous import asynchronous
 from gnomon_cli.cluster_metrics import ClusterCollector
 from gnomon_cli.fetching import ModelFetcher
@@ -55,6 +55,7 @@ from gnomon_gateway.openfaas.control import Control
 from gnomon_gateway.openfaas.measured import ControlCounters
 from gnomon_gateway.origin import host_rule
 from gnomon_gateway.ownership.metrics import OwnershipCollector
+from gnomon_gateway.scheduling.registry import SCHEDULING
 from gnomon_gateway.secrets import Secrets
 from gnomon_gateway.server.gateway_server import GatewayServer
 from gnomon_gateway.service import FunctionService
@@ -88,7 +89,7 @@ class Gnomon:
         builder = self._builder = EnvironmentBuilder(options.state / "built", hidden=(options.state,))
         self.platform = platform_of(options, repository, builder, clock) if keeper is None else keeper.platform
         self._housekeeping = Housekeeping(builder, self._named_images, self.platform.contents)
-        policies = with_entry_points(options.policies)
+        policies = SCALING.with_named(options.policies)
         policies = policies if self._front is None else provided(policies)
         # Where replicas share the functions, another one may lead.
         self._leads = self._cluster is None or not self._cluster.shares
@@ -113,6 +114,7 @@ class Gnomon:
                 elsewhere=elsewhere,
                 epoch=(lambda: 1) if self._cluster is None else self._cluster.epoch,
                 makes_shadows=scaling.makes_shadows,
+                schedulers=SCHEDULING.with_named(options.policies),
             )
         )
         self.autoscaler = Autoscaler(self.manager.instances, clock, policies=policies)

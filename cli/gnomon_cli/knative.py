@@ -21,7 +21,7 @@ import uvloop
 from aiohttp import web
 
 from gnomon_autoscaler.loop import Autoscaler
-from gnomon_autoscaler.registry import with_entry_points
+from gnomon_autoscaler.registry import SCALING
 from gnomon_cli.knative_page import page
 from gnomon_cli.process import begin_log, calm_collector, started, stopped_by_signal
 from gnomon_cli.scaling import ScalingAdapter
@@ -100,7 +100,7 @@ class KnativeService:
         self._clock = WallClock()
         self._tenure = tenure or Tenure()
         self._chance = chance
-        policies = with_entry_points(options.policies)
+        policies = SCALING.with_named(options.policies)
         adapter = ScalingAdapter(policies, lambda: capabilities(resizes=self.platform.resizes))
         fence = None if options.lease_namespace is None else self._tenure.check
         self.platform = KnativeAutoscaler(

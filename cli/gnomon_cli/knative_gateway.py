@@ -20,12 +20,13 @@ from random import Random, SystemRandom
 import uvloop
 from aiohttp import web
 
-from gnomon_autoscaler.registry import Policies, scaling_policy, with_entry_points
+from gnomon_autoscaler.registry import SCALING, Policies, scaling_policy
 from gnomon_cli.following import Following
 from gnomon_cli.process import begin_log, calm_collector, started, stopped_by_signal
 from gnomon_cli.where import in_images, readings
 from gnomon_core.clock import WallClock
 from gnomon_core.functions import FunctionKey
+from gnomon_core.offers import described
 from gnomon_core.profiles import ModelProfile
 from gnomon_core.settings import Settings
 from gnomon_gateway.dispatch.latency import LearnedLatency
@@ -38,7 +39,7 @@ from gnomon_gateway.loop_lag import LoopLag
 from gnomon_gateway.metrics import GatewayCollector, metrics_page
 from gnomon_gateway.openfaas.measured import ControlCounters
 from gnomon_gateway.revisions import HELD_S, RevisionApp
-from gnomon_gateway.scheduling.registry import scheduling_policy
+from gnomon_gateway.scheduling.registry import SCHEDULING, scheduling_policy
 from gnomon_gateway.server.gateway_server import GatewayServer
 from gnomon_gateway.service import DecisionRecord
 from gnomon_gateway.serving.function_runtime import FunctionRuntime
@@ -111,7 +112,7 @@ class ScaledByClass:
         return ()
 
     def policies(self) -> Mapping[str, str]:
-        return {name: offer.about for name, offer in self._policies.items()}
+        return described(self._policies)
 
 
 class KnativeGateway:
@@ -121,7 +122,8 @@ class KnativeGateway:
         self._options = options
         self._api = api or connect(options.kubeconfig, options.context)
         clock = WallClock()
-        self._scaling = ScaledByClass(with_entry_points(options.policies))
+        self._scaling = ScaledByClass(SCALING.with_named(options.policies))
+        self._schedulers = SCHEDULING.with_named(options.policies)
         self.store = RevisionStore(self._api, options.namespace, self._check)
         self.platform = RevisionPlatform(
             self._api, self.store, options.namespace, models=options.models, clock=clock, chance=chance
@@ -139,6 +141,7 @@ class KnativeGateway:
                 now=_now,
                 profiled=profiled,
                 elsewhere=Elsewhere(lambda: False, asked=False),
+                schedulers=self._schedulers,
             )
         )
         self._loop_lag = LoopLag(clock)
@@ -202,7 +205,7 @@ class KnativeGateway:
         self._api.close()
 
     def _check(self, settings: Settings) -> None:
-        scheduling_policy(settings.scheduler or self._scaling.check(settings), settings)
+        scheduling_policy(settings.scheduler or self._scaling.check(settings), settings, self._schedulers)
 
     def _pages(self) -> web.Application:
         async def healthz(_: web.Request) -> web.Response:

@@ -131,6 +131,11 @@ def gateway_options(*, functions: bool = False, timeout_s: float = 60.0) -> Call
     return decorate
 
 
+policy_option = click.option(
+    "--policy", "policies", multiple=True, metavar="NAME", help="A policy of an installed package that functions may name."
+)
+
+
 def namespace_option(function: F) -> F:
     """-n."""
     return click.option("-n", "--namespace", default="", metavar="NAME", help="Namespace of the function.")(function)

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 from gnomon_autoscaler.loop import Autoscaler
 from gnomon_autoscaler.registry import Policies, require, require_profile, scaling_policy
+from gnomon_core.offers import described
 from gnomon_core.profiles import ModelProfile
 from gnomon_core.scaling import Decision
 from gnomon_core.seam_values import Capabilities
@@ -92,4 +93,4 @@ class ScalingAdapter:
         ]
 
     def policies(self) -> Mapping[str, str]:
-        return {name: offer.about for name, offer in self._policies.items()}
+        return described(self._policies)

@@ -60,7 +60,8 @@ class Settings:
     `alpha` … `ablation` are those of `asyfunc`, by the names of its paper; `burst_cores`, `promotion` and `max_shadows`
     go beyond it, `blocks` and `readings` are other readings of it.
     `stable_window_s` … `zero_grace_s` are those of `kpa`, which Knative's annotations set: the panic window is a share of the
-    stable one.
+    stable one. `own` are annotations `gnomon/POLICY.…` with their texts, which only policies of third parties have and read
+    (`gnomon_core.offers`).
     """
 
     model: str | None = None
@@ -100,6 +101,7 @@ class Settings:
     panic_threshold: float = 2.0
     target_utilization: float = 0.7
     zero_grace_s: float = 30.0
+    own: tuple[tuple[str, str], ...] = ()
     scale: ScaleSettings = field(default_factory=ScaleSettings)
 
 
@@ -195,7 +197,7 @@ def read_settings(labels: Mapping[str, str] | None, annotations: Mapping[str, st
     annotations = annotations or {}
     known = {setting.key for setting in TABLE}
     for key in annotations:
-        if key.startswith(PREFIX) and key not in known:
+        if key.startswith(PREFIX) and key not in known and not _of_one_policy(key):
             raise _unknown(key)
     scale = ScaleSettings(**_values(SCALE_TABLE, labels, kind="label"))
     if scale.max < scale.min:
@@ -211,7 +213,8 @@ def read_settings(labels: Mapping[str, str] | None, annotations: Mapping[str, st
         values.setdefault("max_batch", BATCHING_MAX_BATCH)
     if values.get("autoscaler") in _PLANNERS and not {"cores", "memory_mb"} & set(values):
         values.setdefault("plan_cores", "any")
-    settings = Settings(**values, scale=scale)
+    own = tuple(sorted((key, str(text)) for key, text in annotations.items() if _of_one_policy(key)))
+    settings = Settings(**values, own=own, scale=scale)
     if settings.beta >= settings.alpha:
         raise bad_request(
             "invalid_setting",
@@ -227,21 +230,27 @@ def read_settings(labels: Mapping[str, str] | None, annotations: Mapping[str, st
     return settings
 
 
+def read_value(setting: Setting, key: str, text: str, *, kind: str) -> Any:
+    """The value that this text of an annotation or a label says.
+
+    Raises:
+        GnomonError: 400 `invalid_setting`, with what is allowed.
+
+    """
+    try:
+        return setting.read(text.strip())
+    except (ValueError, KeyError, OverflowError):
+        raise bad_request("invalid_setting", f"{kind} {key} is {text[:100]!r}.", f"It must be {setting.allowed}.") from None
+
+
 def _values(table: tuple[Setting, ...], texts: Mapping[str, str], *, kind: str) -> dict[str, Any]:
-    values: dict[str, Any] = {}
-    for setting in table:
-        if setting.key not in texts:
-            continue
-        text = str(texts[setting.key])
-        try:
-            values[setting.field] = setting.read(text.strip())
-        except (ValueError, KeyError, OverflowError):
-            raise bad_request(
-                "invalid_setting",
-                f"{kind} {setting.key} is {text[:100]!r}.",
-                f"It must be {setting.allowed}.",
-            ) from None
-    return values
+    there = (setting for setting in table if setting.key in texts)
+    return {setting.field: read_value(setting, setting.key, str(texts[setting.key]), kind=kind) for setting in there}
+
+
+def _of_one_policy(key: str) -> bool:
+    """Whether it is `gnomon/POLICY.…`: the policy knows what it means."""
+    return key.startswith(PREFIX) and "." in key
 
 
 def _unknown(key: str) -> GnomonError:

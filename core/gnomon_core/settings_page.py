@@ -27,6 +27,9 @@ Each may be changed by another deployment while the function serves. A key under
 not one of those below, are refused: 400 `unknown_setting` or `invalid_setting`, with what is allowed. A duration is written as
 `90s`, `5m` or `1h30m`.
 
+A policy of an installed package may have settings of its own, `gnomon/POLICY.…`, which `gnomon policies` lists
+([add a policy](howto/add-a-policy.md)).
+
 “Only with” names the scaling policies (`gnomon/autoscaler`) for which a setting changes something. Where it names none, the
 setting does not depend on the policy. `gnomon policies` lists the policies, [the glossary](glossary.md) has the words.
 

@@ -14,9 +14,12 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TextIO
 
+from gnomon_autoscaler.registry import SCALING
 from gnomon_core.errors import bad_request
+from gnomon_core.offers import refuse_strays
 from gnomon_core.profiles import Network
 from gnomon_core.settings import Settings, read_settings
+from gnomon_gateway.scheduling.registry import SCHEDULING
 from gnomon_simulator import arrivals
 from gnomon_simulator.demand import read_demand, stretch
 from gnomon_simulator.function_plan import FunctionPlan
@@ -99,7 +102,7 @@ class SimulateOptions:
     comes from a `profile` or, without one, is `service_s` a request; cores that a profile has not are unknown unless
     `serial_fraction` declares them (`gnomon_core.profiles`). `network_gbps` and `network_rtt_ms` declare what lies
     between the nodes; without them it is what the profile says. `pool` and `reserved_cores` are each node's, as `gnomon serve`
-    has them. `schedulers` runs the same arrivals once for each.
+    has them. `schedulers` runs the same arrivals once for each. `policies` are those of installed packages that may be named.
     """
 
     arrivals: ArrivalOptions
@@ -119,6 +122,7 @@ class SimulateOptions:
     network_rtt_ms: float = 0.0
     warm: int = 0
     schedulers: tuple[str, ...] = ()
+    policies: tuple[str, ...] = ()
     requests: Path | None = None
     json: bool = False
 
@@ -146,9 +150,13 @@ def simulate(options: SimulateOptions, out: TextIO | None = None, begun: Callabl
     if begun is not None:
         begun()
     results = []
+    scaling, scheduling = SCALING.with_named(options.policies), SCHEDULING.with_named(options.policies)
+    refuse_strays(settings, scaling, scheduling)
     for scheduler in options.schedulers or (settings.scheduler,):
         chosen = replace(settings, scheduler=scheduler)
-        plan = FunctionPlan("function", chosen, profile, times_s, options.knowledge, options.warm)
+        plan = FunctionPlan(
+            "function", chosen, profile, times_s, options.knowledge, options.warm, policies=scaling, schedulers=scheduling
+        )
         results.append(run_simulation([plan], nodes, options.arrivals.seed)["function"])
     shown = json.dumps([result.summary() for result in results], indent=2) if options.json else table(results)
     print(shown, file=out or sys.stdout, flush=True)

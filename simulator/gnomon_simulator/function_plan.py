@@ -11,6 +11,7 @@ from gnomon_core.errors import bad_request
 from gnomon_core.seams import ScalingPolicy
 from gnomon_core.settings import Settings
 from gnomon_gateway.dispatch.latency import GivenLatency, LearnedLatency, LiveLatency
+from gnomon_gateway.scheduling.registry import SCHEDULING, Schedulers
 from gnomon_simulator.profiles import Profile
 
 
@@ -21,9 +22,9 @@ class FunctionPlan:
     `knowledge` says what the gateway knows of its latency: "given" (the profile's table, right by definition), "profiled" (the
     table as a first guess, corrected by what is measured) or "learned" (nothing but what is measured). `warm` instances are ready
     at second 0, when the function is deployed and the autoscaler is told so; `looks_from_s` is when its rhythm of half seconds
-    begins. `crashes_s` is when the oldest ready Body dies, `shadow_crashes_s` the oldest ready Shadow. `policies` are those that
-    the settings may name. `on_demand_s` is what a request takes on the functions beside the instances, which serve what the
-    policy lets overflow; None where there are none.
+    begins. `crashes_s` is when the oldest ready Body dies, `shadow_crashes_s` the oldest ready Shadow. `policies` and
+    `schedulers` are those that the settings may name. `on_demand_s` is what a request takes on the functions beside the
+    instances, which serve what the policy lets overflow; None where there are none.
     """
 
     name: str
@@ -36,6 +37,7 @@ class FunctionPlan:
     crashes_s: Sequence[float] = ()
     shadow_crashes_s: Sequence[float] = ()
     policies: Policies = field(default_factory=lambda: BUILT_IN)
+    schedulers: Schedulers = field(default_factory=lambda: SCHEDULING.built_in)
     on_demand_s: float | None = None
 
     def latency(self) -> LiveLatency:

@@ -69,9 +69,8 @@ class SimulatedFunction:
         self._scheduler = plan.settings.scheduler or scaling.default_scheduler
         # As live: where a profile foretells latency, it bounds the batches of each instance.
         sized_by = (plan.profile.variant,) if plan.profile.model is not None else ()
-        self._dispatcher = Dispatcher(
-            plan.settings, scheduling_policy(self._scheduler, plan.settings), plan.latency(), events.now_s, sized_by=sized_by
-        )
+        scheduling = scheduling_policy(self._scheduler, plan.settings, plan.schedulers)
+        self._dispatcher = Dispatcher(plan.settings, scheduling, plan.latency(), events.now_s, sized_by=sized_by)
         self._runner = Runner(plan.name, plan.policies, plan.looks_from_s)
         self._on_demand = OnDemand(plan.on_demand_s) if plan.on_demand_s is not None else None
         self._decisions = DecisionLog(plan.name, KEPT_DECISIONS)
@@ -262,7 +261,8 @@ class SimulatedFunction:
 
     def _buffer(self, plan: SetBufferPlan) -> None:
         self._settings = replace(self._settings, max_batch=plan.max_batch, max_wait_s=plan.max_wait_s)
-        policy, now_s = scheduling_policy(self._scheduler, self._settings), self._events.now_s
+        policy = scheduling_policy(self._scheduler, self._settings, self.plan.schedulers)
+        now_s = self._events.now_s
         self._carry_out(self._dispatcher.set_policy(self._settings, policy, now_s))
         for worker in list(self._dispatcher.workers.by_id.values()):
             memory_mb = worker.memory_mb

@@ -21,7 +21,7 @@ from gnomon_gateway.dispatch.effects import Answer, Cancel, Drained, Effect, Sen
 from gnomon_gateway.dispatch.latency import LearnedLatency
 from gnomon_gateway.queueing.batch import Batch
 from gnomon_gateway.queueing.request import ADMITTED, ANSWERED, DISPATCHED, LaneKey, Request
-from gnomon_gateway.scheduling.registry import scheduling_policies, scheduling_policy
+from gnomon_gateway.scheduling.registry import BUILT_IN, scheduling_policy
 
 EVENTS = LaneKey("events", "v")
 TENSORS = LaneKey("tensors", "v", b'{"kind": "tensors"}')
@@ -262,7 +262,7 @@ class Dispatching(RuleBasedStateMachine):
             del self.instances[name]
             self.carry_out(self.dispatcher.instance_gone(name, self.now_s))
 
-    @rule(name=st.sampled_from(sorted(scheduling_policies())), max_wait_s=st.sampled_from([0.0, 0.05]))
+    @rule(name=st.sampled_from(sorted(BUILT_IN)), max_wait_s=st.sampled_from([0.0, 0.05]))
     def switch_policy(self, name: str, max_wait_s: float) -> None:
         changed = Settings(
             queue_max_requests=MAX_REQUESTS, queue_max_bytes=MAX_BYTES, max_batch=4, slo_s=0.5, max_wait_s=max_wait_s

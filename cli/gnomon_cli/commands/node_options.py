@@ -7,6 +7,7 @@ from pathlib import Path
 import click
 
 from gnomon_cli.command import option_group
+from gnomon_cli.options import policy_option
 
 MAX_POOL = 64
 """Each holds the memory of a process with torch, some 20 MB of its own."""
@@ -85,7 +86,7 @@ serving_options = option_group(
         metavar="NAME",
         help="A namespace beside openfaas-fn; on knative, the only one that is looked after, with a Lease of its own.",
     ),
-    click.option("--policy", "policies", multiple=True, metavar="NAME", help="A third-party policy that functions may name."),
+    policy_option,
     click.option("-v", "--verbose", is_flag=True, help="Log every decision and every change."),
 )
 """Which functions it serves, where they run, and what is said of it."""

@@ -13,7 +13,7 @@ from gnomon_cli.command import Command, option_group
 from gnomon_cli.commands.invoke import body_of, headers_of
 from gnomon_cli.deployment import pairs
 from gnomon_cli.errors import CommandFailed
-from gnomon_cli.options import Duration, NewFile, Target, gateway_options, json_option
+from gnomon_cli.options import Duration, NewFile, Target, gateway_options, json_option, policy_option
 from gnomon_cli.output import note
 
 FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
@@ -94,6 +94,7 @@ def arrival_options(function: Callable[..., Any]) -> Any:
 @click.option("--network-rtt-ms", type=float, default=0.0, help="There and back between nodes, with --network-gbps; default 0.")
 @click.option("--warm", type=click.IntRange(min=0), default=0, help="Instances that are ready at second 0; default 0.")
 @click.option("--scheduler", "schedulers", multiple=True, metavar="NAME", help="Run once with each of these scheduling policies.")
+@policy_option
 @click.option("--requests", type=NewFile(), default=None, help="Write what became of each request.")
 @json_option
 def simulate(

@@ -6,6 +6,7 @@ import asyncio
 
 from gnomon_core.errors import bad_request
 from gnomon_core.functions import FunctionKey, FunctionSpec
+from gnomon_core.offers import refuse_strays
 from gnomon_core.profiles import ModelProfile
 from gnomon_core.seams import SchedulingPolicy
 from gnomon_core.settings import Settings
@@ -37,8 +38,9 @@ class Checks:
 
     def policy(self, settings: Settings) -> SchedulingPolicy:
         """The scheduling policy that these settings name, or that their scaling policy asks for."""
+        refuse_strays(settings, self._around.scaling.policies(), self._around.schedulers)
         default = self._around.scaling.check(settings)
-        return scheduling_policy(settings.scheduler or default, settings, self._around.plugins)
+        return scheduling_policy(settings.scheduler or default, settings, self._around.schedulers)
 
     async def secrets(self, spec: FunctionSpec, *, lenient: bool = False) -> dict[str, bytes]:
         """The values of the secrets that a function names; with `lenient`, of those that are there.

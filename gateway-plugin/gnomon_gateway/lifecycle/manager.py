@@ -14,6 +14,7 @@ from weakref import WeakValueDictionary
 
 from gnomon_core.errors import GnomonError, conflict
 from gnomon_core.functions import FunctionKey, FunctionSpec
+from gnomon_core.offers import described
 from gnomon_core.profiles import ModelProfile
 from gnomon_core.seam_values import StoredFunction
 from gnomon_gateway.lifecycle.alone import notice, say_if_alone
@@ -25,7 +26,6 @@ from gnomon_gateway.lifecycle.measurements import Measurements
 from gnomon_gateway.lifecycle.surroundings import Surroundings
 from gnomon_gateway.lifecycle.unserved import Unserved
 from gnomon_gateway.openfaas.control import unknown_function
-from gnomon_gateway.scheduling.registry import scheduling_policies
 from gnomon_gateway.service import DecisionRecord, FunctionDetail, FunctionStatus, KnownPolicies
 from gnomon_gateway.serving.directory import names_of, no_such_function
 from gnomon_gateway.serving.function_runtime import FunctionRuntime
@@ -204,7 +204,7 @@ class Manager:
         return self._around.scaling.decisions(str(key), limit) if self.status(key) is not None else None
 
     def policies(self) -> KnownPolicies:
-        return KnownPolicies(self._around.scaling.policies(), scheduling_policies(self._around.plugins))
+        return KnownPolicies(self._around.scaling.policies(), described(self._around.schedulers))
 
     # Behind the commands
 

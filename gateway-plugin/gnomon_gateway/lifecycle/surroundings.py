@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Collection, Iterable
+from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass, field
 
 from gnomon_core.profiles import ModelProfile
@@ -14,6 +14,7 @@ from gnomon_gateway.lifecycle.control import ScalingControl
 from gnomon_gateway.lifecycle.corrections import Corrections
 from gnomon_gateway.lifecycle.elsewhere import Elsewhere
 from gnomon_gateway.logs import LogBook
+from gnomon_gateway.scheduling.registry import BUILT_IN, Schedulers
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,7 +23,7 @@ class Surroundings:
 
     `latency` learns from what is served, `profiled` foretells it of models with a profile; who composes them lets the one begin
     at the other. `corrections` remember what was learned before a restart. `fetch_model` brings a model into the repository if it
-    can be had; `now` gives seconds since 1970; `plugins` are the scheduling policies of third parties that the operator named.
+    can be had; `now` gives seconds since 1970; `schedulers` are the scheduling policies that functions may name.
     `elsewhere` is what other replicas have of the functions, and whether one of them leads. `epoch` is that of our batches, while
     nobody shares the functions with us. `makes_shadows` is whether the scaling policy of a function does so where it can.
     """
@@ -36,7 +37,7 @@ class Surroundings:
     now: Callable[[], float]
     profiled: ProfiledLatency = field(default_factory=ProfiledLatency)
     corrections: Corrections | None = None
-    plugins: Collection[str] = ()
+    schedulers: Schedulers = field(default_factory=lambda: BUILT_IN)
     elsewhere: Elsewhere = field(default_factory=Elsewhere)
     epoch: Callable[[], int] = lambda: 1
     makes_shadows: Callable[[Settings], bool] = lambda _: False

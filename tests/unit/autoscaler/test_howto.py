@@ -9,8 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from gnomon_autoscaler.registry import GROUP, scaling_policy, with_entry_points
-from gnomon_core.settings import Settings
+from gnomon_autoscaler.registry import SCALING, scaling_policy
+from gnomon_core.errors import GnomonError
+from gnomon_core.settings import read_settings
+from gnomon_gateway.scheduling.registry import SCHEDULING, scheduling_policy
 
 PAGE = Path(__file__).parents[3] / "docs" / "howto" / "add-a-policy.md"
 BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
@@ -43,8 +45,9 @@ def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 
 
 @pytest.mark.usefixtures("package")
-def test_the_pages_test_passes() -> None:
-    module = importlib.import_module("test_backlog")
+@pytest.mark.parametrize("name", ["test_backlog", "test_few"])
+def test_the_pages_tests_pass(name: str) -> None:
+    module = importlib.import_module(name)
     tests = [value for name, value in vars(module).items() if name.startswith("test_")]
     assert tests
     for test in tests:
@@ -52,10 +55,13 @@ def test_the_pages_test_passes() -> None:
 
 
 @pytest.mark.usefixtures("package")
-def test_the_pages_policy_is_found_when_it_is_named_and_only_then() -> None:
-    assert f'"{GROUP}"' in blocks("toml")[0]
-    policies = with_entry_points([])
-    assert "backlog" not in policies
-    assert "backlog" not in sys.modules
-    policies = with_entry_points(["backlog"])
-    assert scaling_policy("backlog", Settings(), policies).name == "backlog"
+def test_the_pages_policies_are_found_when_they_are_named_and_only_then() -> None:
+    assert {"backlog", "few"}.isdisjoint(SCALING.with_named([]) | SCHEDULING.with_named([]))
+    assert {"backlog", "few"}.isdisjoint(sys.modules)
+    names = ["backlog", "few"]
+    settings = read_settings({}, {"gnomon/autoscaler": "backlog", "gnomon/backlog.per-instance": "20", "gnomon/scheduler": "few"})
+    assert scaling_policy("backlog", settings, SCALING.with_named(names)).name == "backlog"
+    assert scheduling_policy("few", settings, SCHEDULING.with_named(names)).name == "few"
+    wrong = read_settings({}, {"gnomon/backlog.per-instance": "0"})
+    with pytest.raises(GnomonError, match="must be a whole number from 1 to 1000"):
+        scaling_policy("backlog", wrong, SCALING.with_named(names))

@@ -1,12 +1,9 @@
-"""Policies by name, refusals that help, and entry points that only count when they are named."""
-
-from importlib.metadata import EntryPoint, EntryPoints
+"""Policies by name, and refusals that help."""
 
 import pytest
 
-from gnomon_autoscaler import registry
 from gnomon_autoscaler.made_up_models import BlockPlan, made_up_profile
-from gnomon_autoscaler.registry import BUILT_IN, GROUP, require, require_profile, scaling_policy, with_entry_points
+from gnomon_autoscaler.registry import BUILT_IN, require, require_profile, scaling_policy
 from gnomon_core.errors import GnomonError
 from gnomon_core.seam_values import Capabilities
 from gnomon_core.settings import Settings
@@ -74,34 +71,3 @@ def test_a_policy_that_decides_by_a_profile_is_refused_without_one() -> None:
         assert f"`gnomon models profile {settings.model or 'NAME'}`" in refused.value.hint
     require_profile(asyfunc, Settings(model="resnet50"), profile)
     require_profile(scaling_policy("od", Settings()), Settings(), None)
-
-
-def offered(monkeypatch: pytest.MonkeyPatch, **values: str) -> None:
-    points = EntryPoints(EntryPoint(name, value, GROUP) for name, value in values.items())
-    monkeypatch.setattr(registry, "entry_points", lambda group: points.select(group=group))
-
-
-def test_an_installed_policy_counts_only_when_it_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    # A module that does not exist stands for a package whose import must not happen.
-    offered(monkeypatch, theirs="no_such_module:offer", mine="tests_policy_offer:OFFER")
-    assert set(with_entry_points([])) == set(BUILT_IN)
-    with pytest.raises(ModuleNotFoundError):
-        with_entry_points(["theirs"])
-
-
-def test_a_named_policy_is_loaded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(registry, "OFFERED_FOR_TEST", BUILT_IN["od"], raising=False)
-    offered(monkeypatch, mine="gnomon_autoscaler.registry:OFFERED_FOR_TEST")
-    policies = with_entry_points(["mine"])
-    assert scaling_policy("mine", Settings(), policies).name == "od"
-
-
-@pytest.mark.parametrize(
-    ("name", "code"),
-    [("absent", "unknown_policy"), ("od", "unknown_policy"), ("wrong", "invalid_policy")],
-)
-def test_a_name_that_cannot_be_loaded_is_refused(monkeypatch: pytest.MonkeyPatch, name: str, code: str) -> None:
-    offered(monkeypatch, wrong="gnomon_autoscaler.registry:GROUP", od="gnomon_autoscaler.registry:GROUP")
-    with pytest.raises(GnomonError) as refused:
-        with_entry_points([name])
-    assert refused.value.code == code

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,11 +13,16 @@ from gnomon_autoscaler.registry import BUILT_IN
 from gnomon_cli.scaling import ScalingAdapter
 from gnomon_core.errors import GnomonError
 from gnomon_core.functions import FunctionKey, FunctionSpec, read_deployment
+from gnomon_core.offers import Offer
 from gnomon_core.seam_values import Capabilities
+from gnomon_core.seams import SchedulingPolicy
+from gnomon_core.settings import Settings, read_settings
 from gnomon_gateway.dispatch.latency import LearnedLatency
 from gnomon_gateway.lifecycle.checks import Checks
 from gnomon_gateway.lifecycle.surroundings import Surroundings
 from gnomon_gateway.logs import LogBook
+from gnomon_gateway.scheduling.fixed import Fixed
+from gnomon_gateway.scheduling.registry import SCHEDULING
 from gnomon_gateway.store.sqlite import SqliteStore
 
 SPEC = read_deployment({"service": "f", "image": "i", "secrets": ["gone", "there"]})
@@ -51,10 +57,24 @@ async def no_model(_: str) -> None:
     pass
 
 
-def checks(store: SqliteStore, platform: Any) -> Checks:
+def checks(store: SqliteStore, platform: Any, **schedulers: Offer[SchedulingPolicy]) -> Checks:
     capabilities = Capabilities(place=True, size=True, victim=True, resize=True, pair=True)
     scaling = ScalingAdapter(BUILT_IN, lambda: capabilities)
-    return Checks(Surroundings(store, platform, scaling, LearnedLatency(), LogBook(lambda: 0.0), no_model, lambda: 0.0))
+    around = Surroundings(store, platform, scaling, LearnedLatency(), LogBook(lambda: 0.0), no_model, lambda: 0.0)
+    return Checks(replace(around, schedulers=SCHEDULING.built_in | schedulers))
+
+
+def test_a_scheduling_policy_that_the_operator_added_is_made_for_who_names_it(store: SqliteStore) -> None:
+    mine = checks(store, Anything(), mine=Offer(lambda settings: Fixed(settings.max_batch, 1.0), "Fixed, always a second."))
+    assert isinstance(mine.policy(Settings(scheduler="mine")), Fixed)
+    with pytest.raises(GnomonError, match="which is no scheduling policy"):
+        checks(store, Anything()).policy(Settings(scheduler="mine"))
+
+
+def test_a_setting_of_a_policy_that_nobody_knows_is_refused(store: SqliteStore) -> None:
+    with pytest.raises(GnomonError, match="is a setting of a policy 'backlgo', which is not known") as refused:
+        checks(store, Anything()).policy(read_settings({}, {"gnomon/backlgo.per-instance": "20"}))
+    assert refused.value.code == "unknown_setting"
 
 
 async def test_pods_that_have_outlived_us_are_served_whatever_has_become_of_their_secrets(store: SqliteStore) -> None:
