@@ -10,9 +10,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import os
-import socket
-from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from random import Random, SystemRandom
@@ -23,18 +20,15 @@ from aiohttp import web
 from gnomon_autoscaler.loop import Autoscaler
 from gnomon_autoscaler.registry import SCALING
 from gnomon_cli.knative_page import page
-from gnomon_cli.process import begin_log, calm_collector, started, stopped_by_signal
+from gnomon_cli.process import begin_log, serve_until_signal
 from gnomon_cli.scaling import ScalingAdapter
 from gnomon_core.clock import WallClock
-from gnomon_core.profiles import ModelProfile
 from gnomon_core.seam_values import Capabilities
-from gnomon_core.settings import Settings
-from gnomon_gateway.service import DecisionRecord
 from gnomon_platforms.knative.resources import SYSTEM_NAMESPACE
 from gnomon_platforms.knative.scaling.autoscaler import AutoscalerOptions, KnativeAutoscaler
 from gnomon_platforms.kubernetes.api import Api, connect
 from gnomon_platforms.kubernetes.asked import Asked
-from gnomon_platforms.kubernetes.leader import Leader, Tenure, Watchdog, count_from_now
+from gnomon_platforms.kubernetes.leader import Leader, Tenure, Watchdog, count_from_now, identity_of_process
 from gnomon_platforms.kubernetes.resources import LEASES
 from gnomon_platforms.kubernetes.writes import Target, Writer
 
@@ -68,29 +62,6 @@ def capabilities(*, resizes: bool) -> Capabilities:
     return Capabilities(place=True, size=resizes, victim=False, resize=resizes, pair=True)
 
 
-class Brain:
-    """What the platform asks: the policies of the registry, and the loop that they decide in."""
-
-    def __init__(self, adapter: ScalingAdapter) -> None:
-        self._adapter = adapter
-
-    def check(self, settings: Settings, profile: ModelProfile | None) -> None:
-        self._adapter.check(settings)
-        self._adapter.check_profile(settings, profile)
-
-    def makes_shadows(self, settings: Settings) -> bool:
-        return self._adapter.makes_shadows(settings)
-
-    def poke(self, function: str) -> None:
-        self._adapter.poke(function)
-
-    def removed(self, function: str) -> None:
-        self._adapter.removed(function)
-
-    def decisions(self, function: str, limit: int) -> Sequence[DecisionRecord]:
-        return self._adapter.decisions(function, limit)
-
-
 class KnativeService:
     """The whole of it. `start` returns when it leads and sees everything."""
 
@@ -101,14 +72,13 @@ class KnativeService:
         self._tenure = tenure or Tenure()
         self._chance = chance
         policies = SCALING.with_named(options.policies)
-        adapter = ScalingAdapter(policies, lambda: capabilities(resizes=self.platform.resizes))
+        self._scaling = ScalingAdapter(policies, lambda: capabilities(resizes=self.platform.resizes))
         fence = None if options.lease_namespace is None else self._tenure.check
         self.platform = KnativeAutoscaler(
             self._api, options.scaled, fence=fence, clock=self._clock, chance=chance, epoch=lambda: max(1, self._tenure.epoch)
         )
         self.autoscaler = Autoscaler(self.platform, self._clock, policies=policies)
-        adapter.bind(self.autoscaler)
-        self.brain = Brain(adapter)
+        self._scaling.bind(self.autoscaler)
         self._page: web.AppRunner | None = None
         self._leader: Leader | None = None
         self._watchdog: Watchdog | None = None
@@ -144,15 +114,14 @@ class KnativeService:
         await web.TCPSite(self._page, self._options.host, self._options.port).start()
         if self._options.lease_namespace is not None:
             writer = Writer(self._api, self._clock, self._chance)
-            identity = f"{socket.gethostname()}-{os.getpid()}-{os.urandom(4).hex()}"
             lease = Target(LEASES, self._options.lease_namespace, LEASE)
             # Nodes remember the epochs that they have obeyed, also those of an installation that was removed.
-            self._leader = Leader(writer, lease, identity, self._tenure, self._clock, counts_from=count_from_now)
+            self._leader = Leader(writer, lease, identity_of_process(), self._tenure, self._clock, counts_from=count_from_now)
             self._watchdog = Watchdog(self._tenure)
             self._watchdog.start()
             self._tasks.append(loop.create_task(self._leader.run()))
             await self._leader.leading.wait()
-        await self.platform.start(self.brain)
+        await self.platform.start(self._scaling)
         self._tasks.append(loop.create_task(self.autoscaler.run()))
 
     async def stop(self) -> None:
@@ -179,19 +148,5 @@ def serve_knative(options: KnativeOptions, *, verbose: bool = False) -> None:
 
     """
     begin_log(verbose=verbose)
-    uvloop.run(_serve(options))
-
-
-async def _serve(options: KnativeOptions) -> None:
-    stop = stopped_by_signal()
-    service = KnativeService(options, SystemRandom())
-    ended = asyncio.create_task(stop.wait())
-    try:
-        if not await started(service.start(), ended):
-            return
-        calm_collector()
-        print(f"Gnomon scales Revisions of the class {options.scaled.class_name}. Ctrl-C stops it.", flush=True)
-        await ended
-    finally:
-        ended.cancel()
-        await service.stop()
+    said = f"Gnomon scales Revisions of the class {options.scaled.class_name}."
+    uvloop.run(serve_until_signal(lambda: KnativeService(options, SystemRandom()), lambda _: said))

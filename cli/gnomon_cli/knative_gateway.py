@@ -9,11 +9,9 @@ asks each replica what waits in it. Replicas share nothing: each has a queue of 
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from pathlib import Path
 from random import Random, SystemRandom
 
@@ -22,9 +20,9 @@ from aiohttp import web
 
 from gnomon_autoscaler.registry import SCALING, Policies, scaling_policy
 from gnomon_cli.following import Following
-from gnomon_cli.process import begin_log, calm_collector, started, stopped_by_signal
+from gnomon_cli.process import begin_log, serve_until_signal
 from gnomon_cli.where import in_images, readings
-from gnomon_core.clock import WallClock
+from gnomon_core.clock import WallClock, utc_now_s
 from gnomon_core.functions import FunctionKey
 from gnomon_core.offers import described
 from gnomon_core.profiles import ModelProfile
@@ -129,7 +127,7 @@ class KnativeGateway:
             self._api, self.store, options.namespace, models=options.models, clock=clock, chance=chance
         )
         profiled = ProfiledLatency()
-        self._logs = LogBook(_now)
+        self._logs = LogBook(utc_now_s)
         self.manager = Manager(
             Surroundings(
                 store=self.store,
@@ -138,7 +136,7 @@ class KnativeGateway:
                 latency=LearnedLatency(profiled),
                 logs=self._logs,
                 fetch_model=in_images,
-                now=_now,
+                now=utc_now_s,
                 profiled=profiled,
                 elsewhere=Elsewhere(lambda: False, asked=False),
                 schedulers=self._schedulers,
@@ -231,22 +229,12 @@ def serve_knative_gateway(options: KnativeGatewayOptions, *, verbose: bool = Fal
 
     """
     begin_log(verbose=verbose)
-    uvloop.run(_serve(options))
-
-
-async def _serve(options: KnativeGatewayOptions) -> None:
-    stop = stopped_by_signal()
-    gateway = KnativeGateway(options, SystemRandom())
-    ended = asyncio.create_task(stop.wait())
-    try:
-        if not await started(gateway.start(), ended):
-            return
-        calm_collector()
-        print(f"Gnomon buffers Revisions that batch, on port {gateway.server.port}. Ctrl-C stops it.", flush=True)
-        await ended
-    finally:
-        ended.cancel()
-        await gateway.stop()
+    uvloop.run(
+        serve_until_signal(
+            lambda: KnativeGateway(options, SystemRandom()),
+            lambda gateway: f"Gnomon buffers Revisions that batch, on port {gateway.server.port}.",
+        )
+    )
 
 
 def _untold(runtime: FunctionRuntime) -> int:
@@ -257,8 +245,3 @@ def _untold(runtime: FunctionRuntime) -> int:
 
 async def _nothing() -> None:
     """Namespaces are nothing here."""
-
-
-def _now() -> float:
-    """Seconds since 1970, for date stamps only."""
-    return datetime.now(UTC).timestamp()

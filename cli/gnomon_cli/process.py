@@ -7,7 +7,8 @@ import contextlib
 import gc
 import logging
 import signal
-from collections.abc import Coroutine
+from collections.abc import Awaitable, Callable, Coroutine
+from typing import Protocol, TypeVar
 
 
 def begin_log(*, verbose: bool) -> None:
@@ -16,7 +17,41 @@ def begin_log(*, verbose: bool) -> None:
     logging.basicConfig(level=level, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
 
 
-async def started(start: Coroutine[None, None, None], ended: asyncio.Task[bool]) -> bool:
+class Service(Protocol):
+    """What a command serves."""
+
+    async def start(self) -> None: ...
+
+    async def stop(self) -> None: ...
+
+
+ServiceT = TypeVar("ServiceT", bound=Service)
+
+
+async def serve_until_signal(
+    make: Callable[[], ServiceT],
+    said: Callable[[ServiceT], str],
+    meanwhile: Callable[[ServiceT, asyncio.Task[bool]], Awaitable[None]] | None = None,
+) -> None:
+    """Make a service on this loop, start it and say so; stop it at SIGINT or SIGTERM, or when `meanwhile` has come to its end.
+
+    `meanwhile` gets the task that ends with the first signal.
+    """
+    stop = _stopped_by_signal()
+    service = make()
+    ended = asyncio.create_task(stop.wait())
+    try:
+        if not await _started(service.start(), ended):
+            return
+        calm_collector()
+        print(f"{said(service)} Ctrl-C stops it.", flush=True)
+        await (ended if meanwhile is None else meanwhile(service, ended))
+    finally:
+        ended.cancel()
+        await service.stop()
+
+
+async def _started(start: Coroutine[None, None, None], ended: asyncio.Task[bool]) -> bool:
     """Start; False if it was to be stopped before that was done, as one that stands by for another may be."""
     starting = asyncio.ensure_future(start)
     await asyncio.wait({starting, ended}, return_when=asyncio.FIRST_COMPLETED)
@@ -27,7 +62,7 @@ async def started(start: Coroutine[None, None, None], ended: asyncio.Task[bool])
     return not starting.cancelled()
 
 
-def stopped_by_signal() -> asyncio.Event:
+def _stopped_by_signal() -> asyncio.Event:
     """Set by the first SIGINT or SIGTERM. The second ends this process there and then, and with it every other: see SIGKILL."""
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()

@@ -9,7 +9,7 @@ import uvloop
 
 from gnomon_cli.composition import Gnomon
 from gnomon_cli.preflight import allow_open_files, check_port, check_room, lock_state
-from gnomon_cli.process import begin_log, calm_collector, started, stopped_by_signal
+from gnomon_cli.process import begin_log, serve_until_signal
 from gnomon_cli.serve_options import ServeOptions
 
 
@@ -28,27 +28,20 @@ def serve(options: ServeOptions, then: Callable[[Gnomon], Awaitable[bool]] | Non
     if options.cluster is None:
         check_room(options.state)
     allow_open_files()
-    with lock_state(options.state):
-        uvloop.run(_serve(options, then))
 
-
-async def _serve(options: ServeOptions, then: Callable[[Gnomon], Awaitable[bool]] | None) -> None:
-    stop = stopped_by_signal()
-    gnomon = Gnomon(options)
-    ended = asyncio.create_task(stop.wait())
-    try:
-        if not await started(gnomon.start(), ended):
-            return
-        calm_collector()
-        print(f"Gnomon serves on {gnomon.url}. State is in {options.state}. Ctrl-C stops it.", flush=True)
-        first = asyncio.ensure_future(then(gnomon)) if then is not None else None
-        if first is not None:
+    async def meanwhile(gnomon: Gnomon, ended: asyncio.Task[bool]) -> None:
+        if then is not None:
+            first = asyncio.ensure_future(then(gnomon))
             await asyncio.wait({first, ended}, return_when=asyncio.FIRST_COMPLETED)
             if first.done() and not first.result():
                 return
             first.cancel()
         await ended
         print("Stopping: answering what is under way. Ctrl-C again does not wait for it.", flush=True)
-    finally:
-        ended.cancel()
-        await gnomon.stop()
+
+    with lock_state(options.state):
+        uvloop.run(serve_until_signal(lambda: Gnomon(options), _said, meanwhile))
+
+
+def _said(gnomon: Gnomon) -> str:
+    return f"Gnomon serves on {gnomon.url}. State is in {gnomon.options.state}."

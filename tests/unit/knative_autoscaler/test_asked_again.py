@@ -42,7 +42,8 @@ async def test_a_size_that_was_refused_is_asked_for_again_though_nothing_else_ha
     monkeypatch.setattr(instances, "REFUSED_S", 0.05)
     played, full, cluster, here = Played({"gnomon/cores": "2"}), Full(), ClusterSettings(), pod()
     facts = played.facts
-    brain = SimpleNamespace(check=lambda *_: None, makes_shadows=lambda _: False, decisions=lambda *_: ())
+    agrees = {"check": lambda _: None, "check_profile": lambda *_: None}
+    brain = SimpleNamespace(**agrees, makes_shadows=lambda _: False, decisions=lambda *_: ())
     around = SimpleNamespace(
         pa=lambda _: facts,
         sks=lambda _: None,

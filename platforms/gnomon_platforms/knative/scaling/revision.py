@@ -236,7 +236,8 @@ class ScaledRevision:
             profile = self.instances.profile(settings)
             # Whatever was worked out from the one before holds for one that is equal.
             self._profile = self._profile if profile == self._profile else profile
-            self._around.brain.check(settings, self._profile)
+            self._around.brain.check(settings)
+            self._around.brain.check_profile(settings, self._profile)
 
         return rules(pa, cluster, None if live is None else live.annotations, check)
 

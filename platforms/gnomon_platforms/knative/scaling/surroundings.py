@@ -31,8 +31,12 @@ class Recorded(Protocol):
 class Brain(Protocol):
     """Who decides how many instances a Revision has: the autoscaler's loop with its policies."""
 
-    def check(self, settings: Settings, profile: ModelProfile | None) -> object:
-        """Raise a GnomonError for settings by which nothing can be scaled here, with this profile of the Revision's model."""
+    def check(self, settings: Settings) -> object:
+        """Raise a GnomonError for settings by which nothing can be scaled here."""
+        ...
+
+    def check_profile(self, settings: Settings, profile: ModelProfile | None) -> None:
+        """Raise a GnomonError where they need another profile of the Revision's model than this."""
         ...
 
     def makes_shadows(self, settings: Settings) -> bool:
