@@ -16,10 +16,10 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from gnomon_core.addresses import http_url
+from gnomon_core.background import Background
 from gnomon_core.errors import GnomonError
 from gnomon_core.fleet import InstanceState
 from gnomon_core.pairs import Pair
-from gnomon_platforms.kubernetes.behind import Behind
 from gnomon_platforms.nodes.client import UNREACHABLE, NodeClient, State
 from gnomon_platforms.nodes.reached import ReachedNodes
 from gnomon_platforms.nodes.shadows import LIVING, NodeShadow, Row, paired, should_know, version_of
@@ -35,7 +35,7 @@ class FarPairs:
     def __init__(
         self,
         nodes: ReachedNodes,
-        behind: Behind,
+        behind: Background,
         wishes: Wishes,
         works: Callable[[NodeShadow, Pair | None], None],
     ) -> None:

@@ -19,9 +19,9 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from gnomon_core.background import Background
 from gnomon_core.fleet import Instance, InstanceState
 from gnomon_core.pairs import MAX_SHADOWS, Pair
-from gnomon_platforms.kubernetes.behind import Behind
 from gnomon_platforms.kubernetes.nodes import Given
 from gnomon_platforms.nodes.client import NodeClient, State
 from gnomon_platforms.nodes.far_pairs import FarPairs
@@ -51,7 +51,7 @@ class NodePairs:
         self._over: dict[str, str] = {}
         """Shadows whose end we have told of, and where they are, as long as their node has them."""
         self._again: asyncio.TimerHandle | None = None
-        self._behind = Behind()
+        self._behind = Background()
         self._wishes = Wishes(home)
         self._far = FarPairs(self.nodes, self._behind, self._wishes, self._works)
 
@@ -71,7 +71,7 @@ class NodePairs:
         if self._again is not None:
             self._again.cancel()
         await self.nodes.close()
-        await self._behind.done()
+        await self._behind.settled()
         for shadow_id in list(self._shadows):
             self._gone(shadow_id, "the gateway stops; it works on for its Body")
 

@@ -12,8 +12,8 @@ import logging
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from gnomon_core.background import Background
 from gnomon_core.errors import GnomonError
-from gnomon_platforms.kubernetes.behind import Behind
 from gnomon_platforms.nodes.client import RETRY_S, UNREACHABLE, NodeClient, State
 from gnomon_platforms.nodes.home import BodyPod, no_such_body, no_such_node
 
@@ -45,7 +45,7 @@ class ReachedNodes:
         self._silent: set[str] = set()
         """Those that have not been heard yet, nor found not to answer."""
         self._heard = asyncio.Event()
-        self._behind = Behind()
+        self._behind = Background()
 
     def reach(self, node: str, address: str | None) -> None:
         """The coordinator of this node is at this address, or nowhere."""
@@ -125,7 +125,7 @@ class ReachedNodes:
         self.states.clear()
         for client in clients:
             await client.close()
-        await self._behind.done()
+        await self._behind.settled()
 
     def _said(self, node: str, client: NodeClient, state: State | None) -> None:
         """It has said this, or nothing."""

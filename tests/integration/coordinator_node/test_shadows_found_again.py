@@ -36,7 +36,7 @@ async def test_a_new_leader_goes_on_with_the_shadows_of_the_one_before_it(
         assert await refusal(platform.pairs.change("p-6-s1", a_pair(node, 2))) == "stale_epoch"
         assert (platform.claimed["p-6-s1"].cores, platform.seen("p-6-s1").cores) == (1.0, 1), "what was refused takes no room"
         assert platform.pairs.destroy("p-6-s1")
-        await platform.pairs._behind.done()
+        await platform.pairs._behind.settled()
         assert (node.shadow("p-6-s1")["paired"], node.shadow("p-6-s1")["cores"]) == (True, 1)
     # The second one has stopped, in the midst of it, and a third one comes.
     assert other.told.gone == {"p-6-s1": "the gateway stops; it works on for its Body"}

@@ -243,11 +243,11 @@ async def test_a_new_leader_goes_on_with_it(platform: Platform, node: Node, othe
         # Whoever led before may not know it yet, and orders nothing any more on either node.
         assert await refusal(platform.pairs.change(shadow, far(node, 2))) == "stale_epoch"
         assert platform.pairs.destroy(shadow)
-        await platform.pairs._behind.done()
+        await platform.pairs._behind.settled()
         assert (node.shadow(shadow)["paired"], other.shadow(shadow)["state"]) == (True, "ready")
         platform.pairs.abandoned("node-a")
         platform.pairs.abandoned("node-b")
-        await platform.pairs._behind.done()
+        await platform.pairs._behind.settled()
     assert next_.told.gone == {shadow: "the gateway stops; it works on for its Body"}
     async with leading(node, name) as last:
         await reach(last, other)

@@ -198,7 +198,7 @@ async def test_what_ends_is_not_told_to_end_again(platform: Platform, node: Play
     before = node.version
     node.says({**ROW, "state": state, "paired": False, "reason": "stopped"})
     await until(lambda: platform.pairs.nodes.states["node-a"]["version"] > before)
-    await platform.pairs._behind.done()
+    await platform.pairs._behind.settled()
     assert len(node.heard) == (2 if state == "gone" else 1), "what has gone is forgotten there"
 
 
