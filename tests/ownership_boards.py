@@ -5,13 +5,12 @@ from __future__ import annotations
 import asyncio
 import fcntl
 import json
-import os
-import tempfile
 from collections.abc import Callable, Collection
 from pathlib import Path
 
 from gnomon_core.errors import GnomonError
 from gnomon_core.ownership import OwnershipMap
+from gnomon_core.whole_files import replace_file
 
 LOOK_S = 0.05
 
@@ -68,7 +67,7 @@ class FileBoard:
 
     def announce(self, identity: str, address: str) -> None:
         """A replica listens here."""
-        _write(self._replicas / identity, address)
+        replace_file(self._replicas / identity, address, durable=False)
 
     def withdraw(self, identity: str) -> None:
         """It does so no more."""
@@ -87,7 +86,7 @@ class FileBoard:
             fcntl.flock(lock, fcntl.LOCK_EX)
             if not new.follows(self._read()):
                 return False
-            _write(self._map, json.dumps(new.to_json()))
+            replace_file(self._map, json.dumps(new.to_json()), durable=False)
             return True
 
     async def _watch(self, changed: Callable[[OwnershipMap], None]) -> None:
@@ -101,14 +100,6 @@ class FileBoard:
                 seen = written
                 changed(newest)
             await asyncio.sleep(self._look_s)
-
-
-def _write(path: Path, text: str) -> None:
-    """The file has the old content or the new one, whenever it is read."""
-    descriptor, temporary = tempfile.mkstemp(dir=path.parent, prefix=".")
-    with os.fdopen(descriptor, "w") as file:
-        file.write(text)
-    Path(temporary).replace(path)
 
 
 def _cancel(task: asyncio.Task[None]) -> None:

@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 from gnomon_core.memory_sizes import MB_PER_CORE
+from gnomon_core.whole_files import replace_file
 from gnomon_planner.service_time import to_measure
 
 MEMORIES_MB = tuple(range(128, 3009, 64))
@@ -118,9 +119,7 @@ class Kept:
         for line in lines[1:]:
             self._take(line)
         path.parent.mkdir(parents=True, exist_ok=True)
-        incoming = path.with_name(f"{path.name}.incoming")
-        incoming.write_text("".join(json.dumps(line) + "\n" for line in lines), encoding="utf-8")
-        incoming.replace(path)
+        replace_file(path, "".join(json.dumps(line) + "\n" for line in lines), durable=False)
 
     def add(self, visit: Visit, times: Times) -> None:
         """Keep a visit; it is on disk when this returns."""

@@ -17,6 +17,8 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+from gnomon_core.whole_files import replace_file
+
 Results = Mapping[str, Any]
 Work = Callable[[Mapping[str, Any], Results], Any]
 
@@ -71,7 +73,8 @@ class Store:
         result = json.loads(json.dumps(step.work(step.parameters, earlier)))
         taken_s = time.monotonic() - begun_s
         self.folder.mkdir(parents=True, exist_ok=True)
-        _written(path, json.dumps({"step": step.name, "key": key, "seconds": round(taken_s, 3), "result": result}))
+        kept = {"step": step.name, "key": key, "seconds": round(taken_s, 3), "result": result}
+        replace_file(path, json.dumps(kept), durable=False)
         self._say(f"{place} {step.name}: {taken_s:.1f} s")
         return result
 
@@ -109,10 +112,3 @@ def _read(path: Path) -> dict[str, Any]:
     except (OSError, ValueError):
         return {}
     return found if isinstance(found, dict) else {}
-
-
-def _written(path: Path, text: str) -> None:
-    """Whole, or not at all."""
-    part = path.with_suffix(".part")
-    part.write_text(text, encoding="utf-8")
-    part.replace(path)

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import base64
 import binascii
-import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,6 +20,7 @@ from typing import Any
 import yaml
 
 from gnomon_cli.errors import CommandFailed
+from gnomon_core.whole_files import make_folder, replace_file
 
 BASIC = "basic"
 
@@ -76,11 +76,8 @@ def _change(gateway: str, entry: dict[str, Any] | None, environment: Mapping[str
     entries = _entries(path)
     index = next((place for place, known in enumerate(entries) if known.get("gateway") == gateway), len(entries))
     entries[index : index + 1] = [entry] if entry else []
-    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    written = path.with_name(f".{path.name}.{os.getpid()}")
-    with os.fdopen(os.open(written, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w", encoding="utf-8") as file:
-        yaml.safe_dump({"auths": entries}, file, sort_keys=False)
-    written.replace(path)
+    make_folder(path.parent, 0o700)
+    replace_file(path, yaml.safe_dump({"auths": entries}, sort_keys=False), durable=True, mode=0o600)
     return path
 
 

@@ -7,6 +7,7 @@ import logging
 from pathlib import Path
 
 from gnomon_autoscaler.loop import Autoscaler
+from gnomon_core.whole_files import replace_file
 
 _LOG = logging.getLogger("gnomon")
 
@@ -28,6 +29,4 @@ class KeptScaling:
 
     def save(self) -> None:
         """Write what is known now."""
-        temporary = self._file.with_suffix(".new")
-        temporary.write_text(json.dumps(self._autoscaler.export_state()))
-        temporary.replace(self._file)
+        replace_file(self._file, json.dumps(self._autoscaler.export_state()), durable=False)

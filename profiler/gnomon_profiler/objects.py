@@ -13,11 +13,12 @@ import errno
 import fcntl
 import hashlib
 import os
-import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TypeAlias
+
+from gnomon_core.whole_files import make_folder, replacing
 
 Writer: TypeAlias = Callable[[bytes], int]
 _CHUNK_BYTES = 1 << 20
@@ -72,36 +73,15 @@ class ObjectFolder:
     @contextmanager
     def incoming(self, path: Path) -> Iterator[Writer]:
         """A file that grows and is put in its place at the end, or not at all. While `writing`."""
-        self._make_directory(path.parent)
-        descriptor, incoming = tempfile.mkstemp(dir=self._incoming)
-        with os.fdopen(descriptor, "wb") as file:
+        make_folder(path.parent)
+        with replacing(path, durable=True, mode=0o444, aside=self._incoming) as file:
             yield file.write
-            file.flush()
-            os.fchmod(file.fileno(), 0o444)
-            os.fsync(file.fileno())
-        Path(incoming).replace(path)
-        _sync(path.parent)
-
-    def _make_directory(self, directory: Path) -> None:
-        if directory.is_dir():
-            return
-        self._make_directory(directory.parent)
-        directory.mkdir(exist_ok=True)
-        _sync(directory.parent)
 
 
 def make_if_allowed(directory: Path) -> None:
     """Make a folder, unless it is another's to fill: who only reads finds nothing in it, and no volume is written to."""
     try:
-        directory.mkdir(parents=True, exist_ok=True)
+        make_folder(directory)
     except OSError as error:
         if error.errno not in (errno.EROFS, errno.EACCES, errno.EPERM):
             raise
-
-
-def _sync(directory: Path) -> None:
-    descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

@@ -1,4 +1,4 @@
-"""The newest leader whom this node has obeyed: an older one is refused, also after a restart.
+"""The newest leader whom this node has obeyed: an older one is refused, also after a restart, and after a power failure.
 
 A controller whose lease has gone may not know it yet. Its successor's first question carries a higher epoch, and from then on
 whatever the old one asks for is answered with 409. Epochs are counted by one installation's Lease. Another one counts anew, and
@@ -12,6 +12,7 @@ import hashlib
 from pathlib import Path
 
 from gnomon_core.errors import GnomonError
+from gnomon_core.whole_files import replace_file
 
 DIGITS = 16
 
@@ -41,7 +42,5 @@ class Epochs:
             text = f"This order is of epoch {epoch}; the node has obeyed {self.newest}."
             raise GnomonError(409, "stale_epoch", text, "Another controller leads by now.")
         if epoch > self.newest:
-            new = self._file.with_suffix(".new")
-            new.write_text(str(epoch), encoding="ascii")
-            new.replace(self._file)
+            replace_file(self._file, str(epoch), durable=True)
             self.newest = epoch

@@ -23,6 +23,7 @@ from pathlib import Path
 from gnomon_coordinator.node import folders
 from gnomon_coordinator.node.csi import EPHEMERAL_KEY, FUNCTION_KEY, POD_KEY, Publish, Unpublish
 from gnomon_coordinator.node.doors import Came, Door, Pod
+from gnomon_core.whole_files import replace_file
 
 _LOG = logging.getLogger("gnomon.node")
 _ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
@@ -181,10 +182,9 @@ class Volumes:
             (self._state / f"{volume_id}.json").unlink()
 
     def _record(self, volume: Volume) -> None:
-        file = self._state / f"{volume.id}.json"
-        new = file.with_suffix(".new")
-        new.write_text(json.dumps({"pod": asdict(volume.pod), "where": volume.where}), encoding="utf-8")
-        new.replace(file)
+        document = {"pod": asdict(volume.pod), "where": volume.where}
+        # A power failure ends the pods as well, and the kubelet publishes anew.
+        replace_file(self._state / f"{volume.id}.json", json.dumps(document), durable=False)
 
     def _recorded(self, file: Path) -> Volume | None:
         try:

@@ -24,6 +24,7 @@ from typing import Any
 from gnomon_core.clock import Clock
 from gnomon_core.json_types import JsonObject
 from gnomon_core.profiles import ModelProfile
+from gnomon_core.whole_files import replace_file
 from gnomon_gateway.dispatch.latency import LearnedLatency
 
 FORMAT = "gnomon-corrections/1"
@@ -101,10 +102,8 @@ class Corrections:
         with self._writing:
             if document == self._written:
                 return
-            temporary = self._file.with_suffix(".new")
             try:
-                temporary.write_text(json.dumps(document))
-                temporary.replace(self._file)
+                replace_file(self._file, json.dumps(document), durable=False)
             except OSError as error:
                 _LOG.warning("what was learned of latencies cannot be saved: %s", error)
             else:

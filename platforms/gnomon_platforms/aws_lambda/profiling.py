@@ -21,6 +21,7 @@ from typing import Any
 
 from gnomon_core.errors import GnomonError
 from gnomon_core.signature import ModelSignature
+from gnomon_core.whole_files import make_folder, replace_file
 from gnomon_core.wire import Frame, Kind, Member
 from gnomon_platforms.aws_lambda.prices import invoke_usd
 from gnomon_platforms.aws_lambda.reports import Report
@@ -99,10 +100,8 @@ class Table:
 
     def write(self) -> None:
         """Replace the file as a whole."""
-        self.path.parent.mkdir(parents=True, exist_ok=True)
-        incoming = self.path.with_name(f".{self.path.name}.incoming")
-        incoming.write_text(json.dumps(self.to_json(), indent=1) + "\n", encoding="utf-8")
-        incoming.replace(self.path)
+        make_folder(self.path.parent)
+        replace_file(self.path, json.dumps(self.to_json(), indent=1) + "\n", durable=True)
 
 
 def estimate(wishes: Wishes, cells: Iterable[tuple[int, int]]) -> float:

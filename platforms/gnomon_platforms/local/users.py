@@ -11,6 +11,8 @@ import json
 import os
 from pathlib import Path
 
+from gnomon_core.whole_files import replace_file
+
 FIRST_UID = 200_000
 LAST_UID = 299_999
 _PR_SET_DUMPABLE = 4
@@ -35,12 +37,7 @@ class Users:
         return self._uids[owner]
 
     def _save(self, uids: dict[str, int]) -> None:
-        staged = self._file.with_suffix(".new")
-        with staged.open("w", encoding="utf-8") as file:
-            json.dump(uids, file)
-            file.flush()
-            os.fsync(file.fileno())
-        staged.replace(self._file)
+        replace_file(self._file, json.dumps(uids), durable=True)
         self._uids = uids
 
 

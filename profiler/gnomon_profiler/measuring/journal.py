@@ -13,6 +13,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, TypeAlias
 
+from gnomon_core.whole_files import make_folder, replace_file
 from gnomon_profiler.measuring.cells import Cell
 
 FORMAT = "gnomon-profile-journal/1"
@@ -31,10 +32,8 @@ class Journal:
             lines = [head]
         for line in lines[1:]:
             self._results.setdefault(str(line["cell"]), []).append(dict(line["result"]))
-        path.parent.mkdir(parents=True, exist_ok=True)
-        incoming = path.with_name(f"{path.name}.incoming")
-        incoming.write_text("".join(_line(line) for line in lines), encoding="utf-8")
-        incoming.replace(path)
+        make_folder(path.parent)
+        replace_file(path, "".join(_line(line) for line in lines), durable=True)
 
     def __len__(self) -> int:
         return len(self._results)

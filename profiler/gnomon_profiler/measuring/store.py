@@ -9,12 +9,11 @@ A profile belongs to one program and one machine; who serves a model looks for t
 from __future__ import annotations
 
 import json
-import os
-import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
 from gnomon_core.profiles import ModelProfile
+from gnomon_core.whole_files import make_folder, replace_file
 
 FOLDER = "profiles"
 
@@ -67,12 +66,6 @@ def read_profile(path: Path) -> ModelProfile:
 
 def write_profile(path: Path, profile: ModelProfile) -> None:
     """Write a profile by renaming a finished file into place."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    descriptor, incoming = tempfile.mkstemp(dir=path.parent, prefix=".incoming-")
-    with os.fdopen(descriptor, "w", encoding="utf-8") as file:
-        json.dump(profile.to_json(), file, ensure_ascii=False, separators=(",", ":"))
-        file.write("\n")
-        file.flush()
-        os.fchmod(file.fileno(), 0o644)
-        os.fsync(file.fileno())
-    Path(incoming).replace(path)
+    make_folder(path.parent)
+    text = json.dumps(profile.to_json(), ensure_ascii=False, separators=(",", ":"))
+    replace_file(path, f"{text}\n", durable=True, mode=0o644)

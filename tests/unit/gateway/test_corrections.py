@@ -133,10 +133,10 @@ def test_impossible_corrections_are_left_alone(file: Path) -> None:
 def test_a_file_that_cannot_be_written_ends_nothing(file: Path, caplog: pytest.LogCaptureFixture) -> None:
     life = Life(file)
     life.serve(4, 0.06)
-    file.with_suffix(".new").mkdir()  # nobody can write there, root neither
+    file.mkdir()  # no file can take its place, root's neither
     life.corrections.save()
     assert "cannot be saved" in caplog.text
-    file.with_suffix(".new").rmdir()
+    file.rmdir()
     life.corrections.save()
     assert Life(file).latency.corrections(["m"]) == pytest.approx({1: 1.5}, rel=0.01)
 

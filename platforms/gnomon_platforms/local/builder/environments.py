@@ -25,6 +25,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from gnomon_core.errors import GnomonError
+from gnomon_core.whole_files import replace_file
 from gnomon_platforms.local.builder import dates
 from gnomon_platforms.local.builder.commands import Log, Runner
 from gnomon_platforms.local.builder.requirements import Requirements
@@ -124,11 +125,8 @@ class Environments:
         final = self._folder / environment_id
         shutil.rmtree(final, ignore_errors=True)
         built.rename(final)
-        staged = built.parent / "description.json"
-        staged.unlink(missing_ok=True)
-        staged.write_text(json.dumps({"requirements": requirements.lines, "preload": preload}))
-        staged.chmod(0o644)
-        staged.rename(description)
+        document = {"requirements": requirements.lines, "preload": preload}
+        replace_file(description, json.dumps(document), durable=False, mode=0o644)
 
     def _description(self, environment_id: str) -> Path:
         return self._folder / f"{environment_id}.json"

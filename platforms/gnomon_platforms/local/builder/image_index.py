@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import json
-import os
 import threading
 from collections.abc import Collection, Mapping
 from pathlib import Path
+
+from gnomon_core.whole_files import replace_file
 
 VERSION = 1
 
@@ -37,15 +38,6 @@ class ImageIndex:
             self._replace({image: content for image, content in self._images.items() if image not in images})
 
     def _replace(self, images: dict[str, str]) -> None:
-        staged = self._path.with_suffix(".new")
-        with staged.open("w") as file:
-            json.dump({"version": VERSION, "images": images}, file, indent=1, sort_keys=True)
-            file.flush()
-            os.fsync(file.fileno())
-        staged.replace(self._path)
-        folder = os.open(self._path.parent, os.O_RDONLY)
-        try:
-            os.fsync(folder)
-        finally:
-            os.close(folder)
+        document = {"version": VERSION, "images": images}
+        replace_file(self._path, json.dumps(document, indent=1, sort_keys=True), durable=True)
         self._images = images
