@@ -13,7 +13,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 from gnomon_autoscaler.loop import Autoscaler
@@ -31,7 +30,7 @@ from gnomon_cli.serve_secrets import basic_auth
 from gnomon_cli.state import FETCHED
 from gnomon_cli.where import cluster_of, in_images, orchestration, place, readings
 from gnomon_core.addresses import from_this_machine, http_url
-from gnomon_core.clock import WallClock
+from gnomon_core.clock import WallClock, utc_now_s
 from gnomon_core.functions import FunctionKey
 from gnomon_gateway.app import GatewayApp
 from gnomon_gateway.asynchronous.endpoint import AsyncEndpoint
@@ -96,7 +95,7 @@ class Gnomon:
         self._replicas: Replicas | None = None
         elsewhere = Elsewhere(lambda: self._leads)
         scaling = ScalingAdapter(policies, lambda: self.platform.capabilities, elsewhere.leads, self._want)
-        self._logs = LogBook(_now)
+        self._logs = LogBook(utc_now_s)
         profiled = ProfiledLatency()
         latency = LearnedLatency(profiled)
         self._corrections = Corrections(options.state / "corrections.json", place(options), latency, clock)
@@ -110,7 +109,7 @@ class Gnomon:
                 corrections=self._corrections,
                 logs=self._logs,
                 fetch_model=ModelFetcher(repository).fetch if keeper is None else in_images,
-                now=_now,
+                now=utc_now_s,
                 elsewhere=elsewhere,
                 epoch=(lambda: 1) if self._cluster is None else self._cluster.epoch,
                 makes_shadows=scaling.makes_shadows,
@@ -254,7 +253,9 @@ class Gnomon:
             behind=self.options.behind,
             provided=self._front is not None,
         )
-        asynchronous = AsyncEndpoint(self._async_queue, self._callbacks, lambda key: self.manager.status(key) is not None, _now)
+        asynchronous = AsyncEndpoint(
+            self._async_queue, self._callbacks, lambda key: self.manager.status(key) is not None, utc_now_s
+        )
         build = build_routes(self._builder, payload_secret(self.options.state / "payload-secret"))
         hosts = host_rule(self.options.host, self.options.allowed_hosts, behind=self.options.behind)
         application = control_application(
@@ -286,8 +287,3 @@ class Gnomon:
         """Whoever leads is to look at this function."""
         if self._replicas is not None:
             self._replicas.want(function)
-
-
-def _now() -> float:
-    """Seconds since 1970, for date stamps only."""
-    return datetime.now(UTC).timestamp()
