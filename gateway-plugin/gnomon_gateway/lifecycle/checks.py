@@ -1,8 +1,12 @@
-"""What is looked at before a function is deployed or changed: whatever can never serve is refused, with the reason."""
+"""What is looked at before a function is deployed or changed: whatever can never serve is refused, with the reason.
+
+Images, models and secrets may be far away. Whatever reads them does so in a thread: requests of other functions do not wait.
+"""
 
 from __future__ import annotations
 
 import asyncio
+from dataclasses import dataclass
 
 from gnomon_core.errors import bad_request
 from gnomon_core.functions import FunctionKey, FunctionSpec
@@ -10,9 +14,20 @@ from gnomon_core.offers import refuse_strays
 from gnomon_core.profiles import ModelProfile
 from gnomon_core.seams import SchedulingPolicy
 from gnomon_core.settings import Settings
+from gnomon_core.signature import ModelSignature
 from gnomon_gateway.lifecycle.lasting import outlive_us
 from gnomon_gateway.lifecycle.surroundings import Surroundings
 from gnomon_gateway.scheduling.registry import scheduling_policy
+
+
+@dataclass(frozen=True, slots=True)
+class Means:
+    """What serves a function: its secrets' values, what its image and model mean now, what was measured of the model."""
+
+    secrets: dict[str, bytes]
+    revision: str
+    signature: ModelSignature | None
+    profile: ModelProfile | None
 
 
 class Checks:
@@ -21,8 +36,8 @@ class Checks:
     def __init__(self, around: Surroundings) -> None:
         self._around = around
 
-    async def spec(self, spec: FunctionSpec, *, again: bool = False) -> dict[str, bytes]:
-        """Refuse what can never serve; the values of the function's secrets otherwise.
+    async def spec(self, spec: FunctionSpec, *, again: bool = False) -> Means:
+        """Refuse what can never serve; what serves it otherwise.
 
         A function that is served `again` does without secrets that are gone where its instances have outlived us: they have them.
 
@@ -33,8 +48,22 @@ class Checks:
         self.policy(spec.settings)
         if spec.settings.model is not None:
             await self._around.fetch_model(spec.settings.model)
-        self._around.platform.check(spec)
-        return await self.secrets(spec, lenient=again and outlive_us(self._around.platform))
+        await asyncio.to_thread(self._around.platform.check, spec)
+        return await self.means(spec, lenient=again and outlive_us(self._around.platform))
+
+    async def means(self, spec: FunctionSpec, *, lenient: bool = False) -> Means:
+        """What serves a function that is known to be possible. With `lenient` it does without secrets that are not there.
+
+        Raises:
+            GnomonError: 400 `secret_not_found`.
+
+        """
+        secrets = await self._secrets(spec, lenient=lenient)
+        return Means(secrets, *await asyncio.to_thread(self._meaning, spec))
+
+    def _meaning(self, spec: FunctionSpec) -> tuple[str, ModelSignature | None, ModelProfile | None]:
+        platform = self._around.platform
+        return platform.revision(spec), platform.signature(spec), platform.profile(spec)
 
     def policy(self, settings: Settings) -> SchedulingPolicy:
         """The scheduling policy that these settings name, or that their scaling policy asks for."""
@@ -42,13 +71,8 @@ class Checks:
         default = self._around.scaling.check(settings)
         return scheduling_policy(settings.scheduler or default, settings, self._around.schedulers)
 
-    async def secrets(self, spec: FunctionSpec, *, lenient: bool = False) -> dict[str, bytes]:
-        """The values of the secrets that a function names; with `lenient`, of those that are there.
-
-        Raises:
-            GnomonError: 400 `secret_not_found`.
-
-        """
+    async def _secrets(self, spec: FunctionSpec, *, lenient: bool) -> dict[str, bytes]:
+        """The values of the secrets that a function names; with `lenient`, of those that are there."""
         values: dict[str, bytes] = {}
         for name in spec.secrets:
             value = await asyncio.to_thread(self._around.store.secret, FunctionKey(name, spec.key.namespace))

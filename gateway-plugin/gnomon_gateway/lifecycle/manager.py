@@ -15,10 +15,9 @@ from weakref import WeakValueDictionary
 from gnomon_core.errors import GnomonError, conflict
 from gnomon_core.functions import FunctionKey, FunctionSpec
 from gnomon_core.offers import described
-from gnomon_core.profiles import ModelProfile
 from gnomon_core.seam_values import StoredFunction
 from gnomon_gateway.lifecycle.alone import notice, say_if_alone
-from gnomon_gateway.lifecycle.checks import Checks
+from gnomon_gateway.lifecycle.checks import Checks, Means
 from gnomon_gateway.lifecycle.deployed import Deployed
 from gnomon_gateway.lifecycle.instances import Instances
 from gnomon_gateway.lifecycle.lasting import outlive_us, refuse_hindered
@@ -106,17 +105,17 @@ class Manager:
             if deployed is None:
                 await self._mend(spec)
                 return
-            secrets, profile = await self._checks.spec(spec), await self._checks.profile(spec)
-            self._around.scaling.check_profile(spec.settings, profile)
-            revision = self._around.platform.revision(spec)
-            same = (spec.same_instances(deployed.spec), revision, secrets) == (True, deployed.revision, deployed.secrets)
+            means = await self._checks.spec(spec)
+            self._around.scaling.check_profile(spec.settings, means.profile)
+            alike = (means.revision, means.secrets) == (deployed.revision, deployed.secrets)
+            same = alike and spec.same_instances(deployed.spec)
             if not same:
                 refuse_hindered(self._around.platform, deployed.name)
                 await self._around.platform.prepare(spec)
                 self._last_version += 1
             version = deployed.version if same else self._last_version
             await asyncio.to_thread(self._around.store.put_function, StoredFunction(spec, version, deployed.created_at))
-            self._change(deployed, spec, secrets, profile)
+            self._change(deployed, spec, means)
             if not same:
                 deployed.version = version
                 deployed.runtime.learn_afresh()
@@ -152,8 +151,7 @@ class Manager:
         """Another process has changed the function, and sees to its instances, or did until we lead."""
         if self._around.elsewhere.leads() and not takes_over and stored.version <= deployed.version:
             return  # a store may be behind what we have written
-        secrets, profile = await self._checks.secrets(stored.spec), await self._checks.profile(stored.spec)
-        self._change(deployed, stored.spec, secrets, profile)
+        self._change(deployed, stored.spec, await self._checks.means(stored.spec))
         if stored.version != deployed.version:
             deployed.runtime.learn_afresh()
         deployed.version, deployed.created_at = stored.version, stored.created_at
@@ -211,9 +209,9 @@ class Manager:
     async def _serve(self, stored: StoredFunction) -> None:
         key = stored.spec.key
         try:
-            secrets, profile = await self._checks.spec(stored.spec, again=True), await self._checks.profile(stored.spec)
+            means = await self._checks.spec(stored.spec, again=True)
             await self._around.platform.prepare(stored.spec)
-            self._begin(stored, secrets, profile)
+            self._begin(stored, means)
             await self.instances.take_over(self._functions[key])
         except Exception as error:  # noqa: BLE001 - one function that fails must not keep the others down
             if key in self._functions:
@@ -223,13 +221,13 @@ class Manager:
 
     async def _put(self, spec: FunctionSpec, created_at: float) -> None:
         """Store a function that is not served, and serve it."""
-        secrets, profile = await self._checks.spec(spec), await self._checks.profile(spec)
-        self._around.scaling.check_profile(spec.settings, profile)
+        means = await self._checks.spec(spec)
+        self._around.scaling.check_profile(spec.settings, means.profile)
         await self._around.platform.prepare(spec)
         self._last_version += 1
         stored = StoredFunction(spec, self._last_version, created_at)
         await asyncio.to_thread(self._around.store.put_function, stored)
-        self._begin(stored, secrets, profile)
+        self._begin(stored, means)
 
     async def _mend(self, spec: FunctionSpec) -> None:
         """Change a function that cannot be served as it is."""
@@ -252,14 +250,12 @@ class Manager:
         self._around.scaling.removed(deployed.name)
         self._around.elsewhere.forget(deployed.name)
 
-    def _change(self, deployed: Deployed, spec: FunctionSpec, secrets: dict[str, bytes], profile: ModelProfile | None) -> None:
+    def _change(self, deployed: Deployed, spec: FunctionSpec, means: Means) -> None:
         """From now on the function is what this says; which instances it needs is another matter."""
-        platform = self._around.platform
-        deployed.spec, deployed.revision, deployed.secrets, deployed.profile = spec, platform.revision(spec), secrets, profile
-        signature = platform.signature(spec)
+        deployed.spec, deployed.revision, deployed.secrets, deployed.profile = spec, means.revision, means.secrets, means.profile
         # Before batches are sized by it.
-        self._around.foretell(lanes(spec.settings.model or deployed.name, signature).variants, profile)
-        deployed.runtime.update(spec.settings, self._checks.policy(spec.settings), signature, profile)
+        self._around.foretell(lanes(spec.settings.model or deployed.name, means.signature).variants, means.profile)
+        deployed.runtime.update(spec.settings, self._checks.policy(spec.settings), means.signature, means.profile)
         say_if_alone(self._around, spec)
 
     def _lock(self, key: FunctionKey) -> asyncio.Lock:
@@ -271,7 +267,7 @@ class Manager:
         desired = self._around.scaling.desired(deployed.name)
         return deployed.spec.settings.scale.min if desired is None else desired
 
-    def _begin(self, stored: StoredFunction, secrets: dict[str, bytes], profile: ModelProfile | None) -> None:
+    def _begin(self, stored: StoredFunction, means: Means) -> None:
         """Serve it from now on: its platform has been prepared."""
         around, spec, name = self._around, stored.spec, str(stored.spec.key)
         runtime = FunctionRuntime(
@@ -279,16 +275,16 @@ class Manager:
             spec.settings,
             self._checks.policy(spec.settings),
             around.latency,
-            signature=around.platform.signature(spec),
-            profile=profile,
+            signature=means.signature,
+            profile=means.profile,
             epoch=around.epoch(),
             on_demand=lambda: around.scaling.poke(name),
             on_frozen=self.instances.frozen,
         )
-        revision = around.platform.revision(spec)
         deployed = Deployed(
-            spec, stored.version, revision, secrets, stored.created_at, runtime, profile, elsewhere=around.elsewhere
-        )
+            spec, stored.version, means.revision, means.secrets, stored.created_at, runtime, means.profile,
+            elsewhere=around.elsewhere,
+        )  # fmt: skip
         runtime.learn_afresh()
         self._around.foretell(deployed.runtime.variants, deployed.profile)
         self._unserved.forget(spec.key)

@@ -18,7 +18,7 @@ from gnomon_core.seam_values import Capabilities
 from gnomon_core.seams import SchedulingPolicy
 from gnomon_core.settings import Settings, read_settings
 from gnomon_gateway.dispatch.latency import LearnedLatency
-from gnomon_gateway.lifecycle.checks import Checks
+from gnomon_gateway.lifecycle.checks import Checks, Means
 from gnomon_gateway.lifecycle.surroundings import Surroundings
 from gnomon_gateway.logs import LogBook
 from gnomon_gateway.scheduling.fixed import Fixed
@@ -43,6 +43,15 @@ class Cluster(Anything):
 
     def hindrance(self, function: str) -> None:
         raise NotImplementedError
+
+    def revision(self, spec: FunctionSpec) -> str:
+        return spec.image
+
+    def signature(self, spec: FunctionSpec) -> None:
+        pass
+
+    def profile(self, spec: FunctionSpec) -> None:
+        pass
 
 
 @pytest.fixture
@@ -78,7 +87,8 @@ def test_a_setting_of_a_policy_that_nobody_knows_is_refused(store: SqliteStore) 
 
 
 async def test_pods_that_have_outlived_us_are_served_whatever_has_become_of_their_secrets(store: SqliteStore) -> None:
-    assert await checks(store, Cluster()).spec(SPEC, again=True) == {"there": b"value"}
+    means = await checks(store, Cluster()).spec(SPEC, again=True)
+    assert means == Means({"there": b"value"}, SPEC.image, None, None)
 
 
 @pytest.mark.parametrize(("platform", "again"), [(Cluster(), False), (Anything(), True), (Anything(), False)])
