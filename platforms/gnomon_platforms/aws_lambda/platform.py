@@ -14,13 +14,13 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
-from typing import Any
 
+from gnomon_core.background import Background
 from gnomon_core.clock import Clock, WallClock
 from gnomon_core.errors import GnomonError
 from gnomon_core.fleet import Instance, Node
@@ -97,7 +97,8 @@ class LambdaPlatform:
         self._slots: dict[str, Slot] = {}
         self._specs: dict[str, FunctionSpec] = {}
         self._accounts = Accounts(on_report)
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._background = Background()
+        self._begin = self._background.begin
         self._starting: dict[str, asyncio.Task[None]] = {}
         self._ids = Ids()
         self._listener: PlatformListener | None = None
@@ -118,8 +119,7 @@ class LambdaPlatform:
         for slot in list(self._slots.values()):
             slot.end("stopped")
         await self._publisher.stop()
-        while self._tasks:
-            await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self._background.settled()
         self._control.shutdown(wait=False)
         self._threads.shutdown(wait=False, cancel_futures=True)
 
@@ -291,9 +291,3 @@ class LambdaPlatform:
         except GnomonError as error:
             # The bucket's rule removes them tomorrow.
             _LOG.warning("%s", error)
-
-    def _begin(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
-        task = asyncio.get_running_loop().create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
-        return task

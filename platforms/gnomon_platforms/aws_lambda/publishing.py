@@ -10,6 +10,7 @@ import logging
 from collections.abc import Callable
 from concurrent.futures import Executor
 
+from gnomon_core.background import Background
 from gnomon_core.errors import GnomonError
 from gnomon_core.functions import FunctionKey
 from gnomon_platforms.aws_lambda.functions import RemoteFunctions
@@ -31,7 +32,7 @@ class Publisher:
         self._versions: dict[str, dict[tuple[str, int], asyncio.Task[str]]] = {}
         self._locks: dict[str, asyncio.Lock] = {}
         self._timers: dict[str, asyncio.TimerHandle] = {}
-        self._removals: set[asyncio.Task[None]] = set()
+        self._removals = Background()
 
     def name(self, key: FunctionKey, recipe: Recipe) -> str:
         """The function's name on Lambda."""
@@ -68,7 +69,7 @@ class Publisher:
         for timer in self._timers.values():
             timer.cancel()
         publishing = [task for made in self._versions.values() for task in made.values()]
-        await asyncio.gather(*publishing, *self._removals, return_exceptions=True)
+        await asyncio.gather(*publishing, self._removals.settled(), return_exceptions=True)
         await asyncio.gather(*(self._remove(name) for name in list(self._versions)))
 
     async def _publish(self, name: str, recipe: Recipe, memory_mb: int) -> str:
@@ -78,9 +79,7 @@ class Publisher:
             return await loop.run_in_executor(self._threads, self._remote.publish, name, recipe, package, memory_mb)
 
     def _begin_removal(self, name: str) -> None:
-        task = asyncio.get_running_loop().create_task(self._remove_unused(name))
-        self._removals.add(task)
-        task.add_done_callback(self._removals.discard)
+        self._removals.begin(self._remove_unused(name))
 
     async def _remove_unused(self, name: str) -> None:
         if not self._in_use(name):

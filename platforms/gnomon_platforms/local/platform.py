@@ -15,6 +15,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from gnomon_core.background import Background
 from gnomon_core.clock import Clock, WallClock
 from gnomon_core.errors import GnomonError
 from gnomon_core.fleet import Instance, Node
@@ -83,7 +84,7 @@ class LocalPlatform:
         self._lives: dict[str, Life] = {}
         self._origins: dict[str, Origin] = {}
         self._shadows: Pairs | None = None
-        self._starting: set[asyncio.Task[None]] = set()
+        self._starting = Background()
         self._ids = Ids()
         self._accounts: Accounts | None = None
         self._surroundings: Surroundings | None = None
@@ -113,8 +114,7 @@ class LocalPlatform:
     async def stop(self) -> None:
         """End every instance, the zygotes and the supervisor. Nobody can say any more of what is left then, so it ends here."""
         self._supervisor.give_up()
-        for task in self._starting:
-            task.cancel()
+        await self._starting.end()
         for shadow in list(self._pairs.lives.values()):
             shadow.kill("stopped")
         lives: list[Living] = [*self._lives.values(), *self._pairs.lives.values()]
@@ -174,9 +174,7 @@ class LocalPlatform:
         life = self._lives[instance_id] = Life(instance, spec.key, environment.id, self._surroundings)
         self._origins[instance_id] = Origin(request, recipe)
         self._pairs.pool.fit()
-        task = asyncio.get_running_loop().create_task(self._begin(life, recipe, request, environment))
-        self._starting.add(task)
-        task.add_done_callback(self._starting.discard)
+        self._starting.begin(self._begin(life, recipe, request, environment))
         return instance
 
     async def _begin(self, life: Life, recipe: Recipe, request: InstanceRequest, environment: Environment) -> None:
