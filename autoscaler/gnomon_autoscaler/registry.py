@@ -18,6 +18,7 @@ from gnomon_autoscaler.policies.provided import Provided
 from gnomon_autoscaler.policies.target_tracking import TargetTracking
 from gnomon_autoscaler.wrappers import DownDelay, RateLimit, standard
 from gnomon_core.errors import bad_request
+from gnomon_core.extras import how_to_install
 from gnomon_core.offers import GROUPS, Kind, Offer
 from gnomon_core.profiles import ModelProfile
 from gnomon_core.seam_values import Capabilities
@@ -54,7 +55,7 @@ def _planning(name: str, settings: Settings) -> ScalingPolicy:
         from gnomon_autoscaler.policies.batch.policy import Batch  # noqa: PLC0415 - it needs numpy
     except ImportError as error:
         raise bad_request(
-            "package_missing", f"scaling policy {name} plans with numpy: {error}.", "pip install 'gnomon[planner]'"
+            "package_missing", f"scaling policy {name} plans with numpy: {error}.", how_to_install("planner")
         ) from None
     return Batch(name, settings)
 

@@ -9,6 +9,7 @@ import click
 from gnomon_cli.command import Entry, LazyGroup
 from gnomon_cli.errors import EXIT_FAILURE
 from gnomon_core.errors import GnomonError
+from gnomon_core.extras import how_to_install
 
 EXIT_INTERRUPTED = 130
 
@@ -72,9 +73,8 @@ def main() -> None:
     except ModuleNotFoundError as error:
         if (error.name or "gnomon").startswith("gnomon"):
             raise
-        click.echo(
-            f"Error: {error.name} is not installed. This command needs more than the client: install gnomon[all].", err=True
-        )
+        told = f"{error.name} is not installed. This command needs more than the client."
+        click.echo(f"Error: {told} {how_to_install('all')}", err=True)
         sys.exit(EXIT_FAILURE)
     except (click.Abort, KeyboardInterrupt):
         click.echo("", err=True)

@@ -8,6 +8,7 @@ from typing import Protocol
 from gnomon_cli.serve_options import ServeOptions
 from gnomon_core.clock import Clock
 from gnomon_core.errors import GnomonError
+from gnomon_core.extras import how_to_install
 from gnomon_core.seams import ModelRepository, Platform
 from gnomon_platforms.aws_lambda.options import LambdaOptions
 from gnomon_platforms.local.images import BuiltImages
@@ -60,12 +61,10 @@ def _on_lambda(
 def require_kubernetes() -> None:
     """Raise a GnomonError unless the Kubernetes client is installed."""
     if importlib.util.find_spec("kubernetes") is None:
-        raise GnomonError(
-            422, "package_missing", "Kubernetes needs the Python package kubernetes.", "pip install 'gnomon[kubernetes]'"
-        )
+        raise GnomonError(422, "package_missing", "Kubernetes needs the Python package kubernetes.", how_to_install("kubernetes"))
 
 
 def require_boto3() -> None:
     """Raise a GnomonError unless boto3 is installed."""
     if importlib.util.find_spec("boto3") is None:
-        raise GnomonError(422, "package_missing", "AWS Lambda needs the Python package boto3.", "pip install 'gnomon[lambda]'")
+        raise GnomonError(422, "package_missing", "AWS Lambda needs the Python package boto3.", how_to_install("lambda"))

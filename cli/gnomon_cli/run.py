@@ -25,6 +25,7 @@ from gnomon_cli.serve import serve
 from gnomon_cli.serve_options import ServeOptions
 from gnomon_cli.stack import Stack, StackFunction, load_stack
 from gnomon_cli.state import FETCHED
+from gnomon_core.extras import how_to_install
 from gnomon_core.seams import ModelRepository
 from gnomon_core.settings import PREFIX
 from gnomon_profiler.add import ensure_model
@@ -113,5 +114,5 @@ def photograph_path() -> Path:
     """The picture in scikit-image's package, found without importing it."""
     package = importlib.util.find_spec("skimage")
     if package is None or package.origin is None:
-        raise CommandFailed("The photograph comes with scikit-image, which is not installed.", "pip install 'gnomon[models]'")
+        raise CommandFailed("The photograph comes with scikit-image, which is not installed.", how_to_install("models"))
     return Path(package.origin).parent / "data" / "coffee.png"

@@ -13,6 +13,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from gnomon_core.errors import GnomonError
+from gnomon_core.extras import how_to_install
 
 _CHUNK_BYTES = 1 << 20
 _ABSENT = frozenset({"NoSuchKey", "404", "NotFound", "InvalidRange"})
@@ -128,5 +129,5 @@ def _import(package: str) -> Any:
         return importlib.import_module(package)
     except ImportError:
         raise GnomonError(
-            422, "package_missing", "A model repository in S3 needs the Python package boto3.", "Install gnomon[lambda]."
+            422, "package_missing", "A model repository in S3 needs the Python package boto3.", how_to_install("lambda")
         ) from None

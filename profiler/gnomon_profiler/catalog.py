@@ -25,6 +25,7 @@ import torch
 from torch import Tensor
 
 from gnomon_core.errors import GnomonError, bad_request, not_found
+from gnomon_core.extras import how_to_install
 from gnomon_profiler.detection import SingleShot, UltralyticsNetwork, is_single_shot, refuse_proposals
 from gnomon_profiler.extractor import Description
 from gnomon_profiler.names import EFFICIENTNET_LITE, TORCHVISION_PREFIX, ULTRALYTICS_PREFIX, not_in_catalog
@@ -271,5 +272,5 @@ def _import(package: str, extra: str = "models") -> Any:
             422,
             "model_package_missing",
             f"The Python package {package.partition('.')[0]} is not installed.",
-            f"Install Gnomon with it: gnomon[{extra}].",
+            how_to_install(extra),
         ) from None

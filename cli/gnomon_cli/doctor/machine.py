@@ -10,6 +10,7 @@ from pathlib import Path
 
 from gnomon_cli.doctor.findings import Level, Look
 from gnomon_cli.preflight import check_room
+from gnomon_core.extras import how_to_install
 from gnomon_core.libraries import jemalloc
 from gnomon_platforms.local.cgroups import MemoryGroups
 
@@ -77,5 +78,5 @@ def allocator(found: Path | None) -> tuple[Level, str, str]:
 def models() -> tuple[Level, str, str]:
     """Whether layer programs can be run here."""
     if importlib.util.find_spec("torch") is None:
-        return Level.WARN, "torch is not installed: handlers run, models do not.", "pip install 'gnomon[models]'"
+        return Level.WARN, "torch is not installed: handlers run, models do not.", how_to_install("models")
     return Level.OK, "torch is installed.", ""

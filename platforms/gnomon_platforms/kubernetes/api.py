@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gnomon_core.errors import GnomonError
+from gnomon_core.extras import how_to_install
 from gnomon_platforms.kubernetes.asked import FENCED, UNANSWERED, Asked
 from gnomon_platforms.kubernetes.errors import Refused, Unreachable, refused
 
@@ -53,7 +54,7 @@ def connect(kubeconfig: Path | None = None, context: str | None = None) -> Api:
         from kubernetes import client, config  # noqa: PLC0415 - only who uses Kubernetes needs it, and it takes a second
     except ImportError:
         raise GnomonError(
-            501, "kubernetes_missing_client", "The Kubernetes client is not installed.", "pip install 'gnomon[kubernetes]'"
+            501, "kubernetes_missing_client", "The Kubernetes client is not installed.", how_to_install("kubernetes")
         ) from None
     settings = client.Configuration()
     try:

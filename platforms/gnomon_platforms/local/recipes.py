@@ -13,6 +13,7 @@ from typing import Any
 
 from gnomon_core.coordination import SHADOW_KIND
 from gnomon_core.errors import GnomonError
+from gnomon_core.extras import how_to_install
 from gnomon_core.functions import FunctionSpec
 from gnomon_core.launch import Launch, Limits, Order, Sandbox
 from gnomon_core.seam_values import InstanceRequest
@@ -88,7 +89,7 @@ class Recipes:
     def _model(self, spec: FunctionSpec, environment: Mapping[str, str]) -> Recipe:
         model = model_named(spec, self._repository)
         if importlib.util.find_spec("torch") is None:
-            raise GnomonError(501, "torch_missing", "Models need torch, which is not installed.", "pip install 'gnomon[body]'")
+            raise GnomonError(501, "torch_missing", "Models need torch, which is not installed.", how_to_install("body"))
         entry = self._repository.get(model)
         layers = {} if entry.layers is None else {"layers": str(entry.layers)}
         return Recipe(

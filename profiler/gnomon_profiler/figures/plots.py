@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from gnomon_core.errors import GnomonError
+from gnomon_core.extras import how_to_install
 from gnomon_core.profiles import ModelProfile
 from gnomon_profiler.figures.files import APPENDIX, short_name
 from gnomon_profiler.figures.tables import (
@@ -52,7 +53,7 @@ def _pyplot() -> Any:
         matplotlib = importlib.import_module("matplotlib")
     except ImportError:
         raise GnomonError(
-            501, "matplotlib_missing", "Pictures need matplotlib, which is not installed.", "pip install 'gnomon[figures]'"
+            501, "matplotlib_missing", "Pictures need matplotlib, which is not installed.", how_to_install("figures")
         ) from None
     matplotlib.use("Agg")
     return importlib.import_module("matplotlib.pyplot")

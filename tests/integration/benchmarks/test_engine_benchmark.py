@@ -24,7 +24,7 @@ def test_a_model_whose_package_is_missing_is_skipped_with_the_reason(
     assert engine.loaded("ultralytics:yolov8x") is None
     said = capsys.readouterr().out
     assert "ultralytics:yolov8x is skipped" in said
-    assert "gnomon[yolo]" in said
+    assert "pip install '.[yolo]'" in said
 
 
 def test_a_model_that_cannot_be_had_for_another_reason_ends_the_benchmark() -> None:

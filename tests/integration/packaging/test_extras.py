@@ -25,7 +25,7 @@ for name in wanted:
 assert count > 3, count
 """
 PARTS = {
-    # What `pip install gnomon` brings is enough for the command line and for every policy but those that plan, which say so.
+    # What the wheel brings without an extra is enough for the command line and for every policy but those that plan, which say so.
     "": (
         ["gnomon_core", "gnomon_cli", "gnomon_autoscaler", "gnomon_coordinator"],
         # What serves needs the gateway's extra and says so; a node's coordinator needs its own.
@@ -110,5 +110,5 @@ def test_without_the_gateway_extra_serve_says_what_to_install(wheel: Path, tmp_p
         [python.parent / "gnomon", "serve", "--state", tmp_path / "state"], capture_output=True, text=True, check=False
     )
     assert result.returncode == 1
-    assert "gnomon[" in result.stderr
+    assert "In a clone of Gnomon, in the environment that runs it: pip install '.[" in result.stderr
     assert "Traceback" not in result.stderr

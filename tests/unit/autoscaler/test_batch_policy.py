@@ -241,7 +241,7 @@ def test_without_numpy_the_choice_is_refused_with_what_to_install(monkeypatch: p
     with pytest.raises(GnomonError) as refused:
         scaling_policy("batch", Settings(autoscaler="batch"))
     assert (refused.value.status, refused.value.code) == (400, "package_missing")
-    assert "gnomon[planner]" in refused.value.hint
+    assert "pip install '.[planner]'" in refused.value.hint
 
 
 def test_who_does_not_choose_it_does_not_wait_for_numpy() -> None:

@@ -17,6 +17,7 @@ import aiohttp
 from aiohttp import web
 
 from gnomon_core.errors import GnomonError, bad_request
+from gnomon_core.extras import how_to_install
 from gnomon_platforms.knative.ingress.controller import Controller
 from gnomon_platforms.knative.ingress.proxy import Proxy
 from gnomon_platforms.kubernetes.asked import Asked
@@ -90,7 +91,7 @@ def _application(told: Told) -> web.Application:
         from prometheus_client import CollectorRegistry, generate_latest  # noqa: PLC0415 - only a page needs it
     except ImportError:
         message = "prometheus-client is not installed, which writes the page's figures."
-        raise GnomonError(501, "ingress_page", message, "pip install 'gnomon[gateway]', or leave out --page.") from None
+        raise GnomonError(501, "ingress_page", message, f"{how_to_install('gateway')} Or leave out --page.") from None
     registry = CollectorRegistry(auto_describe=False)
     registry.register(Figures(told))
 
