@@ -33,6 +33,8 @@ _METHODS = frozenset(method.encode() for method in ANY)
 _STREAMS = (b"text/event-stream", b"application/x-ndjson")
 _REPLACED = frozenset({b"x-call-id", b"x-start-time", b"x-forwarded-for", b"x-forwarded-host", b"expect", DEADLINE_HEADER})
 _NOT_SENT_ON = _REPLACED | HOP_BY_HOP
+_LISTS = frozenset({b"accept", b"connection"})
+"""What may come in several lines, which are one list."""
 _LOOKED_AT = _NOT_SENT_ON | {b"host", b"accept", b"content-length"}
 
 TensorRoute = Callable[[Exchange, FunctionRuntime], bool]
@@ -113,7 +115,7 @@ class Invocation:
         seen: dict[bytes, bytes] = {}
         for name, value in exchange.headers:
             if name in _LOOKED_AT:
-                seen[name] = value
+                seen[name] = value if name not in _LISTS or name not in seen else seen[name] + b"," + value
                 if name in _NOT_SENT_ON:
                     continue
             lines.append(name + b": " + value)

@@ -1,7 +1,8 @@
 """What the head of a request must say beyond what the parser asks of it, so that nobody in front of us reads it differently.
 
 One host, a version that we speak, and a body that ends in one of two ways: after its length, or after its last chunk (RFC 9112,
-sections 2.3, 3.2 and 6.1). The parser has refused two lengths, and a length with chunks, by then.
+sections 2.3, 3.2 and 6.1). A client that takes us for a proxy says the host with the path, and then that is it. The parser has
+refused two lengths, and a length with chunks, by then.
 """
 
 from __future__ import annotations
@@ -19,12 +20,12 @@ _VERSIONS = ("1.1", "1.0")
 class Head:
     """What has been seen of one request's head."""
 
-    __slots__ = ("_encoding", "_hosts", "expects_continue")
+    __slots__ = ("_encoding", "_expects_continue", "_hosts")
 
     def __init__(self) -> None:
         self._hosts = 0
         self._encoding = b""
-        self.expects_continue = False
+        self._expects_continue = False
 
     def note(self, name: bytes, value: bytes) -> None:
         """A header of one of the checked names."""
@@ -33,7 +34,11 @@ class Head:
         elif name == b"transfer-encoding":
             self._encoding += value.strip().lower()
         elif value.lower() == b"100-continue":
-            self.expects_continue = True
+            self._expects_continue = True
+
+    def expects_continue(self, version: str) -> bool:
+        """Whether the client waits for word before it sends the body. One of HTTP/1.0 would take that for the answer."""
+        return self._expects_continue and version != "1.0"
 
     def fault(self, method: bytes, version: str) -> GnomonError | None:
         """Why the request is refused as a whole; None if it is not."""
@@ -56,6 +61,23 @@ def body_bytes(headers: Iterable[tuple[bytes, bytes]]) -> float:
         if name == b"transfer-encoding":
             return float("inf")
     return 0
+
+
+def in_origin_form(target: bytes, headers: list[tuple[bytes, bytes]]) -> bytes:
+    """The path and query of a request's target.
+
+    One in absolute form, `http://host:8080/path`, has the host as well, which takes the place of what `Host` says (RFC 9112,
+    section 3.2.2).
+    """
+    if target.startswith((b"/", b"*")):
+        return target
+    scheme, _, rest = target.partition(b"://")
+    if scheme.lower() not in (b"http", b"https"):
+        return target
+    end = next((place for place, byte in enumerate(rest) if byte in b"/?"), len(rest))
+    host = rest[:end].rpartition(b"@")[2]
+    headers[:] = [(name, host if name == b"host" else value) for name, value in headers]
+    return rest[end:] if rest[end : end + 1] == b"/" else b"/" + rest[end:]
 
 
 def without_offer(method: bytes, url: bytes, version: str, headers: Iterable[tuple[bytes, bytes]]) -> bytes:

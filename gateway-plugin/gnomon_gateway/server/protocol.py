@@ -20,7 +20,7 @@ from uvicorn.server import ServerState
 from gnomon_core.errors import GnomonError
 from gnomon_gateway.server.exchange import SMALL_BYTES, Exchange
 from gnomon_gateway.server.farewell import PoliteTransport, announcing, expects, leave
-from gnomon_gateway.server.heads import CHECKED, Head, body_bytes, malformed, too_large, without_offer
+from gnomon_gateway.server.heads import CHECKED, Head, body_bytes, in_origin_form, malformed, too_large, without_offer
 from gnomon_gateway.server.intake import REQUEST_EVENTS, Intake
 from gnomon_gateway.server.refusals import STATUS_LINES, error_lines
 from gnomon_gateway.server.shared import Phase, Shared
@@ -180,16 +180,16 @@ class GatewayProtocol(Intake):
     def on_headers_complete(self) -> None:
         if self._deaf:
             return
-        parser, url = self.parser, self.url
+        parser = self.parser
         method, version = parser.get_method(), parser.get_http_version()
-        fault = self._head.fault(method, version)
-        if fault is not None:
+        if (fault := self._head.fault(method, version)) is not None:
             self.refuse(fault)
             return
         if parser.should_upgrade():
             return  # the parser goes no further; `_decline` does
         self.events += REQUEST_EVENTS
         self.phase, self.since_s = _BODY, self.shared.now_s
+        url = self.url = in_origin_form(self.url, self.headers)
         if not url.startswith(self.shared.prefixes):
             self._begin_asgi()
             return
@@ -202,7 +202,7 @@ class GatewayProtocol(Intake):
             self.headers,
             http_version=version,
             keep_alive=version != "1.0" and parser.should_keep_alive() and not self.shared.closing,
-            expects_continue=self._head.expects_continue,
+            expects_continue=self._head.expects_continue(version),
         )
         previous = self.cycle
         self.cycle = self._receiving = exchange
@@ -283,7 +283,7 @@ class GatewayProtocol(Intake):
         """Go uvicorn's way: it makes the scope when a message begins, here it is made when the message turns out to need one."""
         url, headers = self.url, self.headers
         super().on_message_begin()
-        self.url, self.expect_100_continue = url, self._head.expects_continue
+        self.url, self.expect_100_continue = url, self._head.expects_continue(self.parser.get_http_version())
         self.headers.extend(headers)
         super().on_headers_complete()
         self._receiving = self.cycle

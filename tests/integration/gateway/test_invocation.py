@@ -99,6 +99,41 @@ async def test_a_client_that_expects_100_continue_is_told_to_go_on(gateway: Any)
     assert (await connection.answer()).body == b"body"
 
 
+async def test_a_client_of_http_10_is_not_told_to_continue(gateway: Any) -> None:
+    """It knows of no answer before the answer (RFC 9110, section 10.1.1)."""
+    await gateway.deploy()
+    for path, body in ((b"/function/f", b"body"), (b"/system/info", b"controlbody")):
+        connection = await gateway.connect()
+        await connection.send(b"POST " + path + b" HTTP/1.0\r\nContent-Length: 4\r\nExpect: 100-continue\r\n\r\nbody")
+        answer = await connection.answer()
+        assert (answer.status, answer.body) == (200, body)
+
+
+@pytest.mark.parametrize("query", [b"", b"?a=b"])
+async def test_a_target_in_absolute_form_is_its_path_and_its_host(gateway: Any, query: bytes) -> None:
+    """As it comes from clients that take us for a proxy (RFC 9112, section 3.2.2)."""
+    await gateway.deploy()
+    connection = await gateway.connect()
+    await connection.send(
+        b"POST http://me@there:81/function/f/seen" + query + b" HTTP/1.1\r\nHost: x\r\nContent-Length: 4\r\n\r\nbody"
+    )
+    seen = json.loads((await connection.answer()).body)
+    assert (seen["method"], seen["query"]) == ("POST", query.decode().removeprefix("?"))
+    assert "x-forwarded-host: there:81" in seen["headers"]
+    await connection.send(b"POST HTTPS://there" + query + b" HTTP/1.1\r\nHost: x\r\nContent-Length: 4\r\n\r\nbody")
+    assert (await connection.answer()).body == b"controlbody"
+
+
+async def test_a_header_in_several_lines_is_one_list(gateway: Any) -> None:
+    await gateway.deploy()
+    connection = await gateway.connect()
+    await connection.send(
+        b"GET /function/f/seen HTTP/1.1\r\nHost: x\r\nConnection: X-Hop\r\nX-Hop: 1\r\nConnection: keep-alive\r\n\r\n"
+    )
+    seen = json.loads((await connection.answer()).body)
+    assert not [line for line in seen["headers"] if line.startswith(("x-hop", "connection"))]
+
+
 async def test_http_10_is_answered_and_closed(gateway: Any) -> None:
     await gateway.deploy()
     connection = await gateway.connect()
