@@ -16,12 +16,11 @@ from gnomon_core.settings import PREFIX, Settings
 from gnomon_platforms.knative.batching.revisions import BATCH_ANNOTATIONS, BATCH_SECRET, RevisionReader, buffered, misread
 from gnomon_platforms.knative.ingress.model import Key, seen_ingress
 from gnomon_platforms.knative.ingress.names import CLASS_ANNOTATIONS
-from gnomon_platforms.knative.resources import CLASS, CLASS_ANNOTATION, INGRESSES, REVISION_LABEL, REVISIONS
+from gnomon_platforms.knative.resources import CLASS, CLASS_ANNOTATION, INGRESSES, QUEUE_CONTAINER, REVISION_LABEL, REVISIONS
 from gnomon_platforms.kubernetes.api import Document
 from gnomon_platforms.kubernetes.resources import PODS, SECRETS
 
 HOWTO = 'docs/howto/run-on-knative.md, "Batch requests".'
-_PROXY = "queue-proxy"
 
 Lack = tuple[str, str]
 """What is missing, and what to do."""
@@ -145,7 +144,7 @@ def _changed(secret: Document, key: str) -> str:
 def _began(pod: Mapping[str, Any]) -> str:
     """When the first of the user's containers that run began; empty where none does."""
     statuses = (pod.get("status") or {}).get("containerStatuses") or ()
-    running = [(one.get("state") or {}).get("running") or {} for one in statuses if one.get("name") != _PROXY]
+    running = [(one.get("state") or {}).get("running") or {} for one in statuses if one.get("name") != QUEUE_CONTAINER]
     return min((one["startedAt"] for one in running if one.get("startedAt")), default="")
 
 
