@@ -10,7 +10,7 @@ import asyncio
 
 from gnomon_core.errors import GnomonError
 from gnomon_core.seams import ModelRepository
-from gnomon_profiler.add import ensure_model
+from gnomon_profiler.add import VERSION, ensure_model
 from gnomon_profiler.names import in_catalog
 
 
@@ -28,9 +28,10 @@ class ModelFetcher:
             GnomonError: 422 for a model that cannot be captured.
 
         """
-        name = reference.partition("@")[0]
+        name, _, version = reference.partition("@")
         async with self._locks.setdefault(name, asyncio.Lock()):
-            if not await asyncio.to_thread(self._is_there, reference) and in_catalog(name):
+            # The catalog's own is of one version: another was never put, and half a minute of capturing brings it no nearer.
+            if not await asyncio.to_thread(self._is_there, reference) and in_catalog(name) and version in ("", VERSION):
                 await asyncio.to_thread(ensure_model, self._repository, name)
 
     def _is_there(self, reference: str) -> bool:
