@@ -5,7 +5,6 @@ wish for a number, `by_count` turns it into actions, `runner` keeps one function
 """
 
 from gnomon_autoscaler.beside import Beside, at_once
-from gnomon_autoscaler.decisions import DecisionRecord
 from gnomon_autoscaler.loop import Autoscaler
 from gnomon_autoscaler.registry import BUILT_IN, SCALING, Policies, counted, require, scaling_policy
 from gnomon_autoscaler.runner import Runner
@@ -16,7 +15,6 @@ __all__ = [
     "SCALING",
     "Autoscaler",
     "Beside",
-    "DecisionRecord",
     "Offer",
     "Policies",
     "Runner",

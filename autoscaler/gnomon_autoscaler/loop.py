@@ -15,12 +15,13 @@ from functools import partial
 from typing import TypeAlias, cast
 
 from gnomon_autoscaler.beside import Beside, Caller, Outcome, Overrun
-from gnomon_autoscaler.decisions import DecisionLog, DecisionRecord
+from gnomon_autoscaler.decisions import DecisionLog
 from gnomon_autoscaler.registry import BUILT_IN, Policies
 from gnomon_autoscaler.rest import Rest, Resting, calm, longest_rest_s
 from gnomon_autoscaler.runner import Question, Runner, told
 from gnomon_autoscaler.windows import BIN_S
 from gnomon_core.clock import Clock, utc_now_s
+from gnomon_core.decisions import DecisionRecord
 from gnomon_core.errors import GnomonError
 from gnomon_core.json_types import JsonObject
 from gnomon_core.scaling import Decision, FunctionLoad, PolicyState, ScaledFleet

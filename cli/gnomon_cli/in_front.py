@@ -14,11 +14,12 @@ from dataclasses import replace
 from gnomon_cli.following import Following, Work
 from gnomon_cli.kept_logs import KeptLogs
 from gnomon_core.clock import Clock
+from gnomon_core.decisions import DecisionRecord
 from gnomon_core.errors import GnomonError
 from gnomon_core.functions import FunctionKey, FunctionSpec
 from gnomon_gateway.lifecycle.manager import Manager
 from gnomon_gateway.openfaas.control import unknown_function
-from gnomon_gateway.service import DecisionRecord, FunctionDetail, FunctionStatus, KnownPolicies
+from gnomon_gateway.service import FunctionDetail, FunctionStatus, KnownPolicies
 from gnomon_platforms.provider.api import ProviderApi
 from gnomon_platforms.provider.catalog import Catalog
 from gnomon_platforms.provider.options import ProviderOptions

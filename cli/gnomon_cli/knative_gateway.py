@@ -23,6 +23,7 @@ from gnomon_cli.following import Following
 from gnomon_cli.process import begin_log, serve_until_signal
 from gnomon_cli.where import in_images, readings
 from gnomon_core.clock import WallClock, utc_now_s
+from gnomon_core.decisions import DecisionRecord
 from gnomon_core.functions import FunctionKey
 from gnomon_core.offers import described
 from gnomon_core.profiles import ModelProfile
@@ -39,7 +40,6 @@ from gnomon_gateway.openfaas.measured import ControlCounters
 from gnomon_gateway.revisions import HELD_S, RevisionApp
 from gnomon_gateway.scheduling.registry import SCHEDULING, scheduling_policy
 from gnomon_gateway.server.gateway_server import GatewayServer
-from gnomon_gateway.service import DecisionRecord
 from gnomon_gateway.serving.function_runtime import FunctionRuntime
 from gnomon_platforms.knative.batching.platform import RevisionPlatform
 from gnomon_platforms.knative.batching.store import RevisionStore

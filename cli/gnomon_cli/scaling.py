@@ -6,12 +6,11 @@ from collections.abc import Callable, Mapping, Sequence
 
 from gnomon_autoscaler.loop import Autoscaler
 from gnomon_autoscaler.registry import Policies, require, require_profile, scaling_policy
+from gnomon_core.decisions import DecisionRecord
 from gnomon_core.offers import described
 from gnomon_core.profiles import ModelProfile
-from gnomon_core.scaling import Decision
 from gnomon_core.seam_values import Capabilities
 from gnomon_core.settings import Settings
-from gnomon_gateway.service import DecisionRecord
 
 
 class ScalingAdapter:
@@ -85,12 +84,7 @@ class ScalingAdapter:
     def decisions(self, function: str, limit: int) -> Sequence[DecisionRecord]:
         if self._autoscaler is None:
             return []
-        return [
-            DecisionRecord(
-                record.at, record.policy, Decision(record.actions, record.reason, record.desired), record.error, record.repeats
-            )
-            for record in self._autoscaler.decisions(function, limit)
-        ]
+        return self._autoscaler.decisions(function, limit)
 
     def policies(self) -> Mapping[str, str]:
         return described(self._policies)

@@ -13,10 +13,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
+from gnomon_core.decisions import DecisionRecord
 from gnomon_core.fleet import Instance
 from gnomon_core.functions import FunctionKey, FunctionSpec
 from gnomon_core.profiles import ModelProfile
-from gnomon_core.scaling import Decision
 from gnomon_core.seam_values import Usage
 from gnomon_gateway.serving.pair_metrics import PairMetrics
 
@@ -54,20 +54,6 @@ class FunctionDetail:
     pairs: PairMetrics
     profile: ModelProfile | None = None
     notice: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class DecisionRecord:
-    """A decision of a function's scaling policy, and when it was taken (seconds since 1970).
-
-    `error` says why it could not be carried out in full; `repeats` how often the same was decided again.
-    """
-
-    at: float
-    policy: str
-    decision: Decision
-    error: str = ""
-    repeats: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from gnomon_autoscaler.decisions import DecisionRecord
+from gnomon_core.decisions import DecisionRecord
 from gnomon_core.settings import Settings
 from gnomon_gateway.queueing.batch import Batch
 from gnomon_simulator.costs import Cost

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Protocol
 
+from gnomon_core.decisions import DecisionRecord
 from gnomon_core.profiles import ModelProfile
 from gnomon_core.settings import Settings
-from gnomon_gateway.service import DecisionRecord
 
 
 class ScalingControl(Protocol):

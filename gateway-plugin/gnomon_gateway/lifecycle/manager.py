@@ -12,6 +12,7 @@ import asyncio
 from collections.abc import Sequence
 from weakref import WeakValueDictionary
 
+from gnomon_core.decisions import DecisionRecord
 from gnomon_core.errors import GnomonError, conflict
 from gnomon_core.functions import FunctionKey, FunctionSpec
 from gnomon_core.offers import described
@@ -25,7 +26,7 @@ from gnomon_gateway.lifecycle.measurements import Measurements
 from gnomon_gateway.lifecycle.surroundings import Surroundings
 from gnomon_gateway.lifecycle.unserved import Unserved
 from gnomon_gateway.openfaas.control import unknown_function
-from gnomon_gateway.service import DecisionRecord, FunctionDetail, FunctionStatus, KnownPolicies
+from gnomon_gateway.service import FunctionDetail, FunctionStatus, KnownPolicies
 from gnomon_gateway.serving.directory import names_of, no_such_function
 from gnomon_gateway.serving.function_runtime import FunctionRuntime
 from gnomon_gateway.serving.lanes import lanes

@@ -9,11 +9,11 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
 from gnomon_core.dates import rfc3339
+from gnomon_core.decisions import DecisionRecord
 from gnomon_core.errors import bad_request
 from gnomon_core.scaling import action_to_json
 from gnomon_gateway.openfaas.control import Control, Handlers, unknown_function
 from gnomon_gateway.openfaas.documents import key_in_path
-from gnomon_gateway.service import DecisionRecord
 
 DEFAULT_LIMIT = 100
 MAX_LIMIT = 1_000
@@ -58,11 +58,11 @@ def _document(record: DecisionRecord) -> dict[str, Any]:
     return {
         "at": rfc3339(record.at),
         "policy": record.policy,
-        "reason": record.decision.reason,
-        "desired": record.decision.desired,
+        "reason": record.reason,
+        "desired": record.desired,
         "error": record.error,
         "repeats": record.repeats,
-        "actions": [action_to_json(action) for action in record.decision.actions],
+        "actions": [action_to_json(action) for action in record.actions],
     }
 
 

@@ -17,11 +17,12 @@ import uvicorn
 from uvicorn.server import ServerState
 
 from gnomon_core.clock import WallClock, utc_now_s
+from gnomon_core.decisions import DecisionRecord
 from gnomon_core.errors import conflict
 from gnomon_core.fleet import Instance, InstanceKind, InstanceState
 from gnomon_core.functions import FunctionKey, FunctionSpec
 from gnomon_core.pairs import Pair
-from gnomon_core.scaling import CreateBody, Decision
+from gnomon_core.scaling import CreateBody
 from gnomon_core.seam_values import Usage
 from gnomon_gateway.asynchronous.callbacks import Callbacks
 from gnomon_gateway.asynchronous.calls import CallStore
@@ -40,7 +41,7 @@ from gnomon_gateway.openfaas.control import Control, unknown_function
 from gnomon_gateway.openfaas.measured import ControlCounters
 from gnomon_gateway.origin import host_rule
 from gnomon_gateway.secrets import Secrets
-from gnomon_gateway.service import DecisionRecord, FunctionDetail, FunctionStatus, KnownPolicies
+from gnomon_gateway.service import FunctionDetail, FunctionStatus, KnownPolicies
 from gnomon_gateway.serving.metrics import FunctionMetrics
 from gnomon_gateway.serving.pair_metrics import PairMetrics
 from gnomon_gateway.store.sqlite import SqliteStore
@@ -95,7 +96,7 @@ class MemoryFunctions:
     def decisions(self, key: FunctionKey, limit: int) -> Sequence[DecisionRecord] | None:
         if key not in self.deployed:
             return None
-        records = [DecisionRecord(1700000000.0 + n, "fixed", Decision((CreateBody(2),), f"reason {n}", n)) for n in range(5)]
+        records = [DecisionRecord(1700000000.0 + n, "fixed", n, (CreateBody(2),), f"reason {n}") for n in range(5)]
         return records[::-1][:limit]
 
     def policies(self) -> KnownPolicies:

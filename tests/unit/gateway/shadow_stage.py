@@ -7,6 +7,7 @@ import asyncio
 from collections.abc import Sequence
 from dataclasses import replace
 
+from gnomon_core.decisions import DecisionRecord
 from gnomon_core.errors import GnomonError
 from gnomon_core.fleet import Instance, InstanceKind, InstanceState, Node
 from gnomon_core.functions import FunctionKey, FunctionSpec, read_deployment
@@ -26,7 +27,6 @@ from gnomon_gateway.dispatch.latency import LearnedLatency
 from gnomon_gateway.lifecycle.deployed import Deployed
 from gnomon_gateway.lifecycle.instances import Instances
 from gnomon_gateway.scheduling.immediate import Immediate
-from gnomon_gateway.service import DecisionRecord
 from gnomon_gateway.serving.function_runtime import FunctionRuntime
 
 NAME = "fn.openfaas-fn"

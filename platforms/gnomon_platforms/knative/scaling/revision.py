@@ -183,7 +183,7 @@ class ScaledRevision:
             busy=self._load.busy(now_s, rules_.window_s),
             panic_load=self._load.recent(now_s, rules_.panic_s, by_rps=rules_.by_rps),
             policy=last.policy if last is not None else "",
-            reason=last.decision.reason if last is not None else "",
+            reason=last.reason if last is not None else "",
             shadows=self.instances.shadows(rules_.settings),
         )
         seen = Seen(

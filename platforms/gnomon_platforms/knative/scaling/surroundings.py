@@ -7,25 +7,15 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from gnomon_core.clock import Clock
+from gnomon_core.decisions import DecisionRecord
 from gnomon_core.functions import FunctionKey
 from gnomon_core.profiles import ModelProfile
-from gnomon_core.scaling import Decision
 from gnomon_core.settings import Settings
 from gnomon_platforms.knative.scaling.configuration import ClusterSettings
 from gnomon_platforms.knative.scaling.objects import LiveRevision, PaFacts, RevisionPod, ScaleTarget, SksFacts
 from gnomon_platforms.knative.scaling.shadows import RevisionShadows
 from gnomon_platforms.knative.scaling.steps import Steps
 from gnomon_platforms.kubernetes.rivals import Rival
-
-
-class Recorded(Protocol):
-    """A decision that was taken, by which policy."""
-
-    @property
-    def policy(self) -> str: ...
-
-    @property
-    def decision(self) -> Decision: ...
 
 
 class Brain(Protocol):
@@ -49,7 +39,7 @@ class Brain(Protocol):
 
     def removed(self, function: str) -> None: ...
 
-    def decisions(self, function: str, limit: int) -> Sequence[Recorded]:
+    def decisions(self, function: str, limit: int) -> Sequence[DecisionRecord]:
         """The last decisions, the newest first."""
         ...
 
