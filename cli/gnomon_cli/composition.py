@@ -172,6 +172,7 @@ class Gnomon:
     async def _lead(self) -> None:
         """Decide from now on: this process has become the leader of several."""
         assert self._cluster is not None
+        await self._cluster.catch_up()
         await self._cluster.platform.lead()
         self._leads = True
         await self._namespaces.ensure(self.options.namespaces)

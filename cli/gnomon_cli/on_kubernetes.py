@@ -126,6 +126,16 @@ class OnKubernetes:
         if not self.leader.leading.is_set():
             print(f"Gnomon stands by on port {self.port}, for {self.leader_is}.", flush=True)
         await self.leader.leading.wait()
+        await self.catch_up()
+
+    async def catch_up(self) -> None:
+        """Know what the leader before has stored: from now on only we write, and what is heard late is taken for older than ours.
+
+        Raises:
+            GnomonError: 503 `kubernetes_…`.
+
+        """
+        await asyncio.to_thread(self.store.catch_up)
 
     @property
     def asked(self) -> Asked:

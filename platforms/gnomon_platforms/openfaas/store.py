@@ -7,6 +7,7 @@ called there as well, and may ask for functions and namespaces, but must not wri
 
 from __future__ import annotations
 
+import asyncio
 import random
 import threading
 from collections.abc import Callable, Sequence
@@ -61,6 +62,15 @@ class KubernetesStore:
         self._thread.close()
         self._writer.close()
 
+    def catch_up(self) -> None:
+        """Return when all is known here that was stored when this was called.
+
+        Raises:
+            GnomonError: 503 `kubernetes_…`: the API server could not be asked in time.
+
+        """
+        self._thread.call(self._catch_up())
+
     def put_function(self, stored: StoredFunction) -> None:
         self._thread.call(self._functions.put(stored))
 
@@ -101,6 +111,9 @@ class KubernetesStore:
     async def _start(self) -> None:
         await self._functions.start()
         await self._namespaces.start()
+
+    async def _catch_up(self) -> None:
+        await asyncio.gather(self._functions.catch_up(), self._namespaces.catch_up())
 
     async def _stop(self) -> None:
         await self._functions.stop()

@@ -60,6 +60,15 @@ class StoredFunctions:
         await self._informer.start()
         self._informer.listen(self._changed)
 
+    async def catch_up(self) -> None:
+        """Return when all is known that was there when this was called.
+
+        Raises:
+            GnomonError: 503 `kubernetes_…`.
+
+        """
+        await self._informer.resync()
+
     async def stop(self) -> None:
         """Look no longer."""
         await self._informer.stop()

@@ -85,6 +85,16 @@ class StoredNamespaces:
             await self._informer.start()
             self._informer.listen(self._changed)
 
+    async def catch_up(self) -> None:
+        """Return when all is known that was there when this was called.
+
+        Raises:
+            GnomonError: 503 `kubernetes_…`.
+
+        """
+        if self._all:
+            await self._informer.resync()
+
     async def stop(self) -> None:
         """Look no longer."""
         if self._all:
