@@ -60,7 +60,7 @@ async def page(bind: str, told: Told) -> AsyncIterator[None]:
     try:
         try:
             await _site(runner, bind).start()
-        except (OSError, ValueError) as error:
+        except (OSError, ValueError, OverflowError) as error:
             raise bad_request("ingress_page", f"--page {bind!r} cannot be had: {error}.", "Write ADDRESS:PORT.") from error
         yield
     finally:
