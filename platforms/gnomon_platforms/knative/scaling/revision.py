@@ -17,11 +17,11 @@ from dataclasses import replace
 from typing import Any
 
 from gnomon_core.errors import GnomonError
-from gnomon_core.profiles import REREAD_S, ModelProfile
 from gnomon_core.scaling import Action, FunctionLoad
 from gnomon_core.settings import Settings
 from gnomon_platforms.knative.scaling.configuration import ClusterSettings
 from gnomon_platforms.knative.scaling.instances import RevisionInstances
+from gnomon_platforms.knative.scaling.measured import Measured
 from gnomon_platforms.knative.scaling.objects import Document, LiveRevision, PaFacts, SksFacts, pa_facts
 from gnomon_platforms.knative.scaling.planning import PROXY, Demand, Plan, Seen, plan
 from gnomon_platforms.knative.scaling.probe import proxied
@@ -47,9 +47,8 @@ class ScaledRevision:
         self.name = str(pa.key)
         self._around = around
         self.instances = RevisionInstances(pa.key, around)
-        self._known: tuple[PaFacts, LiveRevision | None, ClusterSettings] | None = None
-        self._reread_s = 0.0
-        self._profile: ModelProfile | None = None
+        self._measured = Measured(self.instances.profile, around.clock, self._measured_anew)
+        self._known: tuple[object, ...] | None = None
         self._rules = self._read(pa, around.live(pa.key), around.cluster())
         self._load = RevisionLoad(around.clock.now_s())
         self._floor, self._floor_until_s = 0, 0.0
@@ -69,6 +68,7 @@ class ScaledRevision:
 
     async def close(self) -> None:
         """Look no longer."""
+        self._measured.close()
         tasks = [task for task in (self._task, self._probing) if task is not None]
         for task in tasks:
             task.cancel()
@@ -77,12 +77,12 @@ class ScaledRevision:
     # What the autoscaler's loop sees and decides
 
     def function_load(self) -> FunctionLoad | None:
-        """Its load now; None where the PodAutoscaler has gone."""
+        """Its load now; None where the PodAutoscaler has gone, or its model's profile is still to be read."""
         pa = self._around.pa(self.key)
-        if pa is None:
+        rules_ = None if pa is None else self._rules_of(pa)
+        if rules_ is None or not self._measured.known:
             return None
-        counters = self._load.counters(self._around.clock.now_s())
-        return self.instances.load(self._rules_of(pa), self._profile, counters)
+        return self.instances.load(rules_, self._measured.profile, self._load.counters(self._around.clock.now_s()))
 
     async def apply(self, actions: Sequence[Action]) -> None:
         """Take what was decided; PartlyRefused where a Shadow was refused, all else has been taken then."""
@@ -215,29 +215,26 @@ class ScaledRevision:
             await self._around.steps.say(target, found)
 
     def _rules_of(self, pa: PaFacts) -> Rules:
-        """Read again only when one of the three has changed."""
-        now = pa, self._around.live(self.key), self._around.cluster()
-        if self._known is None or any(new is not old for new, old in zip(now, self._known, strict=True)) or self._measured_anew:
+        """Read again only when one of what they follow from has changed."""
+        self._measured.look()
+        live, cluster = self._around.live(self.key), self._around.cluster()
+        now = pa, live, cluster, self._measured.known, self._measured.profile
+        if self._known is None or any(new is not old for new, old in zip(now, self._known, strict=True)):
             self._known = now
-            self._rules = self._read(*now)
+            self._rules = self._read(pa, live, cluster)
         return self._rules
 
-    @property
-    def _measured_anew(self) -> bool:
-        """Whether its model may have another profile by now."""
-        return self._reread_s > 0.0 and self._around.clock.now_s() >= self._reread_s
+    def _measured_anew(self) -> None:
+        """Its model has another profile."""
+        self.look()
+        self._around.brain.poke(self.name)
 
     def _read(self, pa: PaFacts, live: LiveRevision | None, cluster: ClusterSettings) -> Rules:
-        self._reread_s = 0.0
-
         def check(settings: Settings) -> None:
-            if settings.model is not None:
-                self._reread_s = self._around.clock.now_s() + REREAD_S
-            profile = self.instances.profile(settings)
-            # Whatever was worked out from the one before holds for one that is equal.
-            self._profile = self._profile if profile == self._profile else profile
+            self._measured.follow(settings)
             self._around.brain.check(settings)
-            self._around.brain.check_profile(settings, self._profile)
+            if self._measured.known:
+                self._around.brain.check_profile(settings, self._measured.profile)
 
         return rules(pa, cluster, None if live is None else live.annotations, check)
 
