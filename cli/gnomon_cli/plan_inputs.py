@@ -15,7 +15,6 @@ from gnomon_core.memory_sizes import LARGEST_MB, MB_PER_CORE, MEGABYTE
 if TYPE_CHECKING:  # numpy takes longer to import than help may take
     from gnomon_planner.plans import Size
 
-MB, MB_PER_VCPU, LARGEST_LAMBDA_MB = float(MEGABYTE), float(MB_PER_CORE), float(LARGEST_MB)
 MS_PER_S = 1000.0
 MOST_TIMEOUTS = MOST_SIZES = 1000
 FORMS = (
@@ -45,7 +44,7 @@ def sizes_of_file(file: Path, max_batch: int, *, on_lambda: bool) -> tuple[Size,
         if "measured" in document:
             runs = [[float(one) for one in cell["runs_s"]] for cell in document.get("cells", ())]
             sizes = _modelled(document["measured"], runs, max_batch)
-            fitting = tuple(size for size in sizes if not on_lambda or size.memory_mb <= LARGEST_LAMBDA_MB)
+            fitting = tuple(size for size in sizes if not on_lambda or size.memory_mb <= LARGEST_MB)
             if not fitting:
                 raise WrongCommand(
                     f"{file}: no measured size fits into an instance of Lambda.", "--platform held has larger ones."
@@ -55,7 +54,7 @@ def sizes_of_file(file: Path, max_batch: int, *, on_lambda: bool) -> tuple[Size,
             Size(
                 _name(float(one["memory_mb"]), one.get("cores")),
                 float(one["memory_mb"]),
-                float(one.get("cores", float(one["memory_mb"]) / MB_PER_VCPU)),
+                float(one.get("cores", float(one["memory_mb"]) / MB_PER_CORE)),
                 tuple(value / MS_PER_S for value in _numbers(one["service_ms"]))[:max_batch],
                 of_ratios(_numbers(one.get("ratios", [1.0]))),
             )
@@ -82,11 +81,11 @@ def sizes_of_profile(file: Path, max_batch: int, *, on_lambda: bool) -> tuple[Si
         profile = ModelProfile.from_json(_read(file))
     except ValueError as error:
         raise WrongCommand(f"{file}: {error}.", "`gnomon models profile` writes profiles.") from None
-    held_mb = profile.memory_bytes(profile.layers.parameter_bytes()) / MB
+    held_mb = profile.memory_bytes(profile.layers.parameter_bytes()) / MEGABYTE
     found = []
     for cores, row in sorted(profile.whole.seconds.items()):
-        memory_mb = cores * MB_PER_VCPU if on_lambda else held_mb
-        if on_lambda and not held_mb <= memory_mb <= LARGEST_LAMBDA_MB:
+        memory_mb = cores * MB_PER_CORE if on_lambda else held_mb
+        if on_lambda and not held_mb <= memory_mb <= LARGEST_MB:
             continue
         seconds = (profile.whole.at(cores, batch) for batch in range(1, min(max_batch, max(row)) + 1))
         times = tuple(one for one in seconds if one is not None)
@@ -133,7 +132,7 @@ def _modelled(cells: Sequence[Mapping[str, Any]], runs: Sequence[Sequence[float]
     from gnomon_planner.spread import of_runs  # noqa: PLC0415
 
     by_cores = all("cores" in one for one in cells)
-    key, whole = ("cores", 1.0) if by_cores else ("memory_mb", MB_PER_VCPU)
+    key, whole = ("cores", 1.0) if by_cores else ("memory_mb", MB_PER_CORE)
     points = [Measured(float(one[key]), int(one["batch"]), float(one["ms"]) / MS_PER_S) for one in cells]
     model = fitted(points, whole=whole)
     note(f"Service times by {len(points)} cells: {model.told}.")
@@ -151,7 +150,7 @@ def _modelled(cells: Sequence[Mapping[str, Any]], runs: Sequence[Sequence[float]
     ratios = of_runs(runs)
     found = []
     for one in sorted(between | {point.size for point in points}):
-        cores, memory_mb = (one, one * MB_PER_VCPU) if by_cores else (one / MB_PER_VCPU, one)
+        cores, memory_mb = (one, one * MB_PER_CORE) if by_cores else (one / MB_PER_CORE, one)
         times = tuple(model.seconds(one, max(batch, least)) for batch in range(1, min(max_batch, most) + 1))
         found.append(Size(_name(memory_mb, cores if by_cores else None), memory_mb, cores, times, ratios))
     return tuple(found)

@@ -15,10 +15,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from gnomon_core.errors import bad_request
-from gnomon_core.prices import LAMBDA_ARM, LAMBDA_X86, LambdaRates
+from gnomon_core.prices import LAMBDA_ARM, LAMBDA_X86, MB_PER_GB, LambdaRates
 from gnomon_planner.counting import Array
 
-MB_PER_GB = 1024.0
 SECONDS_PER_HOUR = 3600.0
 ROUNDING = 1e-9  # of a billing step: 0.3 s are three steps of 0.1 s, whatever floats say
 

@@ -5,10 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from gnomon_core.fleet import Instance
+from gnomon_core.memory_sizes import MEGABYTE
 from gnomon_core.prices import LAMBDA_X86
 from gnomon_simulator.profiles import Factor, Profile
-
-MEGABYTE = 2**20
 
 
 @dataclass(slots=True)

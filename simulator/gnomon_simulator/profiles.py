@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 from gnomon_core.errors import GnomonError, bad_request
+from gnomon_core.memory_sizes import MEGABYTE
 from gnomon_core.pairs import Pair, pair_seconds, shadow_seconds
 from gnomon_core.profiles import FORMAT, LatencyTable, ModelProfile
 
@@ -143,7 +144,7 @@ def on_lambda(model: ModelProfile, memory_mb: int, *, cores: int = 1, noise: Noi
     row = model.memories.seconds.get(memory_mb)
     if row is None:
         raise _bad(model.model, f"was not measured with {memory_mb} MB")
-    return Profile(model.model, LatencyTable({cores: row}), model.body_start_s, memory_mb * 2**20, noise, model, "private")
+    return Profile(model.model, LatencyTable({cores: row}), model.body_start_s, memory_mb * MEGABYTE, noise, model, "private")
 
 
 def read_profile(path: Path, weight_mode: str = "shared") -> Profile:

@@ -14,8 +14,7 @@ from typing import Any
 from gnomon_core.blocks import Layers
 
 WEIGHT_MODES = ("shared", "private")
-MEGABYTE = 1_000_000
-TRANSFER_BYTES = (4096, 65536, *(size * MEGABYTE for size in (1, 2, 4, 8, 16, 32, 64)))
+TRANSFER_BYTES = (4096, 65536, *(size * 10**6 for size in (1, 2, 4, 8, 16, 32, 64)))
 NOISY = 0.05
 """A relative interquartile range above which a cell is measured again."""
 TRIES = 3
