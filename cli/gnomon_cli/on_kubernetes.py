@@ -217,7 +217,7 @@ class OnKubernetes:
 def served_models(repository: ModelRepository, folder: Path, network: Network | None) -> ServedModels:
     """The models that functions may name, with what was measured of them, in this folder, and what lies between nodes."""
     on_nodes = folder if isinstance(repository, DirectoryRepository) else None
-    return ServedModels(repository, on_nodes, folder / PROFILES, wire=network)
+    return ServedModels(repository, on_nodes, folder / PROFILES, network=network)
 
 
 def node_options(token_file: Path | None, models: ServedModels | None) -> NodeOptions | None:

@@ -25,7 +25,7 @@ class ServedModels:
     """`folder` is what nodes' pools have of the repository; `profiles` what was measured, on `machine_id` if that has any.
 
     A repository that is elsewhere has no such folder, and nodes make no Shadows then: what is fetched from it is fetched here.
-    `wire` is what an operator declares to lie between nodes. Without it no profile prices the network, and no Shadow is made on
+    `network` is what an operator declares to lie between nodes. Without it no profile prices that, and no Shadow is made on
     another node than its Body's: what the two ends' software takes on one machine says nothing of a cluster.
     """
 
@@ -36,13 +36,13 @@ class ServedModels:
         profiles: Path | None = None,
         machine_id: str = "",
         *,
-        wire: Network | None = None,
+        network: Network | None = None,
     ) -> None:
         self._repository = repository
         self._folder = folder
         self._profiles = ProfileFiles(profiles, machine_id)
         self._layers = LayerFiles()
-        self._wire = wire
+        self._network = network
         self._last: dict[str, tuple[ModelEntry, Layers] | None] = {}
         """By the reference, what the repository has said of it."""
 
@@ -59,7 +59,7 @@ class ServedModels:
     def profile(self, spec: FunctionSpec) -> ModelProfile | None:
         """What was measured of the function's model; None without a profile of these very blocks.
 
-        With the network's price only where a wire was declared: then it is that of the wire and of both ends' software.
+        With the network's price only where it was declared: then it is that of what was declared and of both ends' software.
         """
         found = self._found(spec)
         if found is None:
@@ -68,7 +68,7 @@ class ServedModels:
         profile = self._profiles.find(f"{entry.name}@{entry.version}", entry.sha256.get("program.json", ""), layers)
         if profile is None:
             return None
-        return replace(profile, network=None if self._wire is None else self._wire.over(profile.network))
+        return replace(profile, network=None if self._network is None else self._network.over(profile.network))
 
     def files(self, spec: FunctionSpec) -> dict[str, str]:
         """Where a pool finds the files of the function's model, below its folder.

@@ -153,20 +153,20 @@ def test_a_profile_needs_no_coordinator(api: Api, models: Path) -> None:
 
 
 def test_what_is_declared_to_lie_between_nodes_prices_shadows_there(models: Path) -> None:
-    measured, wire = measure(models), Network.of(10, 0.2)
-    served = ServedModels(DirectoryRepository(models), models, models / "profiles", wire=wire)
+    measured, network = measure(models), Network.of(10, 0.2)
+    served = ServedModels(DirectoryRepository(models), models, models / "profiles", network=network)
     # Both ends' software takes nothing here.
-    assert served.profile(SPEC) == replace(measured, network=wire)
+    assert served.profile(SPEC) == replace(measured, network=network)
 
 
 def test_knatives_class_has_the_same_price_by_the_same_options(models: Path) -> None:
     measured = measure(models)
     given = {"kubeconfig": None, "policies": (), "host": "127.0.0.1", "port": 0, "namespaces": ()}
     told = {"models": str(models), "state": "", "coordinator_token": None}
-    for gbps, wire in ((None, None), (10.0, Network.of(10, 0.2))):
+    for gbps, network in ((None, None), (10.0, Network.of(10, 0.2))):
         found = knative_options({**given, **told, "network_gbps": gbps, "network_rtt_ms": 0.2}).scaled.models
         assert found is not None
-        assert found.models.profile(SPEC) == replace(measured, network=wire)
+        assert found.models.profile(SPEC) == replace(measured, network=network)
 
 
 @pytest.mark.parametrize("leads", [True, False])
