@@ -133,7 +133,7 @@ class LambdaPlatform:
 
     async def prepare(self, spec: FunctionSpec) -> None:
         """Deploy it, so that the first slot only waits for a sandbox."""
-        recipe = self._recipes.find(spec)
+        recipe = await asyncio.to_thread(self._recipes.find, spec)
         await self._publisher.version(spec.key, recipe, memory_mb(spec, spec.settings.cores))
 
     def signature(self, spec: FunctionSpec) -> ModelSignature | None:
@@ -156,7 +156,7 @@ class LambdaPlatform:
         """Begin a slot. What follows is told to the listener."""
         assert self._listener is not None
         spec = request.spec
-        recipe = self._recipes.find(spec)
+        recipe = await asyncio.to_thread(self._recipes.find, spec)
         own_mb, size_mb = memory_mb(spec, request.cores), memory_mb(spec, request.cores, request.memory_mb)
         if request.node not in (None, self._node):
             raise GnomonError(
