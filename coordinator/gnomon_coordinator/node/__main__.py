@@ -15,22 +15,19 @@ from gnomon_coordinator.node.agent import KUBELET, Agent, Settings
 from gnomon_core.coordination import NODE_PORT, PAIR_PORT
 from gnomon_core.errors import GnomonError
 
+MAX_PORT = 65_535
+
 
 def settings_from(arguments: list[str]) -> Settings:
-    """What the command line says.
-
-    Raises:
-        OSError: a file of it cannot be read.
-
-    """
+    """What the command line says; one that cannot be followed ends the process with what is wrong."""
     parser = argparse.ArgumentParser("python -m gnomon_coordinator.node", description=__doc__)
     parser.add_argument("--node", default=os.environ.get("NODE_NAME", ""), help="the node's name (NODE_NAME)")
     parser.add_argument("--kubelet", type=Path, default=KUBELET, help="the kubelet's folder, here and on the node")
     parser.add_argument("--pool", type=Path, default=Settings.__dataclass_fields__["pool"].default, help="the pool's socket")
     parser.add_argument("--models", type=Path, default=Path("/models"), help="the model repository in the pool's container")
     parser.add_argument("--host", default="127.0.0.1", help="where the platform's port listens")
-    parser.add_argument("--port", type=int, default=NODE_PORT)
-    parser.add_argument("--pair-port", type=int, default=PAIR_PORT, help="where Bodies of other nodes come to its Shadows")
+    parser.add_argument("--port", type=_port, default=NODE_PORT)
+    parser.add_argument("--pair-port", type=_port, default=PAIR_PORT, help="where Bodies of other nodes come to its Shadows")
     parser.add_argument("--token-file", type=Path, help="the token that the platform sends")
     parser.add_argument("--tls-certificate", type=Path, help="of the platform's port, with --tls-key")
     parser.add_argument("--tls-key", type=Path)
@@ -40,11 +37,20 @@ def settings_from(arguments: list[str]) -> Settings:
     found = parser.parse_args(arguments)
     if not found.node:
         parser.error("the node has no name: set NODE_NAME from spec.nodeName")
-    tls = None
-    if found.tls_certificate is not None:
-        tls = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
-        tls.load_cert_chain(found.tls_certificate, found.tls_key)
-    token = None if found.token_file is None else found.token_file.read_text(encoding="utf-8").strip()
+    tls = token = None
+    try:
+        if found.tls_certificate is not None:
+            tls = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+            tls.load_cert_chain(found.tls_certificate, found.tls_key)
+    except OSError as error:
+        parser.error(f"--tls-certificate {found.tls_certificate}, --tls-key {found.tls_key}: {error}")
+    try:
+        if found.token_file is not None:
+            token = found.token_file.read_text(encoding="utf-8").strip()
+    except (OSError, UnicodeDecodeError) as error:
+        parser.error(f"--token-file {found.token_file}: {error}")
+    if token == "":
+        parser.error(f"--token-file {found.token_file} is empty: write the coordinators' token into it")
     return Settings(
         found.node,
         found.kubelet,
@@ -59,6 +65,13 @@ def settings_from(arguments: list[str]) -> Settings:
         tls,
         found.stay,
     )
+
+
+def _port(text: str) -> int:
+    port = int(text)
+    if not 0 <= port <= MAX_PORT:
+        raise argparse.ArgumentTypeError(f"{port} is no port, which is at most {MAX_PORT}")
+    return port
 
 
 async def serve(settings: Settings) -> None:
@@ -82,7 +95,7 @@ def main(arguments: list[str]) -> int:
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
     try:
         asyncio.run(serve(settings_from(arguments)))
-    except GnomonError as error:
+    except (GnomonError, OSError) as error:
         sys.stderr.write(f"{error}\n")
         return 2
     return 0

@@ -171,4 +171,7 @@ class Agent:
 
 
 def _loopback(host: str) -> bool:
-    return host == "localhost" or ipaddress.ip_address(host).is_loopback
+    try:
+        return host == "localhost" or ipaddress.ip_address(host).is_loopback
+    except ValueError:  # a name, which may be anybody's
+        return False

@@ -76,7 +76,9 @@ class Control:
         return app
 
     def _authorize(self, header: str) -> None:
-        if self._token is not None and not hmac.compare_digest(header.encode(), f"Bearer {self._token}".encode()):
+        if self._token is not None and not hmac.compare_digest(
+            header.encode("utf-8", "surrogateescape"), f"Bearer {self._token}".encode()
+        ):
             raise GnomonError(401, "bad_token", "This is for Gnomon's controller.", "Send its token.")
 
     async def _tell(self, request: web.Request) -> web.Response:

@@ -38,6 +38,15 @@ async def test_a_leader_that_is_overtaken_while_it_waits_is_told_so(tmp_path: Pa
     assert Epochs(tmp_path / "epoch").newest == 5
 
 
+async def test_a_token_that_is_no_text_is_a_wrong_one(tmp_path: Path) -> None:
+    control = Control(cast("Shadows", None), News(), Epochs(tmp_path / "epoch"), dict, "secret")
+    async with TestServer(control.application()) as server:
+        reader, writer = await asyncio.open_connection(server.host, server.port)
+        writer.write(b"GET /v1/state HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer \xff\r\nConnection: close\r\n\r\n")
+        assert (await reader.read()).split()[1] == b"401"
+        writer.close()
+
+
 async def test_prometheus_reads_the_nodes_state_as_numbers_without_a_token(tmp_path: Path) -> None:
     shadows = [{"state": state, "memory_bytes": 100, "elsewhere": False} for state in ("ready", "starting", "ready", "gone")]
     shadows.append({"state": "ready", "memory_bytes": 7, "elsewhere": True})
