@@ -20,6 +20,8 @@ SOCKET = "coordination.sock"
 _FOR_ALL = 0o666
 """A function's container runs as any user; the folder's way in decides who gets here."""
 _WAITING = 4
+REST_S = 0.1
+"""A Body comes once. Whatever else runs in its pod may come ten times a second, and cost the node's other pods nothing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +48,7 @@ class Door:
 
     def __init__(self, pod: Pod, folder: int, came: Came) -> None:
         self.pod = pod
-        self._listening = Listening(_listening(folder), lambda connection: came(pod, connection))
+        self._listening = Listening(_listening(folder), lambda connection: came(pod, connection), REST_S)
 
     def close(self) -> None:
         """Let nobody in any more. What has come stays. May be called again."""

@@ -1,7 +1,8 @@
 """Connections as they come, on an event loop: through a pod's door, and at the port for Bodies of other nodes.
 
 A listening socket stays readable while somebody waits at it. A process that has no descriptor left for whoever that is would be
-told of him over and over, and do nothing else. It looks again after a rest, in which others may have ended.
+told of him over and over, and do nothing else. It looks again after a rest, in which others may have ended. Where whoever comes
+needs to come once, it may rest after each: then nobody keeps it busy by coming again and again.
 """
 
 from __future__ import annotations
@@ -14,11 +15,14 @@ REST_S = 1.0
 
 
 class Listening:
-    """Gives each connection of a listening socket to `came`, whose it is then. Neither blocks. `port` is TCP's number of it."""
+    """Gives each connection of a listening socket to `came`, whose it is then. Neither blocks. `port` is TCP's number of it.
 
-    def __init__(self, listener: socket.socket, came: Callable[[socket.socket], None]) -> None:
+    `rest_s` is how long it lets nobody in after somebody has come.
+    """
+
+    def __init__(self, listener: socket.socket, came: Callable[[socket.socket], None], rest_s: float = 0.0) -> None:
         listener.setblocking(False)  # noqa: FBT003 - the signature is socket's
-        self._listener, self._came = listener, came
+        self._listener, self._came, self._rest_s = listener, came, rest_s
         self._loop = asyncio.get_running_loop()
         self._listen()
 
@@ -42,8 +46,13 @@ class Listening:
         except (BlockingIOError, ConnectionError):
             return  # whoever it was has gone again
         except OSError:
-            self._loop.remove_reader(self._listener.fileno())
-            self._loop.call_later(REST_S, self._listen)
+            self._rest(REST_S)
             return
+        if self._rest_s:
+            self._rest(self._rest_s)
         connection.setblocking(False)  # noqa: FBT003 - the signature is socket's
         self._came(connection)
+
+    def _rest(self, seconds: float) -> None:
+        self._loop.remove_reader(self._listener.fileno())
+        self._loop.call_later(seconds, self._listen)

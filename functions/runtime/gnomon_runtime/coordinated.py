@@ -4,6 +4,9 @@
     the volume's socket ▶ connect: that connection is the Body's coordination socket (`gnomon_core.coordination`)
     the other end closes ▶ the Body goes on as it is ▶ connect again, as often as it takes
 
+Two Bodies in one pod, say workers of a server, would take each other's place at the socket for ever. So a connection that hardly
+lasted is not made again at once.
+
 Who this pod is follows from its volume, so nothing is said here about that. A batch waits for none of it.
 """
 
@@ -14,6 +17,7 @@ import select
 import socket
 import sys
 import threading
+import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
@@ -23,6 +27,8 @@ from gnomon_runtime.turns import Turns
 SOCKET = "/run/gnomon/coordination.sock"
 VARIABLE = "GNOMON_COORDINATION"
 RETRY_S, LONGEST_RETRY_S = 0.25, 4.0
+LASTING_S = 2.0
+"""A connection that lasted so long ended with its coordinator."""
 Collaborate = Callable[[socket.socket], Beside]
 
 
@@ -46,20 +52,27 @@ class Coordinated:
         pause_s = RETRY_S
         waits = threading.Event()
         while True:
-            connection = _connected(self._path)
-            if connection is None:
-                waits.wait(pause_s)
-                pause_s = min(LONGEST_RETRY_S, 2 * pause_s)
+            if self._stay() >= LASTING_S:
+                pause_s = RETRY_S
                 continue
-            pause_s = RETRY_S
-            with connection.dup() as watched:
-                self._turns.submit(self._meet, connection).result()
-                say("This Body works with the coordinator of its node.")
-                poll = select.poll()
-                # Its end and nothing else: what comes is read between batches.
-                poll.register(watched, 0)
-                poll.poll()
-            say("The node's coordinator has gone. This Body goes on, and comes again when there is one.")
+            waits.wait(pause_s)
+            pause_s = min(LONGEST_RETRY_S, 2 * pause_s)
+
+    def _stay(self) -> float:
+        """Seconds for which there was a coordinator to work with."""
+        connection = _connected(self._path)
+        if connection is None:
+            return 0.0
+        began_s = time.monotonic()
+        with connection.dup() as watched:
+            self._turns.submit(self._meet, connection).result()
+            say("This Body works with the coordinator of its node.")
+            poll = select.poll()
+            # Its end and nothing else: what comes is read between batches.
+            poll.register(watched, 0)
+            poll.poll()
+        say("The node's coordinator has gone. This Body goes on, and comes again when there is one.")
+        return time.monotonic() - began_s
 
     def _meet(self, connection: socket.socket) -> None:
         self._turns.attend_with(self._collaborate(connection))

@@ -1,0 +1,34 @@
+"""A Body keeps in touch with the coordinator of its node, and costs it nothing where it cannot."""
+
+import socket
+import threading
+from pathlib import Path
+
+import pytest
+
+from gnomon_runtime.coordinated import Coordinated
+from gnomon_runtime.turns import Turns
+from tests.waiting import eventually
+
+pytestmark = pytest.mark.timeout(60)
+
+
+def test_a_coordinator_that_ends_each_connection_is_not_asked_again_at_once(tmp_path: Path) -> None:
+    """Two Bodies that share a pod's socket take each other's place: they did so hundreds of times a second."""
+    came, over = [], threading.Event()
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listening:
+        listening.bind(str(tmp_path / "coordination.sock"))
+        listening.listen(8)
+
+        def end_each() -> None:
+            while not over.is_set():
+                connection, _ = listening.accept()
+                connection.close()
+                came.append(connection)
+
+        threading.Thread(target=end_each, daemon=True).start()
+        Coordinated(tmp_path / "coordination.sock", Turns("body"), lambda connection: connection.close())
+        eventually(lambda: len(came) >= 3)
+        # 0.25 + 0.5 s lie between the first and the third, and a second before the fourth.
+        assert len(came) <= 4
+        over.set()
