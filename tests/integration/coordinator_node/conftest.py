@@ -25,6 +25,15 @@ def node() -> Iterator[Node]:
     shutil.rmtree(folder)
 
 
+@pytest.fixture(autouse=True)
+def bodies_end(request: pytest.FixtureRequest) -> Iterator[None]:
+    """A test's Bodies end with it: dozens of them keep a processor busy."""
+    node: Node | None = request.getfixturevalue("node") if "node" in request.fixturenames else None
+    yield
+    if node is not None:
+        node.end_bodies()
+
+
 @pytest.fixture
 async def platform(node: Node) -> AsyncIterator[Platform]:
     async with aiohttp.ClientSession() as session:

@@ -214,6 +214,12 @@ class Node:
         self.has_come(uid)
         return body
 
+    def end_bodies(self) -> None:
+        """Nobody asks them any more. Their pods stay, and nobody waits for them."""
+        for started in self.started:
+            if isinstance(started, Body) and started.process.poll() is None:
+                started.process.send_signal(signal.SIGTERM)
+
     def has_come(self, uid: str) -> None:
         eventually(lambda: uid in [row["pod_uid"] for row in self.state()["bodies"]], f"{uid} has not come")
 

@@ -245,7 +245,8 @@ def test_a_body_that_may_have_no_thread_refuses_the_shadow_and_lives(monkeypatch
     before = eventfds()
     with pytest.raises(REFUSALS, match="no thread"):
         way_to({"url": "http://127.0.0.1:9", "token": TOKEN}, [])
-    assert eventfds() == before
+    # Those of other tests' links may be closed meanwhile.
+    assert eventfds() <= before
 
 
 def eventfds() -> int:
