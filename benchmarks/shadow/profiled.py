@@ -7,9 +7,8 @@ from pathlib import Path
 
 from benchmarks.pace import step
 from benchmarks.shadow.models import StoredModel
-from gnomon_core.pairs import Pair, best_split, split_seconds
+from gnomon_core.pairs import Pair, best_split, predicted_ms, split_seconds
 from gnomon_core.profiles import ModelProfile
-from gnomon_platforms.local.pairs import predicted_ms
 from gnomon_profiler.measuring.profiling import MAX_BATCH, Wishes, profile_model
 from gnomon_profiler.measuring.store import ProfileStore
 from gnomon_runtime.pair.testing import Task

@@ -11,7 +11,7 @@ from gnomon_core.errors import GnomonError
 from gnomon_core.extras import how_to_install
 from gnomon_core.seams import ModelRepository, Platform
 from gnomon_platforms.aws_lambda.options import LambdaOptions
-from gnomon_platforms.local.images import BuiltImages
+from gnomon_platforms.images import BuiltImages
 from gnomon_platforms.local.platform import LocalPlatform
 from gnomon_profiler.measuring.machine import this_machine
 from gnomon_profiler.measuring.store import FOLDER as PROFILES

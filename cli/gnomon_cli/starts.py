@@ -22,7 +22,7 @@ from gnomon_core.functions import FunctionKey, FunctionSpec, read_deployment
 from gnomon_core.pairs import Pair
 from gnomon_core.seam_values import InstanceRequest, ModelEntry
 from gnomon_core.seams import BatchChannel, ModelRepository
-from gnomon_platforms.local.images import BuiltHandler
+from gnomon_platforms.images import BuiltHandler
 from gnomon_platforms.local.platform import LocalPlatform
 from gnomon_profiler.measuring.assembly import ReadyTimes
 

@@ -144,6 +144,21 @@ def shadow_seconds(profile: ModelProfile, run: Run, shadow_cores: int, samples: 
     return seconds + profile.transfer_seconds(samples * run.input_bytes, samples * run.output_bytes)
 
 
+def predicted_ms(profile: ModelProfile | None, pair: Pair) -> list[list[float]]:
+    """What the Shadow takes for 1, 2, … samples of each run, the hand-over included; empty where that is not known."""
+    profile = profile.over_network() if profile is not None and pair.node is not None else profile
+    if profile is None:
+        return []
+    most = max(pair.split, default=0)
+    table: list[list[float]] = []
+    for run in profile.layers.runs(pair.blocks):
+        row = [shadow_seconds(profile, run, pair.shadow_cores, samples) for samples in range(1, most + 1)]
+        if any(seconds is None for seconds in row):
+            return []
+        table.append([round(1000 * seconds, 3) for seconds in row if seconds is not None])
+    return table
+
+
 def best_split(
     profile: ModelProfile, cores: tuple[int, int], blocks: Iterable[int], max_batch: int, *, elsewhere: bool = False
 ) -> tuple[int, ...]:

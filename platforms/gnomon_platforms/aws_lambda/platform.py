@@ -48,7 +48,7 @@ from gnomon_platforms.aws_lambda.reports import Report
 from gnomon_platforms.aws_lambda.sizes import memory_mb
 from gnomon_platforms.aws_lambda.slots import Slot
 from gnomon_platforms.beginning import Ids, starting
-from gnomon_platforms.local.images import BuiltImages, ImageTable
+from gnomon_platforms.images import BuiltImages, ImageTable
 
 CONTROL_THREADS = 4
 START_TIMEOUT_S = 120.0

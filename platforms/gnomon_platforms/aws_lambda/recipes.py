@@ -25,7 +25,7 @@ from gnomon_core.signature import ModelSignature
 from gnomon_platforms.aws_lambda.options import LambdaOptions
 from gnomon_platforms.aws_lambda.packages import FUNCTION_FOLDER
 from gnomon_platforms.aws_lambda.sizes import SMALLEST_STORAGE_MB
-from gnomon_platforms.local.images import BuiltHandler, BuiltImages, ImageTable, model_named, process_named
+from gnomon_platforms.images import BuiltHandler, BuiltImages, ImageTable, model_named, process_named
 
 BARE_RUNTIME = "python3.13"
 MAX_VARIABLES_BYTES = 4096

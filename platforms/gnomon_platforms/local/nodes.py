@@ -1,8 +1,6 @@
 """This machine as a node: what it has, what has been given away, and which CPUs an instance is pinned to.
 
-Cores are claimed as Kubernetes claims them: by the function's CPU request, else its limit; without either, a function that says
-its size (a model, or `gnomon/cores`) claims its cores and any other a tenth of one, because most functions wait most of the time.
-An instance is pinned to whole CPUs, the least loaded ones, and those are shared when claims are fractions.
+An instance is pinned to whole CPUs, the least loaded ones, and those are shared when claims (`claims`) are fractions.
 
 Cores can be held in reserve for Shadows, so that a burst finds room for them: a node tells of them beside those that are free. A
 Body that fits nowhere else gets them (AsyFunc, section 3.4); what it gives back is reserve again. The memory of the pool's empty
@@ -17,10 +15,7 @@ from pathlib import Path
 
 from gnomon_core.errors import GnomonError
 from gnomon_core.fleet import Node
-from gnomon_core.functions import FunctionSpec
-from gnomon_core.units import parse_cores
 
-SMALL_CLAIM_CORES = 0.1
 NO_LIMIT_BYTES = 1 << 60
 """Larger numbers mean that a control group sets no bound."""
 
@@ -33,17 +28,6 @@ class Claim:
     memory_bytes: int
     cpus: tuple[int, ...]
     from_reserve: bool = False
-
-
-def claimed_cores(spec: FunctionSpec, cores: int) -> float:
-    """The cores that an instance of this function takes from its node."""
-    requests = spec.raw.get("requests")
-    if isinstance(requests, dict) and requests.get("cpu"):
-        return parse_cores(str(requests["cpu"]))
-    if spec.cpu_cores is not None:
-        return spec.cpu_cores
-    says_its_size = spec.settings.model is not None or "gnomon/cores" in spec.annotations
-    return float(cores) if says_its_size else SMALL_CLAIM_CORES
 
 
 class LocalNode:

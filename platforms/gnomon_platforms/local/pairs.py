@@ -19,17 +19,18 @@ from gnomon_core.blocks import Layers
 from gnomon_core.coordinator_client import CoordinatorClient
 from gnomon_core.errors import GnomonError
 from gnomon_core.fleet import Instance, InstanceKind, InstanceState
-from gnomon_core.pairs import MAX_SHADOWS, Pair, shadow_seconds
+from gnomon_core.pairs import MAX_SHADOWS, Pair, predicted_ms
 from gnomon_core.profiles import ModelProfile
 from gnomon_core.seam_values import InstanceRequest
+from gnomon_platforms.claims import claimed_cores, shadow_bytes
 from gnomon_platforms.local.container_pool import ContainerPool
 from gnomon_platforms.local.lives import Life, Surroundings
-from gnomon_platforms.local.nodes import LocalNode, claimed_cores
-from gnomon_platforms.local.profiles import LayerFiles
-from gnomon_platforms.local.recipes import MODEL_OVERHEAD_BYTES, Recipe, Recipes, joining, shadow_order
+from gnomon_platforms.local.nodes import LocalNode
+from gnomon_platforms.local.recipes import Recipe, Recipes, joining, shadow_order
 from gnomon_platforms.local.shadow_lives import ShadowLife
 from gnomon_platforms.local.supervisor_client import BASE_ENVIRONMENT
 from gnomon_platforms.local.zygotes import TORCH
+from gnomon_platforms.profile_files import LayerFiles
 
 Send = Callable[..., None]
 
@@ -240,31 +241,6 @@ class Pairs:
         body = self._home.bodies.get(life.body_id)
         if body is not None and not body.gone.done():
             body.works_with(life.instance.id, pair)
-
-
-def shadow_bytes(layers: Layers, pair: Pair, profile: ModelProfile | None, weight_mode: str) -> int:
-    """What a Shadow takes: what any instance holds, and weights of its own where it does not map those that its Body holds.
-
-    On another node, which the pair names then, nobody holds them for it.
-    """
-    overhead_bytes = MODEL_OVERHEAD_BYTES if profile is None else profile.overhead_bytes
-    mapped = weight_mode == "shared" and pair.node is None
-    return overhead_bytes + (0 if mapped else layers.parameter_bytes(pair.blocks))
-
-
-def predicted_ms(profile: ModelProfile | None, pair: Pair) -> list[list[float]]:
-    """What the Shadow takes for 1, 2, … samples of each run, the hand-over included; empty where that is not known."""
-    profile = profile.over_network() if profile is not None and pair.node is not None else profile
-    if profile is None:
-        return []
-    most = max(pair.split, default=0)
-    table: list[list[float]] = []
-    for run in profile.layers.runs(pair.blocks):
-        row = [shadow_seconds(profile, run, pair.shadow_cores, samples) for samples in range(1, most + 1)]
-        if any(seconds is None for seconds in row):
-            return []
-        table.append([round(1000 * seconds, 3) for seconds in row if seconds is not None])
-    return table
 
 
 def _wish(instance: Instance, options: Mapping[str, Any], cpus: tuple[int, ...], origin: Origin) -> dict[str, Any]:

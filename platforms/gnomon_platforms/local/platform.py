@@ -27,17 +27,18 @@ from gnomon_core.seam_values import Capabilities, InstanceRequest, Usage
 from gnomon_core.seams import ModelRepository
 from gnomon_core.signature import ModelSignature
 from gnomon_platforms.beginning import Ids, starting
-from gnomon_platforms.local.images import BuiltImages, ImageTable
+from gnomon_platforms.claims import claimed_cores
+from gnomon_platforms.images import BuiltImages, ImageTable
 from gnomon_platforms.local.lives import Life, Living, Surroundings, describe_exit
-from gnomon_platforms.local.nodes import LocalNode, claimed_cores
+from gnomon_platforms.local.nodes import LocalNode
 from gnomon_platforms.local.pairs import Household, Origin, Pairs
-from gnomon_platforms.local.profiles import ProfileFiles
 from gnomon_platforms.local.recipes import Recipe, Recipes, joining, limit_bytes
 from gnomon_platforms.local.shadow_lives import ShadowLife
 from gnomon_platforms.local.supervision import Ears, Supervision
 from gnomon_platforms.local.usage import Accounts
 from gnomon_platforms.local.users import forbid_inspection
 from gnomon_platforms.local.zygotes import BARE, TORCH, Environment
+from gnomon_platforms.profile_files import ProfileFiles
 
 START_TIMEOUT_S = 60.0
 STOP_LIMIT_S = 15.0

@@ -19,12 +19,11 @@ from gnomon_core.launch import Launch, Limits, Order, Sandbox
 from gnomon_core.seam_values import InstanceRequest
 from gnomon_core.seams import ModelRepository
 from gnomon_core.signature import ModelSignature
-from gnomon_platforms.local.images import BuiltHandler, BuiltImages, ImageTable, model_named, process_named
+from gnomon_platforms.claims import MODEL_OVERHEAD_BYTES
+from gnomon_platforms.images import BuiltHandler, BuiltImages, ImageTable, model_named, process_named
 from gnomon_platforms.local.users import Users
 from gnomon_platforms.local.zygotes import BARE, TORCH, Environment
 
-MODEL_OVERHEAD_BYTES = 96 * 2**20
-"""What a model's instance holds besides its weights: activations and the pages it does not share with the zygote."""
 SMALL_INSTANCE_BYTES = 32 * 2**20
 RUNTIME_BYTES = 16 * 2**20
 """What the runtime itself holds in an instance, 9 MB as measured, comes on top of a function's limit, as a pod's overhead does in

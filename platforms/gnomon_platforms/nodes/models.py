@@ -18,7 +18,7 @@ from gnomon_core.functions import FunctionSpec
 from gnomon_core.profiles import ModelProfile, Network
 from gnomon_core.seam_values import ModelEntry
 from gnomon_core.seams import ModelRepository
-from gnomon_platforms.local.profiles import LayerFiles, ProfileFiles
+from gnomon_platforms.profile_files import LayerFiles, ProfileFiles
 
 
 class ServedModels:

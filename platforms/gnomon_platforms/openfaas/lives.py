@@ -12,10 +12,10 @@ from gnomon_core.errors import GnomonError
 from gnomon_core.fleet import Instance, InstanceState
 from gnomon_core.platform_listener import PlatformListener
 from gnomon_core.seam_values import InstanceRequest
+from gnomon_platforms.claims import claimed_cores
 from gnomon_platforms.kubernetes.channel import HttpChannel
 from gnomon_platforms.kubernetes.objects.pods import PodFacts
 from gnomon_platforms.kubernetes.resizing import REFUSED_S, RefusedSize
-from gnomon_platforms.local.nodes import claimed_cores
 from gnomon_platforms.remote_lives import RemoteLife
 
 

@@ -15,7 +15,7 @@ from gnomon_core.seams import BatchChannel, ModelRepository
 from gnomon_platforms.aws_lambda.options import LambdaOptions
 from gnomon_platforms.aws_lambda.platform import LambdaPlatform
 from gnomon_platforms.aws_lambda.testing.account import Account
-from gnomon_platforms.local.images import BuiltImages
+from gnomon_platforms.images import BuiltImages
 from gnomon_platforms.testing import NoModels, NothingBuilt, Recorder
 
 

@@ -16,8 +16,8 @@ import pytest
 from gnomon_core.errors import GnomonError
 from gnomon_core.fleet import InstanceState
 from gnomon_core.pairs import Pair
+from gnomon_platforms.claims import MODEL_OVERHEAD_BYTES
 from gnomon_platforms.kubernetes.nodes import Given
-from gnomon_platforms.local.recipes import MODEL_OVERHEAD_BYTES
 from gnomon_platforms.nodes import wishes
 from gnomon_platforms.nodes.client import UNREACHABLE
 from tests.integration.coordinator_node.known import Known, asked_all_the_time

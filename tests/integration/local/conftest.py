@@ -10,7 +10,7 @@ from gnomon_core.fleet import Instance
 from gnomon_core.functions import FunctionSpec, read_deployment
 from gnomon_core.seam_values import InstanceRequest
 from gnomon_core.seams import BatchChannel
-from gnomon_platforms.local.images import BuiltHandler
+from gnomon_platforms.images import BuiltHandler
 from gnomon_platforms.local.platform import LocalPlatform
 from gnomon_platforms.testing import NoModels, Recorder, answers, request_frame, send
 

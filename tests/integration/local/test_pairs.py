@@ -16,7 +16,7 @@ from gnomon_core.errors import GnomonError
 from gnomon_core.fleet import Instance, InstanceKind, InstanceState
 from gnomon_core.pairs import Pair
 from gnomon_core.profiles import LatencyTable, Loading, ModelProfile
-from gnomon_platforms.local.profiles import LayerFiles
+from gnomon_platforms.profile_files import LayerFiles
 from tests.integration.local.pairs_running import PAIR, PATIENCE_S, Running, begun, comm, shared_memory
 from tests.waiting import until
 

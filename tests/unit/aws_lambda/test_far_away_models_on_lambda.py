@@ -14,7 +14,7 @@ from gnomon_core.seam_values import InstanceRequest
 from gnomon_core.seams import ModelRepository
 from gnomon_platforms.aws_lambda.options import LambdaOptions
 from gnomon_platforms.aws_lambda.platform import LambdaPlatform
-from gnomon_platforms.local.images import BuiltImages
+from gnomon_platforms.images import BuiltImages
 from gnomon_platforms.testing import Recorder
 
 STANDS_STILL_S = 5.0

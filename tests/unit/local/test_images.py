@@ -3,7 +3,7 @@ from pathlib import Path
 import pytest
 
 from gnomon_core.errors import GnomonError
-from gnomon_platforms.local.images import ImageTable, bare_name
+from gnomon_platforms.images import ImageTable, bare_name
 
 
 @pytest.mark.parametrize(

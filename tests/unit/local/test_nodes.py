@@ -2,7 +2,8 @@ import pytest
 
 from gnomon_core.errors import GnomonError
 from gnomon_core.functions import FunctionSpec, read_deployment
-from gnomon_platforms.local.nodes import LocalNode, claimed_cores
+from gnomon_platforms.claims import claimed_cores
+from gnomon_platforms.local.nodes import LocalNode
 
 GIB = 2**30
 

@@ -10,7 +10,7 @@ import pytest
 
 from gnomon_core.blocks import Block, Layers
 from gnomon_core.profiles import LatencyTable, Loading, ModelProfile
-from gnomon_platforms.local.profiles import ProfileFiles
+from gnomon_platforms.profile_files import ProfileFiles
 
 BLOCKS = tuple(Block(f"b{n}", 2 * n, 2 * n + 2, (f"v{n}",), (f"v{n + 1}",), (), 1, 1, splittable=True) for n in range(3))
 LAYERS = Layers("digest", ("v3",), BLOCKS, {f"v{n}": 4 for n in range(4)})

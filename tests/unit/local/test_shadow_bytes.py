@@ -9,8 +9,7 @@ from gnomon_autoscaler.policies.asyfunc.knowledge import Knowledge
 from gnomon_autoscaler.policies.asyfunc.options import Options
 from gnomon_autoscaler.policies.asyfunc.places import shadow_memory_bytes
 from gnomon_core.settings import Settings
-from gnomon_platforms.local.pairs import shadow_bytes
-from gnomon_platforms.local.recipes import MODEL_OVERHEAD_BYTES
+from gnomon_platforms.claims import MODEL_OVERHEAD_BYTES, shadow_bytes
 from gnomon_simulator.profiles import modelled
 
 MB = 10**6
