@@ -17,10 +17,9 @@ from urllib.parse import urlsplit
 
 from gnomon_core.addresses import http_url
 from gnomon_core.background import Background
-from gnomon_core.errors import GnomonError
 from gnomon_core.fleet import InstanceState
 from gnomon_core.pairs import Pair
-from gnomon_platforms.nodes.client import UNREACHABLE, NodeClient, State
+from gnomon_platforms.nodes.client import NodeClient, State
 from gnomon_platforms.nodes.reached import ReachedNodes
 from gnomon_platforms.nodes.shadows import LIVING, NodeShadow, Row, paired, should_know, version_of
 from gnomon_platforms.nodes.wishes import FunctionModel, Wishes
@@ -99,11 +98,8 @@ class FarPairs:
 
         """
         path = f"/v1/shadows/{shadow.instance.id}"
-        node, home = self._nodes.clients.get(shadow.instance.node), self._nodes.clients.get(shadow.home or "")
-        if node is None or home is None:
-            away = shadow.instance.node if node is None else shadow.home
-            text = f"{shadow.instance.id} does what it did: no coordinator is connected on node {away}."
-            raise GnomonError(503, UNREACHABLE, text, "Decide again when there is one.")
+        node = self._nodes.telling(shadow.instance.id, shadow.instance.node)
+        home = self._nodes.telling(shadow.instance.id, shadow.home or "")
         held = self._wishes.task(model, shadow.holding(pair), shadow.instance.memory_bytes)
         await node.wish("PATCH", path, held)
         if not shadow.asked:

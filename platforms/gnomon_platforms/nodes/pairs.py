@@ -113,7 +113,7 @@ class NodePairs:
         """Let a Shadow do something else. Unknown ones are ignored.
 
         Raises:
-            GnomonError: 503 `no_capacity`, 409 `no_such_blocks` for one on another node than its Body; it keeps what it has.
+            GnomonError: 503 `no_capacity`, `node_unreachable`, 409 `no_such_blocks` for one elsewhere; it keeps what it has.
 
         """
         shadow = self._shadows.get(shadow_id)
@@ -121,9 +121,9 @@ class NodePairs:
         if shadow is None or body is None:
             return
         model = await self._wishes.model(body.spec)
-        client = self.nodes.clients.get(body.node)
-        if client is None or self._shadows.get(shadow_id) is not shadow:
+        if self._shadows.get(shadow_id) is not shadow:
             return
+        client = self.nodes.telling(shadow_id, body.node)
         node = shadow.instance.node
         pair = replace(pair, node=None if shadow.home is None else node)
         more = pair.shadow_cores - shadow.instance.cores

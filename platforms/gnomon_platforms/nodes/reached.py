@@ -101,6 +101,19 @@ class ReachedNodes:
             raise no_such_node(node, body_node)
         return client
 
+    def telling(self, shadow_id: str, node: str) -> NodeClient:
+        """The coordinator of this node, by which a Shadow or its Body is to hear that it does something else.
+
+        Raises:
+            GnomonError: 503 `node_unreachable` where there is none.
+
+        """
+        client = self.clients.get(node)
+        if client is None:
+            text = f"{shadow_id} does what it did: no coordinator is connected on node {node}."
+            raise GnomonError(503, UNREACHABLE, text, "Decide again when there is one.")
+        return client
+
     async def end(self, client: NodeClient, shadow_id: str) -> None:
         """End a Shadow on a node, or have it forgotten where it has gone; said again for as long as it may not have been heard.
 

@@ -155,3 +155,26 @@ async def test_a_change_takes_as_much_as_its_node_has_heard(
     assert taken() == (1.0, 1)
     await until(lambda: node.shadow("p-12-s1")["cores"] == 1)
     assert taken() == (1.0, 1)
+
+
+async def test_a_change_that_nobody_can_tell_is_refused_until_somebody_can(platform: Platform, node: Node) -> None:
+    await platform.body("p-13")
+    await platform.pairs.create("p-13", a_pair(node), "p-13-s1")
+    await until(lambda: ("p-13", ["p-13-s1"]) in platform.pairs_told)
+    other = a_pair(node, 2, (0, 0, 1, 1))
+    platform.pairs.nodes.reach("node-a", None)
+    assert await refusal(platform.pairs.change("p-13-s1", other)) == UNREACHABLE
+    assert (platform.claimed["p-13-s1"].cores, platform.seen("p-13-s1").pair) == (1.0, a_pair(node)), "it does what it did"
+    await platform.reach()
+    await platform.pairs.change("p-13-s1", other)
+    await until(lambda: platform.seen("p-13-s1").pair == other)
+
+
+async def test_a_shadow_gets_no_more_cores_than_its_node_has(platform: Platform, node: Node) -> None:
+    await platform.body("p-14")
+    await platform.pairs.create("p-14", a_pair(node), "p-14-s1")
+    await until(lambda: ("p-14", ["p-14-s1"]) in platform.pairs_told)
+    # Claims do not know how many there are: its node does.
+    platform.cores = 5000.0
+    assert await refusal(platform.pairs.change("p-14-s1", a_pair(node, 4000))) == "no_capacity"
+    assert (platform.claimed["p-14-s1"].cores, node.shadow("p-14-s1")["cores"]) == (1.0, 1)
