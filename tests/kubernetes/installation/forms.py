@@ -16,6 +16,7 @@ from deploy.test_cluster import build
 from deploy.test_cluster.settings import folders
 
 DEPLOY = Path(__file__).parents[3] / "deploy"
+CHART = DEPLOY / "charts" / "gnomon"
 Manifest = dict[str, Any]
 Name = tuple[str, str | None, str]
 """Kind, namespace, name."""
@@ -61,13 +62,23 @@ def notes(kubeconfig: Path, *values: str, namespace: str = "openfaas") -> str:
     ]
 
 
-def _helm(command: list[str], more: list[str], values: tuple[str, ...], namespace: str, kubeconfig: Path) -> str:
-    helm = build.kept(folders(), build.HELM_SOURCES)
-    if helm is None:
+def helm(kubeconfig: Path, *words: str) -> str:
+    """What helm says to whoever has this kubeconfig. What it learns of the cluster is kept beside that file."""
+    kept = build.kept(folders(), build.HELM_SOURCES)
+    if kept is None:
         pytest.skip("helm is not compiled: make cluster-build")
-    settings = [word for value in values for word in ("--set-json", value)]
-    words = [f"{helm.folder}/helm", *command, "gnomon", f"{DEPLOY}/charts/gnomon", "--namespace", namespace, *settings, *more]
-    environment = {**os.environ, "KUBECONFIG": str(kubeconfig)}
-    done = subprocess.run(words, capture_output=True, text=True, check=False, env=environment)
+    places = ("KUBECACHEDIR", "HELM_CACHE_HOME", "HELM_CONFIG_HOME", "HELM_DATA_HOME")
+    learned = dict.fromkeys(places, str(kubeconfig.parent / "cache")) if kubeconfig.is_file() else {}
+    environment = {**os.environ, "KUBECONFIG": str(kubeconfig), **learned}
+    done = subprocess.run([f"{kept.folder}/helm", *words], capture_output=True, text=True, check=False, env=environment)
     assert done.returncode == 0, done.stderr
     return done.stdout
+
+
+def settings(*values: str) -> list[str]:
+    """Values as helm's options."""
+    return [word for value in values for word in ("--set-json", value)]
+
+
+def _helm(command: list[str], more: list[str], values: tuple[str, ...], namespace: str, kubeconfig: Path) -> str:
+    return helm(kubeconfig, *command, "gnomon", str(CHART), "--namespace", namespace, *settings(*values), *more)
