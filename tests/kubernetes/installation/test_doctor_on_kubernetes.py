@@ -95,6 +95,25 @@ def test_an_old_node_takes_resizing_away(installed: Cluster, nodes: Any) -> None
     assert "node-new" not in found["in-place resize"]["message"]
 
 
+def test_whether_anybody_is_known_to_enforce_policies_is_said(installed: Cluster) -> None:
+    found, _ = examine(installed.kubeconfig)
+    assert found["network policies"]["level"] == "warn"
+    assert "Nothing is here that is known to enforce NetworkPolicies" in found["network policies"]["message"]
+
+    labels = {"k8s-app": "cilium"}
+    template = {"metadata": {"labels": labels}, "spec": {"containers": [{"name": "c", "image": "x"}]}}
+    daemons = {"metadata": {"name": "cilium"}, "spec": {"selector": {"matchLabels": labels}, "template": template}}
+    installed.apps.create_namespaced_daemon_set("kube-system", daemons)
+    status = {"desiredNumberScheduled": 2, "currentNumberScheduled": 2, "numberMisscheduled": 0, "numberReady": 1}
+    installed.apps.patch_namespaced_daemon_set_status("cilium", "kube-system", {"status": status})
+    found, _ = examine(installed.kubeconfig, platform="knative")
+    assert found["network policies"]["message"].endswith("enforces NetworkPolicies, and is not ready on 1 of 2 nodes.")
+    installed.apps.patch_namespaced_daemon_set_status("cilium", "kube-system", {"status": {**status, "numberReady": 2}})
+    found, _ = examine(installed.kubeconfig)
+    assert (found["network policies"]["level"], found["network policies"]["hint"]) == ("ok", "")
+    installed.apps.delete_namespaced_daemon_set("cilium", "kube-system")
+
+
 def test_another_autoscaler_of_a_function_is_named(installed: Cluster) -> None:
     labels = {"app": "classify"}
     template = {"metadata": {"labels": labels}, "spec": {"containers": [{"name": "c", "image": "x"}]}}
