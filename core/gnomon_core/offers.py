@@ -115,10 +115,8 @@ class Kind(Generic[Policy_co]):
         return offer
 
     def _unknown(self, name: str, offers: Mapping[str, Offer[Policy_co]]) -> GnomonError:
-        known = f"Known ones: {', '.join(sorted(offers))}."
-        if name in _offered(self.group):
-            known = f"It is installed here: whoever starts Gnomon names it with `--policy {name[:100]}`. {known}"
-        return bad_request("unknown_policy", f"annotation {self.annotation} is {name[:100]!r}, which is no {self.word}.", known)
+        said = f"annotation {self.annotation} is {name[:100]!r}, which is no {self.word}."
+        return bad_request("unknown_policy", said, _known(name, offers, self.group))
 
 
 def own_settings(settings: Settings, table: Sequence[Setting]) -> dict[str, Any]:
@@ -147,7 +145,7 @@ def refuse_strays(settings: Settings, *known: Iterable[str]) -> None:
             raise bad_request(
                 "unknown_setting",
                 f"annotation {key[:100]!r} is a setting of a policy {_policy_of(key)[:100]!r}, which is not known.",
-                f"Known ones: {', '.join(sorted(names))}.",
+                _known(_policy_of(key), names, *GROUPS),
             )
 
 
@@ -168,6 +166,14 @@ def _with_own(name: str, settings: Settings, table: Sequence[Setting]) -> Settin
             raise bad_request("unknown_setting", f"annotation {key[:100]!r} is no setting of {name[:100]}.", there)
     own_settings(settings, table)
     return settings
+
+
+def _known(name: str, known: Iterable[str], *groups: str) -> str:
+    """Which policies there are; and how one comes to be among them that is installed in one of these groups, and is not."""
+    listed = f"Known ones: {', '.join(sorted(known))}."
+    if not any(name in _offered(group) for group in groups):
+        return listed
+    return f"It is installed here: whoever starts Gnomon names it with `--policy {name[:100]}`. {listed}"
 
 
 def _offered(group: str) -> set[str]:

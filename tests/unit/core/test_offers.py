@@ -122,6 +122,12 @@ def test_what_it_cannot_read_is_refused(install: Callable[..., None], own: dict[
     assert (refused.value.code, str(refused.value)) == (code, said)
 
 
+def test_settings_of_an_installed_policy_that_is_not_named_say_how_it_is(install: Callable[..., None]) -> None:
+    install(scheduling="few = theirs:FEW")
+    with pytest.raises(GnomonError, match="`--policy few`"):
+        refuse_strays(read_settings({}, {"gnomon/few.most": "3"}), BUILT_IN)
+
+
 def test_settings_of_another_policy_wait_for_it_and_those_of_none_are_refused() -> None:
     settings = read_settings({}, {"gnomon/few.most": "3", "gnomon/autoscaler": "od"})
     assert scaling_policy("od", settings).name == "od"

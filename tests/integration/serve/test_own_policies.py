@@ -1,0 +1,107 @@
+"""Policies of one's own, of both kinds and with settings of their own, as whoever installs their package meets them."""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.integration.serve.conftest import GNOMON, Serving
+from tests.waiting import eventually
+
+PACKAGE = """
+from dataclasses import dataclass
+
+from gnomon_autoscaler import counted
+from gnomon_autoscaler.counting import Wish
+from gnomon_core.offers import Offer, own_settings
+from gnomon_core.scheduling import Dispatch, Reject
+from gnomon_core.setting_readers import integer
+from gnomon_core.settings import Setting
+
+
+@dataclass(frozen=True)
+class Exactly:
+    count: int = 1
+    name: str = "exactly"
+    version: int = 1
+    period_s: float = 0.2
+    default_scheduler: str = "picky"
+
+    def wish(self, seen, memory):
+        return Wish(self.count, "as told", {})
+
+
+class Picky:
+    name = "picky"
+
+    def next(self, queue, fleet, latency, now_s):
+        large = tuple(one for one in queue.requests if len(one.body) > 3)
+        if large:
+            return (Reject(large, "It is too large for me."),)
+        return (Dispatch(fleet.idle[0].instance_id, (queue.requests[0],)),) if fleet.idle else ()
+
+
+SETTINGS = (Setting("count", "count", integer(1, 5), "a whole number from 1 to 5", "instances"),)
+EXACTLY = counted(lambda settings: Exactly(**own_settings(settings, SETTINGS)), "As many as it is told.", SETTINGS)
+PICKY = Offer(lambda settings: Picky(), "Refuses what is large.")
+"""
+
+
+@pytest.fixture
+def installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    information = tmp_path / "site" / "odd-1.0.dist-info"
+    information.mkdir(parents=True)
+    (tmp_path / "site" / "odd.py").write_text(PACKAGE)
+    (information / "METADATA").write_text("Metadata-Version: 2.1\nName: odd\nVersion: 1.0\n")
+    points = "[gnomon.scaling_policies]\nexactly = odd:EXACTLY\n[gnomon.scheduling_policies]\npicky = odd:PICKY\n"
+    (information / "entry_points.txt").write_text(points)
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path / "site"))
+
+
+@pytest.fixture
+def gateway(tmp_path: Path, installed: None) -> Iterator[Serving]:
+    del installed
+    started = Serving(tmp_path / "state")
+    started.start("--policy=exactly", "--policy=picky")
+    yield started
+    started.stop()
+    started.client.clear()
+
+
+def test_they_are_listed_serve_by_their_settings_and_refuse_what_they_do_not_know(gateway: Serving) -> None:
+    known = gateway.call("GET", "/gnomon/policies").json()
+    listed = {one["name"]: one["description"] for kind in ("scaling", "scheduling") for one in known[kind]}
+    assert listed["exactly"] == "As many as it is told. gnomon/exactly.count: instances, a whole number from 1 to 5."
+    assert listed["picky"] == "Refuses what is large."
+
+    annotations = {"gnomon/autoscaler": "exactly", "gnomon/exactly.count": "3"}
+    assert gateway.deploy("echo", annotations=annotations).status == 202
+    eventually(lambda: gateway.status("echo").get("availableReplicas") == 3, "its own setting does not hold")
+    assert gateway.call("POST", "/function/echo", b"abc").data == b"abc"
+    refused = gateway.call("POST", "/function/echo", b"abcd")
+    assert (refused.status, "It is too large for me." in refused.data.decode()) == (504, True), "its scheduler was not asked"
+
+    for wrong, code in (
+        ({"gnomon/exactly.count": "6"}, "invalid_setting"),
+        ({"gnomon/exactly.cuont": "3"}, "unknown_setting"),
+        ({"gnomon/exactyl.count": "3"}, "unknown_setting"),
+        ({"gnomon/scheduler": "pikcy"}, "unknown_policy"),
+    ):
+        answer = gateway.deploy("echo", method="PUT", annotations={"gnomon/autoscaler": "exactly"} | wrong)
+        assert (answer.status, answer.json()["error"]["code"]) == (400, code)
+    moved = {"gnomon/autoscaler": "fixed", "gnomon/exactly.count": "3"}
+    assert gateway.deploy("echo", method="PUT", annotations=moved).status == 202, "a rival is tried by one annotation"
+
+
+@pytest.mark.usefixtures("installed")
+def test_they_are_simulated() -> None:
+    command = [*GNOMON, "simulate", "--rate", "10", "--duration", "5s", "--service-time", "10ms", "--policy", "exactly"]
+    command += ["--policy", "picky", "--annotation", "gnomon/autoscaler=exactly", "--annotation", "gnomon/exactly.count=2"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert (done.returncode, "picky" in done.stdout) == (0, True), done.stderr
+    unnamed = subprocess.run([*command[:-8], *command[-4:]], capture_output=True, text=True, check=False)
+    assert unnamed.returncode == 1
+    assert "whoever starts Gnomon names it with `--policy exactly`" in unnamed.stderr
