@@ -21,7 +21,6 @@ from gnomon_cli.asynchronous import asynchronous
 from gnomon_cli.cluster_metrics import ClusterCollector
 from gnomon_cli.fetching import ModelFetcher
 from gnomon_cli.in_front import InFront
-from gnomon_cli.kept_logs import KeptLogs
 from gnomon_cli.kept_scaling import KeptScaling
 from gnomon_cli.platforms import platform_of
 from gnomon_cli.scaling import ScalingAdapter
@@ -44,7 +43,6 @@ from gnomon_gateway.lifecycle.corrections import Corrections
 from gnomon_gateway.lifecycle.elsewhere import Elsewhere
 from gnomon_gateway.lifecycle.manager import Manager
 from gnomon_gateway.lifecycle.surroundings import Surroundings
-from gnomon_gateway.log_sources import LogReader
 from gnomon_gateway.logs import LogBook
 from gnomon_gateway.loop_lag import LoopLag
 from gnomon_gateway.metrics import AsyncCollector, GatewayCollector, metrics_page
@@ -250,7 +248,7 @@ class Gnomon:
             now_s=self._clock.now_s,
             healthy=lambda: not self._stopping,
             orchestration=orchestration(self.options),
-            kept_logs=self._kept_logs(),
+            kept_logs=None if self._keeper is None else self._keeper.platform.logs,
             behind=self.options.behind,
             provided=self._front is not None,
         )
@@ -268,12 +266,6 @@ class Gnomon:
             function_users=function_users() if self._keeper is None else range(0),
         )
         return GatewayApp(self.manager, application, behind=self.options.behind)
-
-    def _kept_logs(self) -> LogReader | None:
-        """Where the platform keeps what instances write, if it does."""
-        if self._cluster is not None:
-            return KeptLogs(self._cluster.platform.logs)
-        return None if self._front is None else self._front.kept_logs
 
     def _share(self, cluster: OnKubernetes, elsewhere: Elsewhere, scaling: ScalingAdapter) -> Replicas:
         """Share the functions with the cluster's other gateways."""

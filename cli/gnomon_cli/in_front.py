@@ -12,7 +12,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from gnomon_cli.following import Following, Work
-from gnomon_cli.kept_logs import KeptLogs
 from gnomon_core.clock import Clock
 from gnomon_core.decisions import DecisionRecord
 from gnomon_core.errors import GnomonError
@@ -43,7 +42,6 @@ class InFront:
         self._catalog.start()
         self.store = ProviderStore(api, self._catalog)
         self.platform = ProviderPlatform(api, self._catalog, options, clock=clock)
-        self.kept_logs = KeptLogs(self.platform.logs)
         self._functions: ProvidedFunctions | None = None
         self._following = Following()
 

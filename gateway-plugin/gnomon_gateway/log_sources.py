@@ -10,7 +10,8 @@ import asyncio
 from collections.abc import Sequence
 from typing import Protocol
 
-from gnomon_gateway.logs import LogBook, LogLine, LogQuery
+from gnomon_core.log_lines import LogLine, LogQuery
+from gnomon_gateway.logs import LogBook
 
 AHEAD = 100
 """Lines that are read before somebody has asked for them."""

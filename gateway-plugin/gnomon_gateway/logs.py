@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 
 from gnomon_core.errors import GnomonError
 from gnomon_core.functions import FunctionKey
+from gnomon_core.log_lines import LogLine, LogQuery
 
 MAX_LINES = 10_000
 MAX_BYTES = 1 << 20
@@ -21,29 +22,6 @@ MAX_FOLLOWERS = 256
 FOLLOWER_LINES = 1_000
 # What a line costs beside its text: the object, its timestamp and its place in the deque, about 200 bytes in CPython.
 LINE_OVERHEAD_BYTES = 200
-
-
-@dataclass(frozen=True, slots=True)
-class LogLine:
-    """One line of one instance; `at` in seconds since 1970."""
-
-    function: FunctionKey
-    instance: str
-    at: float
-    text: str
-
-
-@dataclass(frozen=True, slots=True)
-class LogQuery:
-    """Which lines: `instance` "" is all of them, `tail` 0 is as many as there are."""
-
-    function: FunctionKey
-    instance: str = ""
-    since: float | None = None
-    tail: int = 0
-
-    def wants(self, line: LogLine) -> bool:
-        return (not self.instance or line.instance == self.instance) and (self.since is None or line.at >= self.since)
 
 
 class Follower:

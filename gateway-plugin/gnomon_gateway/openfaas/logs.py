@@ -11,8 +11,8 @@ from starlette.types import Receive, Scope, Send
 
 from gnomon_core.dates import moment_s, rfc3339
 from gnomon_core.functions import parse_key
+from gnomon_core.log_lines import LogLine, LogQuery
 from gnomon_gateway.log_sources import LineSource, Logs
-from gnomon_gateway.logs import LogLine, LogQuery
 from gnomon_gateway.openfaas.control import Control, Handlers, unknown_function
 from gnomon_gateway.openfaas.documents import flag_in_query, invalid_query, namespace_in_query
 

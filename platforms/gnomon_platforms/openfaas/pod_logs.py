@@ -16,7 +16,7 @@ from concurrent.futures import Future
 from gnomon_core.dates import rfc3339, seconds_of
 from gnomon_core.errors import GnomonError
 from gnomon_core.functions import FunctionKey
-from gnomon_platforms.kept_lines import Line, Wish
+from gnomon_core.log_lines import LogLine, LogQuery
 from gnomon_platforms.kubernetes.api import Api, Stream
 from gnomon_platforms.kubernetes.cache import Change
 from gnomon_platforms.kubernetes.errors import Refused, Unreachable, told
@@ -42,19 +42,19 @@ class PodLogs:
         self._api, self._pods, self._pods_of = api, pods, pods_of
         self._followers: set[PodFollower] = set()
 
-    async def lines(self, wish: Wish) -> list[Line]:
+    async def lines(self, query: LogQuery) -> list[LogLine]:
         """The lines there are, oldest first.
 
         Raises:
             GnomonError: 503 `kubernetes_…` where the API server cannot be asked, or does not let us.
 
         """
-        pods = [pod for pod in self._pods_of(wish.key) if _wanted(pod, wish)]
+        pods = [pod for pod in self._pods_of(query.function) if _wanted(pod, query)]
         most_bytes = min(MAX_BYTES, ALL_BYTES // max(1, len(pods)))
-        read = await asyncio.gather(*(asyncio.to_thread(self._read, pod, wish, most_bytes) for pod in pods))
+        read = await asyncio.gather(*(asyncio.to_thread(self._read, pod, query, most_bytes) for pod in pods))
         return sorted((line for lines in read for line in lines), key=lambda line: line.at)
 
-    def follow(self, wish: Wish) -> PodFollower:
+    def follow(self, query: LogQuery) -> PodFollower:
         """The lines there are, and each new one of every pod that the function has or gets.
 
         Raises:
@@ -65,7 +65,7 @@ class PodLogs:
             raise GnomonError(
                 429, "too_many_followers", f"{MAX_STREAMS} pods are followed already.", "End a reader.", retry_after_s=10
             )
-        follower = PodFollower(self._api, wish, self._followers.discard)
+        follower = PodFollower(self._api, query, self._followers.discard)
         self._followers.add(follower)
         follower.listen(self._pods)
         return follower
@@ -75,10 +75,10 @@ class PodLogs:
         for follower in tuple(self._followers):
             follower.close()
 
-    def _read(self, pod: PodFacts, wish: Wish, most_bytes: int) -> list[Line]:
+    def _read(self, pod: PodFacts, query: LogQuery, most_bytes: int) -> list[LogLine]:
         data, cut = bytearray(), False
         try:
-            with self._api.stream(_path(pod), _query(wish, pod.function), silence_s=SILENCE_S) as stream:
+            with self._api.stream(_path(pod), _asked(query, pod.function), silence_s=SILENCE_S) as stream:
                 while more := stream.read():
                     data += more
                     if len(data) > 2 * most_bytes:
@@ -91,17 +91,17 @@ class PodLogs:
         except Unreachable as error:
             raise told(error, f"read the log of {pod.name}") from error
         # Of what was cut, the first line is not whole.
-        lines = (_line(pod.name, line) for line in bytes(data).split(b"\n")[cut:] if line)
-        return [line for line in lines if wish.since is None or line.at >= wish.since]
+        lines = (_line(pod, line) for line in bytes(data).split(b"\n")[cut:] if line)
+        return [line for line in lines if query.since is None or line.at >= query.since]
 
 
 class PodFollower:
     """One reader. Whoever has it closes it."""
 
-    def __init__(self, api: Api, wish: Wish, leave: Callable[[PodFollower], None]) -> None:
-        self._api, self._wish, self._leave = api, wish, leave
+    def __init__(self, api: Api, query: LogQuery, leave: Callable[[PodFollower], None]) -> None:
+        self._api, self._query, self._leave = api, query, leave
         self._loop = asyncio.get_running_loop()
-        self._lines: asyncio.Queue[Line | None] = asyncio.Queue(WAITING_LINES)
+        self._lines: asyncio.Queue[LogLine | None] = asyncio.Queue(WAITING_LINES)
         self._tails: dict[str, Tail] = {}
         self._forget: Callable[[], None] = lambda: None
         self._closed = False
@@ -115,7 +115,7 @@ class PodFollower:
         """Follow the function's pods that there are, and those that come."""
         self._forget = pods.listen(self._changed)
 
-    async def next_line(self) -> Line | None:
+    async def next_line(self) -> LogLine | None:
         """The next line; None once it is closed."""
         return None if self._closed else await self._lines.get()
 
@@ -139,16 +139,16 @@ class PodFollower:
             if gone is not None:
                 gone.last_round = True
             return
-        if pod.key != self._wish.key or not _wanted(pod, self._wish):
+        if pod.key != self._query.function or not _wanted(pod, self._query):
             return
         tail = self._tails.get(pod.uid)
         if tail is None and self.streams < MAX_STREAMS:
-            tail = self._tails[pod.uid] = Tail(self._api, pod, self._wish, self._deliver)
+            tail = self._tails[pod.uid] = Tail(self._api, pod, self._query, self._deliver)
             tail.start()
         if tail is not None and pod.phase in ENDED_PHASES:
             tail.last_round = True
 
-    def _deliver(self, lines: list[Line]) -> Future[None] | None:
+    def _deliver(self, lines: list[LogLine]) -> Future[None] | None:
         """From a thread: queue lines; what it returns ends when there was room for them."""
 
         async def put() -> None:
@@ -168,9 +168,9 @@ class PodFollower:
 class Tail(threading.Thread):
     """Follows one pod's container. `deliver` queues lines and returns what to wait for, None where nobody reads any more."""
 
-    def __init__(self, api: Api, pod: PodFacts, wish: Wish, deliver: Callable[[list[Line]], Future[None] | None]) -> None:
+    def __init__(self, api: Api, pod: PodFacts, query: LogQuery, deliver: Callable[[list[LogLine]], Future[None] | None]) -> None:
         super().__init__(name=f"log {pod.name}", daemon=True)
-        self._api, self._pod, self._wish, self._deliver = api, pod, wish, deliver
+        self._api, self._pod, self._query, self._deliver = api, pod, query, deliver
         self._ended = threading.Event()
         self._stream: Stream | None = None
         self._under_way: Future[None] | None = None
@@ -198,11 +198,11 @@ class Tail(threading.Thread):
             under_way.cancel()
 
     def _follow(self) -> None:
-        query = {**_query(self._wish, self._pod.function), "follow": "true"}
+        asked = {**_asked(self._query, self._pod.function), "follow": "true"}
         if self._last[0]:
-            query.pop("tailLines", None)
-            query["sinceTime"] = f"{self._last[0]}Z"
-        with self._api.stream(_path(self._pod), query, silence_s=SILENCE_S) as stream:
+            asked.pop("tailLines", None)
+            asked["sinceTime"] = f"{self._last[0]}Z"
+        with self._api.stream(_path(self._pod), asked, silence_s=SILENCE_S) as stream:
             self._stream = stream
             rest = b""
             while not self._ended.is_set() and (data := stream.read()):
@@ -218,7 +218,7 @@ class Tail(threading.Thread):
             stamp = _stamp(line)
             if line and stamp > self._last:
                 self._last = stamp
-                new.append(_line(self._pod.name, line))
+                new.append(_line(self._pod, line))
         for begin in range(0, len(new), LINES_AT_ONCE):
             self._under_way = self._deliver(new[begin : begin + LINES_AT_ONCE])
             if self._under_way is None or self._ended.is_set():
@@ -232,18 +232,18 @@ def _path(pod: PodFacts) -> str:
     return PODS.path(pod.namespace, pod.name, "log")
 
 
-def _wanted(pod: PodFacts, wish: Wish) -> bool:
+def _wanted(pod: PodFacts, query: LogQuery) -> bool:
     """Whether a pod may have written something that is asked for."""
-    return pod.phase != "Pending" and wish.instance in ("", pod.name)
+    return pod.phase != "Pending" and query.instance in ("", pod.name)
 
 
-def _query(wish: Wish, container: str) -> dict[str, str]:
+def _asked(query: LogQuery, container: str) -> dict[str, str]:
     """The query of a pod's log."""
     asked = {"container": container, "timestamps": "true"}
-    if wish.since is not None:
-        asked["sinceTime"] = rfc3339(wish.since, "seconds")
-    if wish.tail > 0:
-        asked["tailLines"] = str(wish.tail)
+    if query.since is not None:
+        asked["sinceTime"] = rfc3339(query.since, "seconds")
+    if query.tail > 0:
+        asked["tailLines"] = str(query.tail)
     return asked
 
 
@@ -258,6 +258,6 @@ def _stamp(line: bytes) -> tuple[str, str]:
     return whole, fraction.ljust(9, "0")
 
 
-def _line(pod: str, line: bytes) -> Line:
+def _line(pod: PodFacts, line: bytes) -> LogLine:
     stamp, _, text = line.partition(b" ")
-    return Line(pod, seconds_of(stamp.decode("ascii", "replace")), text.decode("utf-8", "replace").rstrip("\r"))
+    return LogLine(pod.key, pod.name, seconds_of(stamp.decode("ascii", "replace")), text.decode("utf-8", "replace").rstrip("\r"))

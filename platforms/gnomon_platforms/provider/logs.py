@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from gnomon_core.dates import moment_s, rfc3339
 from gnomon_core.errors import GnomonError
-from gnomon_platforms.kept_lines import Line, Wish
+from gnomon_core.functions import FunctionKey
+from gnomon_core.log_lines import LogLine, LogQuery
 from gnomon_platforms.provider.api import ProviderApi, refusal, unreachable
 
 if TYPE_CHECKING:
@@ -25,14 +25,14 @@ class ProviderLogs:
     def __init__(self, api: ProviderApi) -> None:
         self._api = api
 
-    async def lines(self, wish: Wish) -> list[Line]:
+    async def lines(self, query: LogQuery) -> list[LogLine]:
         """The lines there are, as they come.
 
         Raises:
             GnomonError: 503 `provider_unreachable`, and what the provider refuses.
 
         """
-        follower = self.follow(wish, follow=False)
+        follower = self.follow(query, follow=False)
         found = []
         try:
             while (line := await follower.next_line()) is not None:
@@ -43,22 +43,22 @@ class ProviderLogs:
             raise follower.trouble
         return found
 
-    def follow(self, wish: Wish, *, follow: bool = True) -> ProviderFollower:
+    def follow(self, query: LogQuery, *, follow: bool = True) -> ProviderFollower:
         """The lines there are, and each new one."""
-        return ProviderFollower(self._api, _query(wish, follow=follow), follow=follow)
+        return ProviderFollower(self._api, query, follow=follow)
 
 
 class ProviderFollower:
     """Lines as the provider sends them. Whoever has it closes it."""
 
-    def __init__(self, api: ProviderApi, query: Mapping[str, str], *, follow: bool) -> None:
+    def __init__(self, api: ProviderApi, query: LogQuery, *, follow: bool) -> None:
         self.trouble: GnomonError | None = None
         """Why the lines ended before their end."""
         self._api, self._query, self._follow = api, query, follow
-        self._lines: asyncio.Queue[Line | None] = asyncio.Queue(100)
+        self._lines: asyncio.Queue[LogLine | None] = asyncio.Queue(100)
         self._task = asyncio.get_running_loop().create_task(self._read())
 
-    async def next_line(self) -> Line | None:
+    async def next_line(self) -> LogLine | None:
         """The next line; None at the end."""
         return await self._lines.get()
 
@@ -73,7 +73,9 @@ class ProviderFollower:
         try:
             async with (
                 aiohttp.ClientSession(headers=self._api.headers, trust_env=False, read_bufsize=MAX_LINE_BYTES) as session,
-                session.get(f"{self._api.url}/system/logs", params=self._query, timeout=timeout) as answer,
+                session.get(
+                    f"{self._api.url}/system/logs", params=_asked(self._query, follow=self._follow), timeout=timeout
+                ) as answer,
             ):
                 if answer.status != 200:  # noqa: PLR2004 - HTTP's own
                     self.trouble = refusal(answer.status, await answer.read(), "read a function's logs")
@@ -85,26 +87,26 @@ class ProviderFollower:
 
     async def _take(self, answer: aiohttp.ClientResponse) -> None:
         async for text in answer.content:
-            line = _read(text)
+            line = _read(self._query.function, text)
             if line is not None:
                 await self._lines.put(line)
 
 
-def _read(text: bytes) -> Line | None:
+def _read(function: FunctionKey, text: bytes) -> LogLine | None:
     try:
         document: Any = json.loads(text)
         at = moment_s(str(document["timestamp"]))
-        return Line(str(document.get("instance", "")), at, str(document["text"]))
+        return LogLine(function, str(document.get("instance", "")), at, str(document["text"]))
     except (ValueError, KeyError, TypeError, AttributeError):
         return None
 
 
-def _query(wish: Wish, *, follow: bool) -> dict[str, str]:
+def _asked(query: LogQuery, *, follow: bool) -> dict[str, str]:
     """As the provider is asked."""
-    asked = {"name": wish.key.name, "namespace": wish.key.namespace, "follow": "true" if follow else "false"}
-    asked["tail"] = str(wish.tail if wish.tail > 0 else -1)
-    if wish.instance:
-        asked["instance"] = wish.instance
-    if wish.since is not None:
-        asked["since"] = rfc3339(wish.since)
+    asked = {"name": query.function.name, "namespace": query.function.namespace, "follow": "true" if follow else "false"}
+    asked["tail"] = str(query.tail if query.tail > 0 else -1)
+    if query.instance:
+        asked["instance"] = query.instance
+    if query.since is not None:
+        asked["since"] = rfc3339(query.since)
     return asked

@@ -11,7 +11,7 @@ import pytest
 
 from gnomon_core.errors import GnomonError
 from gnomon_core.functions import FunctionKey
-from gnomon_platforms.kept_lines import Line, Wish
+from gnomon_core.log_lines import LogLine, LogQuery
 from gnomon_platforms.kubernetes.cache import Change
 from gnomon_platforms.kubernetes.objects.pods import PodFacts, pod_facts
 from gnomon_platforms.openfaas.pod_logs import MAX_BYTES, PodLogs
@@ -57,9 +57,9 @@ async def test_lines_of_all_pods_come_in_the_order_in_which_they_were_written() 
     other = replace(POD, name="fn-2", uid="u2")
     script = Script([Answer(line(1, "one") + line(3, "thrée")), Answer(line(2, "two"))])
     with serving(script) as api:
-        found = await logs(api, Pods(POD, other)).lines(Wish(KEY, tail=5, since=1795305600.0))
+        found = await logs(api, Pods(POD, other)).lines(LogQuery(KEY, tail=5, since=1795305600.0))
     assert [one.text for one in found] == ["one", "two", "thrée"]
-    assert found[0] == Line(found[0].instance, found[0].at, "one")
+    assert found[0] == LogLine(KEY, found[0].instance, found[0].at, "one")
     assert {asked.path for asked in script.asked} == {f"/api/v1/namespaces/fn/pods/{name}/log" for name in ("fn-1", "fn-2")}
     assert script.asked[0].query["tailLines"] == "5"
     assert script.asked[0].query["container"] == "fn"
@@ -77,14 +77,14 @@ async def test_lines_of_all_pods_come_in_the_order_in_which_they_were_written() 
 async def test_the_beginning_is_asked_for_as_the_api_server_reads_it(since_s: float, asked: str) -> None:
     script = Script([Answer(line(1, "one"))])
     with serving(script) as api:
-        assert [one.text for one in await logs(api, Pods(POD)).lines(Wish(KEY, since=since_s))] == ["one"]
+        assert [one.text for one in await logs(api, Pods(POD)).lines(LogQuery(KEY, since=since_s))] == ["one"]
     assert script.asked[0].query["sinceTime"] == asked
 
 
 async def test_of_a_long_log_the_newest_lines_are_told() -> None:
     long = b"".join(line(number % 60, f"{number} " + "x" * 1000) for number in range(12_000))
     with serving(Script([Answer(long)])) as api:
-        found = await logs(api, Pods(POD)).lines(Wish(KEY))
+        found = await logs(api, Pods(POD)).lines(LogQuery(KEY))
     numbers = sorted(int(one.text.split()[0]) for one in found)
     assert numbers[-1] == 11_999
     assert numbers == list(range(numbers[0], 12_000)), "whole lines only, and none of them is missing"
@@ -97,7 +97,7 @@ async def test_many_pods_share_what_is_told_at_once(monkeypatch: pytest.MonkeyPa
     long = b"".join(line(number % 60, f"{number} " + "x" * 1000) for number in range(300))
     with serving(Script([Answer(long)])) as api:
         pods = [replace(POD, name=f"fn-{number}", uid=f"u{number}") for number in range(4)]
-        found = await logs(api, Pods(*pods)).lines(Wish(KEY))
+        found = await logs(api, Pods(*pods)).lines(LogQuery(KEY))
     for pod in pods:
         numbers = sorted(int(one.text.split()[0]) for one in found if one.instance == pod.name)
         assert numbers == list(range(numbers[0], 300)), "each pod's newest lines"
@@ -109,17 +109,17 @@ async def test_only_the_named_pod_is_read_and_one_that_waits_has_no_lines() -> N
     script = Script([Answer(line(1, "one"))])
     with serving(script) as api:
         found = logs(api, Pods(POD, waiting))
-        assert [one.instance for one in await found.lines(Wish(KEY))] == ["fn-1"]
-        assert await found.lines(Wish(KEY, instance="fn-9")) == []
+        assert [one.instance for one in await found.lines(LogQuery(KEY))] == ["fn-1"]
+        assert await found.lines(LogQuery(KEY, instance="fn-9")) == []
 
 
 async def test_a_container_that_has_not_begun_or_a_pod_that_is_gone_has_no_lines_and_a_refusal_is_told() -> None:
     for answer in (refusal(400, "BadRequest"), refusal(404, "NotFound")):
         with serving(Script([answer])) as api:
-            assert await logs(api, Pods(POD)).lines(Wish(KEY)) == []
+            assert await logs(api, Pods(POD)).lines(LogQuery(KEY)) == []
     with serving(Script([refusal(403, "Forbidden")])) as api:
         with pytest.raises(GnomonError) as refused:
-            await logs(api, Pods(POD)).lines(Wish(KEY))
+            await logs(api, Pods(POD)).lines(LogQuery(KEY))
         assert refused.value.code == "kubernetes_denied"
 
 
@@ -131,7 +131,7 @@ async def test_who_follows_misses_nothing_and_gets_nothing_twice_when_a_stream_b
     )
     with serving(script) as api:
         pods = Pods(POD)
-        follower = logs(api, pods).follow(Wish(KEY))
+        follower = logs(api, pods).follow(LogQuery(KEY))
         assert (await texts(follower, 3))[:3] == ["one", "two", "three"]
         follower.close()
         assert await follower.next_line() is None
@@ -144,7 +144,7 @@ async def test_a_pod_that_comes_later_is_followed_too() -> None:
     script = Script(cast("Any", [[line(1, "first")], [line(2, "second")]]))
     with serving(script) as api:
         pods = Pods()
-        follower = logs(api, pods).follow(Wish(KEY))
+        follower = logs(api, pods).follow(LogQuery(KEY))
         pods.come(POD)
         assert await texts(follower, 1) == ["first"]
         pods.come(replace(POD, name="fn-2", uid="u2"))
@@ -158,7 +158,7 @@ async def test_a_slow_reader_holds_the_stream_up_and_loses_nothing() -> None:
     many = b"".join(f"2026-11-22T00:00:00.{number:09d}Z {number}\n".encode() for number in range(1, 3001))
     script = Script(cast("Any", [[many], []]))
     with serving(script) as api:
-        follower = logs(api, Pods(POD)).follow(Wish(KEY))
+        follower = logs(api, Pods(POD)).follow(LogQuery(KEY))
         await until(lambda: follower._lines.qsize() >= 500)
         assert follower._lines.qsize() == 500
         assert await texts(follower, 3000) == [str(number) for number in range(1, 3001)]

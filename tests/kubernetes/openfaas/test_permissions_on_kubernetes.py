@@ -22,9 +22,9 @@ from deploy.test_cluster.clusters import Cluster, reached, until
 from gnomon_core.clock import WallClock
 from gnomon_core.errors import GnomonError
 from gnomon_core.functions import FunctionKey
+from gnomon_core.log_lines import LogQuery
 from gnomon_core.ownership import OwnershipMap, Replica
 from gnomon_core.seam_values import StoredFunction
-from gnomon_platforms.kept_lines import Wish
 from gnomon_platforms.kubernetes.api import Api, connect
 from gnomon_platforms.kubernetes.leader import Leader, Tenure
 from gnomon_platforms.kubernetes.ownership import ConfigMapBoard
@@ -76,7 +76,7 @@ async def act(kubeconfig: Path, rivalled: Callable[[], Awaitable[None]]) -> None
             break
         await asyncio.sleep(0.05)
     with contextlib.suppress(GnomonError):  # whom the test plays as a node keeps no logs
-        await platform.logs.lines(Wish(spec.key))
+        await platform.logs.lines(LogQuery(spec.key))
     await asyncio.to_thread(store.put_function, StoredFunction(newer, 2, 1.5))
     second = await platform.create(instance_of(newer, version=2))
     await told.channel(second.id)

@@ -9,8 +9,9 @@ import pytest
 
 from gnomon_core.errors import GnomonError
 from gnomon_core.functions import FunctionKey
+from gnomon_core.log_lines import LogLine, LogQuery
 from gnomon_gateway.log_sources import Logs
-from gnomon_gateway.logs import LogBook, LogLine, LogQuery
+from gnomon_gateway.logs import LogBook
 
 KEY = FunctionKey("fn")
 ALL = LogQuery(KEY)
