@@ -12,6 +12,7 @@ from gnomon_autoscaler.policies.asyfunc import asyfunc
 from gnomon_autoscaler.policies.asyfunc.knowledge import Knowledge
 from gnomon_autoscaler.policies.asyfunc.layer_level import LayerLevel
 from gnomon_autoscaler.policies.asyfunc.options import Options
+from gnomon_autoscaler.policies.asyfunc.promotion import as_bodies
 from gnomon_core.errors import GnomonError
 from gnomon_core.fleet import Instance, InstanceKind, InstanceState, Node
 from gnomon_core.pairs import MAX_SHADOWS, Pair, best_splits
@@ -67,6 +68,16 @@ def test_another_is_made_where_every_body_has_one_and_the_burst_goes_on() -> Non
     assert found.changed == (), "the first keeps its share until the second serves"
     assert "R_max 20.00: above γ = 1; a gets Shadow 2 of 1 core: 30.00 rps" in found.reason
     assert scaled([20.0], *body("a", shadow("s1", PAIR))) == LayerLevel()
+
+
+def test_one_that_drains_or_is_to_become_a_body_is_still_its_bodys() -> None:
+    """A promotion may be refused: then the Body keeps its Shadow, and had one more than it may have."""
+    draining = body("a", shadow("s1", PAIR), shadow("s2", TWO, InstanceState.DRAINING))
+    assert scaled([25.0], *draining).created == ()
+    assert len(scaled([25.0], *draining, most=3).created) == 1
+    rising = as_bodies(observed([25.0], *body("a", shadow("s1", ONE), shadow("s2", TWO))), ["s1"])
+    assert look(rising, Options(max_shadows=2), node()).created == ()
+    assert len(look(rising, Options(max_shadows=3), node()).created) == 1
 
 
 def test_a_body_without_a_shadow_comes_first() -> None:

@@ -128,7 +128,7 @@ class Tick:
     def _give_more(self, rate_rps: float, rate_max_rps: float, room: Room, given: tuple[list[CreateShadow], list[str]]) -> float:
         """Where no Body can get its first Shadow: further ones, at most one each, for those with the fewest first. R_max then."""
         helped, most = shadows_of(self.seen.shadows), self.options.max_shadows
-        able = [body for body in self.bodies if body.id not in self.grown and 0 < len(helped.get(body.id, ())) < most]
+        able = [body for body in self.bodies if body.id not in self.grown and body.id in helped and self._has(body) < most]
         created, said = given
         for body in sorted(able, key=lambda body: (len(helped[body.id]), -body.cores, body.id)):
             if not self._over(rate_rps, rate_max_rps):
@@ -142,6 +142,11 @@ class Tick:
                 what = f"Shadow {more.count} of {many(more.pair.shadow_cores, 'core')}{_place(more.pair)}"
                 said.append(f"{body.id} gets {what}: {more.rate_rps:.2f} rps, η {more.efficiency:.3g}")
         return rate_max_rps
+
+    def _has(self, body: Instance) -> int:
+        """How many Shadows it has: also those that drain, and one that is to become a Body, which it may keep."""
+        theirs = {one.id for one in self.seen.instances if one.kind is InstanceKind.SHADOW and one.partner == body.id}
+        return len(theirs | body.shadows.keys())
 
     def _alone(self) -> list[Instance]:
         """Line 1: the Bodies that have no Shadow, not even one that starts or drains; the largest first."""
