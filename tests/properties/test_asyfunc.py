@@ -1,6 +1,7 @@
 """What holds for AsyFunc's policies whatever the fleet and the load."""
 
 import json
+from collections import Counter
 from dataclasses import replace
 
 import pytest
@@ -232,10 +233,18 @@ def test_a_constant_load_settles(profile: ModelProfile, pairs_rps: int, slo_s: f
     assert not line.errors
 
 
-@given(profiles(), any_options(), st.lists(st.integers(0, 150), min_size=1, max_size=12), st.integers(1, 4))
+@given(
+    profiles(),
+    any_options(),
+    st.lists(st.integers(0, 150), min_size=1, max_size=12),
+    st.integers(1, 4),
+    st.tuples(st.integers(1, 3), st.booleans()),
+)
 @settings(deadline=None, max_examples=40)
-def test_what_bursts_take_is_given_back(profile: ModelProfile, options: Options, bursts: list[int], most: int) -> None:
-    options = replace(options, layers=True)
+def test_what_bursts_take_is_given_back(
+    profile: ModelProfile, options: Options, bursts: list[int], most: int, beyond: tuple[int, bool]
+) -> None:
+    options = replace(options, layers=True, max_shadows=beyond[0], promotion=beyond[1])
     policies = {**BUILT_IN, "asyfunc": Offer(lambda _: AsyFunc("asyfunc", options), "Any reading.")}
     chosen = Settings(autoscaler="asyfunc", slo_s=1.0, max_batch=8, max_cores=4, scale=ScaleSettings(min=1, max=most))
     line = Timeline(chosen, nodes=(("n1", 12), ("n2", 9)), start_s=0.5, profile=profile, policies=policies)
@@ -246,6 +255,7 @@ def test_what_bursts_take_is_given_back(profile: ModelProfile, options: Options,
             line.play(0.5)
             for body in line.instances.values():
                 assert body.cores >= born.setdefault(body.id, body.cores)
+            assert max(Counter(shadow.partner for shadow in line.shadows).values(), default=0) <= options.max_shadows
         assert line.live <= most
     assert line.shadows == []
     assert {body.id: body.cores for body in line.instances.values()} == {name: born[name] for name in line.instances}
