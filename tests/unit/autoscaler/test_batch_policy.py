@@ -214,6 +214,13 @@ def test_under_adaptive_scheduling_the_time_is_not_the_plans() -> None:
     assert "adaptive" in line.reason
 
 
+def test_under_a_scheduler_of_ones_own_the_time_is_the_plans_whatever_its_name_begins_with() -> None:
+    (plan,) = buffers(timeline(scheduler="adaptive-mine").play(31))
+    assert plan == buffers(timeline(scheduler="fixed").play(31))[0]
+    (left,) = buffers(timeline(scheduler="adaptive-paper").play(31))
+    assert plan.max_wait_s < left.max_wait_s == 0.4
+
+
 def test_a_longest_wait_of_the_functions_own_bounds_the_timeout() -> None:
     line = timeline(max_wait_s=0.004)
     assert all(plan.max_wait_s <= 0.004 for plan in buffers(line.play(31)))

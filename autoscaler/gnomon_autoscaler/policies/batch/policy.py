@@ -30,6 +30,8 @@ from gnomon_core.settings import Settings
 
 VERSION = 2
 DEFAULT_SCHEDULERS = {"batch": "fixed", "batch+": "adaptive"}
+ADAPTIVE = ("adaptive", "adaptive-paper")
+"""Schedulers that find the time of each batch by themselves."""
 PERIOD_S = 1.0
 FEWEST_ARRIVALS = 100.0
 FIRST_S = 30.0
@@ -52,7 +54,7 @@ class Batch:
         self._rule = rule
         self.default_scheduler = DEFAULT_SCHEDULERS[name]
         self.needs = frozenset({"size", "resize"} if settings.plan_cores == "any" else ())
-        self._adaptive = (settings.scheduler or self.default_scheduler).startswith("adaptive")
+        self._adaptive = (settings.scheduler or self.default_scheduler) in ADAPTIVE
 
     def decide(self, seen: Observation, state: PolicyState) -> tuple[Decision, PolicyState]:
         """The plan's instances and, where it is new or may have been forgotten, its buffer."""
