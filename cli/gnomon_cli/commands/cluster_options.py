@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Collection
+from dataclasses import fields
 from pathlib import Path
+from typing import Any
 
 import click
 
@@ -12,20 +14,8 @@ from gnomon_cli.serve_options import ClusterOptions
 from gnomon_core.functions import DEFAULT_NAMESPACE
 from gnomon_core.profiles import Network
 
-CLUSTER_OPTIONS = (
-    "kubeconfig",
-    "cluster_wide",
-    "advertise",
-    "coordinator_token",
-    "models_claim",
-    "network_gbps",
-    "network_rtt_ms",
-    "peer_secret",
-    "inside_port",
-    "image_pull_policy",
-    "pull_secrets",
-    "runtime_class",
-)
+NETWORK_OPTIONS = ("network_gbps", "network_rtt_ms")
+CLUSTER_OPTIONS = (*(one.name for one in fields(ClusterOptions) if one.name != "network"), *NETWORK_OPTIONS)
 
 
 cluster_options = option_group(
@@ -110,42 +100,16 @@ cluster_options = option_group(
 
 
 def read_cluster_options(
-    namespaces: Collection[str],
-    *,
-    kubeconfig: Path | None,
-    cluster_wide: bool,
-    advertise: str,
-    coordinator_token: Path | None,
-    models_claim: str | None,
-    network_gbps: float | None,
-    network_rtt_ms: float,
-    peer_secret: Path | None,
-    inside_port: int,
-    image_pull_policy: str = "IfNotPresent",
-    pull_secrets: tuple[str, ...] = (),
-    runtime_class: str | None = None,
+    namespaces: Collection[str], *, cluster_wide: bool, network_gbps: float | None, network_rtt_ms: float, **told: Any
 ) -> ClusterOptions:
-    """The options as a value. A namespace beside the default one is to be seen as well.
+    """The options as a value: those that are `told` have their fields' names. A namespace beside the default one is to be seen.
 
     Raises:
         GnomonError: 400 `bad_network`.
 
     """
     wide = cluster_wide or bool(set(namespaces) - {DEFAULT_NAMESPACE})
-    network = declared_network(network_gbps, network_rtt_ms)
-    return ClusterOptions(
-        kubeconfig,
-        wide,
-        advertise,
-        coordinator_token,
-        models_claim,
-        peer_secret,
-        inside_port,
-        network,
-        image_pull_policy,
-        pull_secrets,
-        runtime_class,
-    )
+    return ClusterOptions(cluster_wide=wide, network=declared_network(network_gbps, network_rtt_ms), **told)
 
 
 def declared_network(gbps: float | None, rtt_ms: float) -> Network | None:
