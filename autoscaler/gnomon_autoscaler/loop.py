@@ -215,11 +215,15 @@ class Autoscaler:
         if self._ended:
             return
         runner, asked = step.runner, cast("Question", step.work)
+        if self._runners.get(step.function) is not runner:
+            # What was thought about is gone. One by the same name may be there by now, for which this says nothing.
+            self._taken(step, Decision((), ""), "")
+            return
         try:
             decision, state = outcome()
         except Exception as failed:  # noqa: BLE001 - whatever a policy raises
             error = str(failed) if isinstance(failed, Overrun) else told(failed)
-            self._take(step, runner.fail(error), error)
+            self._take(step, runner.fail(error, asked), error)
         else:
             decision = runner.accept(asked, decision, state)
             self._take(step, decision, runner.held_back)

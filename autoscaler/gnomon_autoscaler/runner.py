@@ -165,8 +165,7 @@ class Runner:
     def accept(self, asked: Question, decision: Decision, state: PolicyState) -> Decision:
         """Take the policy's answer; the decision to carry out."""
         if asked.policy is not self._policy:
-            # The settings changed while it was thinking: the next question goes to the other policy.
-            return Decision((), f"{asked.policy.name} is not the policy any more; its answer is not used", self.desired)
+            return self._superseded(asked)
         self._failures = 0
         self.state = state
         decision, kept = self._inherited.keep(replace(decision, reason=self._instead + decision.reason), asked.seen)
@@ -175,13 +174,19 @@ class Runner:
         self.held_back = self.held_back or kept
         return decision
 
-    def fail(self, error: str) -> Decision:
+    def fail(self, error: str, asked: Question | None = None) -> Decision:
         """The policy raised or overran: the last decision stays in force; after the third time in a row `fixed` takes over."""
+        if asked is not None and asked.policy is not self._policy:
+            return self._superseded(asked)
         self._failures += 1
         said = f"{self.policy_name} failed ({self._failures} of {FAILURES_BEFORE_FIXED}): {error}"
         if self._failures >= FAILURES_BEFORE_FIXED and self._settings is not None:
             self._fall_back(f"{self.policy_name} failed {self._failures} times, fixed instead ({error})", self._settings)
         return Decision((), f"{said}; the last decision stays in force", self.desired)
+
+    def _superseded(self, asked: Question) -> Decision:
+        """The settings changed while a policy was thinking: the next question goes to the other policy."""
+        return Decision((), f"{asked.policy.name} is not the policy any more; its answer is not used", self.desired)
 
     def replacement(self, now_s: float, load: FunctionLoad) -> Decision | None:
         """Instances in place of those that ended by themselves since the last decision; None if none are missing."""

@@ -1,0 +1,60 @@
+"""Answers of policies that come too late to mean anything: their function has gone meanwhile, or has another policy."""
+
+from collections.abc import Callable
+from typing import TypeVar
+
+from gnomon_autoscaler.beside import Outcome, at_once
+from gnomon_autoscaler.loop import Autoscaler
+from gnomon_autoscaler.runner import Runner
+from gnomon_autoscaler.testing import FUNCTION, MemoryFunction
+from gnomon_core.scaling import FunctionLoad, LoadCounters
+from gnomon_core.settings import ScaleSettings, Settings
+from tests.unit.autoscaler.test_autoscaler_loop import Stage, running
+
+T = TypeVar("T")
+
+
+class Held:
+    """A `Caller` whose answers come when the test lets them."""
+
+    def __init__(self) -> None:
+        self.answers: list[Callable[[], None]] = []
+
+    def __call__(self, call: Callable[[], T], limit_s: float, then: Callable[[Outcome[T]], None]) -> None:
+        self.answers.append(lambda: at_once(call, limit_s, then))
+
+
+async def test_what_was_decided_for_a_function_that_is_gone_is_not_done_to_the_next_by_its_name() -> None:
+    """It wanted five instances; the one that took its name in the meantime wants one."""
+    stage, held = Stage(), Held()
+    autoscaler = Autoscaler(stage.fleet, stage.clock, caller=held)
+    stage.deploy(min=5)
+    async with running(autoscaler):
+        await stage.clock.advance(1)
+        [late] = held.answers
+        autoscaler.removed(FUNCTION)
+        function: MemoryFunction = stage.deploy(min=1)
+        autoscaler.redeployed(FUNCTION)
+        await stage.clock.advance(0)
+        late()
+        await stage.clock.advance(1)
+        assert function.instances == {}
+        held.answers[-1]()
+        await stage.clock.advance(0)
+        assert len(function.instances) == 1
+
+
+def test_the_failure_of_a_policy_that_was_replaced_meanwhile_is_not_its_successors() -> None:
+    def load(policy: str) -> FunctionLoad:
+        return FunctionLoad(Settings(autoscaler=policy, scale=ScaleSettings(min=2)), LoadCounters(), (), ())
+
+    runner = Runner(FUNCTION)
+    asked = runner.question(0.0, load("openfaas"))
+    assert asked is not None
+    next_one = runner.question(0.5, load("kpa"))
+    assert next_one is not None
+    for _ in range(3):
+        said = runner.fail("no answer within 1 s", asked).reason
+    assert said == "openfaas is not the policy any more; its answer is not used"
+    assert runner.policy_name == "kpa"
+    assert runner.fail("no answer within 1 s", next_one).reason.startswith("kpa failed (1 of 3)")
