@@ -12,7 +12,8 @@ says from which epoch on the next one counts.
     from the coordinator   {"do": "fork", "id", "zygote"} + [order, channel, log]
                            {"do": "assign", "id", "as", "join"}     {"do": "kill", "id"}
 
-The coordinator is started as our child and is ours to end: one that is replaced is killed first, so it can say nothing more.
+The coordinator is started as our child and is ours to end: one that is replaced is killed first, so it can say nothing more. It
+ends Shadows and containers. What it wants killed and is a Body by now has become one since, which it is about to hear.
 """
 
 from __future__ import annotations
@@ -254,13 +255,19 @@ class Keeper:
             self._kill()
             return False
         try:
-            self._said(message, descriptors)
+            if not self._is_risen(message):
+                self._said(message, descriptors)
         except (KeyError, TypeError, ValueError) as error:
             sys.stderr.write(f"The coordinator said what is not understood: {type(error).__name__}: {error}\n")
         finally:
             for descriptor in descriptors:
                 os.close(descriptor)
         return True
+
+    def _is_risen(self, message: Mapping[str, Any]) -> bool:
+        """Whether this would end a Body: one that was a Shadow when it was said."""
+        kept = self._kept.get(str(message["id"])) if message["do"] == "kill" else None
+        return kept is not None and kept.kind == "body"
 
     def _kill(self) -> None:
         # Popen's own way would collect one that has ended, and its end would never be heard of.
