@@ -25,7 +25,9 @@ supervisor.recv(1)
 """
 
 
-def test_a_shadow_that_has_become_a_body_is_not_killed_by_who_has_not_heard_of_it_yet() -> None:
+def test_a_shadow_that_has_become_a_body_is_not_killed_by_who_has_not_heard_of_it_yet(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """Its coordinator gave it up, because it did not listen, in the moment in which it answered its first batch."""
     said: list[Mapping[str, Any]] = []
     with selectors.DefaultSelector() as selector:
@@ -43,7 +45,9 @@ def test_a_shadow_that_has_become_a_body_is_not_killed_by_who_has_not_heard_of_i
         pid = keeper.pid
         assert pid is not None
         os.kill(pid, signal.SIGKILL)
-        os.waitpid(pid, 0)
+        # It is the last one.
+        monkeypatch.setattr(keeper, "_start", lambda: None)
+        assert keeper.ended(*os.waitpid(pid, 0))
         for name, end in zip(("risen", "shadow"), ends, strict=True):
             keeper.gone(name)
             end.close()
