@@ -19,7 +19,7 @@ from gnomon_gateway.v2.beside import LARGE_BYTES, READER
 from gnomon_gateway.v2.infer import Infer, document_bytes, most_body_bytes, read_request
 
 _LENGTH_HEADER = b"inference-header-content-length"
-_WINDOWS = {b"gzip": 31, b"deflate": 15}
+_WINDOWS = {b"gzip": 31, b"x-gzip": 31, b"deflate": 15}
 # Unpacking frees the interpreter meanwhile. One at a time: the packed bodies that wait are small.
 _UNPACKER = ThreadPoolExecutor(1, "unpack")
 
@@ -43,7 +43,7 @@ class Reading:
         useful_bytes = most_body_bytes(signature, max_batch)
         self.most_bytes = useful_bytes if max_body_bytes is None else min(max_body_bytes, useful_bytes)
         self._signature, self._max_batch = signature, max_batch
-        self._encoding = headers.get(b"content-encoding", b"identity")
+        self._encoding = headers.get(b"content-encoding", b"identity").strip().lower()
         self._length = headers.get(_LENGTH_HEADER)
 
     def bound(self, body_bytes: int) -> None:
@@ -95,7 +95,11 @@ class Reading:
 
 def _unpacked(body: bytes | memoryview, encoding: bytes, most_bytes: int) -> bytes:
     """The body without its content encoding, up to so many bytes."""
+    packed = zlib.decompressobj(_WINDOWS[encoding])
     try:
-        return zlib.decompressobj(_WINDOWS[encoding]).decompress(body, most_bytes)
+        unpacked = packed.decompress(body, most_bytes)
     except zlib.error:
         raise bad_request("invalid_request", f"The body is not {encoding.decode()}.") from None
+    if not packed.eof and len(unpacked) < most_bytes:
+        raise bad_request("invalid_request", f"The body breaks off: its {encoding.decode()} has no end.")
+    return unpacked

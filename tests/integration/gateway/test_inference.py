@@ -140,6 +140,21 @@ async def test_what_the_model_does_not_take_is_refused_before_it_is_let_in(
     assert served.functions["m"].metrics.started == 1
 
 
+@pytest.mark.parametrize("encoding", ["gzip", "GZIP", "x-gzip", " gzip "])
+async def test_the_name_of_an_encoding_is_of_any_case(served: Any, encoding: str) -> None:
+    response = await served.call(INFER, gzip.compress(document([1, 2])), headers={"Content-Encoding": encoding})
+    assert outputs(response) == [2, 4]
+
+
+async def test_a_body_that_breaks_off_within_its_encoding_is_told(served: Any) -> None:
+    """Also where all of it has come but the sum by which that is known."""
+    for left_out in (1, 8, 30):
+        body = gzip.compress(document([1, 2]))[:-left_out]
+        response = await served.call(INFER, body, headers={"Content-Encoding": "gzip"})
+        assert response.status == 400
+        assert "breaks off" in json.loads(response.body)["error"]
+
+
 async def test_a_bomb_of_zeros_is_a_413(served: Any) -> None:
     response = await served.call(INFER, gzip.compress(bytes(50_000_000)), headers={"Content-Encoding": "gzip"})
     assert response.status == 413
