@@ -222,7 +222,8 @@ async def test_a_ksvc_gets_batches_through_drains_and_kills_and_goes_to_zero_and
         await killed(parts, users)
         users.end()
         await calling
-        assert set(users.lost.values()) <= {1}, ("what the killed ones held, and nothing else", users.told)
+        # An ingress and a gateway were killed: who asked again after the one may have been held by the other.
+        assert set(users.lost.values()) <= {1, 2}, ("what the killed ones held, and nothing else", users.told)
         _LOG.info("%d answered while pods came and went, %d lost", users.answered, users.lost.total())
 
         _LOG.info("to zero: %.1f s", await until(lambda: replicas() == 0, "no pods"))
