@@ -91,11 +91,21 @@ def _message(data: bytes, flags: int) -> dict[str, Any]:
 
 
 def sealed_file(name: str, content: bytes) -> int:
-    """An anonymous file with this content that nobody can change. The descriptor is the caller's to close."""
+    """An anonymous file with this content that nobody can change. The descriptor is the caller's to close.
+
+    Raises:
+        OSError: there is no memory for it, or no descriptor.
+
+    """
     descriptor = os.memfd_create(name, os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
-    with os.fdopen(os.dup(descriptor), "wb") as file:
-        file.write(content)
-    fcntl.fcntl(descriptor, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SEAL | fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_WRITE)
+    try:
+        with os.fdopen(os.dup(descriptor), "wb") as file:
+            file.write(content)
+        seals = fcntl.F_SEAL_SEAL | fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_WRITE
+        fcntl.fcntl(descriptor, fcntl.F_ADD_SEALS, seals)
+    except OSError:
+        os.close(descriptor)
+        raise
     return descriptor
 
 

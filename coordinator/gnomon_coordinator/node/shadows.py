@@ -23,6 +23,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
+from gnomon_coordinator.doing import close
 from gnomon_coordinator.node.bodies import Bodies
 from gnomon_coordinator.node.cpus import Cpus
 from gnomon_coordinator.node.pool import Pool
@@ -132,9 +133,16 @@ class Shadows:
     def _begun(self, wish: Wish, body: str) -> Shadow:
         """One that is made here, with its CPUs and its papers."""
         cpus = self._cpus_for(wish)
-        order = packets.sealed_file("order", wish.order(body, cpus, self._models).to_json().encode())
-        token = secrets.token_urlsafe() if wish.afar else ""
-        return Shadow(wish, body, cpus, (order, os.dup(sys.stderr.fileno())), token=token)
+        papers: list[int] = []
+        try:
+            papers.append(packets.sealed_file("order", wish.order(body, cpus, self._models).to_json().encode()))
+            papers.append(os.dup(sys.stderr.fileno()))
+        except OSError as error:
+            close(papers)
+            self._cpus.release(wish.shadow)
+            text = f"Nothing can be made on this node now: {error}."
+            raise GnomonError(503, "no_capacity", text, "Try again in a moment.") from error
+        return Shadow(wish, body, cpus, tuple(papers), token=secrets.token_urlsafe() if wish.afar else "")
 
     def _cpus_for(self, wish: Wish) -> tuple[int, ...]:
         """So many CPUs as are wished for, in place of those that it has."""
@@ -255,5 +263,4 @@ class Shadows:
 
 def _drop_papers(shadow: Shadow) -> None:
     papers, shadow.papers = shadow.papers, ()
-    for descriptor in papers:
-        os.close(descriptor)
+    close(papers)

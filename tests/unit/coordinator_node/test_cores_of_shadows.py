@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 from pathlib import Path
 from typing import Any
 
@@ -21,17 +23,41 @@ def what(cores: int) -> dict[str, Any]:
     return {"cores": cores, "blocks": [0], "split": [0, 1], "expected_ms": [[5.0]]}
 
 
-@pytest.fixture
-async def shadows(tmp_path: Path) -> Shadows:
+# Its Body is on another node.
+ABOUT = {"pod_uid": "u-1", "function": "f.ns", "weight_mode": "shared", "max_batch": 2, "afar": True}
+WISH = Wish.read("s-1", ABOUT | FILES | what(1))
+
+
+def a_node(folder: Path) -> tuple[Shadows, Cpus]:
     """A node of two CPUs, whose pool is ready, but for its processes."""
     ears = Ears(lambda: None, lambda: None, lambda _: None, lambda *_: None)
-    pool = Pool(tmp_path / "pool", 1, 1, ears)
+    pool, cpus = Pool(folder / "pool", 1, 1, ears), Cpus([0, 1])
     pool.warm = pool.coordinated = True
-    made = Shadows(pool, Bodies(pool.to_supervisor, lambda: None), Cpus([0, 1]), tmp_path, lambda: None)
-    # Its Body is on another node.
-    about = {"pod_uid": "u-1", "function": "f.ns", "weight_mode": "shared", "max_batch": 2, "afar": True}
-    made.create(Wish.read("s-1", about | FILES | what(1)))
-    return made
+    return Shadows(pool, Bodies(pool.to_supervisor, lambda: None), cpus, folder, lambda: None), cpus
+
+
+async def test_a_shadow_that_cannot_be_begun_holds_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    node, cpus = a_node(tmp_path)
+
+    def no_more(descriptor: int) -> int:
+        raise OSError(errno.EMFILE, f"no descriptor like {descriptor}")
+
+    before = descriptors()
+    monkeypatch.setattr(os, "dup", no_more)
+    with pytest.raises(GnomonError, match="no descriptor") as refused:
+        node.create(WISH)
+    assert (refused.value.status, refused.value.code) == (503, "no_capacity")
+    assert (node.rows(), cpus.claimed) == ([], 0)
+    assert descriptors() == before
+    monkeypatch.undo()
+    node.create(WISH)
+    assert cpus.claimed == 1
+    node.lost()
+
+
+def descriptors() -> set[str]:
+    """Of this process."""
+    return {path.name for path in Path("/proc/self/fd").iterdir()}
 
 
 def has(shadows: Shadows) -> tuple[int, list[int]]:
@@ -39,10 +65,13 @@ def has(shadows: Shadows) -> tuple[int, list[int]]:
     return row["cores"], row["wished"]["blocks"]
 
 
-async def test_a_shadow_gets_other_cores_as_far_as_its_node_has_them(shadows: Shadows) -> None:
+async def test_a_shadow_gets_other_cores_as_far_as_its_node_has_them(tmp_path: Path) -> None:
+    shadows, _ = a_node(tmp_path)
+    shadows.create(WISH)
     shadows.change("s-1", what(2))
     assert has(shadows) == (2, [0])
     with pytest.raises(GnomonError, match="has 2 CPUs") as refused:
         shadows.change("s-1", what(3) | {"blocks": [1]})
     assert (refused.value.status, refused.value.code) == (503, "no_capacity")
     assert has(shadows) == (2, [0]), "it does what it did"
+    shadows.lost()
