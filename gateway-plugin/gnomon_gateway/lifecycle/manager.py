@@ -61,7 +61,7 @@ class Manager:
         for key in {function.spec.key for function in stored} | set(self._functions) | set(self._unserved):
             try:
                 await self.follow(key, takes_over=True)
-            except GnomonError as error:
+            except Exception as error:  # noqa: BLE001 - one that cannot be served must not keep us from the others
                 self._around.logs.append(key, "", f"gnomon: what was changed of {key} cannot be served: {error}")
         for deployed in list(self._functions.values()):
             await self._measurements.look(deployed)

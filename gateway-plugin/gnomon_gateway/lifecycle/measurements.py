@@ -48,10 +48,14 @@ class Measurements:
     async def look(self, deployed: Deployed) -> None:
         """Go by what has been measured of the function's model by now, as a process does that starts now.
 
-        Raises:
-            GnomonError: it cannot be said now; the last holds.
-
+        Where that cannot be read now, the last holds: one function's fault must not keep the others from theirs.
         """
+        try:
+            await self._look(deployed)
+        except Exception:  # noqa: BLE001 - as said
+            _LOG.exception("what was measured of the model of %s cannot be read", deployed.name)
+
+    async def _look(self, deployed: Deployed) -> None:
         spec = deployed.spec
         profile = await self._checks.profile(spec)
         # One that was changed meanwhile has its profile from that.
@@ -64,10 +68,7 @@ class Measurements:
         while True:
             await asyncio.sleep(REREAD_S)
             for key, deployed in list(self._functions.items()):
-                try:
-                    await self._again(key, deployed)
-                except Exception:  # noqa: BLE001 - one function's fault must not keep the others from theirs
-                    _LOG.exception("what was measured of the model of %s cannot be read", key)
+                await self._again(key, deployed)
 
     async def _again(self, key: FunctionKey, deployed: Deployed) -> None:
         lock = self._lock(key)

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from gnomon_core.errors import GnomonError
 from gnomon_core.functions import FunctionSpec, read_deployment
 from gnomon_core.log_lines import LogQuery
 from gnomon_core.profiles import ModelProfile
@@ -34,9 +35,12 @@ class Slow(Scripted):
     def __init__(self) -> None:
         super().__init__()
         self.slow, self.asked, self.may_go = "", threading.Event(), threading.Event()
+        self.broken: Exception | None = None
 
     def profile(self, spec: FunctionSpec) -> ModelProfile | None:
         model = spec.settings.model
+        if self.broken is not None:
+            raise self.broken
         if model is not None and model == self.slow:
             self.asked.set()
             self.may_go.wait(10)
@@ -130,3 +134,21 @@ async def test_a_new_leader_goes_by_the_profile_of_what_a_function_serves_by_the
     runtime = replica.manager.lookup("fn")
     assert runtime is not None
     assert runtime.profile() == profile(0.03, OTHER)
+
+
+@pytest.mark.parametrize("broken", [OSError(116, "Stale file handle"), GnomonError(503, "repository_unreachable", "Away.")])
+@pytest.mark.parametrize("changed", [False, True])
+async def test_a_repository_that_cannot_be_read_keeps_nobody_from_leading(
+    replica: Replica, broken: Exception, *, changed: bool
+) -> None:
+    """The last profile holds. A volume of the network may be away for that moment, and a leader begins only once."""
+    measured = read_deployment({"service": "fn", "image": "i", "annotations": {"gnomon/model": MODEL}})
+    replica.write(measured, 2)
+    await replica.manager.follow(measured.key)
+    if changed:
+        replica.write(read_deployment({"service": "fn", "image": "i", "annotations": {"gnomon/model": OTHER}}), 3)
+    replica.leads, replica.platform.broken = True, broken
+    await replica.manager.lead()
+    runtime = replica.manager.lookup("fn")
+    assert runtime is not None
+    assert runtime.profile() == profile(0.04)
