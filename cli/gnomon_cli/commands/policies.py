@@ -61,10 +61,13 @@ def decisions(*, target: Target, name: str, namespace: str, limit: int, as_json:
 
 
 def _sentence(record: Mapping[str, Any]) -> str:
-    """`2026-01-01T00:00:00Z kpa CreateBody ×2: 3.2 in the system, target 1.`."""
+    """`2026-01-01T00:00:00Z kpa CreateBody ×2: 3.2 in the system, target 1.`, and what became of it where that failed."""
     names = [_action(action) for action in record["actions"]]
     counted = [f"{name} ×{names.count(name)}" if names.count(name) > 1 else name for name in dict.fromkeys(names)]
-    return f"{record['at']} {record['policy']} {', '.join(counted) or 'nothing'}: {record['reason']}"
+    said = f"{record['at']} {record['policy']} {', '.join(counted) or 'nothing'}: {record['reason']}"
+    if error := record.get("error"):
+        said += f"; failed: {error}"
+    return said + (f" ({repeats + 1} times)" if (repeats := record.get("repeats")) else "")
 
 
 def _action(action: Mapping[str, Any]) -> str:

@@ -122,5 +122,6 @@ def _build(builder: Gateway, function: StackFunction, archive: bytes, secret: by
             if not quiet:
                 note(f"  {text}")
     if last.get("status") != "success":
-        raise CommandFailed(f"{function.name} was not built: {last.get('error') or 'the builder stopped without a result'}.")
+        why = str(last.get("error") or "the builder stopped without a result").rstrip(".")
+        raise CommandFailed(f"{function.name} was not built: {why}.")
     note(f"Built: {last.get('image') or function.image} in {time.monotonic() - begin_s:.1f} s.")

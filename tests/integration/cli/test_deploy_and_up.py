@@ -163,7 +163,7 @@ class TestUp:
         assert ours == theirs
 
     def test_a_failed_build_is_not_deployed(self, recorder: Any, gnomon: Any) -> None:
-        recorder.answer("POST", "/build", 200, b'{"log":["no such package"],"status":"failed","error":"pip said no"}\n')
+        recorder.answer("POST", "/build", 200, b'{"log":["no such package"],"status":"failed","error":"pip said no."}\n')
         result = gnomon("up", "--filter", "greet")
         assert (result.returncode, len(recorder.requests)) == (1, 1)
         assert result.stderr.endswith("Error: greet was not built: pip said no.\n")

@@ -114,3 +114,14 @@ class TestAbout:
         recorder.answer("GET", "/gnomon/functions/two/decisions", 200, [record | {"actions": [shadow]}])
         shown = gnomon("decisions", "two", "-g", recorder.url).stdout
         assert shown == "2026-01-01T00:00:00Z kpa CreateShadow(b-1: 3 blocks, 2 cores): Busy.\n"
+
+    def test_a_decision_that_could_not_be_carried_out_says_why_and_how_often(self, recorder: Any, gnomon: Any) -> None:
+        """A call that waited in vain names the decisions: without this they said that a Body was made."""
+        action = {"action": "CreateBody", "cores": 1}
+        record = {"at": "2026-01-01T00:00:00Z", "policy": "kpa", "reason": "Busy.", "desired": 1, "actions": [action]}
+        failed = record | {"error": "no_capacity: An instance needs 1 cores.", "repeats": 98}
+        recorder.answer("GET", "/gnomon/functions/one/decisions", 200, [failed, record | {"error": "", "repeats": 0}])
+        assert gnomon("decisions", "one", "-g", recorder.url).stdout.splitlines() == [
+            "2026-01-01T00:00:00Z kpa CreateBody: Busy.; failed: no_capacity: An instance needs 1 cores. (99 times)",
+            "2026-01-01T00:00:00Z kpa CreateBody: Busy.",
+        ]
