@@ -184,8 +184,7 @@ class Dispatcher(Sending):
         if batch.live and self._teaches(worker, batch, codes):
             self.latency.observe(batch.lane.variant, worker.slot.size, batch.size, now_s - batch.sent_s, batch.pair)
             self._doubts.measured(batch.lane.variant, worker.slot.size, batch.size, now_s)
-            if self.sizing.outdated:
-                self.workers.size_again()
+            self._learned(batch.lane, now_s)
         self._collect(batch, codes, now_s, answers)
         batch.end()
         self.workers.release(worker)

@@ -53,7 +53,17 @@ class Endings:
     def _new_lane(self, key: LaneKey) -> None:
         """Batches are to be in time for requests of this kind as well, but for those that are alone in theirs."""
         if not key.solo:
-            self.sizing.called(key.variant)
+            self.sizing.called(key.variant, self._counting.last_request_s)
+            self.workers.size_again()
+
+    def _learned(self, key: LaneKey, now_s: float) -> None:
+        """A batch of this kind was measured: size instances by what is known now, and by what is called."""
+        if not key.solo:
+            self.sizing.called(key.variant, now_s)
+        quiet = [one for one in self.sizing.quiet(now_s) if self.queue.forget(one)]
+        for one in quiet:
+            self.sizing.forget(one)
+        if quiet or self.sizing.outdated:
             self.workers.size_again()
 
     def _answered(self, request: Request) -> None:

@@ -95,7 +95,7 @@ class FunctionQueue:
     """Everything of one function that waits.
 
     A request's `id` is given here and unique within the queue; ids grow in order of admission. `new_lane` hears of each kind of
-    requests, as its first one comes.
+    requests, as its first one comes, and as the first one comes after it was forgotten.
     """
 
     def __init__(self, max_requests: int, max_bytes: int, new_lane: Callable[[LaneKey], None] = lambda _: None) -> None:
@@ -139,6 +139,15 @@ class FunctionQueue:
         lane = self.lanes[key] = Lane(key)
         self._tell_new_lane(key)
         return lane
+
+    def forget(self, variant: str) -> bool:
+        """Forget the kinds of requests of this variant; False where one of them waits."""
+        theirs = [lane for lane in self.lanes.values() if lane.variant == variant]
+        if any(theirs):
+            return False
+        for lane in theirs:
+            del self.lanes[lane.key]
+        return True
 
     def remove(self, request: Request) -> None:
         """Take out a request, wherever it stands."""

@@ -12,7 +12,9 @@ from gnomon_core.pairs import Pair
 from gnomon_core.settings import Settings
 from gnomon_core.signature import ModelSignature, TensorSpec
 from gnomon_gateway.dispatch.dispatcher import Dispatcher
+from gnomon_gateway.dispatch.effects import Send
 from gnomon_gateway.dispatch.latency import LearnedLatency
+from gnomon_gateway.dispatch.sizing import QUIET_S
 from gnomon_gateway.queueing.request import LaneKey, Request
 from gnomon_gateway.scheduling.immediate import Immediate
 from gnomon_gateway.serving.function_runtime import FunctionRuntime
@@ -36,10 +38,10 @@ class Served:
         self.dispatcher = Dispatcher(SETTINGS, Immediate(), LearnedLatency(Foretold()), 0.0, sized_by=("m", "m/events"))
         self.dispatcher.instance_ready("body", 1, 8, 0.0)
 
-    def serve(self, lane: LaneKey, count: int = 1) -> None:
+    def serve(self, lane: LaneKey, count: int = 1, *, taking_s: float = 0.01) -> None:
         for _ in range(count):
             self.dispatcher.arrive([Request(lane, self.now_s, self.now_s + 5.0)], self.now_s)
-            self.now_s, self.batches = self.now_s + 0.01, self.batches + 1
+            self.now_s, self.batches = self.now_s + taking_s, self.batches + 1
             self.dispatcher.finished("body", self.batches, [200], self.now_s)
 
     @property
@@ -66,6 +68,33 @@ def test_with_its_first_request_a_variant_counts_and_then_by_what_it_takes() -> 
     served.serve(TENSORS, 30)
     served.serve(EVENTS, 30)
     assert served.largest == 8
+
+
+def test_a_variant_that_was_tried_once_counts_for_five_minutes_and_again_when_it_is_called() -> None:
+    """Its only batch was cold, and took three times as long as foretold: no more than one sample would be in time."""
+    served = Served()
+    served.serve(TENSORS, 30)
+    served.serve(EVENTS, taking_s=0.06)
+    tried_s = served.now_s
+    assert served.largest < 8
+    served.serve(TENSORS, 30)
+    assert served.largest < 8
+    served.now_s = tried_s + QUIET_S
+    served.serve(TENSORS)
+    assert served.largest == 8
+    served.dispatcher.arrive([Request(EVENTS, served.now_s, served.now_s + 5.0)], served.now_s)
+    assert served.largest < 8
+
+
+def test_what_waits_is_called_however_long_it_waits() -> None:
+    served = Served()
+    served.serve(TENSORS, 30)
+    served.dispatcher.arrive([Request(TENSORS, served.now_s, served.now_s + 1e6)], served.now_s)
+    served.dispatcher.arrive([Request(EVENTS, served.now_s, served.now_s + 1e6)], served.now_s)
+    served.now_s, served.batches = served.now_s + QUIET_S, served.batches + 1
+    effects = served.dispatcher.finished("body", served.batches, [200], served.now_s)
+    assert [effect.batch.lane for effect in effects if isinstance(effect, Send)] == [EVENTS]
+    assert served.largest == 5
 
 
 async def test_policies_are_told_the_latency_of_what_is_called() -> None:
