@@ -1,7 +1,7 @@
 """deploy/openfaas: accepted by a real API server, and as strict as it says.
 
-The cluster that is booted here enforces no NetworkPolicies, so they are read: what they would let through is worked out from their
-text. Where a network does enforce them, test_policies_enforced tries them.
+The cluster that is booted here enforces no NetworkPolicies, so they are read: what they would let through is worked out from
+their text. Where a network does enforce them, test_policies_enforced tries them.
 """
 
 from __future__ import annotations
