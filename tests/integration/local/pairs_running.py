@@ -88,10 +88,12 @@ class Running:
         assert torch.allclose(got, expected, atol=1e-5)
 
     def supervised(self, name: str) -> list[int]:
-        """The supervisor's children of this name."""
+        """The supervisor's children of this name; none before it is there, or once it has gone."""
         supervisor = self.platform._supervisor
-        assert supervisor is not None
-        children = Path(f"/proc/{supervisor.pid}/task/{supervisor.pid}/children").read_text().split()
+        try:
+            children = Path(f"/proc/{supervisor.pid}/task/{supervisor.pid}/children").read_text().split()
+        except OSError:
+            return []
         return [int(pid) for pid in children if comm(int(pid)) == name]
 
     async def containers(self) -> list[int]:
