@@ -6,6 +6,9 @@ with the batch size (pool adjacent violators, weighted by how often each size wa
 sizes beside it that were seen often. What is expected and the curve are read in between on straight lines, and beyond the largest
 size in proportion.
 
+A size that was slow in a bad moment is not sent again where batches are sized by this curve, and so never measured again. What
+was measured of a size is therefore forgotten after some hundred batches of others: what is expected of it counts again.
+
 Doubts shrink what is read of the sizes that nobody measures, but never below what a smaller one is measured to take, and the
 first batch of such a size answers them. Example: 1 sample takes 30 ms all the time, and 8, which are never sent, are foretold
 800. Ten doubts make that 800 · 0.9¹⁰ = 279 ms, a hundred 30. A batch of 8 in 60 ms is nearer to those by ratio: they were right.
@@ -25,6 +28,9 @@ _REFIT_S = 1e-4
 """A tenth of a millisecond is below what any timer keeps to. Batches shorter than that differ by a half from one to the next."""
 _MOST_SEEN = 20
 _SPREAD_WEIGHT = 0.1
+KEPT_BATCHES = 400
+"""So many batches of other sizes are made before one that was too slow is tried again: of 400 batches one may be late by that."""
+_LOOK_EVERY = 25
 _SPEAKS = 5
 """Fewer batches say nothing about the machine, nor about other sizes: the first ones are cold."""
 
@@ -40,8 +46,8 @@ class Curve:
     """
 
     __slots__ = (
-        "_batches", "_expected", "_fitted", "_fitted_factor", "_means", "_measured", "_ratio", "_ratios", "_read", "_seconds",
-        "_seen", "doubted", "factor", "measured_last", "spread",
+        "_batches", "_count", "_expected", "_fitted", "_fitted_factor", "_last", "_means", "_measured", "_ratio", "_ratios",
+        "_read", "_seconds", "_seen", "doubted", "factor", "measured_last", "spread",
     )  # fmt: skip
 
     def __init__(self, expected: Mapping[int, float], factor: float = 1.0, ratio: float | None = None) -> None:
@@ -54,6 +60,9 @@ class Curve:
         self._ratio = 0.0 if ratio is None else ratio
         # It speaks, and gives way to the next measurements as one does that has just begun to.
         self._ratios = 0 if ratio is None else _SPEAKS
+        self._count = 0
+        self._last: dict[int, int] = {}
+        """How many batches there have been, and which of them was the last of each size."""
         self._means: dict[int, float] = {}
         self._seen: dict[int, int] = {}
         self._fitted: dict[int, float] = {}
@@ -100,13 +109,24 @@ class Curve:
         mean = self._means.get(batch, seconds)
         mean += (WEIGHT if WEIGHT * seen > 1 else 1 / seen) * (seconds - mean)
         self._means[batch] = mean
+        self._count += 1
+        self._last[batch] = self._count
         # A fit costs microseconds per known size: it is made again when a mean has moved enough to matter.
         fitted = self._fitted.get(batch)
         moved = fitted is None or abs(mean - fitted) > max(_REFIT * mean, _REFIT_S)
-        if answers or moved or abs(self.factor - self._fitted_factor) > _REFIT * self.factor:
+        if self._forgot() or answers or moved or abs(self.factor - self._fitted_factor) > _REFIT * self.factor:
             self._fit()
             return True
         return False
+
+    def _forgot(self) -> bool:
+        """Forget what was measured long ago, where something is expected instead; whether that was anything."""
+        if self._count % _LOOK_EVERY or not self._expected[0]:
+            return False
+        old = [size for size, last in self._last.items() if self._count - last >= KEPT_BATCHES]
+        for size in old:
+            del self._last[size], self._means[size], self._seen[size]
+        return bool(old)
 
     def doubt(self, factor: float, measured: Iterable[int] = ()) -> None:
         """Believe it to be this share of what it was, but for the `measured` sizes, until a batch says whether that is right."""
