@@ -124,7 +124,7 @@ async def test_a_burst_on_a_full_node_gets_its_shadow_from_another_where_its_pod
         await until(refused, "it is refused there")
         assert away.state()["shadows"] == []
         await asyncio.to_thread(core.patch_node, away.name, {"spec": {"taints": []}})
-        await until(lambda: bodies.handed >= 20, "batches that are split")
+        await until(lambda: bodies.helped >= 20, "batches that both share")
         await one_far_pair(home, away)
         assert not pool_processes(home, SHADOW)
         assert any(f"on {away.name}" in one.reason for one in service.autoscaler.decisions(name)), "a decision says so"
@@ -135,8 +135,8 @@ async def test_a_burst_on_a_full_node_gets_its_shadow_from_another_where_its_pod
             with contextlib.suppress(ProcessLookupError):
                 os.kill(process, signal.SIGKILL)
         await until(lambda: bool(set(pool_processes(away, SHADOW)) - killed), "there is another")
-        before = bodies.handed
-        await until(lambda: bodies.handed >= before + 20, "the next one gets its share")
+        before = bodies.helped
+        await until(lambda: bodies.helped >= before + 20, "the next one helps")
 
         # The next leader finds it, and nobody hears of the change.
         had = await one_far_pair(home, away)
@@ -152,8 +152,8 @@ async def test_a_burst_on_a_full_node_gets_its_shadow_from_another_where_its_pod
                 while not found():  # noqa: ASYNC110 - on the loop, where the platform lives
                     await asyncio.sleep(0.05)
             assert await one_far_pair(home, away) == had or gave_up(home, had)
-            before = bodies.handed
-            await until(lambda: bodies.handed >= before + 20, "the pair works on")
+            before = bodies.helped
+            await until(lambda: bodies.helped >= before + 20, "the pair works on")
             callers.end()
             await calling
         assert set(callers.answers) <= set(LABELS), callers.answers

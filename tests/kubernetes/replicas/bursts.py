@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 CALLERS = 16
 FUNCTION = "shot"
-BATCHES = re.compile(r"^gnomon_pair_batches_total\{[^}]*\} ([0-9.e+]+)$", re.MULTILINE)
+HAND_OVERS = re.compile(r'^gnomon_hand_overs_total\{[^}]*outcome="answered"[^}]*\} ([0-9.e+]+)$', re.MULTILINE)
 
 
 def hurried(sample_s: float) -> dict[str, str]:
@@ -98,16 +98,16 @@ def decisions(gateways: Gateways, name: str) -> list[dict[str, Any]]:
     return list(gateways.processes[name].call("GET", f"/gnomon/functions/{FUNCTION}/decisions").json())
 
 
-def pair_batches(gateways: Gateways, name: str) -> float:
-    """How many batches this gateway has sent to a Body with its Shadow."""
-    found = BATCHES.search(gateways.processes[name].call("GET", "/metrics").data.decode())
+def helped(gateways: Gateways, name: str) -> float:
+    """How many hand-overs Shadows have answered, in batches that this gateway has sent."""
+    found = HAND_OVERS.search(gateways.processes[name].call("GET", "/metrics").data.decode())
     return float(found[1]) if found else 0.0
 
 
-async def more_pair_batches(gateways: Gateways, name: str, why: str) -> None:
-    """Wait until this gateway has sent twenty more."""
-    before = await asyncio.to_thread(pair_batches, gateways, name)
-    await gateways.eventually(lambda: pair_batches(gateways, name) >= before + 20, why)
+async def helped_more(gateways: Gateways, name: str, why: str) -> None:
+    """Wait until twenty more have been answered."""
+    before = await asyncio.to_thread(helped, gateways, name)
+    await gateways.eventually(lambda: helped(gateways, name) >= before + 20, why)
 
 
 async def pair_of(gateways: Gateways, name: str) -> tuple[dict[str, Any], dict[str, Any]]:

@@ -22,8 +22,8 @@ from tests.kubernetes.replicas.bursts import (
     begin,
     decisions,
     gave_up,
-    more_pair_batches,
-    pair_batches,
+    helped,
+    helped_more,
     pair_of,
     shadow_rows,
 )
@@ -69,8 +69,8 @@ async def test_a_burst_gets_a_shadow_which_outlives_the_leader(gateways: Gateway
     assert gateways.leader() == "a"
 
     running = asyncio.create_task(callers.run())
-    await gateways.eventually(lambda: pair_batches(gateways, "b") >= 20, "the owner sends no batches to a pair")
-    assert pair_batches(gateways, "a") == 0, "the leader owns no queue"
+    await gateways.eventually(lambda: helped(gateways, "b") >= 20, "no Shadow answers in the owner's batches")
+    assert helped(gateways, "a") == 0, "the leader owns no queue"
     assert set(callers.answers) <= set(LABELS), callers.answers
 
     _, shadow = await pair_of(gateways, "b")
@@ -82,7 +82,7 @@ async def test_a_burst_gets_a_shadow_which_outlives_the_leader(gateways: Gateway
     # The next leader knows the pair, and has decided since.
     await gateways.eventually(lambda: bool(decisions(gateways, "b")), "the next leader decides nothing")
     assert not decisions(gateways, "b")[-1]["reason"].startswith("0.00 rps"), "it was told of the load before"
-    await more_pair_batches(gateways, "b", "the pair works no more")
+    await helped_more(gateways, "b", "the pair works no more")
     _, still = await pair_of(gateways, "b")
     rows = shadow_rows(node)
     if not gave_up(node, shadow["id"]):

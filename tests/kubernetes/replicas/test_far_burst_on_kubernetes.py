@@ -26,8 +26,8 @@ from tests.kubernetes.replicas.bursts import (
     begin,
     decisions,
     gave_up,
-    more_pair_batches,
-    pair_batches,
+    helped,
+    helped_more,
     pair_of,
 )
 from tests.kubernetes.replicas.conftest import Gateways
@@ -83,7 +83,7 @@ async def test_a_burst_on_a_full_node_gets_its_shadow_from_another(
     """Sixteen callers always wait. Within the objective, six samples' time, a Body answers six of them, and a pair more."""
     callers = await begin(gateways, "b", sample_s)
     running = asyncio.create_task(callers.run())
-    await gateways.eventually(lambda: pair_batches(gateways, "b") >= 20, "the owner sends no batches to a pair")
+    await gateways.eventually(lambda: helped(gateways, "b") >= 20, "no Shadow answers in the owner's batches")
     body, shadow = await pair_of(gateways, "b")
     assert {body["node"], shadow["node"]} == set(nodes), "they are on two nodes"
     home, away = nodes[body["node"]], nodes[shadow["node"]]
@@ -97,7 +97,7 @@ async def test_a_burst_on_a_full_node_gets_its_shadow_from_another(
         with contextlib.suppress(ProcessLookupError):
             os.kill(process, signal.SIGKILL)
     await gateways.eventually(lambda: bool(set(pool_processes(away, SHADOW)) - killed), "there is no other")
-    await more_pair_batches(gateways, "b", "the next one gets no batches")
+    await helped_more(gateways, "b", "the next one answers nothing")
     assert set(callers.answers) <= set(LABELS), callers.answers
 
     # The leader is killed, and the next one goes on with what there is.
@@ -107,7 +107,7 @@ async def test_a_burst_on_a_full_node_gets_its_shadow_from_another(
     await gateways.eventually(lambda: gateways.leader() == "b", "nobody leads")
     await gateways.shared_by("b", members=1)
     await gateways.eventually(lambda: bool(decisions(gateways, "b")), "the next leader decides nothing")
-    await more_pair_batches(gateways, "b", "the pair works no more")
+    await helped_more(gateways, "b", "the pair works no more")
     _, still = await pair_of(gateways, "b")
     assert still["node"] == away.name
     assert still["id"] == shadow["id"] or gave_up(home, shadow["id"])
