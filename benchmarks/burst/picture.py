@@ -131,4 +131,4 @@ def _draw_instances(axes: Any, looks_s: Sequence[float], run: Seen) -> None:
         whole = [now + look.count(kind, "starting") for now, look in zip(ready, run.looks, strict=True)]
         axes.step(looks_s, whole, where="post", color=colour, lw=0.9, ls=":")
     axes.plot([], [], color="#5c6b73", lw=0.9, ls=":", label="with those that start")
-    axes.legend(loc="upper right", fontsize=8)
+    axes.legend(loc="best", fontsize=8)
