@@ -12,8 +12,8 @@ import pytest
 from gnomon_core.errors import GnomonError
 from gnomon_core.fleet import InstanceKind, InstanceState
 from gnomon_core.pairs import Pair
-from gnomon_platforms.kubernetes.nodes import Given
 from gnomon_platforms.claims import MODEL_OVERHEAD_BYTES
+from gnomon_platforms.kubernetes.nodes import Given
 from gnomon_platforms.nodes.client import UNREACHABLE
 from tests.integration.coordinator_node.node import Node
 from tests.integration.coordinator_node.played_platform import SPEC, Platform, a_pair, layers_of, refusal

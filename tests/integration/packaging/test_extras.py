@@ -25,7 +25,7 @@ for name in wanted:
 assert count > 3, count
 """
 PARTS = {
-    # What the wheel brings without an extra is enough for the command line and for every policy but those that plan, which say so.
+    # What the wheel brings without an extra is enough for the command line and every policy but those that plan, which say so.
     "": (
         ["gnomon_core", "gnomon_cli", "gnomon_autoscaler", "gnomon_coordinator"],
         # What serves needs the gateway's extra and says so; a node's coordinator needs its own.
