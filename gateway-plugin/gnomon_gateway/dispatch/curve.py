@@ -7,7 +7,8 @@ sizes beside it that were seen often. What is expected and the curve are read in
 size in proportion.
 
 A size that was slow in a bad moment is not sent again where batches are sized by this curve, and so never measured again. What
-was measured of a size is therefore forgotten after some hundred batches of others: what is expected of it counts again.
+was measured of the smallest such size is therefore forgotten after some hundred batches of others: what is expected of it counts
+again. If a batch of it takes no longer than that, the bad moment is over, and the next size has its turn at once.
 
 Doubts shrink what is read of the sizes that nobody measures, but never below what a smaller one is measured to take, and the
 first batch of such a size answers them. Example: 1 sample takes 30 ms all the time, and 8, which are never sent, are foretold
@@ -31,6 +32,8 @@ _SPREAD_WEIGHT = 0.1
 KEPT_BATCHES = 400
 """So many batches of other sizes are made before one that was too slow is tried again: of 400 batches one may be late by that."""
 _LOOK_EVERY = 25
+_KEPT_TO = 1.25
+"""What a batch may take of what was foretold, and still is as foretold."""
 _SPEAKS = 5
 """Fewer batches say nothing about the machine, nor about other sizes: the first ones are cold."""
 
@@ -46,8 +49,8 @@ class Curve:
     """
 
     __slots__ = (
-        "_batches", "_count", "_expected", "_fitted", "_fitted_factor", "_last", "_means", "_measured", "_ratio", "_ratios",
-        "_read", "_seconds", "_seen", "doubted", "factor", "measured_last", "spread",
+        "_batches", "_count", "_expected", "_fitted", "_fitted_factor", "_last", "_means", "_measured", "_next_try", "_ratio",
+        "_ratios", "_read", "_seconds", "_seen", "_tried", "doubted", "factor", "measured_last", "spread",
     )  # fmt: skip
 
     def __init__(self, expected: Mapping[int, float], factor: float = 1.0, ratio: float | None = None) -> None:
@@ -63,6 +66,8 @@ class Curve:
         self._count = 0
         self._last: dict[int, int] = {}
         """How many batches there have been, and which of them was the last of each size."""
+        self._tried, self._next_try = 0, KEPT_BATCHES
+        """The size that was forgotten last, until it is measured again; and from which batch on another may be."""
         self._means: dict[int, float] = {}
         self._seen: dict[int, int] = {}
         self._fitted: dict[int, float] = {}
@@ -111,21 +116,27 @@ class Curve:
         self._means[batch] = mean
         self._count += 1
         self._last[batch] = self._count
+        if batch == self._tried:
+            self._tried = 0
+            if foretold and seconds <= _KEPT_TO * foretold:
+                self._next_try = self._count
         # A fit costs microseconds per known size: it is made again when a mean has moved enough to matter.
         fitted = self._fitted.get(batch)
         moved = fitted is None or abs(mean - fitted) > max(_REFIT * mean, _REFIT_S)
-        if self._forgot() or answers or moved or abs(self.factor - self._fitted_factor) > _REFIT * self.factor:
+        if self._forgot(batch) or answers or moved or abs(self.factor - self._fitted_factor) > _REFIT * self.factor:
             self._fit()
             return True
         return False
 
-    def _forgot(self) -> bool:
-        """Forget what was measured long ago, where something is expected instead; whether that was anything."""
-        if self._count % _LOOK_EVERY or not self._expected[0]:
+    def _forgot(self, batch: int) -> bool:
+        """Forget a size above this one that was measured long ago, where something is expected instead; whether there was one."""
+        if self._count < self._next_try or not self._expected[0]:
             return False
-        old = [size for size, last in self._last.items() if self._count - last >= KEPT_BATCHES]
-        for size in old:
-            del self._last[size], self._means[size], self._seen[size]
+        old = [size for size, last in self._last.items() if size > batch and self._count - last >= KEPT_BATCHES]
+        self._next_try = self._count + (KEPT_BATCHES if old else _LOOK_EVERY)
+        if old:
+            self._tried = min(old)
+            del self._last[self._tried], self._means[self._tried], self._seen[self._tried]
         return bool(old)
 
     def doubt(self, factor: float, measured: Iterable[int] = ()) -> None:

@@ -57,3 +57,14 @@ def test_what_was_slow_once_counts_for_so_many_batches_of_others() -> None:
     for _ in range(KEPT_BATCHES):
         curve.observe(1, 0.02)
     assert abs((curve.at(4) or 0.0) - 0.08) < 1e-6
+
+
+def test_sizes_that_are_slow_for_good_are_tried_one_at_a_time() -> None:
+    """Whatever is forgotten is tried, and is late: four sizes at once would be a batch of a hundred."""
+    curve, late = Curve(FORETOLD), 0
+    for number in range(10 * KEPT_BATCHES):
+        size = max(size for size in FORETOLD if (curve.at(size) or 0.0) <= 0.2) if number % 2 else 1
+        late += size > 4
+        curve.observe(size, 0.02 * size if size <= 4 else 0.3)
+    assert late <= 4 + 10
+    assert late > 4
