@@ -289,14 +289,6 @@ async def test_a_promoted_shadow_leaves_no_shared_memory_behind(running: Running
     await until(lambda: not shared_memory(pids))
 
 
-async def test_stop_ends_pairs_as_well(running: Running) -> None:
-    body = await running.body()
-    shadow = await running.paired(body)
-    await running.platform.stop()
-    assert (running.told.times_gone[body.id], running.told.times_gone[shadow.id]) == (1, 1)
-    assert running.platform.instances("line.openfaas-fn") == ()
-
-
 async def test_a_body_that_is_older_than_its_models_profile_has_shadows_by_that(running: Running) -> None:
     """A model is deployed first and measured then: what a Shadow takes is claimed, and foretold to its Body, as measured."""
     body = await running.body()
@@ -313,3 +305,12 @@ async def test_a_body_that_is_older_than_its_models_profile_has_shadows_by_that(
         assert (await running.paired(body)).memory_bytes == taken
     finally:
         file.unlink()
+
+
+async def test_stop_ends_pairs_as_well(running: Running) -> None:
+    """The last test: nothing is begun again after this."""
+    body = await running.body()
+    shadow = await running.paired(body)
+    await running.platform.stop()
+    assert (running.told.times_gone[body.id], running.told.times_gone[shadow.id]) == (1, 1)
+    assert running.platform.instances("line.openfaas-fn") == ()
