@@ -1,6 +1,6 @@
 """Results that no function computed: why a member, or every member, of a batch has no other answer.
 
-    error_member(error)            one member's answer
+    error_member(error)            one member's answer, a `Refusal`
     same_for_all(batch, member)    a RESULT that answers each member of a batch alike
     error_result(batch, error)     both: whatever stopped the batch is each member's answer
     stale_result(batch, newest)    the same for a batch of a gateway that no longer owns the function's queue
@@ -14,10 +14,19 @@ from gnomon_core.errors import INTERNAL_HEADER, GnomonError
 from gnomon_core.wire import Frame, Kind, Member
 
 
-def error_member(error: GnomonError) -> Member:
-    """An error as a member's answer, with its headers but for the gateway's own: those are taken from no function."""
+class Refusal(Member):
+    """An answer that the platform gives in the function's place, on the way to it: the gateway marks it as its own errors.
+
+    It does not travel. What is read off the wire is a plain member: no instance is believed to speak for the platform.
+    """
+
+    __slots__ = ()
+
+
+def error_member(error: GnomonError) -> Refusal:
+    """An error as a member's answer, with its headers but for the gateway's own, which is added where the answer leaves."""
     lines = [f"{name}: {value}" for name, value in error.headers().items() if name != INTERNAL_HEADER]
-    return Member(error.status, 1, "\n".join(lines).encode("latin-1"), error.body())
+    return Refusal(error.status, 1, "\n".join(lines).encode("latin-1"), error.body())
 
 
 def same_for_all(batch: Frame, member: Member, head: bytes = b"") -> Frame:

@@ -10,6 +10,10 @@ from __future__ import annotations
 import re
 from functools import lru_cache
 
+from gnomon_core.errors import INTERNAL_HEADER, INTERNAL_NAME
+from gnomon_core.results import Refusal
+from gnomon_core.wire import Member
+
 HOP_BY_HOP = frozenset(
     {
         b"connection", b"keep-alive", b"proxy-authenticate", b"proxy-authorization", b"proxy-connection", b"te", b"trailer",
@@ -18,11 +22,32 @@ HOP_BY_HOP = frozenset(
 )  # fmt: skip
 _OURS = frozenset({b"content-length", b"date", b"x-openfaas-internal", b"x-call-id", b"x-start-time", b"x-duration-seconds"})
 _LINE = re.compile(rb"[!#$%&'*+\-.^_`|~0-9A-Za-z]+: ?[^\x00-\x08\x0a-\x1f\x7f]*")
+_RETRY_AFTER = re.compile(rb"(?im)^retry-after: ?(\d{1,9})$")
+_INTERNAL = b"%b: %b\r\n" % (INTERNAL_HEADER.lower().encode(), INTERNAL_NAME.encode())
 _CACHED_BYTES = 512
 
 
 class UnfitHeadersError(ValueError):
     """Header lines that cannot be sent."""
+
+
+def member_lines(member: Member) -> bytes:
+    """The header lines of an answer as they are sent: `response_lines`, and that it is an error of ours where it is one.
+
+    Raises:
+        UnfitHeadersError: a line is no header.
+
+    """
+    lines = response_lines(member.meta)
+    return lines + _INTERNAL if isinstance(member, Refusal) else lines
+
+
+def refusal_lines(member: Member) -> bytes:
+    """What an error that is ours says beside its document: that it is, and when to try again. Nothing of a function's error."""
+    if not isinstance(member, Refusal):
+        return b""
+    again = _RETRY_AFTER.search(member.meta)
+    return _INTERNAL + (b"retry-after: %b\r\n" % again[1] if again else b"")
 
 
 def response_lines(meta: bytes) -> bytes:

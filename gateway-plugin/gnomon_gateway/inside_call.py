@@ -13,7 +13,7 @@ from gnomon_core.errors import GnomonError
 from gnomon_core.signature import ModelSignature
 from gnomon_core.wire import Frame, Kind, Member
 from gnomon_gateway.asynchronous.invocation import FunctionAnswer, Headers, Invocation, answer_of
-from gnomon_gateway.headers import UnfitHeadersError, response_lines
+from gnomon_gateway.headers import UnfitHeadersError, member_lines
 from gnomon_gateway.queueing.request import Request
 from gnomon_gateway.serving.directory import FunctionDirectory
 from gnomon_gateway.serving.function_runtime import FunctionRuntime
@@ -57,7 +57,7 @@ class _Waiting:
     def answer(self, member: Member, head: bytes) -> None:
         del head
         try:
-            lines = response_lines(member.meta)
+            lines = member_lines(member)
         except UnfitHeadersError as error:
             self.refuse(GnomonError(502, "invalid_headers", f"The function answered with a header that cannot be kept: {error}."))
             return

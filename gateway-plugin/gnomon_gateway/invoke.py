@@ -19,7 +19,7 @@ from gnomon_core.errors import GnomonError, bad_request
 from gnomon_core.wire import Frame, Kind, Member
 from gnomon_gateway.call_id import call_id_of, lines_of
 from gnomon_gateway.dispatch.refusals import QUEUE_MOVED
-from gnomon_gateway.headers import HOP_BY_HOP, UnfitHeadersError, named_by_connection, response_lines
+from gnomon_gateway.headers import HOP_BY_HOP, UnfitHeadersError, member_lines, named_by_connection
 from gnomon_gateway.queueing.request import Request
 from gnomon_gateway.routes import ANY
 from gnomon_gateway.server.exchange import Exchange
@@ -184,7 +184,7 @@ class Invocation:
     def answer(self, member: Member, head: bytes) -> None:
         del head
         try:
-            lines = response_lines(member.meta)
+            lines = member_lines(member)
         except UnfitHeadersError as error:
             self.refuse(_unfit(error))
             return
@@ -207,7 +207,7 @@ class Invocation:
         else:
             first = frame.members[0]
             try:
-                self._exchange.start(first.code, response_lines(first.meta) + self._own_lines())
+                self._exchange.start(first.code, member_lines(first) + self._own_lines())
             except UnfitHeadersError as error:
                 self.refuse(_unfit(error))
 

@@ -10,6 +10,7 @@ import json
 from gnomon_core.errors import GnomonError
 from gnomon_core.signature import ModelSignature
 from gnomon_core.wire import Member
+from gnomon_gateway.headers import refusal_lines
 from gnomon_gateway.server.refusals import error_lines
 from gnomon_gateway.v2.infer import Infer, write_answer
 
@@ -20,7 +21,7 @@ _JSON = b"content-type: application/json\r\n"
 def answer(infer: Infer, signature: ModelSignature, name: str, member: Member) -> tuple[int, bytes, bytes | memoryview]:
     """Of a model's function by this name."""
     if member.code != _OK:
-        return member.code, _JSON, error_body(_error_text(bytes(member.body)))
+        return member.code, _JSON + refusal_lines(member), error_body(_error_text(bytes(member.body)))
     try:
         written = write_answer(infer, signature, name, memoryview(member.body))
     except GnomonError as error:

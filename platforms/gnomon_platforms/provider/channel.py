@@ -17,8 +17,8 @@ from dataclasses import dataclass
 from http import HTTPStatus
 from typing import TYPE_CHECKING
 
-from gnomon_core.errors import GnomonError
-from gnomon_core.results import error_member, same_for_all, stale_result
+from gnomon_core.errors import INTERNAL_HEADER, GnomonError
+from gnomon_core.results import Refusal, error_member, same_for_all, stale_result
 from gnomon_core.wire import Frame, FrameReader, Kind, Member, WireError, encode
 from gnomon_platforms.provider.exchange import Ask, Route
 from gnomon_platforms.streams import joined
@@ -60,6 +60,8 @@ class ProviderChannel:
 
     keeps_host = False
     """Whether whoever is at the other end is asked by the name that the client asked for."""
+    believes_marks = True
+    """Whether an answer with `X-OpenFaaS-Internal` is taken for a platform's: there is one between us and the function."""
 
     def __init__(self, route: Route, around: Around, token: str, on_lost: Callable[[str], None]) -> None:
         self.unread = False
@@ -152,9 +154,9 @@ class ProviderChannel:
         for member in frame.members:
             async with self._route.answered(_ask(member, keeps_host=self.keeps_host)) as answer:
                 if stream is not None:
-                    await _stream(frame, answer, stream, limit)
+                    await self._stream(frame, answer, stream, limit)
                     return Frame(Kind.RESULT, frame.batch_id, frame.epoch)
-                answered.append(Member(answer.status, 1, _meta(answer), await answer.read()))
+                answered.append(self._member(answer, await answer.read()))
         return Frame(Kind.RESULT, frame.batch_id, frame.epoch, members=answered)
 
     async def _as_batch(self, frame: Frame) -> Frame:
@@ -165,7 +167,8 @@ class ProviderChannel:
                 msg = f"{answer.status} {' '.join(data[:200].decode('utf-8', 'replace').split())}"
                 raise _BatchesRefusedError(msg)
             if answer.status != HTTPStatus.OK:
-                return same_for_all(frame, Member(answer.status, 1, _meta(answer), data))
+                # What a function answers is inside frames: this came from its way, or from the server around it.
+                return same_for_all(frame, Refusal(answer.status, 1, _meta(answer), data))
         try:
             parts = list(FrameReader().feed(data))
         except WireError as error:
@@ -173,6 +176,19 @@ class ProviderChannel:
         result = _result_of(frame, parts)
         self._answered(result)
         return result
+
+    async def _stream(self, frame: Frame, answer: aiohttp.ClientResponse, stream: Stream, limit: asyncio.Timeout) -> None:
+        """Hand an answer on as it comes. The time was for its beginning."""
+        limit.reschedule(None)
+        stream(_part(Kind.STREAM_START, frame, self._member(answer, b"")))
+        async for data in answer.content.iter_any():
+            stream(_part(Kind.STREAM_DATA, frame, Member(0, 1, b"", data)))
+        stream(Frame(Kind.STREAM_END, frame.batch_id, frame.epoch))
+
+    def _member(self, answer: aiohttp.ClientResponse, body: bytes) -> Member:
+        """An answer as it goes back: the function's, or an error of the platform at the other end."""
+        marked = self.believes_marks and answer.status >= HTTPStatus.BAD_REQUEST and INTERNAL_HEADER in answer.headers
+        return (Refusal if marked else Member)(answer.status, 1, _meta(answer), body)
 
     def _answered(self, result: Frame) -> None:
         """Whoever is at the other end has answered a batch with this, and nobody has been told yet."""
@@ -192,15 +208,6 @@ def _result_of(batch: Frame, parts: Sequence[Frame]) -> Frame:
     if result.batch_id != batch.batch_id or len(result.members) != len(batch.members):
         raise WireError("a result that answers no batch")
     return result
-
-
-async def _stream(frame: Frame, answer: aiohttp.ClientResponse, stream: Stream, limit: asyncio.Timeout) -> None:
-    """Hand an answer on as it comes. The time was for its beginning."""
-    limit.reschedule(None)
-    stream(_part(Kind.STREAM_START, frame, Member(answer.status, 1, _meta(answer), b"")))
-    async for data in answer.content.iter_any():
-        stream(_part(Kind.STREAM_DATA, frame, Member(0, 1, b"", data)))
-    stream(Frame(Kind.STREAM_END, frame.batch_id, frame.epoch))
 
 
 def _part(kind: Kind, frame: Frame, member: Member) -> Frame:

@@ -43,6 +43,8 @@ class Function:
     upstream: str = ""
     most: int = 0
     """The most requests that were under way at once."""
+    instead: list[tuple[int, bool]] = field(default_factory=list)
+    """What its next requests are answered without it: the status, and whether the provider marks that as its own."""
 
     @property
     def max_inflight(self) -> int:
@@ -228,6 +230,10 @@ class PlayedProvider:
             return web.Response(status=404, text=f"no such function: {name}")
         if not function.replicas:
             return web.Response(status=503, text=f"No endpoints available for: {name}.", headers={INTERNAL: "proxy"})
+        if function.instead:
+            status, marked = function.instead.pop(0)
+            text = f"Can't reach service for: {name}."
+            return web.Response(status=status, text=text, headers={INTERNAL: "proxy"} if marked else {})
         replica = self._chance.choice(function.replicas)
         if 0 < function.max_inflight <= replica.under_way:
             return web.Response(status=429, headers={INTERNAL: "faas-middleware"})

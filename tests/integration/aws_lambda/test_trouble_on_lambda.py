@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from gnomon_core import results
 from gnomon_core.errors import GnomonError
 from gnomon_core.functions import FunctionSpec, read_deployment
 from gnomon_core.seam_values import InstanceRequest
@@ -84,6 +85,7 @@ async def test_throttled_until_its_time_is_over_each_member_gets_503_and_the_slo
     assert b"lambda_throttled" in result[0][1]
     assert frame is not None
     assert b"Retry-After: 5" in frame.members[0].meta.split(b"\n")
+    assert {type(member) for member in frame.members} == {results.Refusal}, "it is no answer of the function"
     assert there.told.gone == {}
 
 

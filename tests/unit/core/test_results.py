@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gnomon_core.errors import GnomonError
-from gnomon_core.results import error_member, error_result, same_for_all, stale_result
+from gnomon_core.results import Refusal, error_member, error_result, same_for_all, stale_result
 from gnomon_core.wire import Frame, Kind, Member, decode, encode
 
 ERRORS = st.builds(
@@ -43,6 +43,13 @@ def test_every_member_gets_the_error_and_the_frame_travels(error: GnomonError, m
     assert (result.kind, result.batch_id, result.epoch, result.head) == (Kind.RESULT, 7, 3, b'{"pair": []}')
     assert [(member.code, bytes(member.body)) for member in result.members] == [(error.status, error.body())] * members
     assert all(b"X-OpenFaaS-Internal" not in member.meta for member in result.members)
+
+
+def test_an_error_is_the_platforms_until_it_has_travelled() -> None:
+    """Whoever reads it from an instance reads what the instance says."""
+    result = error_result(batch(2), GnomonError(503, "lambda_throttled", "Not now."))
+    assert [type(member) for member in result.members] == [Refusal, Refusal]
+    assert [type(member) for member in decode(encode(result)).members] == [Member, Member]
 
 
 def test_a_batch_that_comes_too_late_learns_of_the_newest_epoch() -> None:

@@ -25,6 +25,7 @@ class PodChannel(ProviderChannel):
     """See `gnomon_core.seams.BatchChannel`. `on_shadows` gets those that its Body names, before its answer is handed on."""
 
     keeps_host = True
+    believes_marks = False
     _retiring: str | None = None
 
     def __init__(

@@ -21,6 +21,7 @@ TOKEN = "batches-please"
 STRANGE = {"gnomon/autoscaler": "asyfunc", "gnomon/unheard-of": "1"}
 BATCHING = {"gnomon/max-batch": "8", "gnomon/scheduler": "fixed", "gnomon/max-wait-ms": "2000", "gnomon/max-inflight": "1"}
 ONE_SHORT = {"gnomon/max-inflight": "1", "gnomon/deadline-ms": "300"}
+AGAIN_AT_ONCE = {"com.openfaas.retry.min_wait": "1ms", "com.openfaas.retry.max_wait": "1ms"}
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
@@ -36,6 +37,8 @@ async def known() -> AsyncIterator[PlayedProvider]:
         played.add("double", replicas=3, annotations={"gnomon/max-inflight": "2"}).delay_s = 0.05
         played.add("sleepy", replicas=0, labels={"com.openfaas.scale.min": "2"})
         played.add("late", annotations=ONE_SHORT)
+        played.add("again", annotations=AGAIN_AT_ONCE)
+        played.add("gone", annotations=AGAIN_AT_ONCE | {"gnomon/max-batch": "2"}, secrets=["gnomon-batch-token"])
         for name in ("body", "stranger"):
             played.add(name, annotations=BATCHING, secrets=["gnomon-batch-token"])
         yield played

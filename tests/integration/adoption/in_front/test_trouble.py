@@ -94,3 +94,57 @@ async def test_it_stops_without_losing_what_waits_and_leaves_the_functions(
     assert await asyncio.to_thread(serving.process.wait, 60) == 0
     assert provider.changes("DELETE") == []
     await asyncio.to_thread(serving.stop)
+
+
+async def marked(user: aiohttp.ClientSession, name: str) -> tuple[int, bool]:
+    """The status of an answer, and whether it is marked as the platform's own."""
+    async with user.post(f"/function/{name}", data=b"x") as answer:
+        return answer.status, answer.headers.get("X-OpenFaaS-Internal") == "gnomon"
+
+
+async def finished(user: aiohttp.ClientSession) -> None:
+    """Return when no asynchronous call is left."""
+    async with asyncio.timeout(60):
+        while True:
+            async with user.get("/metrics") as answer:
+                if "\ngnomon_async_waiting 0.0\n" in await answer.text():
+                    return
+            await asyncio.sleep(0.02)
+
+
+async def test_an_error_of_the_provider_is_told_as_the_platforms_and_an_asynchronous_call_is_made_again(
+    provider: PlayedProvider, user: aiohttp.ClientSession
+) -> None:
+    function = provider.functions["again"]
+    function.instead = [(502, True), (404, True), (502, False), (503, False)]
+    assert [await marked(user, "again") for _ in range(5)] == [(502, True), (404, True), (502, False), (503, False), (200, False)]
+    provider.seen.clear()
+    function.instead = [(502, True), (504, True), (502, True)]
+    async with user.post("/async-function/again", data=b"kept") as answer:
+        assert answer.status == 202
+    await finished(user)
+    assert (function.instead, len(provider.seen)) == ([], 1), "it was made again until the function had it, and then no more"
+
+
+@pytest.mark.parametrize("status", [429, 500, 502, 503])
+async def test_what_a_function_answers_itself_is_final(
+    provider: PlayedProvider, user: aiohttp.ClientSession, status: int
+) -> None:
+    provider.functions["again"].instead = [(status, False)]
+    async with user.post("/async-function/again") as answer:
+        assert answer.status == 202
+    await finished(user)
+    assert (provider.answers, provider.seen) == ({status: 1}, [])
+
+
+async def test_a_body_that_is_gone_behind_another_gateway_is_the_platforms_failure(
+    provider: PlayedProvider, user: aiohttp.ClientSession
+) -> None:
+    """No function answers a batch with a status: what it says is in the members. So nobody else need have marked it."""
+    provider.functions["gone"].instead = [(502, False)]
+    async with user.post("/async-function/gone", data=b"kept") as answer:
+        assert answer.status == 202
+    await finished(user)
+    assert provider.answers == {502: 1, 200: 2}
+    paths = [request.path.removeprefix("/function/gone.openfaas-fn") for request in provider.seen]
+    assert paths == ["/gnomon/batch", "/"]
