@@ -17,6 +17,7 @@ from gnomon_cli.command import option_group
 from gnomon_cli.credentials import find
 from gnomon_cli.errors import CommandFailed
 from gnomon_cli.stack import Stack, default_file, load_stack, select
+from gnomon_core.addresses import unbracketed
 from gnomon_core.units import parse_duration_s
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -34,6 +35,18 @@ class Duration(click.ParamType[float]):
             return parse_duration_s(value)
         except ValueError:
             self.fail(f"{value!r} is not a duration such as 30s or 5m.", param, ctx)
+
+
+class Host(click.ParamType[str]):
+    """A name or an address, an IPv6 one with or without brackets; without any where it is used."""
+
+    name = "host"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        try:
+            return unbracketed(value)
+        except ValueError:
+            self.fail(f"{value!r} is no host such as 10.0.0.1, fd00::1 or a name; a port is said apart.", param, ctx)
 
 
 class NewFile(click.Path):

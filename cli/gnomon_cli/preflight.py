@@ -10,6 +10,7 @@ import socket
 from pathlib import Path
 from typing import BinaryIO
 
+from gnomon_core.addresses import host_and_port
 from gnomon_core.errors import GnomonError
 
 MEMORY_BYTES = 1_500_000_000
@@ -37,7 +38,7 @@ def check_port(host: str, port: int) -> None:
                     f"Port {port} on {host} is in use.",
                     "Stop what listens there, or choose another: --port N (make run PORT=N).",
                 ) from None
-            raise GnomonError(500, "port_refused", f"Cannot listen on {host}:{port}: {error.strerror}.") from None
+            raise GnomonError(500, "port_refused", f"Cannot listen on {host_and_port(host, port)}: {error.strerror}.") from None
 
 
 def lock_state(state: Path) -> BinaryIO:

@@ -1,14 +1,36 @@
-"""How hosts are written where a port follows: an IPv6 address has colons of its own, and stands in brackets (RFC 3986, 3.2.2)."""
+"""How hosts are written where a port follows: an IPv6 address has colons of its own, and stands in brackets (RFC 3986, 3.2.2).
+
+    a user        10.0.0.1   fd00::1   [fd00::1]
+    sockets       10.0.0.1   fd00::1             unbracketed
+    URLs          10.0.0.1   [fd00::1]           bracketed, host_and_port, http_url
+
+What a user says is read once, where it comes in.
+"""
 
 from __future__ import annotations
+
+import ipaddress
 
 EVERYWHERE = frozenset({"0.0.0.0", "::"})  # noqa: S104 - compared, not bound
 """Where a listener is bound that is reached at every address of its machine."""
 
 
+def unbracketed(host: str) -> str:
+    """A name or an address as sockets take it, with or without brackets before: `fd00::1` of `[fd00::1]`.
+
+    Raises:
+        ValueError: it is neither, as where a port follows.
+
+    """
+    bare = host[1:-1] if host.startswith("[") and host.endswith("]") else host
+    if bare != host or ":" in bare:
+        ipaddress.IPv6Address(bare)
+    return bare
+
+
 def bracketed(host: str) -> str:
     """A name or an address as it stands in a URL: `10.0.0.1`, `[fd00::1]`."""
-    return f"[{host}]" if ":" in host else host
+    return f"[{host}]" if ":" in host and not host.startswith("[") else host
 
 
 def host_and_port(host: str, port: int) -> str:

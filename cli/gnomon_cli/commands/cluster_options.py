@@ -10,6 +10,7 @@ from typing import Any
 import click
 
 from gnomon_cli.command import option_group
+from gnomon_cli.options import Host
 from gnomon_cli.serve_options import ClusterOptions
 from gnomon_core.functions import DEFAULT_NAMESPACE
 from gnomon_core.profiles import Network
@@ -32,6 +33,7 @@ cluster_options = option_group(
     ),
     click.option(
         "--advertise",
+        type=Host(),
         default="",
         envvar="POD_IP",
         show_envvar=True,

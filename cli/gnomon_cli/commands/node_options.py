@@ -7,14 +7,16 @@ from pathlib import Path
 import click
 
 from gnomon_cli.command import option_group
-from gnomon_cli.options import policy_option
+from gnomon_cli.options import Host, policy_option
 
 MAX_POOL = 64
 """Each holds the memory of a process with torch, some 20 MB of its own."""
 
 listening_options = option_group(
     click.option("--port", type=click.IntRange(0, 65535), default=8080, help="Default 8080; 0 takes a free one."),
-    click.option("--host", default="127.0.0.1", help="Address to listen on; others than loopback need --basic-auth."),
+    click.option(
+        "--host", type=Host(), default="127.0.0.1", help="Address to listen on; others than loopback need --basic-auth."
+    ),
     click.option(
         "--basic-auth/--no-basic-auth",
         default=False,

@@ -12,6 +12,7 @@ import sys
 from pathlib import Path
 
 from gnomon_coordinator.node.agent import KUBELET, Agent, Settings
+from gnomon_core.addresses import host_and_port, unbracketed
 from gnomon_core.coordination import NODE_PORT, PAIR_PORT
 from gnomon_core.errors import GnomonError
 
@@ -25,7 +26,7 @@ def settings_from(arguments: list[str]) -> Settings:
     parser.add_argument("--kubelet", type=Path, default=KUBELET, help="the kubelet's folder, here and on the node")
     parser.add_argument("--pool", type=Path, default=Settings.__dataclass_fields__["pool"].default, help="the pool's socket")
     parser.add_argument("--models", type=Path, default=Path("/models"), help="the model repository in the pool's container")
-    parser.add_argument("--host", default="127.0.0.1", help="where the platform's port listens")
+    parser.add_argument("--host", type=unbracketed, default="127.0.0.1", help="where the platform's port listens")
     parser.add_argument("--port", type=_port, default=NODE_PORT)
     parser.add_argument("--pair-port", type=_port, default=PAIR_PORT, help="where Bodies of other nodes come to its Shadows")
     parser.add_argument("--token-file", type=Path, help="the token that the platform sends")
@@ -81,7 +82,7 @@ async def serve(settings: Settings) -> None:
         asyncio.get_running_loop().add_signal_handler(number, told.set)
     agent = Agent(settings)
     await agent.start()
-    sys.stderr.write(f"listening on {settings.host}:{agent.port}\n")
+    sys.stderr.write(f"listening on {host_and_port(settings.host, agent.port)}\n")
     sys.stderr.flush()
     try:
         await told.wait()

@@ -16,6 +16,7 @@ from typing import Any, Protocol
 import uvicorn
 from uvicorn.config import Config
 
+from gnomon_core.addresses import host_and_port
 from gnomon_core.errors import GnomonError
 from gnomon_gateway.server.farewell import taken
 from gnomon_gateway.server.hot_routes import HotRoutes
@@ -144,9 +145,8 @@ def _listen(host: str, port: int) -> socket.socket:
         listener = socket.create_server((host, port), family=family, backlog=_BACKLOG)
     except OSError as error:
         code = "port_in_use" if error.errno == 98 else "cannot_listen"  # noqa: PLR2004 - EADDRINUSE
-        raise GnomonError(
-            503, code, f"Cannot listen on {host}:{port}: {error.strerror}.", "Choose another with --port, or stop what is there."
-        ) from None
+        message = f"Cannot listen on {host_and_port(host, port)}: {error.strerror}."
+        raise GnomonError(503, code, message, "Choose another with --port, or stop what is there.") from None
     # Connections inherit it. asyncio sets it only on sockets that were made with TCP's number, and without it an answer in two
     # writes waits 40 ms for the client to acknowledge the first.
     listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)

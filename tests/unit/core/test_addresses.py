@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gnomon_core.addresses import bracketed, from_this_machine, host_and_port, http_url
+from gnomon_core.addresses import bracketed, from_this_machine, host_and_port, http_url, unbracketed
 
 HOSTS = st.ip_addresses().map(str) | st.from_regex(r"[a-z][a-z0-9]{0,8}(\.[a-z]{2,5}){0,3}", fullmatch=True)
 
@@ -27,6 +27,18 @@ def test_a_url_is_read_as_the_host_and_the_port_that_it_was_made_of(host: str, p
 )
 def test_only_ipv6_stands_in_brackets(host: str, written: str) -> None:
     assert (bracketed(host), host_and_port(host, 80)) == (written, f"{written}:80")
+
+
+@given(HOSTS)
+def test_brackets_change_nothing_where_they_are_already_or_are_not_yet(host: str) -> None:
+    written = bracketed(host)
+    assert (bracketed(written), unbracketed(written), unbracketed(host)) == (written, host, host)
+
+
+@pytest.mark.parametrize("written", ["[::1", "::1]", "[::1]:80", "10.0.0.1:80", "[10.0.0.1]", "[]", "http://localhost"])
+def test_what_is_no_host_is_refused(written: str) -> None:
+    with pytest.raises(ValueError, match=r"\S"):
+        unbracketed(written)
 
 
 @pytest.mark.parametrize(

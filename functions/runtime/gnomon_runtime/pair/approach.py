@@ -12,6 +12,7 @@ import time
 from urllib.parse import urlsplit
 
 from gnomon_core import packets
+from gnomon_core.addresses import host_and_port
 from gnomon_core.coordination import PAIR_PATH, PAIR_PROTOCOL
 from gnomon_runtime.pair.stream import prepare
 
@@ -36,7 +37,7 @@ def approach(url: str, token: str) -> socket.socket:
     try:
         connection = socket.create_connection((host, port), CONNECT_S)
     except OSError as error:
-        raise packets.PeerGoneError(f"{host}:{port} cannot be reached: {error}") from error
+        raise packets.PeerGoneError(f"{host_and_port(host, port)} cannot be reached: {error}") from error
     try:
         connection.sendall(_request(urlsplit(url).netloc, token))
         _switched(connection, until_s)
@@ -45,7 +46,7 @@ def approach(url: str, token: str) -> socket.socket:
         connection.close()
         if isinstance(error, packets.PeerGoneError):
             raise
-        raise packets.PeerGoneError(f"{host}:{port} does not answer: {error}") from error
+        raise packets.PeerGoneError(f"{host_and_port(host, port)} does not answer: {error}") from error
     return connection
 
 
