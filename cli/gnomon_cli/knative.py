@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from random import Random, SystemRandom
@@ -18,12 +19,15 @@ import uvloop
 from aiohttp import web
 
 from gnomon_autoscaler.loop import Autoscaler
-from gnomon_autoscaler.registry import SCALING
+from gnomon_autoscaler.registry import SCALING, Policies
 from gnomon_cli.knative_page import page
 from gnomon_cli.process import begin_log, serve_until_signal
 from gnomon_cli.scaling import ScalingAdapter
 from gnomon_core.clock import WallClock
+from gnomon_core.offers import refuse_strays
 from gnomon_core.seam_values import Capabilities
+from gnomon_core.settings import Settings
+from gnomon_gateway.scheduling.registry import SCHEDULING, Schedulers
 from gnomon_platforms.knative.resources import SYSTEM_NAMESPACE
 from gnomon_platforms.knative.scaling.autoscaler import AutoscalerOptions, KnativeAutoscaler
 from gnomon_platforms.kubernetes.api import Api, connect
@@ -62,6 +66,19 @@ def capabilities(*, resizes: bool) -> Capabilities:
     return Capabilities(place=True, size=resizes, victim=False, resize=resizes, pair=True)
 
 
+class ClassScaling(ScalingAdapter):
+    """The same for Revisions. Nobody looks at their settings before they are there: all of it is done when they are read."""
+
+    def __init__(self, policies: Policies, schedulers: Schedulers, capabilities: Callable[[], Capabilities]) -> None:
+        super().__init__(policies, capabilities)
+        self._known = (policies, schedulers)
+
+    def check(self, settings: Settings) -> str:
+        # Whether there is the scheduling policy that they name is the gateway's to know.
+        refuse_strays(settings, *self._known, [settings.scheduler] if settings.scheduler else [])
+        return super().check(settings)
+
+
 class KnativeService:
     """The whole of it. `start` returns when it leads and sees everything."""
 
@@ -72,7 +89,8 @@ class KnativeService:
         self._tenure = tenure or Tenure()
         self._chance = chance
         policies = SCALING.with_named(options.policies)
-        self._scaling = ScalingAdapter(policies, lambda: capabilities(resizes=self.platform.resizes))
+        schedulers = SCHEDULING.with_named(options.policies)
+        self._scaling = ClassScaling(policies, schedulers, lambda: capabilities(resizes=self.platform.resizes))
         fence = None if options.lease_namespace is None else self._tenure.check
         self.platform = KnativeAutoscaler(
             self._api, options.scaled, fence=fence, clock=self._clock, chance=chance, epoch=lambda: max(1, self._tenure.epoch)

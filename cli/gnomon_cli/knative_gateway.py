@@ -30,6 +30,7 @@ from gnomon_core.profiles import ModelProfile
 from gnomon_core.settings import Settings
 from gnomon_gateway.dispatch.latency import LearnedLatency
 from gnomon_gateway.dispatch.profiled import ProfiledLatency
+from gnomon_gateway.lifecycle.checks import scheduler_of
 from gnomon_gateway.lifecycle.elsewhere import Elsewhere
 from gnomon_gateway.lifecycle.manager import Manager
 from gnomon_gateway.lifecycle.surroundings import Surroundings
@@ -38,7 +39,7 @@ from gnomon_gateway.loop_lag import LoopLag
 from gnomon_gateway.metrics import GatewayCollector, metrics_page
 from gnomon_gateway.openfaas.measured import ControlCounters
 from gnomon_gateway.revisions import HELD_S, RevisionApp
-from gnomon_gateway.scheduling.registry import SCHEDULING, scheduling_policy
+from gnomon_gateway.scheduling.registry import SCHEDULING
 from gnomon_gateway.server.gateway_server import GatewayServer
 from gnomon_gateway.serving.function_runtime import FunctionRuntime
 from gnomon_platforms.knative.batching.platform import RevisionPlatform
@@ -203,7 +204,7 @@ class KnativeGateway:
         self._api.close()
 
     def _check(self, settings: Settings) -> None:
-        scheduling_policy(settings.scheduler or self._scaling.check(settings), settings, self._schedulers)
+        scheduler_of(settings, self._scaling, self._schedulers)
 
     def _pages(self) -> web.Application:
         async def healthz(_: web.Request) -> web.Response:

@@ -119,6 +119,21 @@ def model_named(spec: FunctionSpec, repository: ModelRepository) -> str:
     return spec.settings.model
 
 
+def no_model_named(spec: FunctionSpec) -> None:
+    """Refuse a model that a function names for an image which serves none: nobody would ever ask for it.
+
+    Raises:
+        GnomonError: 400 `model_unused`.
+
+    """
+    if spec.settings.model is not None:
+        raise bad_request(
+            "model_unused",
+            f"annotation gnomon/model is {spec.settings.model[:100]!r}, but image {spec.image[:200]!r} serves no model.",
+            "Name an image that serves one, such as gnomon/body, or leave the annotation out.",
+        )
+
+
 def bare_name(image: str) -> str:
     """An image's name without Docker Hub's prefix, tag and digest: `docker.io/a/b:1` → `a/b`."""
     name = image.partition("@")[0]

@@ -15,9 +15,22 @@ from gnomon_core.profiles import ModelProfile
 from gnomon_core.seams import SchedulingPolicy
 from gnomon_core.settings import Settings
 from gnomon_core.signature import ModelSignature
+from gnomon_gateway.lifecycle.control import ScalingControl
 from gnomon_gateway.lifecycle.lasting import outlive_us
 from gnomon_gateway.lifecycle.surroundings import Surroundings
-from gnomon_gateway.scheduling.registry import scheduling_policy
+from gnomon_gateway.scheduling.registry import Schedulers, scheduling_policy
+
+
+def scheduler_of(settings: Settings, scaling: ScalingControl, schedulers: Schedulers) -> SchedulingPolicy:
+    """The scheduling policy that these settings name, or that their scaling policy asks for.
+
+    Raises:
+        GnomonError: 400 for a policy that is not known or not to be had here, and for settings of none.
+
+    """
+    refuse_strays(settings, scaling.policies(), schedulers)
+    default = scaling.check(settings)
+    return scheduling_policy(settings.scheduler or default, settings, schedulers)
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,10 +79,8 @@ class Checks:
         return platform.revision(spec), platform.signature(spec), platform.profile(spec)
 
     def policy(self, settings: Settings) -> SchedulingPolicy:
-        """The scheduling policy that these settings name, or that their scaling policy asks for."""
-        refuse_strays(settings, self._around.scaling.policies(), self._around.schedulers)
-        default = self._around.scaling.check(settings)
-        return scheduling_policy(settings.scheduler or default, settings, self._around.schedulers)
+        """See `scheduler_of`."""
+        return scheduler_of(settings, self._around.scaling, self._around.schedulers)
 
     async def _secrets(self, spec: FunctionSpec, *, lenient: bool) -> dict[str, bytes]:
         """The values of the secrets that a function names; with `lenient`, of those that are there."""

@@ -25,7 +25,7 @@ from gnomon_core.signature import ModelSignature
 from gnomon_platforms.aws_lambda.options import LambdaOptions
 from gnomon_platforms.aws_lambda.packages import FUNCTION_FOLDER
 from gnomon_platforms.aws_lambda.sizes import SMALLEST_STORAGE_MB
-from gnomon_platforms.images import BuiltHandler, BuiltImages, ImageTable, model_named, process_named
+from gnomon_platforms.images import BuiltHandler, BuiltImages, ImageTable, model_named, no_model_named, process_named
 
 BARE_RUNTIME = "python3.13"
 MAX_VARIABLES_BYTES = 4096
@@ -101,6 +101,7 @@ class Recipes:
             return self._handler(spec, built)
         if entry is None:
             raise self._images.unknown(spec.image)
+        no_model_named(spec)
         environment = dict(entry.environment)
         if entry.kind == "process":
             environment["fprocess"] = process_named(spec)

@@ -20,7 +20,7 @@ from gnomon_core.seam_values import InstanceRequest
 from gnomon_core.seams import ModelRepository
 from gnomon_core.signature import ModelSignature
 from gnomon_platforms.claims import MODEL_OVERHEAD_BYTES
-from gnomon_platforms.images import BuiltHandler, BuiltImages, ImageTable, model_named, process_named
+from gnomon_platforms.images import BuiltHandler, BuiltImages, ImageTable, model_named, no_model_named, process_named
 from gnomon_platforms.local.users import Users
 from gnomon_platforms.local.zygotes import BARE, TORCH, Environment
 
@@ -68,7 +68,8 @@ class Recipes:
         """How to make instances of this function.
 
         Raises:
-            GnomonError: 400 for an unknown image or a model function without a model, 404 for an unknown model.
+            GnomonError: 400 for an unknown image, a model that is missing or that nothing would serve; 404 for an unknown
+                model.
 
         """
         entry = self._images.find(spec.image)
@@ -81,6 +82,7 @@ class Recipes:
             raise self._images.unknown(spec.image)
         if entry.kind == "model":
             return self._model(spec, entry.environment)
+        no_model_named(spec)
         if entry.kind == "process":
             process_named(spec)
         return Recipe(entry.kind, BARE.python, BARE.preload, _memory(spec, SMALL_INSTANCE_BYTES), environment=entry.environment)
