@@ -1,4 +1,4 @@
-"""Quantities as Kubernetes and Go write them, turned into seconds, bytes and cores."""
+"""Quantities as Kubernetes and Go write them, turned into seconds, bytes and cores; and numbers of things in words."""
 
 from __future__ import annotations
 
@@ -58,6 +58,11 @@ def parse_cores(text: str) -> float:
         msg = f"{text[:100]!r} is not an amount of CPU: write it as 500m, 0.5 or 2"
         raise ValueError(msg)
     return _at_most(_MOST_CORES, float(match[1]) / (1000 if match[2] else 1), text)
+
+
+def many(count: float, word: str) -> str:
+    """A number of things, in words: `1 core`, `2 cores`, `0.5 cores`."""
+    return f"{count:.10g} {word}{'' if count == 1 else 's'}"
 
 
 def _at_most(bound: float, value: float, text: str) -> float:

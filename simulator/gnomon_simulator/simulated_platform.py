@@ -8,6 +8,7 @@ ends with its Body. How long each instance existed is kept, because that is what
 
 from __future__ import annotations
 
+import math
 import random
 from collections.abc import Callable, Iterable
 from dataclasses import replace
@@ -18,6 +19,7 @@ from gnomon_core.fleet import Instance, InstanceKind, InstanceState, Node
 from gnomon_core.memory_sizes import MEGABYTE
 from gnomon_core.pairs import MAX_SHADOWS, Pair
 from gnomon_core.seam_values import Capabilities
+from gnomon_core.units import many
 from gnomon_simulator.events import Events
 from gnomon_simulator.lifetimes import Lifetime
 from gnomon_simulator.profiles import Profile
@@ -271,9 +273,10 @@ class SimulatedPlatform:
 
 
 def _no_capacity(cores: int, memory_bytes: int) -> GnomonError:
+    asked = [many(cores, "core")] * bool(cores) + [f"{math.ceil(memory_bytes / MEGABYTE)} MiB"] * bool(memory_bytes)
     return GnomonError(
         503,
         "no_capacity",
-        f"No node has {cores} free cores and {memory_bytes} free bytes.",
+        f"No node has {' and '.join(asked)} free.",
         "Give the cluster more or larger nodes.",
     )

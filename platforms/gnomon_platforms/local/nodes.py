@@ -15,6 +15,7 @@ from pathlib import Path
 
 from gnomon_core.errors import GnomonError
 from gnomon_core.fleet import Node
+from gnomon_core.units import many
 
 NO_LIMIT_BYTES = 1 << 60
 """Larger numbers mean that a control group sets no bound."""
@@ -137,8 +138,8 @@ def no_capacity(node: Node, cores: float, memory_bytes: int) -> GnomonError:
     return GnomonError(
         503,
         "no_capacity",
-        f"An instance needs {cores:g} cores and {memory_bytes / 2**20:.0f} MiB; node {node.name} has "
-        f"{node.free_cores + node.reserve_cores:g} cores and {node.free_memory_bytes / 2**20:.0f} MiB free.",
+        f"An instance needs {many(cores, 'core')} and {memory_bytes / 2**20:.0f} MiB; node {node.name} has "
+        f"{many(node.free_cores + node.reserve_cores, 'core')} and {node.free_memory_bytes / 2**20:.0f} MiB free.",
         "Scale something down, ask for less (requests.cpu, gnomon/cores), or let the node give away more (--cores).",
     )
 

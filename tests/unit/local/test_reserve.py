@@ -58,7 +58,7 @@ def test_nothing_is_reserved_unless_asked_for() -> None:
 def test_a_refusal_tells_what_a_body_could_have_had() -> None:
     held = node()
     held.claim("body", 7.0, 0, 7)
-    with pytest.raises(GnomonError, match=r"needs 2 cores and 0 MiB; node .* has 1 cores"):
+    with pytest.raises(GnomonError, match=r"needs 2 cores and 0 MiB; node .* has 1 core "):
         held.claim("another", 2.0, 0, 2)
 
 

@@ -152,7 +152,7 @@ def test_a_larger_body_is_quicker_from_its_next_batch_on_and_costs_its_cores() -
     assert took_s == pytest.approx([1.0, 0.5, 1.0])
     assert result.cost.body_core_s == pytest.approx(result.duration_s + 2.5)
     full = run({1.5: (Resize("f-1", 2),)}, [2.0], cores=1)
-    assert any("no_capacity" in record.error for record in full.decisions)
+    assert any("no_capacity: No node has 1 core free." in record.error for record in full.decisions)
     assert full.cost.body_core_s == pytest.approx(full.duration_s)
 
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 from gnomon_autoscaler.counting import ROUNDING, Memory, Wish, count_in, goes_on, moment
 from gnomon_autoscaler.policies.asyfunc.knowledge import Knowledge, Known
-from gnomon_autoscaler.policies.asyfunc.model_level import configurations, from_nothing, many, scale_in, scale_out
+from gnomon_autoscaler.policies.asyfunc.model_level import configurations, from_nothing, scale_in, scale_out
 from gnomon_autoscaler.policies.asyfunc.options import Options
 from gnomon_autoscaler.policies.asyfunc.promotion import promotable
 from gnomon_autoscaler.policies.asyfunc.several import shadows_of
@@ -23,6 +23,7 @@ from gnomon_autoscaler.room import Room
 from gnomon_core.fleet import Instance
 from gnomon_core.pairs import together
 from gnomon_core.scaling import Observation
+from gnomon_core.units import many
 
 
 @dataclass(frozen=True, slots=True)

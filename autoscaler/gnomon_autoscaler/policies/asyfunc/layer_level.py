@@ -19,15 +19,16 @@ from gnomon_autoscaler.counting import ROUNDING
 from gnomon_autoscaler.policies.asyfunc.demand import burst_rps, told
 from gnomon_autoscaler.policies.asyfunc.growth import best_growth, pair_efficiency, whole_efficiency
 from gnomon_autoscaler.policies.asyfunc.knowledge import Knowledge
-from gnomon_autoscaler.policies.asyfunc.model_level import Configuration, many
+from gnomon_autoscaler.policies.asyfunc.model_level import Configuration
 from gnomon_autoscaler.policies.asyfunc.options import Options
 from gnomon_autoscaler.policies.asyfunc.pairings import Pairing
-from gnomon_autoscaler.policies.asyfunc.places import Burst, best_pairing, shadow_memory_bytes
 from gnomon_autoscaler.policies.asyfunc.several import another, changes, shadows_of, sharing
+from gnomon_autoscaler.policies.asyfunc.shadow_nodes import Burst, best_pairing, shadow_memory_bytes
 from gnomon_autoscaler.room import Room
 from gnomon_core.fleet import Instance, InstanceKind
 from gnomon_core.pairs import Pair
 from gnomon_core.scaling import ChangeShadow, CreateShadow, DestroyShadow, Observation, Resize
+from gnomon_core.units import many
 
 
 @dataclass(frozen=True, slots=True)

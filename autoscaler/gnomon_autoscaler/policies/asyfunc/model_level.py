@@ -21,6 +21,7 @@ from gnomon_autoscaler.policies.asyfunc.options import Options
 from gnomon_autoscaler.room import Room
 from gnomon_core.fleet import Instance, InstanceState
 from gnomon_core.scaling import CreateBody
+from gnomon_core.units import many
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,11 +36,6 @@ class Configuration:
 
     def __str__(self) -> str:
         return f"{many(self.cores, 'core')} (b = {self.batch} in {self.latency_s * 1e3:.0f} ms, η {self.efficiency:.3g})"
-
-
-def many(count: int, word: str) -> str:
-    """1 core, 2 cores."""
-    return f"{count} {word}" if count == 1 else f"{count} {word}s"
 
 
 def configurations(known: Knowledge, rate_rps: float) -> tuple[Configuration, ...]:

@@ -5,7 +5,7 @@
 
 All Shadows of a Body hold the same blocks, those that were best for its first. Another one is made only where it raises the
 Body's R_max, and where its batch fills and ends in time: on the Body's own node, or else on another, with the way priced in
-(`places`). While it loads, the others keep their shares: a Body is never slower for a Shadow that is about to come.
+(`shadow_nodes`). While it loads, the others keep their shares: a Body is never slower for a Shadow that is about to come.
 docs/decisions/0014-several-shadows.md has a worked example.
 """
 
@@ -18,7 +18,7 @@ from gnomon_autoscaler.policies.asyfunc.knowledge import Knowledge
 from gnomon_autoscaler.policies.asyfunc.model_level import filling_s
 from gnomon_autoscaler.policies.asyfunc.options import Options
 from gnomon_autoscaler.policies.asyfunc.pairings import GAIN
-from gnomon_autoscaler.policies.asyfunc.places import Burst, at_home_or_elsewhere, shadow_memory_bytes
+from gnomon_autoscaler.policies.asyfunc.shadow_nodes import Burst, at_home_or_elsewhere, shadow_memory_bytes
 from gnomon_core.fleet import Instance, InstanceState
 from gnomon_core.pairs import Pair, together
 from gnomon_core.scaling import ChangeShadow
