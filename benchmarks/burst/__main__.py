@@ -33,7 +33,6 @@ from gnomon_simulator.replay_report import Report
 NAME = "burst"
 POLICIES = ("asyfunc", "od", "k-lv")
 REST_S = 3.0
-ANSWER_LIMIT_S = 60.0
 
 
 def main() -> None:

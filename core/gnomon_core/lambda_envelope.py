@@ -1,13 +1,11 @@
 """What crosses to AWS Lambda and back: one JSON document for a frame, because an Invoke's payload must be JSON.
 
     there   {"gnomon": 1, "frame": BASE64 | "from": URL, "reply_to": URL}
-    back    {"gnomon": 1, "frames": BASE64 | "stored_bytes": N | "too_large": N, "sandbox": ID, "batches": N}
+    back    {"gnomon": 1, "frames": BASE64 | "stored_bytes": N | "too_large": N}
 
 The frames are those of `wire`, in base64 only here: four bytes for three. Both payloads of a synchronous Invoke are limited to
 6 MB, so a frame of up to 4,718,000 bytes travels inside. A larger one lies in S3, raw, and the document holds an address that
 S3 was asked to sign: whoever reads or writes there needs neither credentials nor a client of S3.
-
-`sandbox` names the process that answered and `batches` counts what it has answered, this one included: 1 is a cold start.
 """
 
 from __future__ import annotations
@@ -82,11 +80,9 @@ class Reply:
     frames: bytes | None = None
     stored_bytes: int | None = None
     too_large: int | None = None
-    sandbox: str = ""
-    batches: int = 0
 
     def to_json(self) -> dict[str, Any]:
-        document: dict[str, Any] = {"gnomon": FORMAT, "sandbox": self.sandbox, "batches": self.batches}
+        document: dict[str, Any] = {"gnomon": FORMAT}
         if self.frames is not None:
             document["frames"] = b64encode(self.frames).decode("ascii")
         if self.stored_bytes is not None:
@@ -104,13 +100,7 @@ class Reply:
 
         """
         found = _checked(document)
-        reply = Reply(
-            _bytes(found, "frames"),
-            _count(found, "stored_bytes"),
-            _count(found, "too_large"),
-            _text(found, "sandbox") or "",
-            _count(found, "batches") or 0,
-        )
+        reply = Reply(_bytes(found, "frames"), _count(found, "stored_bytes"), _count(found, "too_large"))
         if sum(one is not None for one in (reply.frames, reply.stored_bytes, reply.too_large)) != 1:
             raise EnvelopeError("a reply has frames, or says where they are, or why there are none")
         return reply

@@ -24,7 +24,6 @@ import tempfile
 import time
 import urllib.error
 import urllib.request
-import uuid
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -43,13 +42,11 @@ TRANSFER_TIMEOUT_S = 60.0
 
 
 class Sandbox:
-    """One loaded function and what it has answered so far."""
+    """One loaded function."""
 
     def __init__(self, application: Application) -> None:
         self._application = application
-        self._id = uuid.uuid4().hex
         self._epoch = 0
-        self._batches = 0
 
     def answer(self, document: object, remaining_s: float) -> dict[str, Any]:
         """The reply to a call. `remaining_s` is how long Lambda lets this Invoke run.
@@ -63,19 +60,17 @@ class Sandbox:
         began_s = time.monotonic()
         frame = decode(call.frame if call.frame is not None else _get(str(call.source), remaining_s))
         frames = self._run(frame)
-        self._batches += frame.kind is Kind.BATCH
-        reply = Reply(sandbox=self._id, batches=self._batches)
         if len(frames) <= INLINE_BYTES:
-            return replace(reply, frames=frames).to_json()
+            return Reply(frames=frames).to_json()
         if call.reply_to is None:
-            return replace(reply, too_large=len(frames)).to_json()
+            return Reply(too_large=len(frames)).to_json()
         _put(call.reply_to, frames, remaining_s - (time.monotonic() - began_s))
-        return replace(reply, stored_bytes=len(frames)).to_json()
+        return Reply(stored_bytes=len(frames)).to_json()
 
     def _run(self, frame: Frame) -> bytes:
         if frame.kind is Kind.HELLO:
-            hello = {**self._application.hello(), "sandbox": self._id}
-            return encode(Frame(Kind.HELLO, frame.batch_id, frame.epoch, head=json.dumps(hello).encode()))
+            head = json.dumps(self._application.hello()).encode()
+            return encode(Frame(Kind.HELLO, frame.batch_id, frame.epoch, head=head))
         if frame.kind is not Kind.BATCH or not frame.members:
             raise WireError(f"a {frame.kind.name} frame of {len(frame.members)} members in an Invoke")
         if frame.epoch < self._epoch:
