@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from gnomon_core.fleet import Instance
 from gnomon_core.functions import FunctionSpec
 from gnomon_core.seam_values import InstanceRequest
@@ -27,10 +29,16 @@ def cores_of_instance(pod: PodFacts) -> int:
     return max(1, round(pod.cores))
 
 
+def cores_in_use(pod: PodFacts) -> int:
+    """How many of them its instance uses by now: a pod that serves does so with what it had, until its node has come to it."""
+    return max(1, round(pod.effective_cores or pod.cores)) if pod.serving else cores_of_instance(pod)
+
+
 def instance_of(pod: PodFacts, spec: FunctionSpec, now_s: float) -> tuple[Instance, InstanceRequest, Given]:
     """The instance of a pod that was given to one, as if it had been asked for now, and the room that it has."""
     assert pod.instance is not None
     cores = cores_of_instance(pod)
     request = InstanceRequest(spec, pod.version, cores, pod.node, {})
-    instance = starting(pod.instance, request, pod.node or "", pod.memory_bytes, now_s)
+    began = starting(pod.instance, request, pod.node or "", pod.memory_bytes, now_s)
+    instance = replace(began, cores=cores_in_use(pod))
     return instance, request, given_to(spec, cores, pod.node or "")

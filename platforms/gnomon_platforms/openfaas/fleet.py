@@ -239,7 +239,7 @@ class Fleet:
 
     def _life_of(self, instance: Instance, request: InstanceRequest) -> Life:
         assert self._listener is not None
-        life = self._lives[instance.id] = Life(instance, request, self._listener, self._ended)
+        life = self._lives[instance.id] = Life(instance, request, self._listener, self._ended, told_here=self.leads)
         return life
 
     def _ended(self, life: Life) -> None:

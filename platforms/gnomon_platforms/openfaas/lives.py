@@ -5,8 +5,9 @@ asked for ▶ a pod is claimed for it ▶ the pod is healthy and has its cores �
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from dataclasses import replace
+from typing import Any
 
 from gnomon_core.errors import GnomonError
 from gnomon_core.fleet import Instance, InstanceState
@@ -20,13 +21,22 @@ from gnomon_platforms.remote_lives import RemoteLife
 
 
 class Life(RemoteLife[HttpChannel]):
-    """An instance as it was asked for, and its pod."""
+    """An instance as it was asked for, and its pod. `told_here` is whether nobody but us tells its process of cores."""
 
     def __init__(
-        self, instance: Instance, request: InstanceRequest, listener: PlatformListener, ended: Callable[[Life], None]
+        self,
+        instance: Instance,
+        request: InstanceRequest,
+        listener: PlatformListener,
+        ended: Callable[[Life], None],
+        *,
+        told_here: bool = True,
     ) -> None:
         super().__init__(instance, listener, ended)
         self.request = request
+        self._threads = request.spec.settings.cores if told_here else None
+        """Those that its process uses: it is born with as many as the deployment says. None where another process leads, or has
+        led, which may be killed between its pod's resizing and its telling."""
         self.pod: PodFacts | None = None
         """As it was last seen; None while there is none."""
         self.restarts = 0
@@ -42,6 +52,13 @@ class Life(RemoteLife[HttpChannel]):
         return cores if claimed_cores(self.request.spec, cores) != claimed_cores(self.request.spec, cores + 1) else None
 
     @property
+    def untold(self) -> bool:
+        """Whether its process is to be told how many cores its pod has: it may use another number, and no other is on its way."""
+        cores, pod = self.instance.cores, self.pod
+        settled = pod is not None and pod.cores == cores and pod.effective_cores in (0, cores)
+        return settled and self.sized_cores == cores != self._threads
+
+    @property
     def living(self) -> bool:
         """Whether it is there, or to come."""
         return not self.gone and not self.stopping
@@ -51,10 +68,17 @@ class Life(RemoteLife[HttpChannel]):
         """Whether its pod is well, as its node says."""
         return self.pod is not None and self.pod.healthy
 
+    def take(self, pod: PodFacts) -> None:
+        """This is its pod. One that runs already was an earlier leader's, who may have told its process anything."""
+        self.pod = pod
+        if pod.phase == "Running":
+            self._threads = None
+            self.give(self.request.cores)
+
     def fits(self, pod: PodFacts) -> bool:
-        """Whether its pod can take the first batch: it is healthy, and has the cores that were asked for."""
+        """Whether its pod can take the first batch: it is healthy, and has the cores that its batches are sized by."""
         sized = self.sized_cores in (None, pod.cores)
-        applied = not pod.effective_cores or pod.effective_cores == pod.cores
+        applied = pod.effective_cores in (0, pod.cores, self.instance.cores)
         return pod.state is InstanceState.READY and sized and applied
 
     def ready(self, channel: HttpChannel, restarts: int = 0) -> None:
@@ -67,6 +91,11 @@ class Life(RemoteLife[HttpChannel]):
         if self.channel is not None and self.instance.state is InstanceState.READY:
             self._listener.instance_ready(self.instance, self.channel)
 
+    def use(self, channel: HttpChannel, cores: int) -> Coroutine[Any, Any, None]:
+        """Let its process use so many threads: what is to be awaited for it."""
+        self._threads = cores
+        return channel.resize(cores)
+
     def give(self, cores: int) -> None:
         """Its pod is to have these cores, and has them once its node has come to it."""
         self.request = replace(self.request, cores=cores)
@@ -74,17 +103,17 @@ class Life(RemoteLife[HttpChannel]):
         if coming != self.instance.coming_cores:
             self.instance = replace(self.instance, coming_cores=coming)
 
-    def follow(self, cores: int) -> None:
-        """Whoever leads has given its pod these cores, and wants it to have them."""
+    def follow(self, cores: int, used: int) -> None:
+        """Whoever leads has given its pod these cores, and wants it to have them; so many of them are used by now."""
         if self.instance.state is InstanceState.STARTING:
-            self.instance = replace(self.instance, cores=cores)
+            self.instance = replace(self.instance, cores=used)
         self.give(cores)
 
     def keep(self, cores: int, refused: int, why: GnomonError, now_s: float) -> None:
         """Its pod was refused other cores. It goes on with these, which it has, where it is still to have the refused ones."""
         self._refused = RefusedSize(refused, why, now_s + REFUSED_S)
         if self.sized_cores == refused:
-            self.follow(cores)
+            self.follow(cores, cores)
 
     def refusal(self, cores: int, now_s: float) -> GnomonError | None:
         """Why its pod does not get so many cores for now; None where nobody has refused them."""

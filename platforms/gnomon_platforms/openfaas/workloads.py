@@ -25,7 +25,7 @@ from gnomon_platforms.kubernetes.objects.functions import DeployedFunction
 from gnomon_platforms.kubernetes.objects.names import PORT
 from gnomon_platforms.kubernetes.objects.pods import ENDED_PHASES, RESIZE, PodFacts
 from gnomon_platforms.kubernetes.objects.removal import VICTIM_COST
-from gnomon_platforms.openfaas.adopting import cores_of_instance
+from gnomon_platforms.openfaas.adopting import cores_in_use, cores_of_instance
 from gnomon_platforms.openfaas.events import RESIZE_PENDING, START_FAILED
 from gnomon_platforms.openfaas.lives import Life
 from gnomon_platforms.openfaas.planning import Claim, Deploy, Resize, Scale, Step, Waiting, Wanted, plan
@@ -103,7 +103,7 @@ class Workload:
         elif life is None:
             bound = self.lives.get(pod.instance or "")
             if bound is not None and not bound.gone:
-                bound.pod = pod
+                bound.take(pod)
                 self._progress(bound, pod)
         else:
             life.pod = pod
@@ -114,7 +114,7 @@ class Workload:
         """What has become of an instance, by its pod."""
         state = life.instance.state
         if not self._around.leads():
-            life.follow(cores_of_instance(pod))
+            life.follow(cores_of_instance(pod), cores_in_use(pod))
         if pod.trouble.startswith(RESIZE):
             self._around.warn(self.key, RESIZE_PENDING, f"{pod.name}: {pod.trouble}")
         if pod.phase in ENDED_PHASES:
@@ -145,7 +145,7 @@ class Workload:
             life.tell()
 
     async def _use(self, life: Life, channel: HttpChannel, cores: int) -> None:
-        await channel.resize(cores)
+        await life.use(channel, cores)
         life.tell()
 
     def _connect(self, life: Life, pod: PodFacts) -> None:
@@ -162,18 +162,25 @@ class Workload:
                 deadline_s = life.request.spec.settings.deadline_s
                 node, well = self._around.heard[pod.node or ""], lambda: life.healthy
                 channel = HttpChannel(self._around.session, address, token, deadline_s, life.end, well=well, node=node)
-                if self._around.leads() and life.sized_cores not in (None, life.request.spec.settings.cores):
-                    # Its process was born with as many threads as the deployment says, before it got the cores of its own.
-                    await channel.resize(life.sized_cores or 1)
+                if self._around.leads() and life.untold:
+                    # Its process was born before it got the cores of its own, or an earlier leader gave it these.
+                    await life.use(channel, life.instance.cores)
                 life.ready(channel, pod.restarts)
 
         self._begin(connect())
+
+    def _tell_untold(self) -> None:
+        """Tell processes what their pods have, of whom an earlier leader may not have come to it, or we have taken back fewer."""
+        for life in self.lives.values():
+            if life.untold and life.channel is not None and self._around.leads():
+                self._begin(life.use(life.channel, life.instance.cores))
 
     # The task
 
     async def _run(self) -> None:
         while True:
             self._look.clear()
+            self._tell_untold()
             failed = True
             try:
                 steps = self._plan()
@@ -261,7 +268,7 @@ class Workload:
             self._around.ledger.resize(life.instance.id, cores)
         if life.channel is not None and step.cores < cores:
             # It has been told of fewer already.
-            self._begin(life.channel.resize(cores))
+            self._begin(life.use(life.channel, cores))
         self._progress(life, life.pod)
 
     async def _step(self, step: Step, spec: FunctionSpec | None, version: int, deployed: DeployedFunction | None) -> int | None:
@@ -269,7 +276,7 @@ class Workload:
             # Fewer threads come before fewer cores: those that are too many would be throttled all together.
             life = self.lives.get(step.pod.instance or "")
             if life is not None and life.channel is not None:
-                await life.channel.resize(step.cores)
+                await life.use(life.channel, step.cores)
         self._unseen.sent(step)
         generation = await self._steps.take(step, spec, version, deployed)
         self._unseen.written(step)

@@ -94,6 +94,7 @@ class Stage:
         workload = platform._workloads[str(SPEC.key)] = Workload(SPEC.key, cast("Any", self.steps), around)
         request = InstanceRequest(SPEC, 1, wanted, "n1", {})
         workload.add(platform._life_of(starting("a", request, "n1", 0, 0.0), request))
+        workload.seen(replace(self.pod, phase="Pending", healthy=False), "p1")
         workload.seen(self.pod, "p1")
 
     @property
@@ -174,6 +175,17 @@ async def test_one_that_was_to_begin_with_more_begins_with_those_that_its_pod_ha
         assert stage.listener.ready["a"].cores == 1
         assert stage.cores == (1, None, 3.0)
     assert process.told == []
+
+
+async def test_one_that_was_told_of_fewer_than_it_gets_after_all_uses_all_of_them_again(process: Process) -> None:
+    """Threads come first. Before its pod could be resized it was to keep what it has."""
+    async with begun(BUSY, has=3, wanted=3) as stage:
+        await stage.platform.resize("a", 1)
+        await until(lambda: stage.steps.asked)
+        assert process.told[-1] == 1
+        await stage.platform.resize("a", 3)
+        await until(lambda: process.told[-1] == 3)
+        assert stage.cores == (3, None, 1.0)
 
 
 async def test_what_may_yet_succeed_is_asked_for_again(process: Process) -> None:

@@ -1,0 +1,145 @@
+"""A leader is killed while it gives a pod other cores: the next one sees to it that its process uses those that the pod has."""
+
+from __future__ import annotations
+
+import base64
+import json
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from typing import Any
+
+import pytest
+from aiohttp import web
+from aiohttp.test_utils import TestServer
+
+from gnomon_core.functions import FunctionSpec, read_deployment
+from gnomon_core.wire import decode
+from gnomon_platforms.kubernetes.api import Api
+from gnomon_platforms.kubernetes.channel import RESIZE_PATH
+from gnomon_platforms.kubernetes.objects.manifests import deployment
+from gnomon_platforms.kubernetes.objects.names import INSTANCE_ANNOTATION, SERVING_CONDITION, TOKEN_KEY
+from gnomon_platforms.kubernetes.objects.pod_template import PodOptions
+from gnomon_platforms.openfaas import workloads
+from gnomon_platforms.openfaas.platform import OpenFaasPlatform
+from gnomon_platforms.testing import Recorder
+from tests.integration.kubernetes_platform.scripted import Answer, Asked, Script, serving
+from tests.waiting import until
+
+INSTANCE, FUNCTION = "figlet-0a", "figlet.openfaas-fn"
+
+
+def spec_of(cores: int) -> FunctionSpec:
+    return read_deployment({"service": "figlet", "image": "figlet:1", "annotations": {"gnomon/cores": str(cores)}})
+
+
+def resources(cores: int) -> dict[str, Any]:
+    return {"requests": {"cpu": str(cores)}}
+
+
+class OnePod(Script):
+    """An API server with a function of one pod, that serves, and a node. Who watches is told nothing."""
+
+    def __init__(self, spec: FunctionSpec, *, given: int, applied: int) -> None:
+        super().__init__([])
+        made = deployment(spec, 1, PodOptions(), replicas=1)
+        made["metadata"] |= {"uid": "uid-d", "resourceVersion": "1", "generation": 1}
+        made["status"] = {"observedGeneration": 1, "replicas": 1, "readyReplicas": 1, "availableReplicas": 1}
+        template = made["spec"]["template"]
+        [container] = template["spec"]["containers"]
+        about = {"name": "figlet-x", "namespace": "openfaas-fn", "uid": "uid-p", "resourceVersion": "1"}
+        annotations = {**(template["metadata"].get("annotations") or {}), INSTANCE_ANNOTATION: INSTANCE}
+        conditions = [{"type": kind, "status": "True"} for kind in ("ContainersReady", "Ready", SERVING_CONDITION)]
+        statuses = [{"name": "figlet", "restartCount": 0, "resources": resources(applied)}]
+        pod = {
+            "metadata": {**template["metadata"], **about, "annotations": annotations},
+            "spec": {"nodeName": "n1", "containers": [{**container, "resources": resources(given)}]},
+            "status": {"phase": "Running", "podIP": "127.0.0.1", "conditions": conditions, "containerStatuses": statuses},
+        }
+        ready = {"allocatable": {"cpu": "8", "memory": "16Gi"}, "conditions": [{"type": "Ready", "status": "True"}]}
+        node = {"metadata": {"name": "n1", "uid": "uid-n", "resourceVersion": "1"}, "status": ready}
+        self._held = {"nodes": [node], "deployments": [made], "pods": [pod]}
+        self._secret = {"metadata": {"name": "figlet.gnomon"}, "data": {TOKEN_KEY: base64.b64encode(b"t").decode()}}
+
+    def next(self, asked: Asked) -> Any:
+        if "watch" in asked.query:
+            return []
+        kind = asked.path.rsplit("/", 1)[-1]
+        if kind == "v1":
+            return Answer({"resources": [{"name": "pods/resize"}]})
+        if "/secrets/" in asked.path:
+            return Answer(self._secret)
+        return Answer({"metadata": {"resourceVersion": "1"}, "items": self._held.get(kind, [])})
+
+
+class Process:
+    """The pod's process: which threads it was told to use."""
+
+    def __init__(self) -> None:
+        self.told: list[int] = []
+
+    async def resize(self, request: web.Request) -> web.Response:
+        self.told.append(json.loads(decode(await request.read()).head)["cores"])
+        return web.Response(status=204)
+
+
+@pytest.fixture
+async def process(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Process]:
+    made, app = Process(), web.Application()
+    app.router.add_post(RESIZE_PATH, made.resize)
+    async with TestServer(app) as server:
+        monkeypatch.setattr(workloads, "PORT", server.port)
+        yield made
+
+
+@contextmanager
+def cluster(spec: FunctionSpec, *, given: int, applied: int) -> Iterator[Api]:
+    with serving(OnePod(spec, given=given, applied=applied)) as api:
+        yield api
+
+
+@asynccontextmanager
+async def adopting(api: Api, spec: FunctionSpec, *, following: bool) -> AsyncIterator[OpenFaasPlatform]:
+    """The next gateway's platform, once it serves by what it has found."""
+    platform, told = OpenFaasPlatform(api, following=following), Recorder()
+    await platform.start(told)
+    try:
+        platform.adopt(spec, 1)
+        await told.channel(INSTANCE)
+        yield platform
+    finally:
+        await platform.stop()
+
+
+def cores(platform: OpenFaasPlatform) -> tuple[int, int | None]:
+    """What the instance has, and what is on its way."""
+    [instance] = platform.instances(FUNCTION)
+    return instance.cores, instance.coming_cores
+
+
+@pytest.mark.parametrize(("born", "has"), [(1, 2), (2, 2), (2, 1)])
+async def test_a_leader_that_begins_tells_a_process_what_its_pod_has(process: Process, born: int, has: int) -> None:
+    """Born with two threads, told to use one before its pod was to have one: that was never written, or taken back."""
+    with cluster(spec_of(born), given=has, applied=has) as api:
+        async with adopting(api, spec_of(born), following=False) as platform:
+            assert cores(platform) == (has, None)
+            assert process.told == [has]
+
+
+async def test_one_that_has_followed_tells_it_when_it_leads(process: Process) -> None:
+    """The leader before has given the pod a second core, and was killed before its process knew of it."""
+    with cluster(spec_of(1), given=2, applied=2) as api:
+        async with adopting(api, spec_of(1), following=True) as platform:
+            assert cores(platform) == (2, None)
+            assert process.told == [], "that is who leads to say"
+            await platform.lead()
+            await until(lambda: process.told == [2])
+            assert cores(platform) == (2, None)
+
+
+@pytest.mark.parametrize("following", [False, True])
+async def test_a_pod_whose_node_has_not_come_to_it_serves_on_with_what_it_has(process: Process, *, following: bool) -> None:
+    """A node may put it off for as long as it has no room: the next leader sends it batches all the same."""
+    with cluster(spec_of(1), given=3, applied=1) as api:
+        async with adopting(api, spec_of(1), following=following) as platform:
+            assert cores(platform) == (1, 3)
+            assert process.told == []
