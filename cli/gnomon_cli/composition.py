@@ -180,6 +180,8 @@ class Gnomon:
     async def stop(self) -> None:
         """Let nothing more in, answer everything, end every process; on a cluster, leave the pods serving."""
         self._stopping = True
+        if self._cluster is not None:
+            self._cluster.leader.leave()
         if self._replicas is None:
             self._app.draining = True
         elif self._started:

@@ -159,6 +159,7 @@ class Leader:
         self.address, self._counts_from = address, counts_from
         self._observer = Observer()
         self._held: Document | None = None
+        self._leaving = False
         self.leading = asyncio.Event()
         """Set while we lead."""
 
@@ -174,6 +175,10 @@ class Leader:
             await self.attempt()
             await self._clock.sleep(self._pause_s())
 
+    def leave(self) -> None:
+        """This process is about to end: it takes no Lease any more, and goes on without one that is removed meanwhile."""
+        self._leaving = True
+
     async def attempt(self) -> None:
         """Look at the Lease, and take or renew it if we can."""
         self._tenure.watch()
@@ -183,6 +188,9 @@ class Leader:
             self._held = None
             if not (isinstance(error, Refused) and error.conflict):
                 _LOG.warning("the Lease %s: %s", self._lease.name, error)
+        except Exception:  # noqa: BLE001 - nobody else would renew it, or stand for it
+            self._held = None
+            _LOG.exception("the Lease %s could not be looked at", self._lease.name)
         self._tenure.watch()
 
     async def release(self) -> None:
@@ -205,6 +213,10 @@ class Leader:
         if self._tenure.leading and record is not None and record.holder != self.identity:
             self._tenure.lost(f"{record.holder or 'nobody'} has the Lease")
             self.leading.clear()
+        if self._leaving and (self._observer.removed or not self._tenure.leading):
+            self._tenure.end()
+            self.leading.clear()
+            return
         if not self._observer.may_take(self.identity, now_s):
             return
         manifest = self._manifest(current)

@@ -14,6 +14,9 @@ Lease that was removed and made anew, with its installation, says nothing of how
 one before, as nodes do, it counts from a number that grows with time (`seconds_to_count_from`), which no count catches up with:
 
     made in the second 200,000,000, led three times ─ epochs up to 200,000,003 ─ removed ─ made 60 s later ─ epoch 200,000,061
+
+A Lease that was removed counts as held for as long as it would have been, also by its holder: whoever has seen it makes it anew
+only then. Where it went with its installation, those who saw it are gone by that time, and nothing of it stays behind.
 """
 
 from __future__ import annotations
@@ -90,28 +93,36 @@ class Observer:
 
     def __init__(self) -> None:
         self._record: LeaseRecord | None = None
+        self._last: LeaseRecord | None = None
         self._changed_s = 0.0
         self._transitions = -1
 
     @property
     def record(self) -> LeaseRecord | None:
-        """What the Lease said last; None where there was none."""
+        """What the Lease said when it was looked at last; None where there was none then."""
         return self._record
 
     def see(self, record: LeaseRecord | None, now_s: float) -> None:
         """This is what the Lease says now; None where there is none."""
-        if record is not None and (self._record is None or record.resource_version != self._record.resource_version):
-            self._changed_s = now_s
         self._record = record
-        if record is not None:
-            self._transitions = max(self._transitions, record.transitions)
+        if record is None:
+            return
+        if self._last is None or record.resource_version != self._last.resource_version:
+            self._changed_s = now_s
+        self._last = record
+        self._transitions = max(self._transitions, record.transitions)
+
+    @property
+    def removed(self) -> bool:
+        """Whether there was a Lease and there is none now."""
+        return self._record is None and self._last is not None
 
     def left_s(self, identity: str, now_s: float) -> float:
-        """Until the Lease can be taken, if its holder stays silent; 0 where it is not there, nobody's, ours, or over."""
-        record = self._record
-        if record is None or record.holder in ("", identity):
+        """Until the Lease can be taken, if its holder stays silent; 0 where it is nobody's, ours, over, or was never seen."""
+        last = self._last
+        if last is None or last.holder == "" or (last.holder == identity and not self.removed):
             return 0.0
-        return max(0.0, self._changed_s + record.duration_s - now_s)
+        return max(0.0, self._changed_s + last.duration_s - now_s)
 
     def may_take(self, identity: str, now_s: float) -> bool:
         """Whether the Lease can be taken now."""

@@ -129,15 +129,6 @@ async def test_a_leader_that_stops_hands_over_without_a_wait(leases: Leases, mac
     assert first.gone == []
 
 
-async def test_a_lease_that_was_deleted_goes_on_counting(leases: Leases, machine: Machine) -> None:
-    first, second = Candidate("first", leases, machine), Candidate("second", leases, machine)
-    await first.leader.attempt()
-    await second.leader.attempt()
-    leases.document = None
-    await second.leader.attempt()
-    assert second.tenure.epoch == 2
-
-
 async def test_a_lease_that_was_made_anew_counts_on_where_nobody_remembers(leases: Leases, machine: Machine) -> None:
     """An installation was removed and applied again: nodes have obeyed the last epoch of the one before."""
     before = Candidate("before", leases, machine, counts_from=lambda: 1000)
@@ -163,6 +154,15 @@ async def run_until_it_leads(leader: Leader) -> None:
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
         await task
+
+
+async def test_what_nobody_has_foreseen_keeps_no_candidate_from_standing(leases: Leases, machine: Machine) -> None:
+    leases.document = {"metadata": {"name": LEASE.name}, "spec": {"leaseDurationSeconds": "a while"}}
+    candidate = Candidate("first", leases, machine)
+    await candidate.leader.attempt()
+    leases.document = None
+    await candidate.leader.attempt()
+    assert candidate.tenure.leading
 
 
 async def test_run_stands_until_it_is_cancelled(leases: Leases, machine: Machine) -> None:
