@@ -96,7 +96,8 @@ class Replicas:
         await self._shared.start()
         self._unwatch = self._board.watch(self._changed)
         assigner = Assigner(self._board, self._shared.peers, self._clock, leads=self._cluster.leads, life=self._shared.life)
-        self._tasks = [asyncio.create_task(assigner.run()), asyncio.create_task(self._lead(lead))]
+        beginning = begin_to_lead(self._cluster.leader.leading, lead, self._clock)
+        self._tasks = [asyncio.create_task(assigner.run()), asyncio.create_task(beginning)]
 
     async def leave(self) -> None:
         """Give every function to the others. What comes is passed on to them, for a moment at least, until the servers stop."""
@@ -112,17 +113,6 @@ class Replicas:
                 await task
         await self._shared.stop()
         await self._board.stop()
-
-    async def _lead(self, lead: Callable[[], Awaitable[None]]) -> None:
-        await self._cluster.leader.leading.wait()
-        while True:
-            try:
-                await lead()
-            except GnomonError as error:
-                _LOG.warning("this gateway leads, and cannot begin yet: %s", error)
-                await self._clock.sleep(AGAIN_S)
-            else:
-                return
 
     def _changed(self, new: OwnershipMap) -> None:
         self._elsewhere.keep({replica.id for replica in new.members})
@@ -140,3 +130,18 @@ class Replicas:
         for function in report["wanted"]:
             if self._manager.lookup(str(function)) is not None:
                 self._scaling.poke(str(function))
+
+
+async def begin_to_lead(leading: asyncio.Event, lead: Callable[[], Awaitable[None]], clock: Clock) -> None:
+    """Await `lead` once this process leads, again and again until it succeeds: nobody else decides meanwhile."""
+    await leading.wait()
+    while True:
+        try:
+            await lead()
+        except GnomonError as error:
+            _LOG.warning("this gateway leads, and cannot begin yet: %s", error)
+        except Exception:  # noqa: BLE001 - whatever it is, it renews the Lease, and may do better the next time
+            _LOG.exception("this gateway leads, and cannot begin yet")
+        else:
+            return
+        await clock.sleep(AGAIN_S)

@@ -60,6 +60,8 @@ class Assigner:
                     await self.look()
                 except GnomonError as error:
                     _LOG.warning("the map of owners stays as it is: %s", error)
+                except Exception:  # noqa: BLE001 - nobody else would hand on what a replica that has died has owned
+                    _LOG.exception("the map of owners stays as it is")
                 await self._clock.sleep(self._look_s)
         finally:
             for task in self._asking.values():

@@ -106,8 +106,8 @@ class OnNodes:
     def __init__(self, api: Api, writer: Writer, options: NodeOptions) -> None:
         self._options = options
         self._writer = writer
-        source = Source(PODS, options.namespace, labels=",".join(f"{key}={value}" for key, value in _LABELS.items()))
-        self._pods: Informer[CoordinatorPod] = Informer(api, source, coordinator_pod)
+        self._api = api
+        self._pods = self._informer()
         self.pairs: NodePairs | None = None
         self._wanted: dict[str, int] = {}
         """By node, the cores that its Shadows have."""
@@ -123,6 +123,8 @@ class OnNodes:
             GnomonError: 503 `kubernetes_…`.
 
         """
+        # One that has failed to start has ended, and this may be the next attempt.
+        self._pods = self._informer()
         await self._pods.start()
         self.pairs = NodePairs(home, session, self._options.token, self._claimed)
         self._pods.listen(self._changed)
@@ -144,6 +146,10 @@ class OnNodes:
         """A Body of an earlier process has been found on this node: so are its Shadows, once this has returned."""
         if self.pairs is not None and node is not None:
             asyncio.get_running_loop().call_soon(self.pairs.look, node)
+
+    def _informer(self) -> Informer[CoordinatorPod]:
+        labels = ",".join(f"{key}={value}" for key, value in _LABELS.items())
+        return Informer(self._api, Source(PODS, self._options.namespace, labels=labels), coordinator_pod)
 
     def _changed(self, change: Change[CoordinatorPod]) -> None:
         assert self.pairs is not None

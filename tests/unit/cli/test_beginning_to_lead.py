@@ -1,0 +1,36 @@
+"""Who leads begins to decide, whatever keeps it from that at first."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from gnomon_cli.replicas import begin_to_lead
+from gnomon_core.clock import VirtualClock
+from gnomon_core.errors import GnomonError
+
+
+@pytest.mark.parametrize(
+    "broken",
+    [GnomonError(503, "kubernetes_busy", "It is busy."), OSError(116, "Stale file handle"), KeyError("metadata")],
+)
+async def test_it_is_tried_again_until_it_succeeds_and_not_again_then(
+    broken: Exception, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It renews the Lease all the while: nobody else would decide."""
+    clock, leading, attempts = VirtualClock(), asyncio.Event(), list[float]()
+
+    async def lead() -> None:
+        attempts.append(clock.now_s())
+        if len(attempts) < 3:
+            raise broken
+
+    task = asyncio.create_task(begin_to_lead(leading, lead, clock))
+    await clock.advance(10.0)
+    assert attempts == [], "another process leads"
+    leading.set()
+    await clock.advance(10.0)
+    await task
+    assert attempts == [10.0, 11.0, 12.0]
+    assert [record.getMessage().startswith("this gateway leads, and cannot begin yet") for record in caplog.records] == [True] * 2
