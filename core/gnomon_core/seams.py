@@ -135,7 +135,7 @@ class Platform(Protocol):
         ...
 
     async def create(self, request: InstanceRequest) -> Instance:
-        """Begin an instance and return it STARTING.
+        """Begin an instance and return it STARTING. It is one of `instances` from the first time on that this waits.
 
         Raises:
             GnomonError: 503 `no_capacity` where no node has room.

@@ -41,6 +41,26 @@ class PlatformContract:
         assert answers(await send(channel, request_frame(b"hello"))) == [(200, b"hello")]
         assert await channel.probe(5.0)
 
+    async def test_an_instance_counts_from_when_it_was_asked_for(self, started: Started) -> None:
+        """Whoever looks while it is read what it is made of, and asks for what is missing, would have two."""
+        platform, told = started
+        asked = asyncio.create_task(platform.create(instance_of(deployment())))
+        await asyncio.sleep(0)
+        [seen] = platform.instances("echo.openfaas-fn")
+        assert (await asked).id == seen.id
+        assert [live.id for live in platform.instances("echo.openfaas-fn")] == [seen.id]
+        await told.channel(seen.id)
+
+    async def test_one_that_is_destroyed_as_soon_as_it_is_seen_is_gone_once(self, started: Started) -> None:
+        platform, told = started
+        asked = asyncio.create_task(platform.create(instance_of(deployment())))
+        await asyncio.sleep(0)
+        [seen] = platform.instances("echo.openfaas-fn")
+        await platform.destroy(seen.id)
+        await told.reason((await asked).id)
+        assert told.times_gone == {seen.id: 1}
+        assert platform.instances("echo.openfaas-fn") == ()
+
     async def test_a_destroyed_instance_is_gone_once_and_its_place_is_free_again(self, started: Started) -> None:
         platform, told = started
         before = platform.nodes()

@@ -47,7 +47,7 @@ from gnomon_platforms.aws_lambda.recipes import Recipes
 from gnomon_platforms.aws_lambda.reports import Report
 from gnomon_platforms.aws_lambda.sizes import memory_mb
 from gnomon_platforms.aws_lambda.slots import Slot
-from gnomon_platforms.beginning import Ids, starting
+from gnomon_platforms.beginning import Coming, Ids, starting
 from gnomon_platforms.images import BuiltImages, ImageTable
 
 CONTROL_THREADS = 4
@@ -101,6 +101,7 @@ class LambdaPlatform:
         self._begin = self._background.begin
         self._starting: dict[str, asyncio.Task[None]] = {}
         self._ids = Ids()
+        self._coming = Coming()
         self._listener: PlatformListener | None = None
         self._region = ""
 
@@ -146,7 +147,8 @@ class LambdaPlatform:
         return (Node(self._node, slots * LARGEST_CORES, slots * slot_bytes, float(free * LARGEST_CORES), free * slot_bytes),)
 
     def instances(self, function: str) -> tuple[Instance, ...]:
-        return tuple(slot.instance for slot in self._slots.values() if slot.instance.function == function)
+        there = (slot.instance for slot in self._slots.values() if slot.instance.function == function)
+        return (*there, *self._coming.of(function))
 
     def contents(self) -> set[str]:
         """The built handlers that slots were made from which have not ended."""
@@ -156,8 +158,12 @@ class LambdaPlatform:
         """Begin a slot. What follows is told to the listener."""
         assert self._listener is not None
         spec = request.spec
-        recipe = await asyncio.to_thread(self._recipes.find, spec)
         own_mb, size_mb = memory_mb(spec, request.cores), memory_mb(spec, request.cores, request.memory_mb)
+        id_, now_s = self._ids.new(f"{spec.key.name}-"), self._clock.now_s()
+        asked = starting(id_, request, self._node, size_mb * MEGABYTE, now_s)
+        instance = replace(asked, memory_mb=None if size_mb == own_mb else size_mb)
+        with self._coming.counted(instance):
+            recipe = await asyncio.to_thread(self._recipes.find, spec)
         if request.node not in (None, self._node):
             raise GnomonError(
                 503, "no_capacity", f"There is no node {request.node!r} here, only {self._node!r}.", "Name it or none."
@@ -169,9 +175,6 @@ class LambdaPlatform:
                 f"All {self._options.concurrency} slots are taken.",
                 "Allow more with --lambda-concurrency, up to what the account may run at once.",
             )
-        id_ = self._ids.new(f"{spec.key.name}-")
-        began = starting(id_, request, self._node, size_mb * MEGABYTE, self._clock.now_s())
-        instance = replace(began, memory_mb=None if size_mb == own_mb else size_mb)
         remote = self._publisher.name(spec.key, recipe)
         self._accounts.opened(instance.function, remote)
         slot = self._slots[instance.id] = Slot(instance, spec.key, recipe, remote, listener=self._listener, ended=self._ended)
@@ -181,6 +184,7 @@ class LambdaPlatform:
 
     async def destroy(self, instance_id: str) -> None:
         """End a slot. Unknown ids are ignored."""
+        await self._coming.begun(instance_id)
         slot = self._slots.get(instance_id)
         if slot is not None:
             slot.stop()

@@ -26,7 +26,7 @@ from gnomon_core.profiles import ModelProfile
 from gnomon_core.seam_values import Capabilities, InstanceRequest, Usage
 from gnomon_core.seams import ModelRepository
 from gnomon_core.signature import ModelSignature
-from gnomon_platforms.beginning import Ids, starting
+from gnomon_platforms.beginning import Coming, Ids, starting
 from gnomon_platforms.claims import claimed_cores
 from gnomon_platforms.images import BuiltImages, ImageTable
 from gnomon_platforms.local.lives import Life, Living, Surroundings, describe_exit
@@ -87,6 +87,7 @@ class LocalPlatform:
         self._shadows: Pairs | None = None
         self._starting = Background()
         self._ids = Ids()
+        self._coming = Coming()
         self._accounts: Accounts | None = None
         self._surroundings: Surroundings | None = None
         at_start = (BARE, TORCH) if preload_torch and importlib.util.find_spec("torch") else (BARE,)
@@ -156,7 +157,7 @@ class LocalPlatform:
         return (self._node.value(),)
 
     def instances(self, function: str) -> tuple[Instance, ...]:
-        return tuple(life.instance for life in self._living(function))
+        return (*(life.instance for life in self._living(function)), *self._coming.of(function))
 
     def contents(self) -> set[str]:
         """The built handlers that instances were made from which have not ended."""
@@ -166,14 +167,15 @@ class LocalPlatform:
         """Begin an instance. What follows is told to the listener."""
         assert self._surroundings is not None
         spec = request.spec
-        recipe = await asyncio.to_thread(self._recipes.find, spec)
+        asked = starting(self._ids.new(f"{spec.key.name}-"), request, self._node.name, 0, self._clock.now_s())
+        with self._coming.counted(asked):
+            recipe = await asyncio.to_thread(self._recipes.find, spec)
         self._node.check_name(request.node)
-        instance_id = self._ids.new(f"{spec.key.name}-")
-        self._node.claim(instance_id, claimed_cores(spec, request.cores), recipe.memory_bytes, request.cores)
+        self._node.claim(asked.id, claimed_cores(spec, request.cores), recipe.memory_bytes, request.cores)
         environment = self._recipes.environment(recipe, spec, request.secrets)
-        instance = starting(instance_id, request, self._node.name, recipe.memory_bytes, self._clock.now_s())
-        life = self._lives[instance_id] = Life(instance, spec.key, environment.id, self._surroundings)
-        self._origins[instance_id] = Origin(request, recipe)
+        instance = replace(asked, memory_bytes=recipe.memory_bytes)
+        life = self._lives[instance.id] = Life(instance, spec.key, environment.id, self._surroundings)
+        self._origins[instance.id] = Origin(request, recipe)
         self._pairs.pool.fit()
         self._starting.begin(self._begin(life, recipe, request, environment))
         return instance
@@ -195,6 +197,7 @@ class LocalPlatform:
 
     async def destroy(self, instance_id: str) -> None:
         """Stop an instance. It is told to the listener when it has gone."""
+        await self._coming.begun(instance_id)
         life = self._lives.get(instance_id) or self._pairs.lives.get(instance_id)
         if life is not None:
             life.stop()
@@ -258,9 +261,7 @@ class LocalPlatform:
         return self._shadows
 
     def _living(self, function: str) -> list[Living]:
-        lives: list[Living] = [*self._lives.values()]
-        if self._shadows is not None:
-            lives += self._shadows.lives.values()
+        lives: list[Living] = [*self._lives.values(), *(() if self._shadows is None else self._shadows.lives.values())]
         return [life for life in lives if life.instance.function == function]
 
     def _join(self, instance_id: str, request: InstanceRequest) -> list[str]:

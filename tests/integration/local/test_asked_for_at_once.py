@@ -1,0 +1,48 @@
+"""Instances that are asked for at once: as many begin as are missing."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+from gnomon_core.fleet import Instance
+from gnomon_core.functions import read_deployment
+from gnomon_core.seam_values import InstanceRequest
+from gnomon_gateway.lifecycle.elsewhere import Elsewhere
+from gnomon_gateway.lifecycle.replacing import Replacing
+from gnomon_platforms.local.platform import LocalPlatform
+from gnomon_platforms.testing import NoModels, NothingBuilt, Recorder
+
+SPEC = read_deployment({"service": "echo", "image": "functions/alpine:latest", "envProcess": "cat"})
+NAME = str(SPEC.key)
+
+
+class Bodies:
+    """Those of one function, made by its platform."""
+
+    def __init__(self, platform: LocalPlatform) -> None:
+        self._platform = platform
+
+    def of(self, deployed: Any) -> tuple[Instance, ...]:
+        return self._platform.instances(deployed.name)
+
+    async def create(self, deployed: Any, cores: int) -> None:
+        await self._platform.create(InstanceRequest(deployed.spec, 1, cores, None, {}))
+
+    def stop(self, deployed: Any, instance_id: str) -> None:
+        raise AssertionError((deployed, instance_id))
+
+
+async def test_two_that_make_room_at_once_get_one_successor_where_one_is_wanted(tmp_path: Path) -> None:
+    platform = LocalPlatform(tmp_path / "state", NoModels(), NothingBuilt(), preload_torch=False)
+    await platform.start(Recorder())
+    deployed = SimpleNamespace(name=NAME, spec=SPEC, live=lambda instances: instances)
+    scaling = SimpleNamespace(desired=lambda _: 1, poke=lambda _: None)
+    replacing = Replacing(Bodies(platform), cast("Any", scaling), Elsewhere())
+    try:
+        await asyncio.gather(*(replacing.take_place(cast("Any", deployed)) for _ in range(2)))
+        assert len(platform.instances(NAME)) == 1
+    finally:
+        await platform.stop()
