@@ -1,6 +1,9 @@
 """A bucket of S3 as a repository needs it: objects by key, put whole, read in parts, listed; S3's errors as ours.
 
 Credentials and region come from where boto3 looks for them; `AWS_ENDPOINT_URL` names another server.
+
+A server that takes connections and answers nothing costs whoever asks three times 20 s (as often as `AWS_MAX_ATTEMPTS` says); by
+boto3's own limits it would be minutes. What is long on its way is no silence: each read has the time anew.
 """
 
 from __future__ import annotations
@@ -15,6 +18,8 @@ from typing import Any
 from gnomon_core.errors import GnomonError
 from gnomon_core.extras import how_to_install
 
+CONNECT_TIMEOUT_S = 5.0
+READ_TIMEOUT_S = 20.0
 _CHUNK_BYTES = 1 << 20
 _ABSENT = frozenset({"NoSuchKey", "404", "NotFound", "InvalidRange"})
 _ANOTHER_WAS_FIRST = frozenset({"PreconditionFailed", "412", "ConditionalRequestConflict", "409"})
@@ -31,7 +36,7 @@ class Bucket:
 
     def __init__(self, name: str, prefix: str, client: Any = None) -> None:
         self._name, self._prefix = name, f"{prefix}/" if prefix else ""
-        self._client = client or _import("boto3").client("s3")
+        self._client = client or _client()
         self._errors = _import("botocore.exceptions")
 
     def keys(self, begin: str) -> list[str]:
@@ -122,6 +127,12 @@ class Bucket:
 
 def _code(error: Any) -> str:
     return str(error.response.get("Error", {}).get("Code", ""))
+
+
+def _client() -> Any:
+    boto3, config = _import("boto3"), _import("botocore.config")
+    limits = config.Config(connect_timeout=CONNECT_TIMEOUT_S, read_timeout=READ_TIMEOUT_S, retries={"mode": "standard"})
+    return boto3.client("s3", config=limits)
 
 
 def _import(package: str) -> Any:

@@ -5,6 +5,9 @@
 A repository may be far away, and not answer for minutes: no other Revision waits for that. Until a model's profile is known its
 policy is not asked at all: without one it would end the Shadows that an earlier leader has left. That wait has an end, after
 which it is asked as it is where nobody has measured the model.
+
+A few threads read for all Revisions, and for nothing else. A repository that answers nothing holds these, for as long as each of
+its reads may take; whoever waits behind them decides by what was read last.
 """
 
 from __future__ import annotations
@@ -13,6 +16,7 @@ import asyncio
 import logging
 import math
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 
 from gnomon_core.clock import Clock
 from gnomon_core.profiles import REREAD_S, ModelProfile
@@ -20,6 +24,9 @@ from gnomon_core.settings import Settings
 
 PATIENCE_S = 10.0
 """For the first answer of a repository. One that is well takes less than a second."""
+READERS = 4
+"""As many models are read at once."""
+_READERS = ThreadPoolExecutor(READERS, "models")
 
 _LOG = logging.getLogger("gnomon.knative")
 
@@ -66,7 +73,7 @@ class Measured:
     async def _read_once(self, settings: Settings) -> None:
         first, profile = not self.known, self.profile
         try:
-            profile = await asyncio.to_thread(self._read, settings)
+            profile = await asyncio.get_running_loop().run_in_executor(_READERS, self._read, settings)
         except Exception:  # noqa: BLE001 - the last one holds, and it is read again
             _LOG.exception("what was measured of %s cannot be read", settings.model)
         self._reading, self._again_s, self._waits_until_s = None, self._clock.now_s() + REREAD_S, -math.inf
