@@ -3,9 +3,10 @@
     python -m benchmarks.kubernetes.burst [--quick] [--model resnet50] [--turns 15]
 
 A Body with one core is a pod of the function; the DaemonSet's pod has the pool. Beside it the platform of one machine has the
-same Body and the same pool as processes. They take turns: a few batches alone; then a Shadow is decided on while the Body answers
-batch after batch; the same batches with it; it is ended. Decision is the call of `Platform.create_shadow`, ready is when the
-platform has heard that the Shadow's pages are resident, paired that its Body works with it.
+same Body and the same pool as processes. First each starts a few Bodies. Then they take turns: a few batches alone; then a Shadow
+is decided on while the Body answers batch after batch; the same batches with it; it is ended. Decision is the call of
+`Platform.create_shadow`, ready is when the platform has heard that the Shadow's pages are resident, paired that its Body works
+with it.
 
 The ratio of the pair to the Body alone is of one turn, a figure the median of all turns; that of the pods is compared with that
 of the processes. Every answer is compared with the Body's first. Of two cores the Body's pod may use one and asks for half of it,
@@ -32,6 +33,7 @@ from benchmarks.shadow.node import Place, Serving, started
 from benchmarks.shadow.samples import at_quantile, counted, quantile
 from gnomon_core.errors import GnomonError
 from gnomon_core.fleet import Instance, InstanceState
+from gnomon_core.functions import FunctionSpec
 from gnomon_core.pairs import Pair
 
 MODEL, SHARE = "resnet50", 0.40
@@ -39,6 +41,8 @@ SPLIT = (0, 1, 1, 2, 2, 3, 3, 4)
 BATCHES = (4, 8)
 TURNS, QUICK_TURNS = 15, 3
 """For each batch size. A turn is a start."""
+BODIES, QUICK_BODIES = 5, 1
+"""Starts of Bodies beside those of Shadows: a pod with torch and the weights; a process forked from one that has both."""
 EACH = 5
 """Batches alone and batches together in a turn."""
 READY_GOAL_MS, RATIO_GOAL = 100.0, 1.10
@@ -52,6 +56,7 @@ PAUSE_S = 0.5
 class Turns:
     """What was seen of one kind of place."""
 
+    body_ms: list[float] = field(default_factory=list)
     ready_ms: list[float] = field(default_factory=list)
     paired_ms: list[float] = field(default_factory=list)
     answered_ms: list[float] = field(default_factory=list)
@@ -73,8 +78,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     pace, model = pace_of(given), stored(given.model)
     pair = Pair(1, first_share(model.layers, SHARE), SPLIT)
     turns = given.turns or (QUICK_TURNS if pace.quick else TURNS)
+    bodies = QUICK_BODIES if pace.quick else BODIES
     with prepared(shadows=True) as ground:
-        seen = asyncio.run(measure(partial(pods_on, ground), model, pair, turns))
+        seen = asyncio.run(measure(partial(pods_on, ground), model, pair, turns, bodies))
     write(
         "kubernetes_burst",
         figures_of(seen, f"{given.model}, half of a batch, {named(model.layers, pair.blocks)}; {beside()}"),
@@ -90,29 +96,35 @@ def beside() -> str:
 
 
 async def measure(
-    make_pods: Callable[[], contextlib.AbstractAsyncContextManager[Pods]], model: StoredModel, pair: Pair, turns: int
+    make_pods: Callable[[], contextlib.AbstractAsyncContextManager[Pods]], model: StoredModel, pair: Pair, turns: int, starts: int
 ) -> dict[str, Turns]:
     """Turns on pods and on processes, alternating."""
     seen = {"pods": Turns(), "processes": Turns()}
     async with make_pods() as pods, started(cores=2) as node:
-        step("a Body's pod, and a Body's process")
-        bodies: dict[str, tuple[Place, Serving]] = {
-            "pods": (pods, await pods.serving(pods.function(model, "burst", HALF), model, BATCHES[0])),
-            "processes": (node, await node.serving(await node.function(model, "burst"), model, BATCHES[0])),
+        step(f"{starts} starts of a Body's pod, and of a Body's process")
+        places: dict[str, tuple[Place, FunctionSpec]] = {
+            "pods": (pods, pods.function(model, "burst", HALF)),
+            "processes": (node, await node.function(model, "burst")),
         }
-        for place, body in bodies.values():
-            await place.end((await shadow_of(place, body, pair)).id)
+        for _ in range(starts):
+            for kind, (place, spec) in places.items():
+                body, took_s = await place.body(spec)
+                seen[kind].body_ms.append(1e3 * took_s)
+                await place.end(body.id)
+        bodies = {kind: (place, await place.serving(spec, model, BATCHES[0])) for kind, (place, spec) in places.items()}
+        for place, serving in bodies.values():
+            await place.end((await shadow_of(place, serving, pair)).id)
         for batch in BATCHES:
             step(f"{turns} turns, batches of {batch}")
-            for _, body in bodies.values():
-                body.take(samples_of(model, batch, seed=batch))
-                await body.ask()
+            for _, serving in bodies.values():
+                serving.take(samples_of(model, batch, seed=batch))
+                await serving.ask()
             for turn in range(turns):
                 for kind in sorted(bodies, reverse=bool(turn % 2)):
                     await asyncio.sleep(PAUSE_S)
                     await _turn(*bodies[kind], pair, batch, seen[kind])
-        for place, body in bodies.values():
-            await place.end(body.instance.id)
+        for place, serving in bodies.values():
+            await place.end(serving.instance.id)
     return seen
 
 
@@ -197,6 +209,7 @@ def figures_of(seen: dict[str, Turns], what: str) -> list[Figure]:
         figures += [
             at_quantile(f"{kind}: {name}", values, "ms")
             for name, values in (
+                ("a Body ready", one.body_ms),
                 ("a Shadow ready", one.ready_ms),
                 ("its Body told", one.paired_ms),
                 ("first batch together", one.answered_ms),
