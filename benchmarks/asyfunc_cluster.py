@@ -1,7 +1,7 @@
 """AsyFunc's policies on a simulated cluster: an hour of Twitter for each model, beside od, lv, k-lv and opt (it sees the future).
 
     python -m benchmarks.asyfunc_cluster [--quick] [--hours | --readings] [--afresh] [--profiles FOLDER] [--models NAME …]
-                                         [--processes N] [--serial 0.02 0.1 …] [--slo 1 1.5] [--modes private shared]
+                                         [--processes N] [--serial 0.02 0.1 …] [--slo 1 1.5] [--modes private shared] [--kept]
 
 For each measured profile in `profiles/`: memory × time, CPU utility (cores × seconds in inference, a waiting Shadow being idle)
 and SLO violations, in both weight modes, for an SLO of t_l(16, 8) and 1.5 × it. Cores that were not measured are extrapolated
@@ -14,7 +14,7 @@ are the sweeps alone. What an hour shows is in `asyfunc_cluster.json`, sweeps an
 An hour is 0.8 million requests of VGG16, which takes four minutes a cell, and 13 million of EfficientNet-Lite0, which takes an
 hour: the load is scaled to eight Bodies. `--serial`, `--slo` and `--modes` leave out all other cells. What is simulated is kept
 in .cache/benchmarks until the code changes: interrupted, the same command goes on from there. A result has the cells that were
-asked for.
+asked for; with `--kept` those of them that several runs have simulated so far.
 """
 
 from __future__ import annotations
@@ -212,7 +212,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--serial", type=float, nargs="*", default=(), choices=SERIAL, help="only these serial fractions")
     parser.add_argument("--slo", type=float, nargs="*", default=(), choices=SLOS, help="only these multiples of the objective")
     parser.add_argument("--modes", nargs="*", default=(), choices=MODES, help="only these weight modes")
-    parser.add_argument("--afresh", action="store_true", help="simulate again what an interrupted run has kept")
+    known = parser.add_mutually_exclusive_group()
+    known.add_argument("--afresh", action="store_true", help="simulate again what an interrupted run has kept")
+    known.add_argument("--kept", action="store_true", help="only what runs have kept: nothing is simulated")
     parser.add_argument("--processes", type=int, default=os.cpu_count() or 1, help="how many cells at once")
     asked = parser.parse_args(arguments)
     run(asked)
@@ -229,8 +231,9 @@ def run(asked: argparse.Namespace) -> None:
     outcomes = [Outcome.from_json(cell, result) for cell, result in found.items() if result is not None]
     if outcomes:
         step(f"{len(outcomes)} of {len(cells)} were simulated before")
+    missing = [] if asked.kept else [cell for cell, result in found.items() if result is None]
     with ProcessPoolExecutor(asked.processes, mp_context=multiprocessing.get_context("spawn")) as pool:
-        for outcome in pool.map(measure, [cell for cell, result in found.items() if result is None]):
+        for outcome in pool.map(measure, missing):
             outcomes.append(outcome)
             if not pace.quick:
                 kept.keep(outcome.cell.key, outcome.to_json())

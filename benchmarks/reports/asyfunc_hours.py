@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import re
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,17 +19,22 @@ METRICS = {
     "memory": "Memory × time ÷ the hour (GB)",
     "CPU utility": "CPU utility (%): cores that compute ÷ cores held, over the hour",
 }
-_KEY = re.compile(r"torchvision:(?P<model>\w+)@1: (?P<mode>private|shared), .*: (?P<metric>[^:]+)$")
+SERIALS = ("2%", "5%", "10%")
+USUAL = "5%"
+_BESIDE = ("asyfunc", "k-lv", "od")
+_KEY = re.compile(
+    r"(?:\w+:)?(?P<model>[\w-]+)@1: (?P<mode>private|shared), (?P<serial>\d+%) serial, .*, 60 min: (?P<metric>[^:]+)$"
+)
 _OTHERS = re.compile(r"([a-z-]+(?: without \w+)?) ([\d.e-]+)(?:,|;)")
 BELOW = "<!-- tables -->\n\n"
 
 
-def rows(figures: Iterable[Mapping[str, Any]]) -> dict[str, dict[str, dict[str, float]]]:
+def rows(figures: Iterable[Mapping[str, Any]], serial: str = USUAL) -> dict[str, dict[str, dict[str, float]]]:
     """Metric ▶ model ▶ policy ▶ value, with private weights; what `asyfunc` has with shared ones is `asyfunc, shared`."""
     found: dict[str, dict[str, dict[str, float]]] = {metric: {} for metric in METRICS}
     for figure in figures:
         key = _KEY.search(figure["key"])
-        if key is None or key["metric"] not in METRICS:
+        if key is None or key["metric"] not in METRICS or key["serial"] != serial:
             continue
         row = found[key["metric"]].setdefault(key["model"], {})
         if key["mode"] == "shared":
@@ -48,12 +53,31 @@ def table(title: str, models: Mapping[str, Mapping[str, float]]) -> str:
     return "\n".join(lines)
 
 
+def by_serial(figures: Sequence[Mapping[str, Any]], metric: str) -> dict[str, dict[str, float]]:
+    """Model ▶ policy and serial fraction ▶ value, of the models for which more than the usual fraction was simulated."""
+    found: dict[str, dict[str, float]] = {}
+    for policy in _BESIDE:
+        for serial in SERIALS:
+            for model, row in rows(figures, serial)[metric].items():
+                found.setdefault(model, {})[f"{policy}, {serial}"] = row[policy]
+    return {model: row for model, row in found.items() if len(row) > len(_BESIDE)}
+
+
 def tables() -> str:
     """All of them, with what they were simulated with."""
     figures = json.loads(RESULTS.read_text())["figures"]
     keys = [(_KEY.search(each["key"]), each["detail"]) for each in figures]
-    loads = {key["model"]: told.split("; ")[1] for key, told in keys if key is not None and key["metric"] == "memory"}
+    loads = {
+        key["model"]: told.split("; ")[1]
+        for key, told in keys
+        if key is not None and (key["metric"], key["serial"]) == ("memory", USUAL)
+    }
     parts = [table(title, rows(figures)[metric]) for metric, title in METRICS.items()]
+    parts += [
+        table(f"{title.partition(':')[0]}, by the serial fraction beyond two cores", by_serial(figures, metric))
+        for metric, title in METRICS.items()
+        if by_serial(figures, metric)
+    ]
     parts.append("**Load and profile of each**\n\n" + "\n".join(f"- {model}: {load}" for model, load in sorted(loads.items())))
     return "\n\n".join(parts) + "\n"
 
