@@ -130,6 +130,8 @@ class ControlPlane:
             # With the defaults, 20 and 30, the default service account came 4 s late.
             "kube-api-qps": 300,
             "kube-api-burst": 500,
+            # A quota counts a write that then met a conflict until it is counted anew: every five minutes by default.
+            "resource-quota-sync-period": "5s",
         }
         scheduler = {**common, "kubeconfig": self.state / "scheduler.conf", "kube-api-qps": 300, "kube-api-burst": 500}
         for name, settings in (("kube-controller-manager", manager), ("kube-scheduler", scheduler)):
