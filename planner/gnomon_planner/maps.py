@@ -112,11 +112,6 @@ class Map:
         """λ = θ·D1·e: arrivals per second in the long run."""
         return float((self.stationary @ self.D1).sum())
 
-    @property
-    def is_mmpp(self) -> bool:
-        """Whether arrivals leave the phase alone."""
-        return not np.any(self.D1 - np.diag(self.D1.diagonal()))
-
     def moments(self, count: int) -> list[float]:
         """E[X], E[X²], … E[X^count] of a gap X in s, s² …: k!·φ·(−D0)^−k·e."""
         found: list[float] = []
@@ -167,11 +162,6 @@ class Map:
             return limit
         rest = np.eye(self.order) - expm_generator(moves, window_s)
         return limit - 2.0 * float(arriving @ rest @ resolvent @ resolvent @ into) / (rate * window_s)
-
-    def superposed(self, other: Map) -> Map:
-        """Both processes at once, independently: rates add, phases multiply."""
-        mine, others = np.eye(self.order), np.eye(other.order)
-        return Map(np.kron(self.D0, others) + np.kron(mine, other.D0), np.kron(self.D1, others) + np.kron(mine, other.D1))
 
     def rescaled(self, rate_rps: float) -> Map:
         """The same process in another tempo: c², skewness, correlations and the limit of I stay as they are."""

@@ -8,7 +8,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gnomon_autoscaler.made_up_models import BlockPlan, made_up_profile
 from gnomon_autoscaler.policies.asyfunc import AsyFunc, Options
 from gnomon_autoscaler.policies.asyfunc.knowledge import Knowledge
 from gnomon_autoscaler.policies.asyfunc.sustained import sustained
@@ -20,6 +19,7 @@ from gnomon_core.pairs import Pair, best_split, pair_seconds
 from gnomon_core.profiles import ModelProfile, Network
 from gnomon_core.scaling import CreateBody, CreateShadow, DestroyBody, DestroyShadow, History, Observation, PolicyState, Resize
 from gnomon_core.settings import ScaleSettings, Settings
+from tests.made_up_models import BlockPlan, made_up_profile
 
 BLOCKS = st.lists(
     st.tuples(st.floats(0.1, 1.0), st.sampled_from([0, 1_000, 10**6, 50 * 10**6]), st.booleans()), min_size=1, max_size=8

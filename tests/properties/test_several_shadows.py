@@ -8,9 +8,9 @@ from itertools import pairwise
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gnomon_autoscaler.made_up_models import BlockPlan, made_up_profile
 from gnomon_core.pairs import Pair, best_split, best_splits, pair_seconds, shares, split_seconds, together
 from gnomon_core.profiles import ModelProfile
+from tests.made_up_models import BlockPlan, made_up_profile
 
 MAX_BATCH = 8
 SPLITS = st.lists(st.integers(0, 9), max_size=MAX_BATCH).map(tuple)

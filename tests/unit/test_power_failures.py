@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pytest
 
-from gnomon_autoscaler.made_up_models import BlockPlan, made_up_profile
 from gnomon_cli.credentials import config_file, remember
 from gnomon_coordinator.node.epochs import Epochs
 from gnomon_platforms.aws_lambda.profiling import Measured, Table
@@ -18,6 +17,7 @@ from gnomon_profiler.measuring.cells import Cell
 from gnomon_profiler.measuring.journal import Journal
 from gnomon_profiler.measuring.store import ProfileStore
 from gnomon_profiler.objects import ObjectFolder
+from tests.made_up_models import BlockPlan, made_up_profile
 from tests.on_disk import Disk
 
 DIGEST = "ab" * 32

@@ -25,12 +25,12 @@ from benchmarks.shadow import (
 )
 from benchmarks.shadow.models import StoredModel, first_blocks, first_share, largest_blocks, named, share_of
 from benchmarks.shadow.samples import at_quantile, counted, interval, quantile
-from gnomon_autoscaler.made_up_models import BlockPlan, made_up_profile
 from gnomon_core.blocks import Block, Layers
 from gnomon_core.pairs import Pair
 from gnomon_core.seam_values import ModelEntry
 from gnomon_core.signature import ModelSignature
 from gnomon_runtime.pair.headers import Kind, Message, NonsenseError, Row, decode, encode
+from tests.made_up_models import BlockPlan, made_up_profile
 
 pytestmark = [pytest.mark.torch, pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning")]
 

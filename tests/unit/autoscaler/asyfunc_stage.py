@@ -6,7 +6,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from gnomon_autoscaler.made_up_models import BlockPlan, made_up_profile
 from gnomon_autoscaler.policies.asyfunc.knowledge import Knowledge
 from gnomon_autoscaler.policies.asyfunc.layer_level import LayerLevel, Tick
 from gnomon_autoscaler.policies.asyfunc.options import Options
@@ -16,6 +15,7 @@ from gnomon_core.fleet import Instance, InstanceState, Node
 from gnomon_core.profiles import ModelProfile
 from gnomon_core.scaling import History, Observation
 from gnomon_core.settings import Settings
+from tests.made_up_models import BlockPlan, made_up_profile
 
 MB = 10**6
 # Two halves of the work; the first has a fifth of the weights. 0.1 s a sample: 10 rps a core, whatever the batch.

@@ -4,7 +4,6 @@ from dataclasses import replace
 
 import pytest
 
-from gnomon_autoscaler.made_up_models import BlockPlan, made_up_profile
 from gnomon_autoscaler.policies.asyfunc.block_sets import block_sets, candidates
 from gnomon_autoscaler.policies.asyfunc.knowledge import Knowledge
 from gnomon_autoscaler.policies.asyfunc.layer_level import LayerLevel, Tick
@@ -15,6 +14,7 @@ from gnomon_core.pairs import Pair, best_split, pair_seconds
 from gnomon_core.profiles import ModelProfile
 from gnomon_core.scaling import Observation
 from gnomon_core.settings import Settings
+from tests.made_up_models import BlockPlan, made_up_profile
 from tests.unit.autoscaler.asyfunc_stage import LATENCY_S, MB, MODEL, PROFILE, body, look, node, observed
 
 DEFAULTS = Options()

@@ -4,7 +4,6 @@ from dataclasses import replace
 
 import pytest
 
-from gnomon_autoscaler.made_up_models import BlockPlan, made_up_profile
 from gnomon_autoscaler.policies.asyfunc.knowledge import Knowledge
 from gnomon_autoscaler.policies.asyfunc.model_level import (
     best_batch,
@@ -19,6 +18,7 @@ from gnomon_autoscaler.room import Room
 from gnomon_core.fleet import Instance, InstanceState, Node
 from gnomon_core.scaling import CreateBody
 from gnomon_core.settings import Settings
+from tests.made_up_models import BlockPlan, made_up_profile
 
 OPTIONS = Options()
 MODEL = (BlockPlan(1.0, 100_000_000),)

@@ -5,7 +5,6 @@ from dataclasses import replace
 
 import pytest
 
-from gnomon_autoscaler.made_up_models import BlockPlan, made_up_profile
 from gnomon_autoscaler.policies.asyfunc import ablated, asyfunc
 from gnomon_autoscaler.registry import scaling_policy
 from gnomon_autoscaler.states import state_from_json, state_to_json
@@ -15,6 +14,7 @@ from gnomon_core.fleet import InstanceKind
 from gnomon_core.pairs import Pair
 from gnomon_core.scaling import CreateBody, CreateShadow, DestroyBody, DestroyShadow, PolicyState, SetBufferPlan
 from gnomon_core.settings import ScaleSettings, Settings, read_settings
+from tests.made_up_models import BlockPlan, made_up_profile
 from tests.unit.autoscaler.asyfunc_stage import MB, PROFILE, body, kinds, node, observed
 
 # A Shadow of the first half makes 13.3 rps of a Body's 10, one of both 20.

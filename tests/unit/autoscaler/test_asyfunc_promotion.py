@@ -5,7 +5,6 @@ from typing import Any
 
 import pytest
 
-from gnomon_autoscaler.made_up_models import made_up_profile
 from gnomon_autoscaler.policies.asyfunc import Options, asyfunc
 from gnomon_autoscaler.policies.asyfunc.knowledge import Knowledge
 from gnomon_autoscaler.policies.asyfunc.promotion import as_bodies, promotable
@@ -15,6 +14,7 @@ from gnomon_core.fleet import Instance, InstanceKind, InstanceState, Node
 from gnomon_core.pairs import Pair
 from gnomon_core.scaling import Action, History, Observation, PromoteShadow
 from gnomon_core.settings import ScaleSettings, Settings, read_settings
+from tests.made_up_models import made_up_profile
 from tests.unit.autoscaler.asyfunc_stage import LATENCY_S, MB, MODEL, kinds
 
 # A Shadow of both halves makes 20 rps of a Body's 10.

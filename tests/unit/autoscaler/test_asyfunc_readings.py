@@ -6,7 +6,6 @@ import dataclasses
 
 import pytest
 
-from gnomon_autoscaler.made_up_models import BlockPlan, made_up_profile
 from gnomon_autoscaler.policies.asyfunc import ablated, asyfunc
 from gnomon_autoscaler.policies.asyfunc.options import READINGS, Options, asyfunc_options
 from gnomon_autoscaler.testing import Timeline
@@ -14,6 +13,7 @@ from gnomon_core.errors import GnomonError
 from gnomon_core.scaling import CreateShadow
 from gnomon_core.settings import READINGS as NAMES
 from gnomon_core.settings import Settings, read_settings
+from tests.made_up_models import BlockPlan, made_up_profile
 
 MB = 10**6
 # The first and the last block have two fifths of the work and few weights each, the one between them nearly all weights.

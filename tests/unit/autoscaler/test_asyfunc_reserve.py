@@ -4,7 +4,6 @@ from dataclasses import replace
 
 import pytest
 
-from gnomon_autoscaler.made_up_models import made_up_profile
 from gnomon_autoscaler.policies.asyfunc import AsyFunc, Options
 from gnomon_autoscaler.policies.asyfunc.growth import best_growth
 from gnomon_autoscaler.policies.asyfunc.knowledge import Knowledge
@@ -16,6 +15,7 @@ from gnomon_core.profiles import Network
 from gnomon_core.scaling import Action, CreateBody, CreateShadow, PolicyState
 from gnomon_core.settings import ScaleSettings, Settings
 from gnomon_platforms.local.nodes import LocalNode
+from tests.made_up_models import made_up_profile
 from tests.unit.autoscaler.asyfunc_stage import LATENCY_S, MB, MODEL, PROFILE, body, look, node, observed
 
 # On one core 10 rps, on two 20, on four 40.

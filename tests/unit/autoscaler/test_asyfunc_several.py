@@ -7,7 +7,6 @@ from dataclasses import replace
 
 import pytest
 
-from gnomon_autoscaler.made_up_models import made_up_profile
 from gnomon_autoscaler.policies.asyfunc import asyfunc
 from gnomon_autoscaler.policies.asyfunc.knowledge import Knowledge
 from gnomon_autoscaler.policies.asyfunc.layer_level import LayerLevel
@@ -18,6 +17,7 @@ from gnomon_core.fleet import Instance, InstanceKind, InstanceState, Node
 from gnomon_core.pairs import MAX_SHADOWS, Pair, best_splits
 from gnomon_core.profiles import ModelProfile, Network
 from gnomon_core.settings import Settings, read_settings
+from tests.made_up_models import made_up_profile
 from tests.unit.autoscaler.asyfunc_stage import LATENCY_S, MB, MODEL, PROFILE, look, node, observed
 from tests.unit.autoscaler.asyfunc_stage import body as lone_body
 

@@ -5,12 +5,12 @@ from typing import Any
 
 import pytest
 
-from gnomon_autoscaler.made_up_models import made_up_profile
 from gnomon_autoscaler.policies.asyfunc.layer_level import LayerLevel
 from gnomon_autoscaler.policies.asyfunc.options import Options
 from gnomon_core.fleet import Instance, InstanceKind, Node
 from gnomon_core.pairs import best_split, pair_seconds
 from gnomon_core.profiles import ModelProfile, Network
+from tests.made_up_models import made_up_profile
 from tests.unit.autoscaler.asyfunc_stage import LATENCY_S, MB, MODEL, look, node, observed
 from tests.unit.autoscaler.asyfunc_stage import body as body_on
 

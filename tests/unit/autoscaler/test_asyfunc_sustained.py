@@ -2,10 +2,10 @@
 
 import pytest
 
-from gnomon_autoscaler.made_up_models import BlockPlan, made_up_profile
 from gnomon_autoscaler.policies.asyfunc.efficiency import Efficiency
 from gnomon_autoscaler.policies.asyfunc.sustained import Rates, sustained
 from gnomon_core.pairs import Pair, best_split
+from tests.made_up_models import BlockPlan, made_up_profile
 
 MB = 10**6
 HALVES = (BlockPlan(0.5, 20 * MB), BlockPlan(0.5, 80 * MB))

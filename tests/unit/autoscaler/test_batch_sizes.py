@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 
 from gnomon_autoscaler.loop import DECIDE_LIMIT_S
-from gnomon_autoscaler.made_up_models import BlockPlan, made_up_profile
 from gnomon_autoscaler.policies.batch.plans import Task, plan_for
 from gnomon_autoscaler.policies.batch.sizes import all_cores, towards_size
 from gnomon_autoscaler.registry import require, scaling_policy
@@ -18,6 +17,7 @@ from gnomon_core.fleet import Instance, InstanceState, Node
 from gnomon_core.scaling import CreateBody, DestroyBody, History, Observation, Resize, SetBufferPlan
 from gnomon_core.seam_values import Capabilities
 from gnomon_core.settings import ScaleSettings, Settings, read_settings
+from tests.made_up_models import BlockPlan, made_up_profile
 
 ONE_CORE_S = (0.30, 0.50, 0.70, 0.90)
 

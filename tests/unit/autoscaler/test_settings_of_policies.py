@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from gnomon_autoscaler.made_up_models import BlockPlan, made_up_profile
 from gnomon_autoscaler.registry import BUILT_IN
 from gnomon_autoscaler.testing import Timeline
 from gnomon_core.settings import SCALE_TABLE, TABLE, ScaleSettings, Settings
+from tests.made_up_models import BlockPlan, made_up_profile
 
 ALL = (*TABLE, *SCALE_TABLE)
 FOR_SOME = {setting.field for setting in ALL if setting.only_with}

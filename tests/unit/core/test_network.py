@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gnomon_autoscaler.made_up_models import BlockPlan, made_up_profile
 from gnomon_core.errors import GnomonError
 from gnomon_core.pairs import Pair, best_split, pair_seconds
 from gnomon_core.profiles import ModelProfile, Network
+from tests.made_up_models import BlockPlan, made_up_profile
 
 MB = 10**6
 # 0.1 s a sample, one block, 1 MB a sample over each border; 10 ms and 5 ms/MB each way to another node.

@@ -6,7 +6,6 @@ import json
 
 import pytest
 
-from gnomon_autoscaler.made_up_models import BlockPlan, made_up_profile
 from gnomon_core.fleet import Instance, InstanceState
 from gnomon_core.pairs import Pair, together
 from gnomon_core.wire import Frame, Kind
@@ -16,6 +15,7 @@ from gnomon_gateway.dispatch.workers import Workers
 from gnomon_gateway.queueing.batch import Batch
 from gnomon_gateway.queueing.request import LaneKey, Request
 from gnomon_gateway.serving.pair_metrics import PairMetrics
+from tests.made_up_models import BlockPlan, made_up_profile
 
 ONE, TWO = Pair(1, (0, 1), (0, 1, 1, 1)), Pair(2, (0, 1), (0, 0, 1, 2))
 BOTH = together((ONE, TWO))

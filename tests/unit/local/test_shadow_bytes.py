@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from gnomon_autoscaler.made_up_models import BlockPlan, made_up_profile
 from gnomon_autoscaler.policies.asyfunc.knowledge import Knowledge
 from gnomon_autoscaler.policies.asyfunc.options import Options
 from gnomon_autoscaler.policies.asyfunc.shadow_nodes import shadow_memory_bytes
 from gnomon_core.settings import Settings
 from gnomon_platforms.claims import MODEL_OVERHEAD_BYTES, shadow_bytes
 from gnomon_simulator.profiles import modelled
+from tests.made_up_models import BlockPlan, made_up_profile
 
 MB = 10**6
 PROFILE = made_up_profile(

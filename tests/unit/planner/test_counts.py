@@ -6,12 +6,13 @@ import pytest
 from gnomon_planner.counting import Counting
 from gnomon_planner.curves import interpolated
 from gnomon_planner.maps import Map
+from tests.processes import superposed
 
 BURSTS = Map.mmpp2((10.0, 1000.0), (2.0, 5.0))
 PROCESSES = {
     "poisson": Map.poisson(60.0),
     "bursts": BURSTS,
-    "four phases": BURSTS.superposed(Map.mmpp2((20.0, 60.0), (0.1, 0.1))),
+    "four phases": superposed(BURSTS, Map.mmpp2((20.0, 60.0), (0.1, 0.1))),
     "in turn": Map(np.array([[-10.1, 0.0], [0.0, -202.0]]), np.array([[0.1, 10.0], [200.0, 2.0]])),
 }
 

@@ -12,6 +12,7 @@ from gnomon_planner.fit import POISSON, fit
 from gnomon_planner.maps import Map
 from gnomon_planner.samples import of_counts, of_times
 from gnomon_simulator.markov import markov_arrivals
+from tests.processes import superposed
 
 BURSTY = Map.mmpp2((10.0, 200.0), (2.0, 2.0))
 
@@ -42,7 +43,7 @@ def test_a_bursty_trace_gets_the_moments_of_the_trace() -> None:
 
 
 def test_two_paces_get_more_than_two_phases() -> None:
-    both = Map.mmpp2((0.0, 120.0), (20.0, 30.0)).superposed(Map.mmpp2((5.0, 90.0), (0.05, 0.05)))
+    both = superposed(Map.mmpp2((0.0, 120.0), (20.0, 30.0)), Map.mmpp2((5.0, 90.0), (0.05, 0.05)))
     fitted = fit(of_times(markov_arrivals(both, 200_000, np.random.default_rng(9))))
     assert fitted.process.order in (4, 8)
     assert fitted.process.dispersion(1.0) == pytest.approx(both.dispersion(1.0), rel=0.15)

@@ -12,6 +12,7 @@ import pytest
 from gnomon_core.errors import GnomonError
 from gnomon_planner.maps import Map
 from gnomon_planner.matrices import expm_generator, stationary_of
+from tests.processes import superposed
 
 W16 = Map.mmpp2((10.0, 200.0), (0.01, 0.01))
 
@@ -63,7 +64,7 @@ def test_correlations_of_two_phases_fall_geometrically() -> None:
 
 
 def test_superposition_adds_rates_and_variances() -> None:
-    both = W16.superposed(Map.poisson(95.0))
+    both = superposed(W16, Map.poisson(95.0))
     assert both.rate_rps == pytest.approx(200.0)
     # Var = 105·I(t) + 95
     assert both.dispersion(10.0) == pytest.approx((105 * W16.dispersion(10.0) + 95) / 200)

@@ -8,6 +8,7 @@ import pytest
 from gnomon_planner.maps import Map
 from gnomon_planner.modulated import Chain, chains_of, modulated, with_skewness
 from gnomon_planner.samples import Estimate, Sample, of_counts
+from tests.processes import is_mmpp, superposed
 
 
 def exactly(process: Map, duration_s: float = 1e6) -> Sample:
@@ -25,10 +26,10 @@ def test_one_chain_has_the_variance_and_the_pace_of_the_process() -> None:
 
 
 def test_two_chains_have_the_curve_of_two_processes() -> None:
-    process = Map.mmpp2((10.0, 60.0), (0.5, 0.5)).superposed(Map.mmpp2((20.0, 30.0), (0.002, 0.002)))
+    process = superposed(Map.mmpp2((10.0, 60.0), (0.5, 0.5)), Map.mmpp2((20.0, 30.0), (0.002, 0.002)))
     found = modulated(exactly(process), 2)
     assert found is not None
-    assert (found.order, found.is_mmpp) == (4, True)
+    assert (found.order, is_mmpp(found)) == (4, True)
     for window_s in (1.0, 8.0, 100.0, 2000.0):
         assert found.dispersion(window_s) == pytest.approx(process.dispersion(window_s), rel=0.05)
 

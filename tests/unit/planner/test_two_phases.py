@@ -7,6 +7,7 @@ import pytest
 from gnomon_core.errors import GnomonError
 from gnomon_planner.maps import Map
 from gnomon_planner.two_phases import Shape, decay_for, map2, mmpp2, skewness_bounds
+from tests.processes import is_mmpp
 
 MMPPS = [
     Map.mmpp2((10.0, 200.0), (0.01, 0.01)),
@@ -40,7 +41,7 @@ def test_a_process_of_two_phases_is_found_again(process: Map) -> None:
 @pytest.mark.parametrize("process", MMPPS)
 def test_an_mmpp_is_found_again_with_its_very_rates(process: Map) -> None:
     found, _ = mmpp2(process.mean_s, shape_of(process))
-    assert found.is_mmpp
+    assert is_mmpp(found)
     assert sorted(found.D1.diagonal()) == pytest.approx(sorted(process.D1.diagonal()), rel=1e-5, abs=1e-6)
     assert sorted([found.D0[0, 1], found.D0[1, 0]]) == pytest.approx(sorted([process.D0[0, 1], process.D0[1, 0]]), rel=1e-4)
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from gnomon_autoscaler.made_up_models import BlockPlan, made_up_profile
 from gnomon_core.profiles import Loading, ModelProfile, Network
 from gnomon_core.scaling import ChangeShadow, CreateShadow, DestroyShadow
 from gnomon_core.settings import ScaleSettings, Settings
@@ -14,6 +13,7 @@ from gnomon_simulator.profiles import modelled
 from gnomon_simulator.results import FunctionResult
 from gnomon_simulator.simulated_node import NodePlan
 from gnomon_simulator.simulation import simulate
+from tests.made_up_models import BlockPlan, made_up_profile
 
 MB = 10**6
 # 0.1 s a sample on one core: 10 rps alone, 20 with one Shadow, 30 with two. A Body takes a minute to load, a Shadow 0.1 s.

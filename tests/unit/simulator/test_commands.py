@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from gnomon_autoscaler.made_up_models import BlockPlan, made_up_profile
 from gnomon_core.errors import GnomonError
 from gnomon_simulator.commands import ArrivalOptions, SimulateOptions, simulate
+from tests.made_up_models import BlockPlan, made_up_profile
 
 TRACE = "t_seconds,count\n" + "".join(f"{second},{20 + second % 5}\n" for second in range(60))
 

@@ -8,12 +8,13 @@ import pytest
 from gnomon_planner.maps import Map
 from gnomon_planner.samples import of_times
 from gnomon_simulator.markov import markov_arrivals
+from tests.processes import superposed
 
 PROCESSES = [
     Map.poisson(40.0),
     Map.mmpp2((10.0, 200.0), (5.0, 5.0)),
     Map.from_json({"D0": [[-10.1, 0.0], [0.0, -202.0]], "D1": [[0.1, 10.0], [200.0, 2.0]]}),
-    Map.mmpp2((0.0, 100.0), (20.0, 30.0)).superposed(Map.mmpp2((5.0, 30.0), (2.0, 8.0))),
+    superposed(Map.mmpp2((0.0, 100.0), (20.0, 30.0)), Map.mmpp2((5.0, 30.0), (2.0, 8.0))),
 ]
 
 

@@ -7,7 +7,6 @@ from typing import Any
 import pytest
 
 from gnomon_autoscaler import BUILT_IN, Offer
-from gnomon_autoscaler.made_up_models import BlockPlan, made_up_profile
 from gnomon_core.pairs import Pair
 from gnomon_core.profiles import Network
 from gnomon_core.scaling import Action, ChangeShadow, CreateShadow, DestroyShadow
@@ -18,6 +17,7 @@ from gnomon_simulator.profiles import modelled
 from gnomon_simulator.results import FunctionResult
 from gnomon_simulator.simulated_node import NodePlan
 from gnomon_simulator.simulation import simulate
+from tests.made_up_models import BlockPlan, made_up_profile
 from tests.unit.simulator.scripted import Script
 
 MB = 10**6

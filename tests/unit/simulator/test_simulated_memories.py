@@ -5,7 +5,6 @@ from functools import cache
 
 import pytest
 
-from gnomon_autoscaler.made_up_models import sold_by_memory
 from gnomon_core.errors import GnomonError
 from gnomon_core.prices import LAMBDA_X86
 from gnomon_core.scaling import CreateBody, DestroyBody, Resize
@@ -15,6 +14,7 @@ from gnomon_simulator.profiles import on_lambda
 from gnomon_simulator.results import FunctionResult
 from gnomon_simulator.simulated_node import NodePlan
 from gnomon_simulator.simulation import simulate
+from tests.made_up_models import sold_by_memory
 
 MEMORIES_MB = (885, 1769, 3538)
 WORK_S = (0.30, 0.50, 0.70, 0.90)

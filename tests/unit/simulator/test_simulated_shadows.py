@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 
 from gnomon_autoscaler import BUILT_IN, Offer
-from gnomon_autoscaler.made_up_models import BlockPlan, made_up_profile
 from gnomon_core.errors import GnomonError
 from gnomon_core.pairs import MAX_SHADOWS, Pair
 from gnomon_core.profiles import LatencyTable, Loading
@@ -32,6 +31,7 @@ from gnomon_simulator.profiles import constant as constant_profile
 from gnomon_simulator.results import FunctionResult
 from gnomon_simulator.simulated_node import NodePlan
 from gnomon_simulator.simulation import simulate
+from tests.made_up_models import BlockPlan, made_up_profile
 from tests.unit.simulator.scripted import Script
 
 MB = 10**6
