@@ -65,6 +65,8 @@ class Paced:
         self.at_s += max(duration_s, ROUNDING_S)
         await asyncio.sleep(0)
         await until(lambda: len(self.told) > self.heard)
+        # Who has told has not ended yet, and would not be asked again by the next look, which would wait for it.
+        await asyncio.sleep(0)
         self.heard = len(self.told)
 
 
