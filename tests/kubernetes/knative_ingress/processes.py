@@ -51,11 +51,23 @@ class IngressProcess:
     async def close(self) -> None:
         """Nothing of it is left."""
         await self.end(signal.SIGKILL)
-        with contextlib.suppress(OSError):
-            master = (await Master(self.proxy / MASTER_SOCKET).workers()).master
-            if master is not None:
-                os.kill(master, signal.SIGTERM)
+        async with asyncio.timeout(END_LIMIT_S):
+            while await self._ends_proxy():  # noqa: ASYNC110 - nobody tells when
+                await asyncio.sleep(0.05)
         shutil.rmtree(self._folder, ignore_errors=True)
+
+    async def _ends_proxy(self) -> bool:
+        """Tell HAProxy to end; whether there is one still. During a reload it neither says its number nor hears that."""
+        try:
+            master = (await Master(self.proxy / MASTER_SOCKET).workers()).master
+        except (FileNotFoundError, ConnectionRefusedError):
+            return False
+        except OSError:
+            return True
+        if master is not None:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(master, signal.SIGTERM)
+        return True
 
 
 @contextlib.asynccontextmanager
