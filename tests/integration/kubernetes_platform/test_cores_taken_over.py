@@ -3,26 +3,21 @@
 from __future__ import annotations
 
 import base64
-import json
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from typing import Any
 
 import pytest
-from aiohttp import web
-from aiohttp.test_utils import TestServer
 
 from gnomon_core.functions import FunctionSpec, read_deployment
-from gnomon_core.wire import decode
 from gnomon_platforms.kubernetes.api import Api
-from gnomon_platforms.kubernetes.channel import RESIZE_PATH
 from gnomon_platforms.kubernetes.objects.manifests import deployment
 from gnomon_platforms.kubernetes.objects.names import INSTANCE_ANNOTATION, SERVING_CONDITION, TOKEN_KEY
 from gnomon_platforms.kubernetes.objects.pod_template import PodOptions
-from gnomon_platforms.openfaas import workloads
 from gnomon_platforms.openfaas.platform import OpenFaasPlatform
 from gnomon_platforms.testing import Recorder
 from tests.integration.kubernetes_platform.scripted import Answer, Asked, Script, serving
+from tests.pod_process import Process, pod_process
 from tests.waiting import until
 
 INSTANCE, FUNCTION = "figlet-0a", "figlet.openfaas-fn"
@@ -71,23 +66,9 @@ class OnePod(Script):
         return Answer({"metadata": {"resourceVersion": "1"}, "items": self._held.get(kind, [])})
 
 
-class Process:
-    """The pod's process: which threads it was told to use."""
-
-    def __init__(self) -> None:
-        self.told: list[int] = []
-
-    async def resize(self, request: web.Request) -> web.Response:
-        self.told.append(json.loads(decode(await request.read()).head)["cores"])
-        return web.Response(status=204)
-
-
 @pytest.fixture
 async def process(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Process]:
-    made, app = Process(), web.Application()
-    app.router.add_post(RESIZE_PATH, made.resize)
-    async with TestServer(app) as server:
-        monkeypatch.setattr(workloads, "PORT", server.port)
+    async with pod_process(monkeypatch) as made:
         yield made
 
 

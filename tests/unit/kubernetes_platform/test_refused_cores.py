@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
@@ -11,18 +10,14 @@ from typing import Any, cast
 
 import aiohttp
 import pytest
-from aiohttp import web
-from aiohttp.test_utils import TestServer
 
 from gnomon_core.clock import WallClock
 from gnomon_core.errors import GnomonError
 from gnomon_core.fleet import Instance
 from gnomon_core.functions import read_deployment
 from gnomon_core.seam_values import InstanceRequest
-from gnomon_core.wire import decode
 from gnomon_platforms.beginning import starting
 from gnomon_platforms.kubernetes.cache import Change
-from gnomon_platforms.kubernetes.channel import RESIZE_PATH
 from gnomon_platforms.kubernetes.nodes import NodeFacts, given_to
 from gnomon_platforms.kubernetes.resizing import REFUSED_S
 from gnomon_platforms.openfaas import workloads
@@ -31,6 +26,7 @@ from gnomon_platforms.openfaas.platform import OpenFaasPlatform
 from gnomon_platforms.openfaas.surroundings import Surroundings
 from gnomon_platforms.openfaas.workloads import Workload
 from gnomon_platforms.testing import Recorder
+from tests.pod_process import Process, pod_process
 from tests.unit.kubernetes_platform.small_cluster import deployed, running
 from tests.waiting import until
 
@@ -109,23 +105,9 @@ class Stage:
         return self.instance.cores, self.instance.coming_cores, node.free_cores
 
 
-class Process:
-    """The pod's process: which threads it was told to use."""
-
-    def __init__(self) -> None:
-        self.told: list[int] = []
-
-    async def resize(self, request: web.Request) -> web.Response:
-        self.told.append(json.loads(decode(await request.read()).head)["cores"])
-        return web.Response(status=204)
-
-
 @pytest.fixture
 async def process(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Process]:
-    made, app = Process(), web.Application()
-    app.router.add_post(RESIZE_PATH, made.resize)
-    async with TestServer(app) as server:
-        monkeypatch.setattr(workloads, "PORT", server.port)
+    async with pod_process(monkeypatch) as made:
         monkeypatch.setattr(workloads, "LOOK_AGAIN_S", 0.01)
         yield made
 
