@@ -55,10 +55,11 @@ def table(title: str, models: Mapping[str, Mapping[str, float]]) -> str:
 
 def by_serial(figures: Sequence[Mapping[str, Any]], metric: str) -> dict[str, dict[str, float]]:
     """Model ▶ policy and serial fraction ▶ value, of the models for which more than the usual fraction was simulated."""
+    by_fraction = {serial: rows(figures, serial)[metric] for serial in SERIALS}
     found: dict[str, dict[str, float]] = {}
     for policy in _BESIDE:
-        for serial in SERIALS:
-            for model, row in rows(figures, serial)[metric].items():
+        for serial, models in by_fraction.items():
+            for model, row in models.items():
                 found.setdefault(model, {})[f"{policy}, {serial}"] = row[policy]
     return {model: row for model, row in found.items() if len(row) > len(_BESIDE)}
 
@@ -73,11 +74,9 @@ def tables() -> str:
         if key is not None and (key["metric"], key["serial"]) == ("memory", USUAL)
     }
     parts = [table(title, rows(figures)[metric]) for metric, title in METRICS.items()]
-    parts += [
-        table(f"{title.partition(':')[0]}, by the serial fraction beyond two cores", by_serial(figures, metric))
-        for metric, title in METRICS.items()
-        if by_serial(figures, metric)
-    ]
+    for metric, title in METRICS.items():
+        if models := by_serial(figures, metric):
+            parts.append(table(f"{title.partition(':')[0]}, by the serial fraction beyond two cores", models))
     parts.append("**Load and profile of each**\n\n" + "\n".join(f"- {model}: {load}" for model, load in sorted(loads.items())))
     return "\n\n".join(parts) + "\n"
 
