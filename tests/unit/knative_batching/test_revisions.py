@@ -145,3 +145,22 @@ def test_settings_that_cannot_be_read_are_left_out_and_told_once(wrong: dict[str
     read(revision(BATCHES))
     read(document)
     assert len(caplog.records) == 2
+
+
+@pytest.mark.parametrize(
+    ("annotations", "resources", "cores"),
+    [
+        ({}, {}, 1),
+        ({}, {"requests": {"cpu": "2"}}, 2),
+        ({}, {"requests": {"cpu": "1"}, "limits": {"cpu": "3500m"}}, 3),
+        ({}, {"limits": {"cpu": "200m"}}, 1),
+        ({"gnomon/cores": "4"}, {"requests": {"cpu": "2"}}, 4),
+    ],
+)
+def test_pods_have_the_cores_that_the_revision_says_or_those_of_its_template(
+    annotations: dict[str, str], resources: dict[str, Any], cores: int
+) -> None:
+    """What its batches take is told of pods of that size."""
+    document = revision({**BATCHES, **annotations})
+    document["spec"]["containers"][0]["resources"] = resources
+    assert RevisionReader(anything)(document).spec.settings.cores == cores

@@ -4,6 +4,7 @@
     takes batches  it was given a key of the Secret `gnomon-batch-token`, by which a Body knows who may send it batches
     places         how many batches a pod gets at once: one; where it takes none, requests: `gnomon/max-inflight`,
                    `containerConcurrency`, else four
+    cores          those that its pods are to have (`gnomon/cores`), else those that its template gives them
 
 The class must be ours, because requests that wait in the gateway are seen by our autoscaler and by no other: a Revision of the
 stock class would sleep on while they wait. It must say so itself: the cluster's default is not written on Revisions.
@@ -24,8 +25,10 @@ from gnomon_core.errors import GnomonError
 from gnomon_core.functions import FunctionKey, FunctionSpec, read_deployment
 from gnomon_core.settings import PREFIX, Settings
 from gnomon_platforms.knative.resources import CLASS, CLASS_ANNOTATION
+from gnomon_platforms.knative.scaling.objects import serving_container
 from gnomon_platforms.knative.scaling.rules import DEFAULT_POLICY
 from gnomon_platforms.kubernetes.objects.names import TOKEN_KEY
+from gnomon_platforms.kubernetes.objects.pods import cores_of
 from gnomon_platforms.provider.options import DEFAULT_IN_FLIGHT
 
 BATCH_ANNOTATIONS = (f"{PREFIX}max-batch", f"{PREFIX}scheduler")
@@ -33,7 +36,7 @@ BATCH_ANNOTATIONS = (f"{PREFIX}max-batch", f"{PREFIX}scheduler")
 BATCH_SECRET = TOKEN_KEY
 """The Secret of a namespace that Bodies take batches by, and the key in it of those whose Revision names none."""
 TOKEN_VARIABLE = "GNOMON_BATCH_TOKEN"  # noqa: S105 - its name, not its value
-AUTOSCALER, DEADLINE = f"{PREFIX}autoscaler", f"{PREFIX}deadline-ms"
+AUTOSCALER, CORES, DEADLINE = f"{PREFIX}autoscaler", f"{PREFIX}cores", f"{PREFIX}deadline-ms"
 TIMEOUT_S = 300.0
 """Knative's own for an answer, where a Revision says none."""
 
@@ -88,6 +91,9 @@ class RevisionReader:
             settings = replace(settings, deadline_s=deadline_s, slo_s=min(settings.slo_s, deadline_s))
         if not token_key:
             settings = replace(settings, max_batch=1)
+        if CORES not in function.annotations:
+            # What batches take is told of instances of this size.
+            settings = replace(settings, cores=_cores(spec) or settings.cores)
         return RevisionFacts(
             replace(function, settings=settings),
             seconds_of(document["metadata"].get("creationTimestamp")),
@@ -137,6 +143,11 @@ def _places(settings: Settings, concurrency: int, *, takes_batches: bool) -> int
     usual = 1 if takes_batches else concurrency or DEFAULT_IN_FLIGHT
     places = settings.max_inflight or usual
     return min(places, concurrency) if concurrency else places
+
+
+def _cores(spec: Mapping[str, Any]) -> int:
+    """The whole cores that its pods are born with; 0 where the template says none, or less than one."""
+    return int(cores_of(serving_container(spec.get("containers") or ()).get("resources") or {}))
 
 
 def _speaks_h2c(document: Mapping[str, Any]) -> bool:

@@ -1,0 +1,53 @@
+"""The plan of a Revision's buffer in its PodAutoscaler's status: the autoscaler class writes it, gateways read it.
+
+    status:
+      annotations:
+        gnomon/buffer: '{"policy": "batch", "max_batch": 8, "max_wait_s": 0.05}'
+
+Knative keeps `status.annotations` for what a reconciler has to tell beyond conditions. The plan says whose it is: a Revision that
+has changed its policy since goes by no other's plan.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from gnomon_core import buffer_plans
+from gnomon_core.scaling import SetBufferPlan
+from gnomon_core.settings import PREFIX
+
+ANNOTATION = f"{PREFIX}buffer"
+MOST_BYTES = 1000
+"""Longer than any plan."""
+
+
+@dataclass(frozen=True, slots=True)
+class BufferStatus:
+    """A plan, and the policy that has made it."""
+
+    policy: str
+    plan: SetBufferPlan
+
+
+def told_with(status: Mapping[str, Any], buffer: BufferStatus | None) -> dict[str, Any]:
+    """This status of a PodAutoscaler with a plan, or without one; what others have annotated stays."""
+    annotations = {name: text for name, text in (status.get("annotations") or {}).items() if name != ANNOTATION}
+    if buffer is not None:
+        annotations[ANNOTATION] = json.dumps({"policy": buffer.policy, **buffer_plans.told(buffer.plan)})
+    rest = {name: value for name, value in status.items() if name != "annotations"}
+    return {**rest, "annotations": annotations} if annotations else rest
+
+
+def buffer_of(status: Mapping[str, Any]) -> BufferStatus | None:
+    """What a PodAutoscaler's status says of the buffer; None where it says nothing that can be read."""
+    text = (status.get("annotations") or {}).get(ANNOTATION)
+    if not isinstance(text, str) or len(text) > MOST_BYTES:
+        return None
+    try:
+        document = json.loads(text)
+        return BufferStatus(str(document["policy"]), buffer_plans.heard(document))
+    except (KeyError, TypeError, ValueError, OverflowError, RecursionError):
+        return None
