@@ -34,4 +34,5 @@ def observe(now_s: float, function: str, load: FunctionLoad, history: History, r
         requested=requested,
         profile=load.profile,
         latency_spread=load.latency_spread,
+        queues=load.queues,
     )

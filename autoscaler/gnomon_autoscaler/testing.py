@@ -55,6 +55,7 @@ class MemoryFunction:
     last_request_s: float = 0.0
     latency_s: tuple[float, ...] = ()
     latency_spread: float = 0.0
+    queues: int = 1
     requested: int | None = None
     profile: ModelProfile | None = None
     version: int = 1
@@ -118,8 +119,10 @@ class MemoryFleet:
             whole, whole, concurrency_s, busy_s, known.queued, known.executing, float(known.queued > 0), known.last_request_s
         )
         instances = tuple(known.instances.values())
-        nodes, spread = self._seen_nodes(), known.latency_spread
-        return FunctionLoad(known.settings, counters, instances, nodes, known.latency_s, requested, known.profile, spread)
+        return FunctionLoad(
+            known.settings, counters, instances, self._seen_nodes(), known.latency_s, requested, known.profile,
+            known.latency_spread, known.queues,
+        )  # fmt: skip
 
     async def apply(self, function: str, actions: Sequence[Action]) -> None:
         self.carry_out(function, actions)

@@ -58,7 +58,8 @@ class Observation:
     for through scale-function, None unless it was since the last decision. `latency_s` is the predicted latency of an instance
     with the function's cores for batches of 1, 2, … `settings.max_batch`, empty while nothing is known. `profile` is its model's,
     None for a function without a profiled model. `latency_spread` is how far batches have lately been from what was predicted of
-    them, as a share of it; 0 while nothing is known.
+    them, as a share of it; 0 while nothing is known. `queues` is in how many queues, one or more, the arrivals wait,
+    each with a buffer of its own; requests come to one of them at random.
     """
 
     now_s: float
@@ -75,6 +76,7 @@ class Observation:
     requested: int | None = None
     profile: ModelProfile | None = None
     latency_spread: float = 0.0
+    queues: int = 1
 
     @property
     def live(self) -> tuple[Instance, ...]:
@@ -112,7 +114,11 @@ class LoadCounters:
 
 @dataclass(frozen=True, slots=True)
 class FunctionLoad:
-    """A function's present state, from which the autoscaler makes an `Observation` by adding the history it keeps."""
+    """A function's present state, from which the autoscaler makes an `Observation` by adding the history it keeps.
+
+    `queues` is in how many queues, one or more, its arrivals wait, each with a buffer of its own; requests come to one of them
+    at random.
+    """
 
     settings: Settings
     counters: LoadCounters
@@ -122,6 +128,7 @@ class FunctionLoad:
     requested: int | None = None
     profile: ModelProfile | None = None
     latency_spread: float = 0.0
+    queues: int = 1
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,9 +22,11 @@ class Moody:
     def __init__(self) -> None:
         self.broken = False
         self.times: list[float] = []
+        self.queues: list[int] = []
 
     def decide(self, seen: Observation, state: PolicyState) -> tuple[Decision, PolicyState]:
         self.times.append(seen.now_s)
+        self.queues.append(seen.queues)
         if self.broken:
             raise ZeroDivisionError("no load")
         asked = state.values.get("asked", 0)
@@ -46,6 +48,15 @@ def test_a_policy_is_asked_each_period_and_remembers() -> None:
     line.play(6)
     assert policy.times == [0, 2, 4, 6]
     assert line.runner.state == PolicyState("moody", 1, {"asked": 4})
+
+
+def test_a_policy_sees_in_how_many_queues_requests_wait() -> None:
+    policy = Moody()
+    line = Timeline(settings("moody"), policies=moody(policy))
+    line.play(2)
+    line.queues = 3
+    line.play(2)
+    assert policy.queues == [1, 1, 3]
 
 
 def test_a_late_tick_keeps_the_rhythm_and_a_pause_starts_a_new_one() -> None:
