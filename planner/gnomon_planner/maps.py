@@ -170,6 +170,21 @@ class Map:
         factor = rate_rps / self.rate_rps
         return Map(self.D0 * factor, self.D1 * factor)
 
+    def thinned(self, share: float) -> Map:
+        """The requests of which each is kept by itself with probability `share`: what one of several queues gets.
+
+        A request that is not kept is a move without one: D1' = share·D1, D0' = D0 + (1 − share)·D1 (a mark on each arrival by the
+        toss of a coin; He and Neuts, 1998, on marked transitions). So λ' = share·λ, and of any window I' − 1 = share·(I − 1).
+        Half of W16 above: 52.5 requests/s, I' about 4,300.
+
+        Raises:
+            GnomonError: 400 `bad_share`: not above 0, or above 1.
+
+        """
+        if not 0.0 < share <= 1.0:
+            raise bad_request("bad_share", f"A share of {share} of the requests.", "A share is above 0 and at most 1.")
+        return Map(self.D0 + (1.0 - share) * self.D1, share * self.D1)
+
 
 def _checked(d0_given: Matrix, d1_given: Matrix) -> tuple[Matrix, Matrix]:
     d0, d1 = np.array(d0_given, dtype=float), np.array(d1_given, dtype=float)

@@ -12,6 +12,8 @@ import pytest
 from gnomon_core.errors import GnomonError
 from gnomon_planner.maps import Map
 from gnomon_planner.matrices import expm_generator, stationary_of
+from gnomon_planner.samples import of_times
+from gnomon_simulator.markov import markov_arrivals
 from tests.processes import superposed
 
 W16 = Map.mmpp2((10.0, 200.0), (0.01, 0.01))
@@ -77,6 +79,32 @@ def test_another_tempo_leaves_the_shape() -> None:
     assert slow.skewness == pytest.approx(W16.skewness)
     assert slow.autocorrelation(5) == pytest.approx(W16.autocorrelation(5))
     assert slow.dispersion() == pytest.approx(W16.dispersion())
+
+
+def test_half_of_the_requests_are_half_as_many_and_half_as_bursty() -> None:
+    half = W16.thinned(0.5)
+    assert half == Map.mmpp2((5.0, 100.0), (0.01, 0.01))
+    assert half.rate_rps == pytest.approx(52.5)
+    assert half.dispersion() == pytest.approx(1 + (W16.dispersion() - 1) / 2)
+
+
+@pytest.mark.parametrize("share", [0.0, -0.5, 1.1, math.nan, math.inf])
+def test_a_share_of_none_or_of_more_than_there_are_is_refused(share: float) -> None:
+    with pytest.raises(GnomonError, match=f"share of {share}") as refused:
+        W16.thinned(share)
+    assert refused.value.code == "bad_share"
+
+
+def test_requests_that_a_coin_keeps_are_as_the_thinned_process_says() -> None:
+    """Drawn from the whole process and kept by chance, against the thinned one's moments."""
+    process, chance = Map.mmpp2((10.0, 120.0), (2.0, 5.0)), np.random.default_rng(6)
+    times = markov_arrivals(process, 400_000, chance)
+    kept = of_times(times[chance.random(len(times)) < 0.25])
+    thinned = process.thinned(0.25)
+    assert kept.rate_rps == pytest.approx(thinned.rate_rps, rel=0.02)
+    assert kept.gaps is not None
+    assert kept.gaps.scv.value == pytest.approx(thinned.scv, rel=0.03)
+    assert kept.gaps.correlations[0].value == pytest.approx(thinned.autocorrelation(1), abs=0.01)
 
 
 def test_a_map_survives_json() -> None:
