@@ -14,7 +14,7 @@ MOVED = 0.1
 class InForce:
     """What was planned, when, for which service times and how long it holds; with `batch` 0, why there is no plan.
 
-    `size` is the instances': cores, or MB where that is what they have.
+    `size` is the instances': cores, or MB where that is what they have. The arrivals are shared among `queues`.
     """
 
     planned_at_s: float
@@ -27,12 +27,16 @@ class InForce:
     dispersion: float
     said: str
     size: int
+    queues: int
 
     @staticmethod
     def of(memory: Memory) -> InForce | None:
-        """As it was remembered."""
-        kept = memory.get("plan")
-        if not isinstance(kept, Mapping) or any(each.name not in kept for each in fields(InForce)):
+        """As it was remembered; a plan of before there were several queues is for one."""
+        remembered = memory.get("plan")
+        if not isinstance(remembered, Mapping):
+            return None
+        kept = {"queues": 1, **remembered}
+        if any(each.name not in kept for each in fields(InForce)):
             return None
         return InForce(**{each.name: kept[each.name] for each in fields(InForce)})  # type: ignore[arg-type]
 

@@ -14,6 +14,10 @@ off is said and does not change the plan.
 Where an instance may have several sizes, each has its cheapest plan, and the cheapest of these that meets the SLO with no more
 cores than the nodes have is taken. The size that instances have now stays unless another saves a tenth: it takes a while until
 all have another.
+
+Where the arrivals are shared among several queues, each fills its batches from its own share of them, more slowly: a plan is made
+for one queue, and takes so many instances for each. That is cautious, because not all queues have their peak at the same moment.
+What is watched for changes are all arrivals together.
 """
 
 from __future__ import annotations
@@ -63,7 +67,7 @@ class Task:
     Instances of `cores` take `service_s` for batches of 1, 2, …; `longest_s` bounds the timeout; `most` is how many instances
     there may be. With `memory_mb` each call pays for itself as on Lambda, otherwise instances are held. `others` are service
     times for other sizes that instances may have instead, MB with `memory_mb` and otherwise cores, `all_cores` what they may
-    have together. Batches are `spread` of their time away from it, in the mean.
+    have together. Batches are `spread` of their time away from it, in the mean. Each request comes to one of `queues`, at random.
     """
 
     slo_s: float
@@ -77,6 +81,12 @@ class Task:
     others: Mapping[int, tuple[float, ...]] = field(default_factory=dict)
     all_cores: float = math.inf
     spread: float = 0.0
+    queues: int = 1
+
+    @property
+    def most_each(self) -> int:
+        """How many instances there may be for one queue: its share in whole ones, and never none."""
+        return max(1, self.most // self.queues)
 
     @property
     def sizes(self) -> tuple[Size, ...]:
@@ -102,7 +112,7 @@ class Task:
 
 @dataclass(frozen=True, slots=True)
 class Planned:
-    """A buffer (B, T), how many instances of which size it takes, and the arrivals that it was made for."""
+    """A buffer (B, T) of each queue, how many instances of which size all take, and the arrivals that it was made for."""
 
     batch: int
     timeout_s: float
@@ -116,21 +126,38 @@ class Planned:
 def plan_for(counts: Sequence[float], bin_s: float, task: Task) -> Planned:
     """The cheapest plan that meets the SLO, or the nearest to it, as `said` tells.
 
+    Its instances are those of one queue times `queues`, each queue's for 999 of 1000 moments: peaks need not meet, so that all
+    together are seldom busy. Rate and dispersion are those of all arrivals.
+
     Raises:
         GnomonError: 400 where there is no plan: nothing arrives, or so many that not even full batches fit `most` instances
             that are held.
 
     """
     fitted = fit(of_counts(counts, bin_s))
-    process = fitted.process
-    most, most_busy = (task.most, min(task.most, MOST_BUSY)) if task.memory_mb is None else (math.inf, math.inf)
+    one_queue = fitted.process.thinned(1.0 / task.queues)
+    choice, lost = _planned(one_queue, task)
+    chosen, reference = choice.plan, Reference.of(fitted.process, RULE)
+    instances = (chosen.instances or _slots(one_queue, chosen, task.most_each)) * task.queues
+    bound = f"; with more than the {task.most} slots that there may be" if instances > task.most and not chosen.instances else ""
+    told = f"{_told(choice, task.percent)}{bound}{lost}"
+    each = f"; {_arriving(one_queue, task)}" if task.queues > 1 else ""
+    said = f"{fitted.process.rate_rps:.2f} rps in {len(counts) * bin_s:g} s, {fitted.chosen.family}{each}: {told}"
+    size = round(chosen.size.cores if task.memory_mb is None else chosen.size.memory_mb)
+    buffer = chosen.buffer
+    return Planned(buffer.batch, buffer.timeout_s, instances, reference.rate_rps, reference.dispersion, said, size)
+
+
+def _planned(process: Map, task: Task) -> tuple[Choice, str]:
+    """The plan for one queue, to which requests come by this process, and why other sizes lost."""
+    most, most_busy = (task.most_each, min(task.most_each, MOST_BUSY)) if task.memory_mb is None else (math.inf, math.inf)
     busy = {size: _busy(process, size) for size in task.sizes}
     sizes = tuple(size for size in busy if busy[size] <= most_busy)
     if not sizes:
         raise GnomonError(
             400,
             "too_many_instances",
-            f"{process.rate_rps:.2f} rps keep {min(busy.values()):.1f} instances busy, of {most_busy:.0f} at most.",
+            f"{_arriving(process, task)} keep {min(busy.values()):.1f} instances busy, of {most_busy:.0f} at most.",
         )
     longest = min(BATCHES[-1], max(len(size.service_s) for size in sizes))
     space = Space(sizes, tuple(batch for batch in BATCHES if batch <= longest), task.timeouts_s)
@@ -139,15 +166,12 @@ def plan_for(counts: Sequence[float], bin_s: float, task: Task) -> Planned:
     billing: Billing = held if task.memory_mb is None else PerCall(LAMBDA["x86"])
     landscape = Landscape(process, space, billing, task.percent, most)
     parts = [landscape.of_size(number) for number in range(len(sizes))]
-    choice, lost = _chosen(parts, task, max(SETTLED_OF_EACH, 2 * held.candidates))
-    chosen, reference = choice.plan, Reference.of(process, RULE)
-    instances = chosen.instances or _slots(process, chosen, task.most)
-    bound = f"; with more than the {task.most} slots that there may be" if instances > task.most and not chosen.instances else ""
-    told = f"{_told(choice, task.percent)}{bound}{lost}"
-    said = f"{process.rate_rps:.2f} rps in {len(counts) * bin_s:g} s, {fitted.chosen.family}: {told}"
-    size = round(chosen.size.cores if task.memory_mb is None else chosen.size.memory_mb)
-    buffer = chosen.buffer
-    return Planned(buffer.batch, buffer.timeout_s, instances, reference.rate_rps, reference.dispersion, said, size)
+    return _chosen(parts, task, max(SETTLED_OF_EACH, 2 * held.candidates))
+
+
+def _arriving(process: Map, task: Task) -> str:
+    """How many requests come to a queue, in words."""
+    return f"{process.rate_rps:.2f} rps" + (f" in each of {task.queues} queues" if task.queues > 1 else "")
 
 
 def _busy(process: Map, size: Size) -> float:
@@ -194,7 +218,7 @@ def _best(choices: Sequence[Choice], task: Task) -> tuple[Choice, str]:
     if len(choices) == 1:
         return choices[0], ""
     first = task.sizes[0].name
-    fitting = [one for one in choices if (one.plan.instances or 1) * one.plan.size.cores <= task.all_cores] or choices[:1]
+    fitting = [one for one in choices if _cores(one.plan, task) <= task.all_cores] or choices[:1]
     meeting = [one for one in fitting if not one.failed]
     if meeting:
         best = min(meeting, key=lambda one: one.plan.usd_per_request)
@@ -202,7 +226,7 @@ def _best(choices: Sequence[Choice], task: Task) -> tuple[Choice, str]:
         if now is not None and best.plan.usd_per_request > (1.0 - WORTH_A_CHANGE) * now.plan.usd_per_request:
             best = now
     else:
-        best = min(fitting, key=lambda one: ((one.plan.instances or 0) > task.most, one.plan.latency_s))
+        best = min(fitting, key=lambda one: ((one.plan.instances or 0) > task.most_each, one.plan.latency_s))
     others = sorted((one for one in choices if one is not best), key=lambda one: one.plan.size.cores)
     return best, "".join(f"; {_why_not(one, best, task)}" for one in others)
 
@@ -210,14 +234,20 @@ def _best(choices: Sequence[Choice], task: Task) -> tuple[Choice, str]:
 def _why_not(other: Choice, best: Choice, task: Task) -> str:
     """Why a number of cores was not chosen."""
     plan, name = other.plan, other.plan.size.name
-    if (plan.instances or 1) * plan.size.cores > task.all_cores:
-        return f"{plan.instances} × {name} are more than the {task.all_cores:g} cores of the nodes"
-    if other.failed and (plan.instances or 0) > task.most:
-        return f"{name}: {plan.instances} instances at least, of {task.most}"
+    if _cores(plan, task) > task.all_cores:
+        held = (plan.instances or 1) * task.queues
+        return f"{held} × {name} are more than the {task.all_cores:g} cores of the nodes"
+    if other.failed and (plan.instances or 0) > task.most_each:
+        return f"{name}: {plan.instances} instances at least, of {task.most_each}"
     if other.failed:
         return f"{name}: P{task.percent:g} {plan.latency_s * 1e3:.1f} ms at best"
     dearer = plan.usd_per_request / best.plan.usd_per_request - 1.0
     return f"{name}: {dearer:+.0%}{' saves too little for a change' if dearer < 0.0 else ''}"
+
+
+def _cores(plan: Plan, task: Task) -> float:
+    """The cores of all queues' instances."""
+    return (plan.instances or 1) * task.queues * plan.size.cores
 
 
 def _named(cores: int) -> str:

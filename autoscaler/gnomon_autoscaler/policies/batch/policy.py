@@ -8,8 +8,9 @@ instance too, or on Lambda its memory, by the function's profile (`sizes.py`).
 
 A plan holds for as long as the time it was made from, at most an hour (or `gnomon/plan-window`): after 30 s there is one, after
 60, 120, … a better one. It is made anew when the rate has changed (then from the counts since it did), when batches take a tenth
-more or less than it counted on, and when the settings change. The first plan needs 100 arrivals. Without a plan there is no wait
-for a batch and the number is `lv`'s; the reason says why. docs/decisions/0022-batch-policies.md has a worked example.
+more or less than it counted on, when the settings change, and when the arrivals wait in another number of queues. The first plan
+needs 100 arrivals. Without a plan there is no wait for a batch and the number is `lv`'s; the reason says why.
+docs/decisions/0022-batch-policies.md has a worked example.
 """
 
 from __future__ import annotations
@@ -65,7 +66,7 @@ class Batch:
         version = max((one.version for one in seen.instances), default=count_in(memory, "version") or 0)
         counts, plan = counted(memory, seen, away=away), InForce.of(memory)
         seen = sized(seen, _size_of(memory, seen))
-        if basis != memory.get("basis") and plan is not None:
+        if plan is not None and (basis, plan.queues) != (memory.get("basis"), seen.queues):
             plan = self._anew(plan, counts, seen)
         counts, plan, evidence = self._followed(memory, counts, plan, seen)
         if plan is not None and plan.batch:
@@ -121,12 +122,13 @@ class Batch:
         memory_bytes = max((one.memory_bytes for one in seen.instances), default=0)
         task = Task(
             settings.slo_s, settings.slo_percentile, seen.latency_s, settings.cores, memory_bytes, longest_s, settings.scale.max,
-            settings.memory_mb, may_have(seen), all_cores(seen), spread=round(min(seen.latency_spread, MOST_SPREAD), 2),
+            settings.memory_mb, may_have(seen), all_cores(seen), round(min(seen.latency_spread, MOST_SPREAD), 2), seen.queues,
         )  # fmt: skip
         try:
             found = plan_for(counts.bins, BIN_S, task)
         except GnomonError as error:
-            return InForce(seen.now_s, AGAIN_S, (), 0, 0.0, 0, 0.0, 1.0, error.message.rstrip("."), own_size(seen))
+            why = error.message.rstrip(".")
+            return InForce(seen.now_s, AGAIN_S, (), 0, 0.0, 0, 0.0, 1.0, why, own_size(seen), seen.queues)
         holds_s = min(settings.plan_window_s, max(FIRST_S, counts.seconds))
         service_s = tuple(sized(seen, found.size).latency_s[: found.batch])
         said = (
@@ -134,7 +136,7 @@ class Batch:
         )
         return InForce(
             seen.now_s, holds_s, service_s, found.batch, found.timeout_s, found.instances, found.rate_rps, found.dispersion, said,
-            found.size,
+            found.size, seen.queues,
         )  # fmt: skip
 
     def _wait_s(self, plan: InForce | None, settings: Settings) -> float:
