@@ -161,7 +161,7 @@ def test_a_plan_of_before_there_were_several_queues_holds_for_one() -> None:
 def test_batches_of_two_queues_keep_the_objective_with_the_plan_for_two_and_not_with_the_plan_for_one() -> None:
     """Bursts of 180 rps, sent at random to two buffers; the same six instances, which a batch takes as they become free.
 
-    With the plan for all arrivals in one queue batches leave when they are half full, and six instances carry no such many.
+    With the plan for all arrivals in one queue batches leave when they are half full, and six instances do not carry so many.
     """
     slo_s, service_s = 0.25, tuple(0.1 + 0.01 * size for size in range(1, 9))
     chance = np.random.default_rng(3)
