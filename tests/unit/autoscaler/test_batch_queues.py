@@ -65,9 +65,15 @@ def test_each_queue_has_its_share_of_as_many_instances_as_there_may_be_and_one_a
         plan = plan_for((16.0,) * 60, 1.0, replace(TASK, queues=2, most=most))
         assert plan.instances == 2
         assert "; 8.00 rps in each of 2 queues: 1 × 1 core, " in plan.said
-    with pytest.raises(GnomonError, match=r"24\.00 rps in each of 2 queues keep 2\.4 instances busy, of 2 at most") as refused:
-        plan_for(EVENLY, 1.0, replace(TASK, queues=2, most=5, service_s=(0.1,)))
+    with pytest.raises(GnomonError, match=r"48\.00 rps keep 4\.8 instances busy, of 4 at most") as refused:
+        plan_for(EVENLY, 1.0, replace(TASK, queues=2, most=4, service_s=(0.1,)))
     assert refused.value.code == "too_many_instances"
+
+
+def test_one_instance_that_two_queues_share_is_not_counted_twice() -> None:
+    """Each queue alone would keep it busy for 0.66 of the time, both of them for longer than there is."""
+    with pytest.raises(GnomonError, match=r"48\.00 rps keep 1\.3 instances busy, of 1 at most"):
+        plan_for(EVENLY, 1.0, replace(TASK, queues=2, most=1))
 
 
 def test_the_cores_of_the_nodes_are_for_the_instances_of_all_queues() -> None:
@@ -112,11 +118,11 @@ def test_a_queue_more_or_less_is_planned_for_at_once() -> None:
     assert "queues" not in line.reason
 
 
-def test_a_plan_that_failed_for_several_queues_is_tried_again_when_there_is_one() -> None:
+def test_a_plan_that_does_not_fit_several_queues_is_tried_again_when_there_is_one() -> None:
     line = timeline(rps=60.0, highest=3)
     line.latency_s = (0.05, 0.09, 0.13, 0.17)
     line.play(30)
-    assert line.reason.startswith("no plan (30.00 rps in each of 2 queues keep 1.3 instances busy, of 1 at most); as lv")
+    assert "30.00 rps in each of 2 queues: No plan does with 1 instances at most" in line.reason
     line.queues = 1
     line.play(1)
     assert line.reason.startswith("60.00 rps in 31 s, Poisson: ")

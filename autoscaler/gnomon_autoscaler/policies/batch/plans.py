@@ -141,7 +141,7 @@ def plan_for(counts: Sequence[float], bin_s: float, task: Task) -> Planned:
     instances = (chosen.instances or _slots(one_queue, chosen, task.most_each)) * task.queues
     bound = f"; with more than the {task.most} slots that there may be" if instances > task.most and not chosen.instances else ""
     told = f"{_told(choice, task.percent)}{bound}{lost}"
-    each = f"; {_arriving(one_queue, task)}" if task.queues > 1 else ""
+    each = f"; {one_queue.rate_rps:.2f} rps in each of {task.queues} queues" if task.queues > 1 else ""
     said = f"{fitted.process.rate_rps:.2f} rps in {len(counts) * bin_s:g} s, {fitted.chosen.family}{each}: {told}"
     size = round(chosen.size.cores if task.memory_mb is None else chosen.size.memory_mb)
     buffer = chosen.buffer
@@ -150,14 +150,15 @@ def plan_for(counts: Sequence[float], bin_s: float, task: Task) -> Planned:
 
 def _planned(process: Map, task: Task) -> tuple[Choice, str]:
     """The plan for one queue, to which requests come by this process, and why other sizes lost."""
-    most, most_busy = (task.most_each, min(task.most_each, MOST_BUSY)) if task.memory_mb is None else (math.inf, math.inf)
+    most, most_busy = (task.most_each, min(task.most, MOST_BUSY)) if task.memory_mb is None else (math.inf, math.inf)
     busy = {size: _busy(process, size) for size in task.sizes}
-    sizes = tuple(size for size in busy if busy[size] <= most_busy)
+    sizes = tuple(size for size in busy if task.queues * busy[size] <= most_busy)
     if not sizes:
         raise GnomonError(
             400,
             "too_many_instances",
-            f"{_arriving(process, task)} keep {min(busy.values()):.1f} instances busy, of {most_busy:.0f} at most.",
+            f"{task.queues * process.rate_rps:.2f} rps keep {task.queues * min(busy.values()):.1f} instances busy, "
+            f"of {most_busy:.0f} at most.",
         )
     longest = min(BATCHES[-1], max(len(size.service_s) for size in sizes))
     space = Space(sizes, tuple(batch for batch in BATCHES if batch <= longest), task.timeouts_s)
@@ -167,11 +168,6 @@ def _planned(process: Map, task: Task) -> tuple[Choice, str]:
     landscape = Landscape(process, space, billing, task.percent, most)
     parts = [landscape.of_size(number) for number in range(len(sizes))]
     return _chosen(parts, task, max(SETTLED_OF_EACH, 2 * held.candidates))
-
-
-def _arriving(process: Map, task: Task) -> str:
-    """How many requests come to a queue, in words."""
-    return f"{process.rate_rps:.2f} rps" + (f" in each of {task.queues} queues" if task.queues > 1 else "")
 
 
 def _busy(process: Map, size: Size) -> float:
