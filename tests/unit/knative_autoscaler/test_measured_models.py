@@ -75,7 +75,7 @@ class Stage:
             pa=lambda _: self.facts, sks=lambda _: None, target=lambda _: ScaleTarget("deployment-uid", "1", 1),
             pods=lambda _: self._pods, live=lambda _: None, cluster=lambda: self._cluster, rival=lambda _: None,
             wakeable=lambda: True, resizes=False, shadows=shadows, brain=brain, steps=steps, clock=self.clock,
-            wall_s=lambda: EPOCH_S,
+            wall_s=lambda: EPOCH_S, gateways=SimpleNamespace(learned=lambda _: None, queues=1),
         )  # fmt: skip
         self.revision = ScaledRevision(self.facts, cast("Surroundings", around))
 

@@ -59,7 +59,8 @@ class Quota:
 
 async def test_cores_that_were_refused_are_not_coming() -> None:
     quota, clock, rules = Quota(), Clock(), Played().rules
-    around = SimpleNamespace(pods=lambda _: (POD,), resizes=True, shadows=None, steps=quota, clock=clock)
+    nobody = SimpleNamespace(learned=lambda _: None, queues=1)
+    around = SimpleNamespace(pods=lambda _: (POD,), resizes=True, shadows=None, gateways=nobody, steps=quota, clock=clock)
     instances = RevisionInstances(Played().facts.key, cast("Surroundings", around))
     instances.begin(1)
 

@@ -117,8 +117,7 @@ def test_the_policy_is_what_the_revision_says_now() -> None:
     [
         ({"gnomon/autoscaler": "magic"}, "no scaling policy"),
         ({"gnomon/autoscaler": "hpa"}, "CPU"),
-        ({"gnomon/autoscaler": "batch", "gnomon/cores": "2"}, "say its bounds by gnomon/max-batch"),
-        ({"gnomon/autoscaler": "batch+"}, "batch+ plans one buffer for all that arrives"),
+        ({"gnomon/autoscaler": "batch+", "gnomon/cores": "none"}, "whole number"),
         ({"gnomon/max-batch": "none"}, "whole number"),
         ({K + "metric": "memory"}, "memory"),
     ],
@@ -131,6 +130,12 @@ def test_what_cannot_be_had_is_said_and_scaled_by_kpa(annotations: dict[str, str
     assert found.settings.autoscaler == "kpa"
     assert said in found.trouble
     assert found.cores is None
+
+
+@pytest.mark.parametrize("name", ["batch", "batch+"])
+def test_policies_that_plan_buffers_are_taken(name: str) -> None:
+    found = rules(pa_facts(pod_autoscaler({"gnomon/autoscaler": name})), ClusterSettings())
+    assert (found.settings.autoscaler, found.settings.max_batch, found.trouble) == (name, 8, "")
 
 
 def test_whatever_a_check_has_against_settings_is_said() -> None:

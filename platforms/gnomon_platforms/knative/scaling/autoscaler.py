@@ -42,6 +42,7 @@ from gnomon_platforms.knative.scaling.objects import (
 from gnomon_platforms.knative.scaling.revision import ScaledRevision
 from gnomon_platforms.knative.scaling.revision_bodies import RevisionBodies
 from gnomon_platforms.knative.scaling.shadows import ModelOptions, RevisionShadows
+from gnomon_platforms.knative.scaling.signals.gateways import Gateways
 from gnomon_platforms.knative.scaling.signals.scraper import Scraper
 from gnomon_platforms.knative.scaling.steps import Steps
 from gnomon_platforms.knative.scaling.surroundings import Brain, Surroundings
@@ -102,6 +103,7 @@ class KnativeAutoscaler:
         self._configs: Informer[Mapping[str, str]] = Informer(api, Source(CONFIG_MAPS, system), config_data)
         self._activators: Informer[RevisionPod] = Informer(api, Source(PODS, system, labels=ACTIVATOR_LABELS), revision_pod)
         self._gateways: Informer[RevisionPod] = Informer(api, Source(PODS, system, labels=GATEWAY_LABELS), revision_pod)
+        self._known_by_gateways = Gateways(self._gateways.values, self._clock)
         self._rivals = Rivals(api, everywhere, self._rivals_changed, self._clock)
         models = self._options.models
         self._shadows = None if models is None else RevisionShadows(api, self._writer, models, self._clock, epoch)
@@ -147,6 +149,7 @@ class KnativeAutoscaler:
             wakeable=lambda: self.seeing,
             resizes=self.resizes,
             shadows=self._shadows,
+            gateways=self._known_by_gateways,
             brain=brain,
             steps=Steps(self._writer),
             clock=self._clock,
@@ -161,11 +164,13 @@ class KnativeAutoscaler:
         self._pods.listen(self._pod_changed)
         self._targets.listen(self._target_changed)
         self._scraper.start()
+        self._known_by_gateways.start(self._session)
 
     async def stop(self) -> None:
         """Look after nothing any more. Revisions stay as they are."""
         if self._scraper is not None:
             await self._scraper.stop()
+        await self._known_by_gateways.stop()
         await asyncio.gather(*(one.close() for one in self._scaled.values()), self._closing.settled())
         if self._shadows is not None:
             await self._shadows.stop()

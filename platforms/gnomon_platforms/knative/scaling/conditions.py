@@ -2,7 +2,8 @@
 
 `Ready` is `Active`, `ScaleTargetInitialized` and `SKSReady` together, as Knative's own reconcilers compute it: who reads the
 status relies on that. `ScalingPolicy` is ours and only informs: which policy wants so many pods, and why. So does `Shadows`, for
-policies that make some: whether Bodies may have them, or why they work alone.
+policies that make some: whether Bodies may have them, or why they work alone. Beside the conditions gateways find the plan of the
+buffer, for policies that plan one (`buffer_status`).
 
     wanted   ready pods     Active
     0        any            False, NoTraffic; TimedOut where it was still activating
@@ -21,6 +22,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from gnomon_core.dates import rfc3339
+from gnomon_platforms.knative.buffer_status import BufferStatus, told_with
 from gnomon_platforms.knative.scaling.objects import NOT_OWNED, Condition, PaFacts, SksFacts, conditions
 
 KEEP = -1
@@ -39,7 +41,7 @@ TRUE = Condition("True")
 class Outcome:
     """What there is to tell. `want` is the number of pods or KEEP, `threshold` how many ready ones are enough.
 
-    `shadows` is whether Bodies may have Shadows, None where the policy makes none.
+    `shadows` is whether Bodies may have Shadows, None where the policy makes none; `buffer` the plan of the buffer, likewise.
     """
 
     want: int
@@ -48,6 +50,7 @@ class Outcome:
     policy: str
     reason: str
     shadows: Condition | None = None
+    buffer: BufferStatus | None = None
 
 
 def status(pa: PaFacts, sks: SksFacts | None, outcome: Outcome, now_s: float) -> dict[str, Any]:
@@ -72,7 +75,7 @@ def status(pa: PaFacts, sks: SksFacts | None, outcome: Outcome, now_s: float) ->
     }
     if outcome.want != KEEP:
         found["desiredScale"] = outcome.want
-    return found
+    return told_with(found, outcome.buffer)
 
 
 def not_owned(pa: PaFacts, now_s: float) -> dict[str, Any]:

@@ -3,6 +3,7 @@
 CreateBody, DestroyBody ▶ how many pods there are to be      pods ▶ which of them each Body is
 Resize, gnomon/cores    ▶ pods resized in place              nodes ▶ whether a Body may have a Shadow
 CreateShadow …          ▶ a wish to the Body's node          a node's state ▶ whom a Body works with
+SetBufferPlan           ▶ the PodAutoscaler's status, which gateways read
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from dataclasses import replace
 
 from gnomon_core.carrying_out import CarryingOut
 from gnomon_core.errors import GnomonError
-from gnomon_core.fleet import Instance
+from gnomon_core.fleet import Instance, Node
 from gnomon_core.functions import FunctionKey
 from gnomon_core.pairs import Pair
 from gnomon_core.profiles import ModelProfile
@@ -29,17 +30,22 @@ from gnomon_core.scaling import (
     LoadCounters,
     PromoteShadow,
     Resize,
+    SetBufferPlan,
 )
 from gnomon_core.settings import Settings
+from gnomon_platforms.knative.buffer_status import BufferStatus
 from gnomon_platforms.knative.scaling.bodies import Bodies
 from gnomon_platforms.knative.scaling.objects import Condition, RevisionPod
 from gnomon_platforms.knative.scaling.rules import Rules
 from gnomon_platforms.knative.scaling.shadow_condition import Means, shadows
 from gnomon_platforms.knative.scaling.shadows import spec_of
+from gnomon_platforms.knative.scaling.signals.learned import Learned
 from gnomon_platforms.knative.scaling.surroundings import Surroundings
 from gnomon_platforms.kubernetes.objects.placing import Placing
 from gnomon_platforms.kubernetes.resizing import REFUSED_S, RefusedSize
 from gnomon_platforms.nodes.home import BodyPod
+
+UNKNOWN = Learned(())
 
 _LOG = logging.getLogger("gnomon.knative")
 
@@ -54,6 +60,7 @@ class RevisionInstances:
         """By Body, the Shadows that it works with."""
         self._refused: dict[str, RefusedSize] = {}
         """By pod."""
+        self._buffer: BufferStatus | None = None
 
     @property
     def wanted(self) -> int:
@@ -65,8 +72,9 @@ class RevisionInstances:
         """How many pods are ready."""
         return sum(pod.ready and not pod.ending for pod in self._around.pods(self._key))
 
-    def begin(self, count: int) -> None:
-        """There are so many from now on, or are to be."""
+    def begin(self, count: int, buffer: BufferStatus | None = None) -> None:
+        """There are so many from now on, or are to be; their batches are made within this plan of an earlier leader's."""
+        self._buffer = buffer
         for body_id in self._bodies.become(count):
             self._lost(body_id)
 
@@ -81,12 +89,27 @@ class RevisionInstances:
         """Everything that a policy may decide by."""
         around = self._around
         self.match()
-        bodies = tuple(self._seen(one) for one in self._bodies.instances(rules.settings, around.clock.now_s()))
-        if around.shadows is None:
-            return FunctionLoad(rules.settings, counters, bodies, ())
-        nodes = around.shadows.nodes(pairs=self._mounted)
-        instances = bodies + around.shadows.instances(self._name)
-        return FunctionLoad(rules.settings, counters, instances, nodes, profile=profile)
+        instances = tuple(self._seen(one) for one in self._bodies.instances(rules.settings, around.clock.now_s()))
+        nodes: tuple[Node, ...] = ()
+        if around.shadows is not None:
+            nodes = around.shadows.nodes(pairs=self._mounted)
+            instances += around.shadows.instances(self._name)
+        learned = around.gateways.learned(self._key) or UNKNOWN
+        return FunctionLoad(
+            rules.settings,
+            counters,
+            instances,
+            nodes,
+            learned.latency_s[: rules.settings.max_batch],
+            profile=profile,
+            latency_spread=learned.spread,
+            queues=around.gateways.queues,
+        )
+
+    def buffer(self, settings: Settings) -> BufferStatus | None:
+        """The plan of the buffer; None where the policy by these settings has made none."""
+        planned = self._buffer
+        return planned if planned is not None and planned.policy == settings.autoscaler else None
 
     def profile(self, settings: Settings) -> ModelProfile | None:
         """What was measured of the Revision's model."""
@@ -94,7 +117,7 @@ class RevisionInstances:
         return None if shadows_ is None or settings.model is None else shadows_.profile(spec_of(self._key, settings))
 
     async def apply(self, actions: Sequence[Action], rules: Rules) -> None:
-        """Take what was decided: pods are made and ended behind it. The plan of a buffer is the gateway's own.
+        """Take what was decided: pods are made and ended behind it, and the plan of a buffer is told with the next status.
 
         Raises:
             PartlyRefused: 503 `no_capacity` and the like, of Shadows or sizes, the last of several. All else has been done.
@@ -118,6 +141,8 @@ class RevisionInstances:
                 if (refused := self._refusal(self._bodies.pod_of(body_id), cores)) is not None:
                     raise refused
                 self._bodies.resize(body_id, cores)
+            case SetBufferPlan():
+                self._buffer = BufferStatus(rules.settings.autoscaler, action)
             case CreateShadow() | ChangeShadow() | DestroyShadow() | PromoteShadow() if self._around.shadows is not None:
                 await self._around.shadows.apply(action)
 

@@ -16,6 +16,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from gnomon_platforms.knative.buffer_status import BufferStatus
 from gnomon_platforms.knative.resources import METRIC_ANNOTATION
 from gnomon_platforms.knative.scaling.conditions import KEEP, Outcome, not_owned, status
 from gnomon_platforms.knative.scaling.objects import Condition, PaFacts, ScaleTarget, SksFacts
@@ -33,6 +34,7 @@ class Demand:
 
     `holds` is whether a request waits or executes now, `busy` whether one came within the stable window, `panic_load` the load of
     the panic window in the unit of `Rules.total`. `shadows` is whether Bodies may have Shadows, None where the policy makes none.
+    `buffer` is the plan of the buffer, None where it plans none.
     """
 
     wanted: int
@@ -42,6 +44,7 @@ class Demand:
     policy: str = ""
     reason: str = ""
     shadows: Condition | None = None
+    buffer: BufferStatus | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,7 +134,7 @@ def first_scale(pa: PaFacts, rules: Rules) -> int:
 
 def _outcome(seen: Seen, count: _Count) -> Outcome:
     if seen.rival:
-        return Outcome(count.want, seen.ready, 1, REASON, seen.rival)
+        return Outcome(count.want, seen.ready, 1, REASON, seen.rival, buffer=seen.demand.buffer)
     said = [seen.rules.trouble, count.why, seen.demand.reason]
     return Outcome(
         count.want,
@@ -140,6 +143,7 @@ def _outcome(seen: Seen, count: _Count) -> Outcome:
         seen.demand.policy or seen.rules.settings.autoscaler,
         " ".join(part for part in said if part),
         seen.demand.shadows,
+        seen.demand.buffer,
     )
 
 

@@ -19,6 +19,7 @@ from typing import Any
 from gnomon_core.errors import GnomonError
 from gnomon_core.scaling import Action, FunctionLoad
 from gnomon_core.settings import Settings
+from gnomon_platforms.knative.buffer_status import buffer_of
 from gnomon_platforms.knative.scaling.configuration import ClusterSettings
 from gnomon_platforms.knative.scaling.instances import RevisionInstances
 from gnomon_platforms.knative.scaling.measured import Measured
@@ -130,7 +131,7 @@ class ScaledRevision:
         if pa.initialized:
             count = 0 if active == "False" else target.replicas if target is not None else 0
             self._floor, self._floor_until_s = count, self._around.clock.now_s() + self._rules.window_s
-        self.instances.begin(count)
+        self.instances.begin(count, buffer_of(pa.status))
 
     # The task
 
@@ -185,6 +186,7 @@ class ScaledRevision:
             policy=last.policy if last is not None else "",
             reason=last.reason if last is not None else "",
             shadows=self.instances.shadows(rules_.settings),
+            buffer=self.instances.buffer(rules_.settings),
         )
         seen = Seen(
             pa,

@@ -32,11 +32,7 @@ ACTIVATION_BUFFER_S = 30.0
 """Knative's own: the Deployment says first that its progress deadline has passed, and why."""
 LEAST_TARGET = 0.01
 MAX_BATCH = 1024
-_PLANNED = (
-    "plans one buffer for all that arrives, and here each gateway has one of its own: "
-    "say its bounds by gnomon/max-batch and gnomon/max-wait-ms"
-)
-UNSUITED = {"hpa": "decides by CPU, which is not measured here", "batch": _PLANNED, "batch+": _PLANNED}
+UNSUITED = {"hpa": "decides by CPU, which is not measured here"}
 """Policies whose decisions nobody here could take or carry out, and why."""
 
 

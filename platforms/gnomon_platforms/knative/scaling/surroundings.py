@@ -14,6 +14,7 @@ from gnomon_core.settings import Settings
 from gnomon_platforms.knative.scaling.configuration import ClusterSettings
 from gnomon_platforms.knative.scaling.objects import LiveRevision, PaFacts, RevisionPod, ScaleTarget, SksFacts
 from gnomon_platforms.knative.scaling.shadows import RevisionShadows
+from gnomon_platforms.knative.scaling.signals.gateways import Gateways
 from gnomon_platforms.knative.scaling.steps import Steps
 from gnomon_platforms.kubernetes.rivals import Rival
 
@@ -61,6 +62,7 @@ class Surroundings:
     wakeable: Callable[[], bool]
     resizes: bool
     shadows: RevisionShadows | None
+    gateways: Gateways
     brain: Brain
     steps: Steps
     clock: Clock

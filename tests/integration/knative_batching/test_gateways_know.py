@@ -1,0 +1,99 @@
+"""What several gateways know of batches comes together at the autoscaler class, by their pages."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator
+
+import aiohttp
+import pytest
+from aiohttp import web
+
+from gnomon_core.clock import WallClock
+from gnomon_core.functions import FunctionKey
+from gnomon_platforms.knative.resources import ACTIVATOR_METRICS_PORT
+from gnomon_platforms.knative.scaling.objects import RevisionPod
+from gnomon_platforms.knative.scaling.signals import gateways
+from gnomon_platforms.knative.scaling.signals.gateways import Gateways
+from gnomon_platforms.knative.scaling.signals.learned import SECONDS, Learned, told
+from tests.waiting import until
+
+F, G = FunctionKey("f-00001", "users"), FunctionKey("g-00001", "users")
+FIRST, SECOND, ENDING = "127.0.83.1", "127.0.83.2", "127.0.83.3"
+
+
+def pod(ip: str, *, ready: bool = True, ending: bool = False) -> RevisionPod:
+    return RevisionPod("knative-serving", ip, "", ip, running=True, ready=ready, ending=ending)
+
+
+@contextlib.asynccontextmanager
+async def page(ip: str, text: str) -> AsyncIterator[None]:
+    """A gateway that says this where it is asked for what it has learned."""
+
+    async def answer(request: web.Request) -> web.Response:
+        return web.Response(text=text if request.query.getall("name[]") == [SECONDS] else "")
+
+    application = web.Application()
+    application.router.add_get("/metrics", answer)
+    runner = web.AppRunner(application)
+    await runner.setup()
+    await web.TCPSite(runner, ip, ACTIVATOR_METRICS_PORT).start()
+    try:
+        yield
+    finally:
+        await runner.cleanup()
+
+
+@contextlib.asynccontextmanager
+async def asking(pods: list[RevisionPod]) -> AsyncIterator[Gateways]:
+    made = Gateways(lambda: pods, WallClock())
+    async with aiohttp.ClientSession() as session:
+        made.start(session)
+        try:
+            yield made
+        finally:
+            await made.stop()
+
+
+@pytest.fixture(autouse=True)
+def often(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(gateways, "PERIOD_S", 0.02)
+
+
+async def test_a_curve_is_the_mean_of_those_that_know_it() -> None:
+    pods = [pod(FIRST), pod(SECOND)]
+    first = told({F: Learned((0.1, 0.2, 0.3), 0.02), G: Learned((1.0,))})
+    second = told({F: Learned((0.2, 0.2), 0.06)})
+    async with page(FIRST, first), page(SECOND, second), asking(pods) as made:
+        await until(lambda: made.learned(F) == Learned((pytest.approx(0.15), 0.2), 0.06))
+        assert made.learned(G) == Learned((1.0,))
+        assert made.learned(FunctionKey("h-00001", "users")) is None
+        assert made.queues == 2
+
+        # One goes, and what it knew with it. One that ends takes no requests any more.
+        pods[:] = [pod(SECOND), pod(ENDING, ending=True)]
+        assert made.queues == 1
+        await until(lambda: made.learned(F) == Learned((0.2, 0.2), 0.06))
+        await until(lambda: made.learned(G) is None)
+
+
+async def test_one_that_does_not_answer_knows_what_it_said_last() -> None:
+    pods = [pod(FIRST)]
+    async with asking(pods) as made:
+        async with page(FIRST, told({F: Learned((0.1,))})):
+            await until(lambda: made.learned(F) is not None)
+        await asyncio.sleep(0.1)  # several questions that nobody answers
+        assert made.learned(F) == Learned((0.1,))
+
+
+async def test_a_page_of_something_else_teaches_nothing_and_hinders_nothing() -> None:
+    pods = [pod(FIRST), pod(SECOND)]
+    hostile = f'{SECONDS}{{kn_revision_name="f-00001"}} 1\n{SECONDS}{{batch_size="x"}} nan\n' + "\x00" * 99
+    async with page(FIRST, hostile), page(SECOND, told({F: Learned((0.1,))})), asking(pods) as made:
+        await until(lambda: made.learned(F) == Learned((0.1,)))
+
+
+async def test_without_a_gateway_there_is_one_queue() -> None:
+    async with asking([]) as made:
+        assert made.queues == 1
