@@ -4,18 +4,25 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import TypeAlias
 
 from gnomon_core.fleet import Instance, InstanceKind, InstanceState, Node
 from gnomon_core.functions import FunctionSpec
 from gnomon_core.profiles import ModelProfile
-from gnomon_core.scaling import FunctionLoad
+from gnomon_core.scaling import FunctionLoad, SetBufferPlan
+from gnomon_core.seams import SchedulingPolicy
+from gnomon_core.settings import Settings
+from gnomon_core.signature import ModelSignature
 from gnomon_gateway.dispatch.refusals import function_removed
 from gnomon_gateway.lifecycle.elsewhere import NOTHING, Elsewhere, summed
 from gnomon_gateway.serving.function_runtime import FunctionRuntime
 
 _LOG = logging.getLogger("gnomon.functions")
+
+SchedulerOf: TypeAlias = Callable[[Settings], SchedulingPolicy]
+"""Makes the scheduling policy of a function with these settings."""
 
 
 @dataclass(slots=True)
@@ -25,7 +32,7 @@ class Deployed:
     `version` grows whenever instances must be replaced; `keep_old` is how many instances were serving when the last replacement
     began, so that no fewer serve until the new ones do. `draining` are instances that get nothing more, `retired` those of them
     that make room for one of the present version. `shadows` are its Shadows, each with its Body. `profile` is what was measured
-    of its model, `elsewhere` what other replicas have of it.
+    of its model, `elsewhere` what other replicas have of it. `plan` are the bounds of its batches in force, None as deployed.
     """
 
     spec: FunctionSpec
@@ -40,10 +47,30 @@ class Deployed:
     retired: set[str] = field(default_factory=set)
     shadows: dict[str, str] = field(default_factory=dict)
     elsewhere: Elsewhere = field(default_factory=Elsewhere)
+    plan: SetBufferPlan | None = None
 
     @property
     def name(self) -> str:
         return self.runtime.name
+
+    def update(
+        self, spec: FunctionSpec, policy: SchedulerOf, signature: ModelSignature | None, profile: ModelProfile | None
+    ) -> None:
+        """It is what this says from now on. A plan goes on as long as the settings that it was made for."""
+        plan = self.plan if spec.settings == self.spec.settings else None
+        self.spec, self.profile, self.plan = spec, profile, None
+        self.runtime.update(spec.settings, policy(spec.settings), signature, profile)
+        self.plan_buffer(plan, policy)
+
+    def plan_buffer(self, plan: SetBufferPlan | None, policy: SchedulerOf) -> None:
+        """Make its batches within these bounds from now on, None for those that it was deployed with."""
+        if plan == self.plan:
+            return
+        settings = self.spec.settings
+        if plan is not None:
+            settings = replace(settings, max_batch=plan.max_batch, max_wait_s=plan.max_wait_s)
+        self.runtime.plan_buffer(policy(settings), settings.max_batch)
+        self.plan = plan
 
     async def answer_all(self) -> None:
         """It is removed: answer what waits, as far as somebody can, and return when nothing is in flight or its time is over."""

@@ -12,7 +12,6 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 
 from gnomon_core.background import Background
 from gnomon_core.carrying_out import CarryingOut
@@ -20,11 +19,10 @@ from gnomon_core.fleet import Instance, InstanceKind, InstanceState
 from gnomon_core.functions import FunctionKey
 from gnomon_core.scaling import Action, CreateBody, DestroyBody, DestroyShadow, FunctionLoad, Resize, SetBufferPlan
 from gnomon_core.seam_values import InstanceRequest
-from gnomon_core.seams import BatchChannel, Platform, SchedulingPolicy
-from gnomon_core.settings import Settings
+from gnomon_core.seams import BatchChannel, Platform
 from gnomon_gateway.dispatch.refusals import function_removed
 from gnomon_gateway.lifecycle.control import ScalingControl
-from gnomon_gateway.lifecycle.deployed import Deployed
+from gnomon_gateway.lifecycle.deployed import Deployed, SchedulerOf
 from gnomon_gateway.lifecycle.elsewhere import Elsewhere, Lost
 from gnomon_gateway.lifecycle.lasting import left_over, refuse_hindered
 from gnomon_gateway.lifecycle.replacing import Replacing
@@ -46,7 +44,7 @@ class Instances:
         platform: Platform,
         log: Callable[[FunctionKey, str, str], None],
         scaling: ScalingControl,
-        policy: Callable[[Settings], SchedulingPolicy],
+        policy: SchedulerOf,
         elsewhere: Elsewhere | None = None,
     ) -> None:
         self._platform = platform
@@ -101,6 +99,16 @@ class Instances:
         deployed = self._deployed.get(function)
         return deployed.seen(self._platform.instances(function)) if deployed is not None else ()
 
+    def plan_buffer(self, function: str, plan: SetBufferPlan | None) -> None:
+        """Make its batches within these bounds from now on, None for those that it was deployed with. One may say so often."""
+        deployed = self._deployed.get(function)
+        if deployed is not None:
+            deployed.plan_buffer(plan, self._policy)
+
+    def plans(self) -> dict[str, SetBufferPlan]:
+        """The plans in force."""
+        return {name: deployed.plan for name, deployed in self._deployed.items() if deployed.plan is not None}
+
     # ScaledFleet: what the autoscaler sees and does
 
     def functions(self) -> Sequence[str]:
@@ -138,9 +146,8 @@ class Instances:
             case Resize(instance_id, cores):
                 await self._platform.resize(instance_id, cores)
                 self._resized(deployed, instance_id)
-            case SetBufferPlan(max_batch, max_wait_s):
-                settings = replace(deployed.spec.settings, max_batch=max_batch, max_wait_s=max_wait_s)
-                deployed.runtime.plan_buffer(self._policy(settings), max_batch)
+            case SetBufferPlan():
+                deployed.plan_buffer(action, self._policy)
             case _:
                 await self._apply_to_shadow(deployed, action)
 

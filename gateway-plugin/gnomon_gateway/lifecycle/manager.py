@@ -253,10 +253,10 @@ class Manager:
 
     def _change(self, deployed: Deployed, spec: FunctionSpec, means: Means) -> None:
         """From now on the function is what this says; which instances it needs is another matter."""
-        deployed.spec, deployed.revision, deployed.secrets, deployed.profile = spec, means.revision, means.secrets, means.profile
+        deployed.revision, deployed.secrets = means.revision, means.secrets
         # Before batches are sized by it.
         self._around.foretell(lanes(spec.settings.model or deployed.name, means.signature).variants, means.profile)
-        deployed.runtime.update(spec.settings, self._checks.policy(spec.settings), means.signature, means.profile)
+        deployed.update(spec, self._checks.policy, means.signature, means.profile)
         say_if_alone(self._around, spec)
 
     def _lock(self, key: FunctionKey) -> asyncio.Lock:

@@ -1,0 +1,46 @@
+"""The plan of a buffer as one process tells it another, and what is none."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from gnomon_core.buffer_plans import heard, told
+from gnomon_core.scaling import SetBufferPlan
+
+
+@pytest.mark.parametrize("plan", [SetBufferPlan(8, 0.05), SetBufferPlan(1, 0.0), SetBufferPlan(32, 1 / 3)])
+def test_what_is_told_is_heard(plan: SetBufferPlan) -> None:
+    assert heard(json.loads(json.dumps(told(plan)))) == plan
+
+
+def test_what_is_told_besides_does_not_matter() -> None:
+    assert heard({"policy": "batch", "max_batch": 4, "max_wait_s": 0}) == SetBufferPlan(4, 0.0)
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        {},
+        [],
+        None,
+        7,
+        {"max_batch": 4},
+        {"max_wait_s": 0.1},
+        {"max_batch": 0, "max_wait_s": 0.1},
+        {"max_batch": -3, "max_wait_s": 0.1},
+        {"max_batch": "many", "max_wait_s": 0.1},
+        {"max_batch": None, "max_wait_s": 0.1},
+        {"max_batch": float("inf"), "max_wait_s": 0.1},
+        {"max_batch": 4, "max_wait_s": -0.1},
+        {"max_batch": 4, "max_wait_s": float("nan")},
+        {"max_batch": 4, "max_wait_s": float("inf")},
+        {"max_batch": 4, "max_wait_s": [0.1]},
+    ],
+    ids=str,
+)
+def test_what_is_no_plan_is_refused(said: Any) -> None:
+    with pytest.raises((KeyError, TypeError, ValueError, OverflowError)):
+        heard(said)

@@ -1,0 +1,80 @@
+"""Functions whose buffers are planned: their scheduling policy says by which bounds it makes batches."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from gnomon_core.functions import FunctionSpec, read_deployment
+from gnomon_core.offers import Offer
+from gnomon_core.scaling import SetBufferPlan
+from gnomon_core.settings import Settings
+from gnomon_gateway.dispatch.latency import LearnedLatency
+from gnomon_gateway.lifecycle.control import ScalingControl
+from gnomon_gateway.lifecycle.elsewhere import Elsewhere
+from gnomon_gateway.lifecycle.manager import Manager
+from gnomon_gateway.lifecycle.surroundings import Surroundings
+from gnomon_gateway.logs import LogBook
+from gnomon_gateway.scheduling.immediate import Immediate
+from gnomon_gateway.scheduling.registry import BUILT_IN
+from gnomon_gateway.store.sqlite import SqliteStore
+from tests.unit.gateway.shadow_stage import Scaling, Scripted
+
+PLAN, OTHER_PLAN = SetBufferPlan(4, 0.05), SetBufferPlan(2, 0.01)
+BOUNDED = "bounded"
+
+
+class Bounded(Immediate):
+    """A scheduling policy with the bounds that it was made for."""
+
+    name = BOUNDED
+
+    def __init__(self, settings: Settings) -> None:
+        self.bounds = settings.max_batch, settings.max_wait_s
+
+
+class Planning(Scaling):
+    """A `ScalingControl` for functions whose policy asks for that scheduling."""
+
+    def check(self, settings: Settings) -> str:
+        del settings
+        return BOUNDED
+
+
+class Planned:
+    """A gateway that follows another until it `leads`. Its functions wait for as many as eight, up to 300 ms."""
+
+    def __init__(self, folder: Path, scaling: ScalingControl | None = None, *, leads: bool = True) -> None:
+        self.leads = leads
+        self.store = SqliteStore(folder / "functions.db")
+        self.elsewhere = Elsewhere(lambda: self.leads)
+        self.manager = Manager(
+            Surroundings(
+                self.store, Scripted(), scaling or Planning(), LearnedLatency(), LogBook(lambda: 0.0), _is_there, lambda: 0.0,
+                schedulers={**BUILT_IN, BOUNDED: Offer(Bounded, "Knows its bounds.")}, elsewhere=self.elsewhere,
+            )
+        )  # fmt: skip
+        self.instances = self.manager.instances
+
+    async def stop(self) -> None:
+        await self.manager.stop()
+        self.store.close()
+
+    def policy(self, name: str = "fn") -> Bounded:
+        """What makes a function's batches."""
+        runtime = self.manager.lookup(name)
+        assert runtime is not None
+        assert isinstance(runtime.policy, Bounded)
+        return runtime.policy
+
+    def bounds(self, name: str = "fn") -> tuple[int, float | None]:
+        """Those that its batches are made by."""
+        return self.policy(name).bounds
+
+
+def deployment(most: int = 8, name: str = "fn", **environment: str) -> FunctionSpec:
+    annotations = {"gnomon/max-batch": str(most), "gnomon/max-wait-ms": "300"}
+    return read_deployment({"service": name, "image": "i", "annotations": annotations, "envVars": environment})
+
+
+async def _is_there(_: str) -> None:
+    pass
