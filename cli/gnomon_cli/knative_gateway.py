@@ -1,16 +1,18 @@
 """`gnomon serve --platform knative --gateway`: the buffer of Revisions that batch, which the ingress class leads to.
 
     ingress ▶ Knative-Serving-Revision ▶ queue ▶ schedule ──one batch──▶ queue-proxy ▶ pod
-                                            └─▶ what waits, at port 9090 ▶ autoscaler class ▶ how many pods
+                                            ├─▶ what waits, and what batches take, at port 9090 ▶ autoscaler class ▶ how many pods
+                                            └─◀ B and T ◀ the Revision's PodAutoscaler ◀ autoscaler class
 
 The parts are those of every gateway; only the platform differs, and that nobody here scales: the autoscaler class does, which
-asks each replica what waits in it. Replicas share nothing: each has a queue of its own for what the ingress sent to it.
+asks each replica what waits in it (`knative_gateway_page`), and whose plans of buffers they all follow. Replicas share nothing:
+each has a queue of its own for what the ingress sent to it.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from random import Random, SystemRandom
@@ -20,11 +22,12 @@ from aiohttp import web
 
 from gnomon_autoscaler.registry import SCALING, Policies, scaling_policy
 from gnomon_cli.following import Following
+from gnomon_cli.knative_gateway_page import RevisionFigures, page
 from gnomon_cli.process import begin_log, serve_until_signal
 from gnomon_cli.where import in_images, readings
 from gnomon_core.clock import WallClock, utc_now_s
 from gnomon_core.decisions import DecisionRecord
-from gnomon_core.functions import FunctionKey
+from gnomon_core.functions import FunctionKey, parse_key
 from gnomon_core.offers import described
 from gnomon_core.profiles import ModelProfile
 from gnomon_core.settings import Settings
@@ -41,11 +44,10 @@ from gnomon_gateway.openfaas.measured import ControlCounters
 from gnomon_gateway.revisions import HELD_S, RevisionApp
 from gnomon_gateway.scheduling.registry import SCHEDULING
 from gnomon_gateway.server.gateway_server import GatewayServer
-from gnomon_gateway.serving.function_runtime import FunctionRuntime
+from gnomon_platforms.knative.batching.plans import BufferPlans, in_force
 from gnomon_platforms.knative.batching.platform import RevisionPlatform
 from gnomon_platforms.knative.batching.store import RevisionStore
 from gnomon_platforms.knative.resources import ACTIVATOR_METRICS_PORT
-from gnomon_platforms.knative.scaling.signals.waiting import FIGURE, told
 from gnomon_platforms.kubernetes.api import Api, connect
 from gnomon_platforms.nodes.models import ServedModels
 
@@ -77,10 +79,13 @@ class KnativeGatewayOptions:
 
 
 class ScaledByClass:
-    """A `ScalingControl` for functions that another process scales, and that learns by itself what waits here."""
+    """A `ScalingControl` for functions that another process scales, and that learns by itself what waits here.
 
-    def __init__(self, policies: Policies) -> None:
-        self._policies = policies
+    `deployed` is called when one serves by settings that are new here: its plan is to be put in force again.
+    """
+
+    def __init__(self, policies: Policies, deployed: Callable[[FunctionKey], None]) -> None:
+        self._policies, self._deployed = policies, deployed
 
     def check(self, settings: Settings) -> str:
         return scaling_policy(settings.autoscaler, settings, self._policies).default_scheduler
@@ -95,10 +100,10 @@ class ScaledByClass:
         """Nobody asks here for instances."""
 
     def redeployed(self, function: str) -> None:
-        """Failed starts are the class's to count."""
+        self._deployed(parse_key(function))
 
     def served(self, function: str) -> None:
-        """As above."""
+        """Failed starts are the class's to count."""
 
     def removed(self, function: str) -> None:
         """Nothing was learned."""
@@ -121,12 +126,13 @@ class KnativeGateway:
         self._options = options
         self._api = api or connect(options.kubeconfig, options.context)
         clock = WallClock()
-        self._scaling = ScaledByClass(SCALING.with_named(options.policies))
+        self._scaling = ScaledByClass(SCALING.with_named(options.policies), self._plan)
         self._schedulers = SCHEDULING.with_named(options.policies)
         self.store = RevisionStore(self._api, options.namespace, self._check)
         self.platform = RevisionPlatform(
             self._api, self.store, options.namespace, models=options.models, clock=clock, chance=chance
         )
+        self.plans = BufferPlans(self._api, options.namespace)
         profiled = ProfiledLatency()
         self._logs = LogBook(utc_now_s)
         self.manager = Manager(
@@ -150,7 +156,8 @@ class KnativeGateway:
         collector = GatewayCollector(
             lambda: readings(self.manager, self.manager, lambda _: 0), ControlCounters(), self._loop_lag.histogram
         )
-        self._metrics = metrics_page([collector])
+        figures = RevisionFigures(self.manager.runtimes, self._takes_batches)
+        self._pages = page(lambda: self.trouble, figures, metrics_page([collector]))
         self._page: web.AppRunner | None = None
         self._stopping = False
 
@@ -159,22 +166,11 @@ class KnativeGateway:
         """What keeps it from being led to; empty while nothing does."""
         if self._stopping:
             return "it is stopping"
-        silent_s = max(self.store.silent_s, self.platform.silent_s)
+        silent_s = max(self.store.silent_s, self.platform.silent_s, self.plans.silent_s)
         return f"nothing was heard of the API server for {silent_s:.0f} s" if silent_s > SILENT_S else ""
 
-    def waiting(self) -> dict[FunctionKey, int]:
-        """The requests that are here and that no pod tells of, by Revision."""
-        counts = {runtime.key: _untold(runtime) for runtime in self.manager.runtimes()}
-        return {key: count for key, count in counts.items() if count > 0}
-
-    def beside(self) -> dict[FunctionKey, int]:
-        """The requests, ever, that went to pods in batches beyond one for each, by Revision."""
-        sizes = {runtime.key: runtime.metrics.batch_sizes for runtime in self.manager.runtimes()}
-        counts = {key: round(size.total) - sum(size.counts) for key, size in sizes.items()}
-        return {key: count for key, count in counts.items() if count > 0}
-
     async def start(self) -> None:
-        """See every Revision that batches, and its pods; then let requests in.
+        """See every Revision that batches, its pods and its plan; then let requests in.
 
         Raises:
             GnomonError: 503 `kubernetes_…`, `port_in_use`.
@@ -182,11 +178,12 @@ class KnativeGateway:
         """
         await self.store.start()
         await self.platform.start(self.manager.instances)
+        await self.plans.start(self._plan)
         await self.manager.start()
         self._following.begin(self.store, self.manager.follow, _nothing)
         self._loop_lag.start()
         await self.server.start()
-        self._page = web.AppRunner(self._pages(), access_log=None)
+        self._page = web.AppRunner(self._pages, access_log=None)
         await self._page.setup()
         await web.TCPSite(self._page, self._options.host, self._options.page_port).start()
 
@@ -197,6 +194,7 @@ class KnativeGateway:
         await self.server.stop()
         await self.manager.stop()
         await self.platform.stop()
+        await self.plans.stop()
         await self.store.stop()
         await self._loop_lag.stop()
         if self._page is not None:
@@ -206,20 +204,13 @@ class KnativeGateway:
     def _check(self, settings: Settings) -> None:
         scheduler_of(settings, self._scaling, self._schedulers)
 
-    def _pages(self) -> web.Application:
-        async def healthz(_: web.Request) -> web.Response:
-            return web.Response(text=self.trouble or "OK", status=503 if self.trouble else 200)
+    def _plan(self, key: FunctionKey) -> None:
+        """Make a Revision's batches by the plan that there is of its buffer now, or as it says itself."""
+        self.manager.instances.plan_buffer(str(key), in_force(self.plans.of(key), self.store.of(key)))
 
-        async def metrics(request: web.Request) -> web.Response:
-            if request.query.getall("name[]", []) == [FIGURE]:
-                return web.Response(text=told(self.waiting(), self.beside()))
-            page = self._metrics() + told(self.waiting(), self.beside()).encode()
-            return web.Response(body=page, headers={"Content-Type": "text/plain; version=0.0.4"})
-
-        application = web.Application()
-        application.router.add_get("/healthz", healthz)
-        application.router.add_get("/metrics", metrics)
-        return application
+    def _takes_batches(self, key: FunctionKey) -> bool:
+        facts = self.store.of(key)
+        return facts is not None and facts.takes_batches
 
 
 def serve_knative_gateway(options: KnativeGatewayOptions, *, verbose: bool = False) -> None:
@@ -236,12 +227,6 @@ def serve_knative_gateway(options: KnativeGatewayOptions, *, verbose: bool = Fal
             lambda gateway: f"Gnomon buffers Revisions that batch, on port {gateway.server.port}.",
         )
     )
-
-
-def _untold(runtime: FunctionRuntime) -> int:
-    """Requests that wait here, and those that are under way beyond one for each batch, which queue-proxy tells of."""
-    load = runtime.load()
-    return load.queued + max(0, load.executing - len(runtime.all_in_flight()))
 
 
 async def _nothing() -> None:

@@ -53,6 +53,7 @@ INGRESS = (
 
 GATEWAY = (
     Permission(Scope.CLUSTER, _SERVING, "revisions", ("list", "watch"), "see which Revisions batch"),
+    Permission(Scope.CLUSTER, _SCALING, "podautoscalers", ("list", "watch"), "see how their buffers are planned"),
     Permission(Scope.CLUSTER, "", "pods", ("list", "watch"), "see which of their pods are ready"),
     Permission(Scope.CLUSTER, "", "secrets", ("get",), "send batches to pods that take them", only=BATCH_SECRET),
 )
