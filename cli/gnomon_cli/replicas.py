@@ -22,8 +22,9 @@ from gnomon_core.clock import Clock
 from gnomon_core.errors import GnomonError
 from gnomon_core.ownership import OwnershipMap
 from gnomon_gateway.app import GatewayApp
+from gnomon_gateway.lifecycle import followed_pairs, followed_plans
 from gnomon_gateway.lifecycle.elsewhere import Elsewhere, Lost
-from gnomon_gateway.lifecycle.followed_pairs import FollowedPairs, told
+from gnomon_gateway.lifecycle.followed_pairs import FollowedPairs
 from gnomon_gateway.lifecycle.manager import Manager
 from gnomon_gateway.lifecycle.reporting import Reporter
 from gnomon_gateway.ownership.assigner import Assigner
@@ -72,6 +73,8 @@ class Replicas:
                 self._heard,
                 pairs=self._pairs,
                 follow_pairs=self._followed.follow,
+                plans=self._plans,
+                follow_plans=self._follow_plans,
                 learned=handed_on.next,
                 keep_learned=handed_on.keep,
                 follow_learned=handed_on.take,
@@ -118,9 +121,21 @@ class Replicas:
         self._elsewhere.keep({replica.id for replica in new.members})
 
     def _pairs(self) -> Mapping[str, Any] | None:
-        """As the leader: which Bodies have Shadows. Nobody forgets any before we know of them, nor when we let go of them."""
-        knows = self._elsewhere.leads() and not self._leaving
-        return told(self._manager.instances.shadows.table()) if knows else None
+        """As the leader: which Bodies have Shadows."""
+        return followed_pairs.told(self._manager.instances.shadows.table()) if self._knows() else None
+
+    def _plans(self) -> Mapping[str, Any] | None:
+        """As the leader: the plans of functions' buffers."""
+        return followed_plans.told(self._manager.instances.plans()) if self._knows() else None
+
+    def _knows(self) -> bool:
+        """Whether we lead and have functions: nobody forgets anything of them before we know it, nor when we let go of them."""
+        return self._elsewhere.leads() and not self._leaving
+
+    def _follow_plans(self, plans: Mapping[str, Any]) -> None:
+        """Whoever led before us may speak late: what we have followed until we led is ours."""
+        if not self._elsewhere.leads():
+            followed_plans.follow(self._manager.instances, plans)
 
     def _heard(self, replica: str, report: Mapping[str, Any]) -> None:
         """A replica tells us, who lead, of its load."""

@@ -1,10 +1,11 @@
 """Reports of load between replicas: given to whoever leads when it asks, or at once, and heard by the one that leads.
 
-    leader ─{"leader", "heard", "pairs", "learned"}─▶ replica
+    leader ─{"leader", "heard", "pairs", "plans", "learned"}─▶ replica
     replica ─{…, "report"}─▶ leader, where a request waits for an instance
 
 The number of the last report that was heard goes with each question, by address, so that only what is new is told; and so does
-what replicas must know of instances that only the leader knows, their Shadows, and a part of what its autoscaler has learned.
+what replicas must know and only the leader does: instances' Shadows, the plans of functions' buffers, and a part of what its
+autoscaler has learned.
 """
 
 from __future__ import annotations
@@ -25,7 +26,8 @@ class ReportSource(Protocol):
 
 
 Heard = Callable[[str, Mapping[str, Any]], None]
-"""Takes a report, and which replica it is of. It raises KeyError, TypeError or ValueError for what is none."""
+"""Takes a report, and which replica it is of. It raises one of `UNREADABLE` for what is none."""
+UNREADABLE = (KeyError, TypeError, ValueError, AttributeError, OverflowError)
 
 
 @dataclass(slots=True)
@@ -42,6 +44,11 @@ class Reports:
     follow_pairs: Callable[[Mapping[str, Any]], None] | None = None
     """Takes what a leader says of that. It raises as `listener` does."""
 
+    plans: Callable[[], Mapping[str, Any] | None] = dict
+    """As the leader: the plans of functions' buffers; None as above."""
+    follow_plans: Callable[[Mapping[str, Any]], None] | None = None
+    """Takes what a leader says of those. It raises as `listener` does."""
+
     learned: Callable[[str], Mapping[str, Any] | None] = lambda _: None
     """As the leader: what whoever is at this address is to know next of what was learned of functions."""
     keep_learned: Callable[[Collection[str]], None] = lambda _: None
@@ -57,22 +64,23 @@ class Reports:
 
     def say(self, address: str) -> dict[str, Any]:
         """What the leader tells with its question."""
-        return {"pairs": self.pairs(), "learned": self.learned(address)}
+        return {"pairs": self.pairs(), "plans": self.plans(), "learned": self.learned(address)}
 
     def follow(self, said: Mapping[str, Any]) -> None:
         """The leader has told this with its question.
 
         Raises:
-            GnomonError: 400 `invalid_pairs`, `invalid_learned`.
+            GnomonError: 400 `invalid_pairs`, `invalid_plans`, `invalid_learned`.
 
         """
-        for name, take in (("pairs", self.follow_pairs), ("learned", self.follow_learned)):
+        followed = (("pairs", self.follow_pairs), ("plans", self.follow_plans), ("learned", self.follow_learned))
+        for name, take in followed:
             document = said.get(name)
             if take is None or document is None:
                 continue
             try:
                 take(document)
-            except (KeyError, TypeError, ValueError, AttributeError) as error:
+            except UNREADABLE as error:
                 raise bad_request(f"invalid_{name}", f"This is not what is told of {name}: {error!r}.") from None
 
     def tell(self) -> dict[str, Any] | None:
@@ -91,6 +99,6 @@ class Reports:
         try:
             number = int(report["number"])
             self.listener(replica, report)
-        except (KeyError, TypeError, ValueError, AttributeError) as error:
+        except UNREADABLE as error:
             raise bad_request("invalid_report", f"This is no report of a replica: {error!r}.") from None
         self.heard[address] = number

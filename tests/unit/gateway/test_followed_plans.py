@@ -1,0 +1,81 @@
+"""A replica makes batches by the plans that the leader tells, and has them when it leads itself."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gnomon_core.scaling import SetBufferPlan
+from gnomon_gateway.lifecycle.followed_plans import follow, told
+from tests.unit.gateway.planned import OTHER_PLAN, PLAN, Planned, deployment
+from tests.unit.gateway.shadow_stage import NAME
+
+OTHER = "other.openfaas-fn"
+
+
+@pytest.fixture
+async def replica(tmp_path: Path) -> AsyncIterator[Planned]:
+    made = Planned(tmp_path, leads=False)
+    await made.manager.deploy(deployment())
+    await made.manager.deploy(deployment(name="other"))
+    yield made
+    await made.stop()
+
+
+def hear(replica: Planned, plans: Mapping[str, SetBufferPlan]) -> None:
+    """The leader tells this table."""
+    follow(replica.instances, json.loads(json.dumps(told(plans))))
+
+
+async def test_functions_have_the_plans_that_were_told_last(replica: Planned) -> None:
+    one, two = {NAME: PLAN, "unknown.openfaas-fn": PLAN}, {NAME: OTHER_PLAN, OTHER: PLAN}
+    for table in (one, two, {OTHER: PLAN}, {}):
+        hear(replica, table)
+        for function in (NAME, OTHER):
+            plan = table.get(function)
+            assert replica.bounds(function) == ((8, 0.3) if plan is None else (plan.max_batch, plan.max_wait_s))
+
+
+async def test_a_table_that_is_told_again_changes_nothing(replica: Planned) -> None:
+    hear(replica, {NAME: PLAN})
+    policies = replica.policy(), replica.policy(OTHER)
+    hear(replica, {NAME: PLAN})
+    assert (replica.policy(), replica.policy(OTHER)) == policies
+
+
+async def test_a_function_that_the_leader_knew_before_has_its_plan_as_soon_as_it_is_known_here(replica: Planned) -> None:
+    late = deployment(name="late")
+    hear(replica, {str(late.key): PLAN})
+    await replica.manager.deploy(late)
+    hear(replica, {str(late.key): PLAN})
+    assert replica.bounds("late") == (4, 0.05)
+
+
+async def test_an_update_that_is_heard_of_after_its_plan_takes_that_back_until_it_is_told_again(replica: Planned) -> None:
+    hear(replica, {NAME: PLAN})
+    await replica.manager.update(deployment(most=6))
+    assert replica.bounds() == (6, 0.3)
+    hear(replica, {NAME: PLAN})
+    assert replica.bounds() == (4, 0.05)
+
+
+async def test_who_leads_next_tells_what_it_has_followed(replica: Planned) -> None:
+    hear(replica, {NAME: PLAN})
+    replica.leads = True
+    await replica.manager.lead()
+    assert replica.bounds() == (4, 0.05)
+    assert told(replica.instances.plans()) == told({NAME: PLAN})
+
+
+@pytest.mark.parametrize(
+    "broken", [[], {NAME: {}}, {NAME: 1}, {OTHER: None}, {NAME: {"max_batch": 0, "max_wait_s": 0.1}}], ids=str
+)
+async def test_what_is_no_table_changes_nothing(replica: Planned, broken: Any) -> None:
+    hear(replica, {NAME: PLAN})
+    with pytest.raises((KeyError, TypeError, ValueError, AttributeError)):
+        follow(replica.instances, {OTHER: {"max_batch": 2, "max_wait_s": 0.1}, **broken} if isinstance(broken, dict) else broken)
+    assert replica.instances.plans() == {NAME: PLAN}
