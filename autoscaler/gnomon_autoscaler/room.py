@@ -17,7 +17,7 @@ _NOTHING = (0.0, 0.0, 0)
 
 
 class Room:
-    """Free cores, reserve and free memory by node. What is taken stays taken."""
+    """Free cores, reserve and free memory by node. What is taken stays taken; of a node that is not known nothing is kept."""
 
     def __init__(self, nodes: Iterable[Node]) -> None:
         seen = tuple(nodes)
@@ -33,7 +33,7 @@ class Room:
 
     def take(self, node: str, cores: int, memory_bytes: int = 0) -> None:
         """A Body begins on this node, or grows; a negative amount: one ends."""
-        spare, _, _ = self._free[node]
+        spare = self._free.get(node, _NOTHING)[0]
         self._take(node, cores, max(0.0, cores - max(0.0, spare)), memory_bytes)
 
     def take_for_shadow(self, node: str, cores: int, memory_bytes: int = 0) -> None:
@@ -62,6 +62,8 @@ class Room:
         return self._free.get(node, _NOTHING)[2]
 
     def _take(self, node: str, cores: int, most_of_reserve: float, memory_bytes: int) -> None:
+        if node not in self._free:
+            return
         spare, held, spare_bytes = self._free[node]
         reserved = min(held, most_of_reserve)
         self._free[node] = (spare - (cores - reserved), held - reserved, spare_bytes - memory_bytes)

@@ -26,9 +26,9 @@ BATCHES = {**QUICK, "gnomon/max-batch": "8", "gnomon/scheduler": "fixed", "gnomo
 
 
 @contextlib.asynccontextmanager
-async def serving(cluster: Cluster, knative: PlayedKnative, **told: Any) -> AsyncIterator[KnativeGateway]:
+async def serving(cluster: Cluster, knative: PlayedKnative, *, pod: str = GATEWAY, **told: Any) -> AsyncIterator[KnativeGateway]:
     """A gateway that is a pod of the system's namespace, as the autoscaler sees it; `told` are more of its options."""
-    address = await asyncio.to_thread(knative.pod, GATEWAY, LABELS)
+    address = await asyncio.to_thread(knative.pod, pod, LABELS)
     options = KnativeGatewayOptions(kubeconfig=cluster.kubeconfig, namespace=knative.namespace, host=address, held_s=60.0, **told)
     gateway = KnativeGateway(options, Random(3))
     await gateway.start()

@@ -255,3 +255,10 @@ def test_five_sizes_at_the_highest_load_are_planned_within_a_decision() -> None:
     begun_s = time.process_time()
     assert plan_for(counts, 1.0, task).said.count("cores: ") == 4
     assert time.process_time() - begun_s < DECIDE_LIMIT_S
+
+
+def test_instances_on_nodes_of_which_nothing_is_known_shrink_and_do_not_grow() -> None:
+    """Platforms may know where an instance is and nothing of the place."""
+    wide = sized("i-1", 2)
+    assert towards_size(1, observation((wide,), (), 1)) == (Resize("i-1", 1),)
+    assert towards_size(1, observation((wide,), (), 4)) == ()

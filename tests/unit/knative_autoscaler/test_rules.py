@@ -138,6 +138,22 @@ def test_policies_that_plan_buffers_are_taken(name: str) -> None:
     assert (found.settings.autoscaler, found.settings.max_batch, found.trouble) == (name, 8, "")
 
 
+@pytest.mark.parametrize(
+    ("annotations", "cores", "given"),
+    [({}, 2, None), ({"gnomon/cores": "4"}, 4, 4), ({"gnomon/autoscaler": "magic", "gnomon/cores": "4"}, 2, None)],
+)
+def test_pods_have_the_cores_of_their_template_where_nobody_has_said_others(
+    annotations: dict[str, str], cores: int, given: int | None
+) -> None:
+    """Policies by the default of one would shrink pods of two."""
+
+    def check(settings: Settings) -> None:
+        scaling_policy(settings.autoscaler, settings)
+
+    found = rules(pa_facts(pod_autoscaler(annotations)), ClusterSettings(), None, check, born_cores=2)
+    assert (found.settings.cores, found.cores) == (cores, given)
+
+
 def test_whatever_a_check_has_against_settings_is_said() -> None:
     def check(settings: Settings) -> None:
         if settings.autoscaler == "asyfunc":

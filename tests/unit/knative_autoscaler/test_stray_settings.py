@@ -30,7 +30,7 @@ def scaled(annotations: dict[str, str]) -> Rules:
 
 def buffered(settings: Settings) -> None:
     """By the gateway of Revisions."""
-    scheduler_of(settings, ScaledByClass(BUILT_IN), SCHEDULING.built_in)
+    scheduler_of(settings, ScaledByClass(BUILT_IN, lambda _: None), SCHEDULING.built_in)
 
 
 def test_the_class_says_so_and_scales_by_kpa() -> None:

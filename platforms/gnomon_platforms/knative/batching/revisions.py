@@ -25,10 +25,9 @@ from gnomon_core.errors import GnomonError
 from gnomon_core.functions import FunctionKey, FunctionSpec, read_deployment
 from gnomon_core.settings import PREFIX, Settings
 from gnomon_platforms.knative.resources import CLASS, CLASS_ANNOTATION
-from gnomon_platforms.knative.scaling.objects import serving_container
+from gnomon_platforms.knative.scaling.objects import born_cores
 from gnomon_platforms.knative.scaling.rules import DEFAULT_POLICY
 from gnomon_platforms.kubernetes.objects.names import TOKEN_KEY
-from gnomon_platforms.kubernetes.objects.pods import cores_of
 from gnomon_platforms.provider.options import DEFAULT_IN_FLIGHT
 
 BATCH_ANNOTATIONS = (f"{PREFIX}max-batch", f"{PREFIX}scheduler")
@@ -93,7 +92,7 @@ class RevisionReader:
             settings = replace(settings, max_batch=1)
         if CORES not in function.annotations:
             # What batches take is told of instances of this size.
-            settings = replace(settings, cores=_cores(spec) or settings.cores)
+            settings = replace(settings, cores=born_cores(spec) or settings.cores)
         return RevisionFacts(
             replace(function, settings=settings),
             seconds_of(document["metadata"].get("creationTimestamp")),
@@ -143,11 +142,6 @@ def _places(settings: Settings, concurrency: int, *, takes_batches: bool) -> int
     usual = 1 if takes_batches else concurrency or DEFAULT_IN_FLIGHT
     places = settings.max_inflight or usual
     return min(places, concurrency) if concurrency else places
-
-
-def _cores(spec: Mapping[str, Any]) -> int:
-    """The whole cores that its pods are born with; 0 where the template says none, or less than one."""
-    return int(cores_of(serving_container(spec.get("containers") or ()).get("resources") or {}))
 
 
 def _speaks_h2c(document: Mapping[str, Any]) -> bool:

@@ -132,12 +132,14 @@ class RevisionPod:
 class LiveRevision:
     """A Revision: Gnomon's annotations, which can be changed there while it serves, and what is fixed for its pods.
 
-    `mounted` is whether they have Shadows' volume, `placing` what they say of nodes.
+    `mounted` is whether they have Shadows' volume, `placing` what they say of nodes, `cores` the whole ones that they are born
+    with, 0 where the template says none, or less than one.
     """
 
     annotations: Mapping[str, str]
     mounted: bool
     placing: Placing = field(default_factory=Placing)
+    cores: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -240,7 +242,12 @@ def live_revision(document: Document) -> LiveRevision:
     metadata, spec = document["metadata"], document.get("spec") or {}
     own = {key: text for key, text in (metadata.get("annotations") or {}).items() if key.startswith(PREFIX)}
     drivers = {(one.get("csi") or {}).get("driver") for one in spec.get("volumes") or ()}
-    return LiveRevision(own, CSI_DRIVER in drivers, placing_of(spec))
+    return LiveRevision(own, CSI_DRIVER in drivers, placing_of(spec), born_cores(spec))
+
+
+def born_cores(spec: Mapping[str, Any]) -> int:
+    """The whole cores that a Revision's pods are born with; 0 where its template says none, or less than one."""
+    return int(cores_of(serving_container(spec.get("containers") or ()).get("resources") or {}))
 
 
 def conditions(status: Mapping[str, Any]) -> dict[str, Condition]:

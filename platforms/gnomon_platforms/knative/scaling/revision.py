@@ -238,7 +238,8 @@ class ScaledRevision:
             if self._measured.known:
                 self._around.brain.check_profile(settings, self._measured.profile)
 
-        return rules(pa, cluster, None if live is None else live.annotations, check)
+        own, born_cores = (None, 0) if live is None else (live.annotations, live.cores)
+        return rules(pa, cluster, own, check, born_cores)
 
     async def _take(self, seen: Seen, planned: Plan) -> bool:
         """Write a plan; whether all of it was still of what there is."""

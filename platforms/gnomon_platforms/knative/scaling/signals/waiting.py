@@ -24,7 +24,7 @@ PAGE = f"/metrics?name[]={FIGURE}"
 MOST_BYTES = 8 << 20
 """A Revision's line has about 200 bytes, so that is 40,000 of them; of the whole page it is 160."""
 
-_LINE = re.compile(rf"^({FIGURE}|{BESIDE})\{{([^}}]*)\}} ([0-9.eE+-]+)", re.MULTILINE)
+_LINE = re.compile(rf"^({FIGURE}|{BESIDE})\{{([^}}\n]{{1,1000}})\}} ([0-9.eE+-]{{1,50}})(?!\S)", re.MULTILINE)
 _LABEL = re.compile(r'(\w+)="((?:[^"\\]|\\.)*)"')
 
 
