@@ -78,10 +78,12 @@ async def arriving(gateways: Gateways) -> AsyncIterator[Arrivals]:
     async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0)) as session:
         arrivals = Arrivals(gateways, session)
         coming = asyncio.create_task(arrivals.run())
-        yield arrivals
-        coming.cancel()
-        with contextlib.suppress(asyncio.CancelledError):
-            await coming
+        try:
+            yield arrivals
+        finally:
+            coming.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await coming
 
 
 def planned(gateways: Gateways) -> int:
