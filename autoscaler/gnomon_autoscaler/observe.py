@@ -35,4 +35,5 @@ def observe(now_s: float, function: str, load: FunctionLoad, history: History, r
         profile=load.profile,
         latency_spread=load.latency_spread,
         queues=load.queues,
+        plan=load.plan,
     )

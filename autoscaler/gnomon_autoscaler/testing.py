@@ -34,6 +34,7 @@ from gnomon_core.scaling import (
     LoadCounters,
     PromoteShadow,
     Resize,
+    SetBufferPlan,
 )
 from gnomon_core.settings import Settings
 
@@ -56,6 +57,7 @@ class MemoryFunction:
     latency_s: tuple[float, ...] = ()
     latency_spread: float = 0.0
     queues: int = 1
+    plan: SetBufferPlan | None = None
     requested: int | None = None
     profile: ModelProfile | None = None
     version: int = 1
@@ -121,7 +123,7 @@ class MemoryFleet:
         instances = tuple(known.instances.values())
         return FunctionLoad(
             known.settings, counters, instances, self._seen_nodes(), known.latency_s, requested, known.profile,
-            known.latency_spread, known.queues,
+            known.latency_spread, known.queues, known.plan,
         )  # fmt: skip
 
     async def apply(self, function: str, actions: Sequence[Action]) -> None:
@@ -161,8 +163,8 @@ class MemoryFleet:
                     known.instances[shadow.partner] = _working(known.instances[shadow.partner], id_, None)
             case Resize(id_, cores):
                 known.instances[id_] = replace(known.instances[id_], cores=cores, coming_cores=None)
-            case _:
-                pass
+            case SetBufferPlan():
+                known.plan = action
 
     def _create(self, function: str, known: MemoryFunction, cores: int, node: str | None, memory_mb: int | None = None) -> None:
         if self._places is not None and sum(len(one.instances) for one in self.known.values()) >= self._places:

@@ -58,8 +58,9 @@ class Observation:
     for through scale-function, None unless it was since the last decision. `latency_s` is the predicted latency of an instance
     with the function's cores for batches of 1, 2, … `settings.max_batch`, empty while nothing is known. `profile` is its model's,
     None for a function without a profiled model. `latency_spread` is how far batches have lately been from what was predicted of
-    them, as a share of it; 0 while nothing is known. `queues` is in how many queues, one or more, the arrivals wait,
-    each with a buffer of its own; requests come to one of them at random.
+    them, as a share of it; 0 while nothing is known. `queues` is in how many queues, one or more, the arrivals wait, each
+    with a buffer of its own; requests come to one of them at random. `plan` is the buffer's plan in force, None where batches are
+    made as the function was deployed: a policy that wants another one says so at each decision until it is.
     """
 
     now_s: float
@@ -77,6 +78,7 @@ class Observation:
     profile: ModelProfile | None = None
     latency_spread: float = 0.0
     queues: int = 1
+    plan: SetBufferPlan | None = None
 
     @property
     def live(self) -> tuple[Instance, ...]:
@@ -117,7 +119,7 @@ class FunctionLoad:
     """A function's present state, from which the autoscaler makes an `Observation` by adding the history it keeps.
 
     `queues` is in how many queues, one or more, its arrivals wait, each with a buffer of its own; requests come to one of them
-    at random.
+    at random. `plan` is the plan in force of that buffer, None where batches are made as it was deployed.
     """
 
     settings: Settings
@@ -129,6 +131,7 @@ class FunctionLoad:
     profile: ModelProfile | None = None
     latency_spread: float = 0.0
     queues: int = 1
+    plan: SetBufferPlan | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -64,6 +64,7 @@ class SimulatedFunction:
         self.plan = plan
         self.requests = Requests.none_yet(plan.arrivals_s)
         self._settings = plan.settings
+        self._planned: SetBufferPlan | None = None
         self._platform = platform
         self._events = events
         self._scheduler = plan.settings.scheduler or scaling.default_scheduler
@@ -260,6 +261,7 @@ class SimulatedFunction:
             self._buffer(action)
 
     def _buffer(self, plan: SetBufferPlan) -> None:
+        self._planned = plan
         self._settings = replace(self._settings, max_batch=plan.max_batch, max_wait_s=plan.max_wait_s)
         policy = scheduling_policy(self._scheduler, self._settings, self.plan.schedulers)
         now_s = self._events.now_s
@@ -282,6 +284,7 @@ class SimulatedFunction:
             latency_s=tuple([seconds for seconds in known if seconds is not None]) if None not in known else (),
             profile=self.plan.profile.model,
             latency_spread=max((latency.spread(variant, size) for size in sizes), default=0.0),
+            plan=self._planned,
         )
 
     def _seen(self, instance: Instance) -> Instance:

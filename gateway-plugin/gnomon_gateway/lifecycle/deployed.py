@@ -132,13 +132,14 @@ class Deployed:
             latency_s=told.latency_s or runtime.latency_s() or others.latency_s,
             profile=runtime.profile(told.ratios),
             latency_spread=told.spread or runtime.latency_spread({one.size for one in current if one.kind is InstanceKind.BODY}),
+            plan=self.plan,
         )
 
     def stamp(self, instances: Sequence[Instance]) -> object:
         """What `load` is made of, but for the nodes, as far as it changes: quicker to make, and to compare, than that."""
         runtime = self.runtime
         told = self.elsewhere.stamp(runtime.name)
-        return self.spec.settings, self.profile, self.version, instances, len(self.draining), told, runtime.events()
+        return self.spec.settings, self.plan, self.profile, self.version, instances, len(self.draining), told, runtime.events()
 
     def _seen(self, instance: Instance) -> Instance:
         in_flight = self.runtime.in_flight(instance.id) + self.elsewhere.in_flight(self.name, instance.id)

@@ -230,6 +230,9 @@ def test_asyfunc_minus_without_adaptive_scheduling_plans_a_fixed_buffer() -> Non
     plans = [action for _, decision in line.decisions for action in decision.actions if isinstance(action, SetBufferPlan)]
     # Nothing arrives at first: batches of one. At 16 rps six fill in 0.31 s and end 0.7 s later, too late; five do, 0.25 + 0.6.
     assert plans == [SetBufferPlan(1, pytest.approx(0.8)), SetBufferPlan(5, pytest.approx(0.4))]
+    line.plan = None
+    again = [action for decision in line.play(1) for action in decision.actions if isinstance(action, SetBufferPlan)]
+    assert again == plans[-1:], "it was deployed anew, and is told again"
     assert "CreateShadow" in kinds(line)
     assert ablated(settings).default_scheduler == "fixed"
     both = ablated(replace(settings, ablation="both"))

@@ -178,17 +178,33 @@ def test_batches_that_are_far_from_what_was_predicted_are_planned_for_as_they_ar
     assert planned[0.2] == planned[5.0] == (4, 3), "and a first batch that was cold no law"
 
 
-def test_a_deployment_with_another_objective_is_planned_for_at_once_and_any_is_told_the_plan_again() -> None:
+def test_a_deployment_with_another_objective_is_planned_for_at_once() -> None:
     line = timeline()
     line.play(100)
     line.settings = replace(line.settings, slo_s=0.2)
-    plan = buffers(line.play(1))[-1]
+    assert len(buffers(line.play(1))) == 1
     assert "200 ms asked for" in line.reason
-    line.version += 1
-    for id_, instance in line.instances.items():
-        line.instances[id_] = replace(instance, version=line.version)
-    assert buffers(line.play(1)) == [plan]
+
+
+def test_a_plan_is_told_until_it_is_in_force_and_whenever_it_is_not_any_more() -> None:
+    """Whoever makes the batches may have been restarted, or deployed anew, or the decision refused."""
+    line = timeline()
+    line.play(100)
+    [plan] = {line.plan}
+    for lost in (None, SetBufferPlan(2, 0.5)):
+        line.plan = lost
+        assert buffers(line.play(1)) == [plan]
+        assert line.plan == plan
     assert not buffers(line.play(10))
+
+
+def test_who_has_never_planned_leaves_the_plan_of_whoever_did_until_there_is_a_better_one() -> None:
+    """The next leader may know nothing of what came before it."""
+    line = timeline()
+    line.plan = SetBufferPlan(3, 0.07)
+    assert not buffers(line.play(20))
+    line.play(20)
+    assert line.plan not in (None, SetBufferPlan(3, 0.07))
 
 
 def test_a_restart_keeps_counts_and_plan_and_tells_it_again() -> None:

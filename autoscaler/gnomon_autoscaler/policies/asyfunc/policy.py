@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from gnomon_autoscaler.by_count import towards
-from gnomon_autoscaler.counting import Memory, goes_on, inner, moment
+from gnomon_autoscaler.counting import Memory, count_in, goes_on, inner, moment
 from gnomon_autoscaler.policies.asyfunc.bodies import Bodies, body_memory_bytes, mean_rps, sustained_rps
 from gnomon_autoscaler.policies.asyfunc.growth import (
     ARRIVES_WITHIN_S,
@@ -129,17 +129,16 @@ class AsyFunc:
     def _plan(
         self, seen: Observation, known: Knowledge, memory: Memory, remembered: dict[str, StateValue]
     ) -> tuple[SetBufferPlan, ...]:
-        """Without adaptive scheduling: B = b_best and T = t_SLO − t_l(c_best, b_best), once a period, where they changed."""
+        """Without adaptive scheduling: B = b_best and T = t_SLO − t_l(c_best, b_best), for a period; told until in force."""
         if self.options.adaptive:
             return ()
-        planned_at_s, last = moment(memory, "planned_at_s"), memory.get("plan")
-        if goes_on(planned_at_s, self.options.period_s, seen.now_s):
-            remembered |= {"planned_at_s": planned_at_s, "plan": last}
-            return ()
-        best = configurations(known, mean_rps(seen, self.options))[0]
-        wait_s = max(0.0, known.rates.slo_s - best.latency_s)
-        remembered |= {"planned_at_s": seen.now_s, "plan": (best.batch, wait_s)}
-        return () if last == (best.batch, wait_s) else (SetBufferPlan(best.batch, wait_s),)
+        planned_at_s, batch, wait_s = moment(memory, "planned_at_s"), count_in(memory, "batch"), moment(memory, "wait_s")
+        if batch is None or wait_s is None or not goes_on(planned_at_s, self.options.period_s, seen.now_s):
+            best = configurations(known, mean_rps(seen, self.options))[0]
+            planned_at_s, batch, wait_s = seen.now_s, best.batch, max(0.0, known.rates.slo_s - best.latency_s)
+        remembered |= {"planned_at_s": planned_at_s, "batch": batch, "wait_s": wait_s}
+        plan = SetBufferPlan(batch, wait_s)
+        return () if plan == seen.plan else (plan,)
 
 
 def _needs_of_bursts(options: Options) -> frozenset[str]:

@@ -58,12 +58,11 @@ class Batch:
         self._adaptive = (settings.scheduler or self.default_scheduler) in ADAPTIVE
 
     def decide(self, seen: Observation, state: PolicyState) -> tuple[Decision, PolicyState]:
-        """The plan's instances and, where it is new or may have been forgotten, its buffer."""
+        """The plan's instances and, where another one is in force, its buffer."""
         memory: Memory = state.values if (state.policy, state.version) == (self.name, VERSION) else {}
         decided_at_s = moment(memory, "decided_at_s")
         away = decided_at_s is not None and not 0.0 <= seen.now_s - decided_at_s <= AWAY_S
         basis = zlib.crc32(repr(seen.settings).encode())
-        version = max((one.version for one in seen.instances), default=count_in(memory, "version") or 0)
         counts, plan = counted(memory, seen, away=away), InForce.of(memory)
         seen = sized(seen, _size_of(memory, seen))
         if plan is not None and (basis, plan.queues) != (memory.get("basis"), seen.queues):
@@ -72,21 +71,23 @@ class Batch:
         if plan is not None and plan.batch:
             seen = sized(seen, plan.size)
         wish = standard(_Given(self.name, _wish(counts, plan, seen))).wish(seen, inner(memory))
-        forgotten = away or (basis, version) != (memory.get("basis"), memory.get("version"))
-        bounds = (plan.batch, self._wait_s(plan, seen.settings)) if plan is not None and plan.batch else None
-        told = memory.get("told")
-        buffer: tuple[Action, ...] = ()
-        if bounds != told or (bounds is not None and forgotten):
-            buffer = (SetBufferPlan(*(bounds or (seen.settings.max_batch, self._wait_s(None, seen.settings)))),)
+        buffer = self._buffer(plan, seen, planned=memory.get("planned") is True)
         shadows = tuple(DestroyShadow(shadow.id) for shadow in seen.shadows)
         remembered: dict[str, StateValue] = {
-            "inner": wish.memory, "decided_at_s": seen.now_s, "basis": basis, "version": version, "told": bounds,
+            "inner": wish.memory, "decided_at_s": seen.now_s, "basis": basis, "planned": buffer is not None,
             "counts": counts.bins, "counted_at_s": counts.until_s, "size": own_size(seen), **evidence,
         }  # fmt: skip
         if plan is not None:
             remembered["plan"] = asdict(plan)
-        decision = Decision((*shadows, *buffer, *towards_size(wish.count, seen)), wish.reason, wish.count)
+        told: tuple[Action, ...] = (buffer,) if buffer is not None and buffer != seen.plan else ()
+        decision = Decision((*shadows, *told, *towards_size(wish.count, seen)), wish.reason, wish.count)
         return decision, PolicyState(self.name, VERSION, remembered)
+
+    def _buffer(self, plan: InForce | None, seen: Observation, *, planned: bool) -> SetBufferPlan | None:
+        """The bounds that batches are to have. None for whatever is in force: who has never planned may follow one who has."""
+        if plan is not None and plan.batch:
+            return SetBufferPlan(plan.batch, self._wait_s(plan, seen.settings))
+        return SetBufferPlan(seen.settings.max_batch, self._wait_s(None, seen.settings)) if planned else None
 
     def _followed(
         self, memory: Memory, counts: Counts, plan: InForce | None, seen: Observation

@@ -104,6 +104,7 @@ class RevisionInstances:
             profile=profile,
             latency_spread=learned.spread,
             queues=around.gateways.queues,
+            plan=None if (planned := self.buffer(rules.settings)) is None else planned.plan,
         )
 
     def buffer(self, settings: Settings) -> BufferStatus | None:
