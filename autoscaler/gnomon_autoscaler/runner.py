@@ -92,6 +92,8 @@ class Runner:
         self._policies = policies
         self._policy: ScalingPolicy | None = None
         self._settings: Settings | None = None
+        self._sampled: Settings | None = None
+        """Those of the last look, by which nobody may have been asked yet."""
         self._requested: int | None = None
         self._shown: int | None = None
         self._inherited = Inherited(heir=heir)
@@ -118,6 +120,7 @@ class Runner:
     def sample(self, now_s: float, load: FunctionLoad) -> None:
         """Take the counters and look at the instances. Call it every bin of the windows, or when it is possible."""
         self.windows.record(now_s, load.counters)
+        self._sampled = load.settings
         instances = newest(load.instances)
         bodies = tuple(instance for instance in instances if instance.kind is InstanceKind.BODY)
         self._starts.look(now_s, bodies)
@@ -164,7 +167,7 @@ class Runner:
 
     def accept(self, asked: Question, decision: Decision, state: PolicyState) -> Decision:
         """Take the policy's answer; the decision to carry out."""
-        if asked.policy is not self._policy:
+        if self._is_past(asked):
             return self._superseded(asked)
         self._failures = 0
         self.state = state
@@ -176,7 +179,7 @@ class Runner:
 
     def fail(self, error: str, asked: Question | None = None) -> Decision:
         """The policy raised or overran: the last decision stays in force; after the third time in a row `fixed` takes over."""
-        if asked is not None and asked.policy is not self._policy:
+        if asked is not None and self._is_past(asked):
             return self._superseded(asked)
         self._failures += 1
         said = f"{self.policy_name} failed ({self._failures} of {FAILURES_BEFORE_FIXED}): {error}"
@@ -184,9 +187,15 @@ class Runner:
             self._fall_back(f"{self.policy_name} failed {self._failures} times, fixed instead ({error})", self._settings)
         return Decision((), f"{said}; the last decision stays in force", self.desired)
 
+    def _is_past(self, asked: Question) -> bool:
+        """Whether the function has other settings by now, or another policy."""
+        return asked.policy is not self._policy or (self._sampled is not None and asked.seen.settings != self._sampled)
+
     def _superseded(self, asked: Question) -> Decision:
-        """The settings changed while a policy was thinking: the next question goes to the other policy."""
-        return Decision((), f"{asked.policy.name} is not the policy any more; its answer is not used", self.desired)
+        """The settings changed while a policy was thinking: the next question is asked by those that there are."""
+        if self._requested is None:
+            self._requested = asked.seen.requested
+        return Decision((), f"{asked.policy.name} was asked by settings of before; its answer is not used", self.desired)
 
     def replacement(self, now_s: float, load: FunctionLoad) -> Decision | None:
         """Instances in place of those that ended by themselves since the last decision; None if none are missing."""

@@ -1,6 +1,7 @@
 """Answers of policies that come too late to mean anything: their function has gone meanwhile, or has another policy."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import TypeVar
 
 from gnomon_autoscaler.beside import Outcome, at_once
@@ -44,6 +45,41 @@ async def test_what_was_decided_for_a_function_that_is_gone_is_not_done_to_the_n
         assert len(function.instances) == 1
 
 
+async def test_what_was_decided_by_settings_of_before_is_not_done_to_a_function_that_has_others() -> None:
+    """The plan of a policy's buffer would be in force for good under the next policy, which plans none."""
+    stage, held = Stage(), Held()
+    autoscaler = Autoscaler(stage.fleet, stage.clock, caller=held)
+    function = stage.deploy(min=5)
+    async with running(autoscaler):
+        await stage.clock.advance(1)
+        [late] = held.answers
+        function.settings = replace(function.settings, autoscaler="kpa", scale=ScaleSettings(min=1))
+        await stage.clock.advance(1)
+        late()
+        await stage.clock.advance(1)
+        assert function.instances == {}
+        assert len(held.answers) == 2, "whoever is the policy by now has been asked"
+        held.answers[-1]()
+        await stage.clock.advance(0)
+        assert len(function.instances) == 1
+
+
+def test_what_an_operator_has_asked_for_is_asked_again_where_the_answer_is_not_used() -> None:
+    before, after = (
+        FunctionLoad(Settings(autoscaler="openfaas", scale=ScaleSettings(max=most)), LoadCounters(), (), ()) for most in (9, 8)
+    )
+    runner = Runner(FUNCTION)
+    runner.request(7)
+    asked = runner.question(0.0, before)
+    assert asked is not None
+    assert asked.seen.requested == 7
+    runner.sample(0.5, after)
+    assert runner.accept(asked, *asked.answer()).actions == ()
+    again = runner.question(0.5, after)
+    assert again is not None
+    assert again.seen.requested == 7
+
+
 def test_the_failure_of_a_policy_that_was_replaced_meanwhile_is_not_its_successors() -> None:
     def load(policy: str) -> FunctionLoad:
         return FunctionLoad(Settings(autoscaler=policy, scale=ScaleSettings(min=2)), LoadCounters(), (), ())
@@ -55,6 +91,6 @@ def test_the_failure_of_a_policy_that_was_replaced_meanwhile_is_not_its_successo
     assert next_one is not None
     for _ in range(3):
         said = runner.fail("no answer within 1 s", asked).reason
-    assert said == "openfaas is not the policy any more; its answer is not used"
+    assert said == "openfaas was asked by settings of before; its answer is not used"
     assert runner.policy_name == "kpa"
     assert runner.fail("no answer within 1 s", next_one).reason.startswith("kpa failed (1 of 3)")
