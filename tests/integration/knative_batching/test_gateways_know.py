@@ -15,7 +15,7 @@ from gnomon_core.functions import FunctionKey
 from gnomon_platforms.knative.resources import ACTIVATOR_METRICS_PORT
 from gnomon_platforms.knative.scaling.objects import RevisionPod
 from gnomon_platforms.knative.scaling.signals import gateways
-from gnomon_platforms.knative.scaling.signals.gateways import Gateways
+from gnomon_platforms.knative.scaling.signals.gateways import FEWER_AFTER_S, Gateways
 from gnomon_platforms.knative.scaling.signals.learned import SECONDS, Learned, told
 from tests.waiting import until
 
@@ -73,7 +73,6 @@ async def test_a_curve_is_the_mean_of_those_that_know_it() -> None:
 
         # One goes, and what it knew with it. One that ends takes no requests any more.
         pods[:] = [pod(SECOND), pod(ENDING, ending=True)]
-        assert made.queues == 1
         await until(lambda: made.learned(F) == Learned((0.2, 0.2), 0.06))
         await until(lambda: made.learned(G) is None)
 
@@ -92,6 +91,33 @@ async def test_a_page_of_something_else_teaches_nothing_and_hinders_nothing() ->
     hostile = f'{SECONDS}{{kn_revision_name="f-00001"}} 1\n{SECONDS}{{batch_size="x"}} nan\n' + "\x00" * 99
     async with page(FIRST, hostile), page(SECOND, told({F: Learned((0.1,))})), asking(pods) as made:
         await until(lambda: made.learned(F) == Learned((0.1,)))
+
+
+class Clock(WallClock):
+    """Stands still until it is moved."""
+
+    time_s = 100.0
+
+    def now_s(self) -> float:
+        return self.time_s
+
+
+def test_one_more_counts_at_once_and_one_less_when_it_stays_away() -> None:
+    """Plans for all of them would be made anew at each step of a rollout, and pods made and ended by them."""
+    pods, clock = [pod(FIRST), pod(SECOND)], Clock()
+    made = Gateways(lambda: pods, clock)
+    seen = []
+    for count in (2, 3, 2, 3, 2):
+        pods[:] = [pod(f"127.0.83.{number}") for number in range(count)]
+        clock.time_s += 5.0
+        seen.append(made.queues)
+    assert seen == [2, 3, 3, 3, 3]
+    clock.time_s += FEWER_AFTER_S - 6.0
+    assert made.queues == 3
+    clock.time_s += 1.0
+    assert made.queues == 2
+    pods.append(pod(ENDING, ending=True))
+    assert made.queues == 2, "one that ends takes no requests any more"
 
 
 async def test_without_a_gateway_there_is_one_queue() -> None:

@@ -55,6 +55,38 @@ async def test_a_plan_that_is_decided_is_the_policys_until_another_one_is() -> N
     assert instances.buffer(BATCH) == BufferStatus("batch", SetBufferPlan(2, 0.0))
 
 
+async def test_a_plan_of_before_another_policy_is_forgotten() -> None:
+    """Whoever comes back to `batch` after a night with `kpa` has other arrivals."""
+    played = batching()
+    instances = instances_of(played)
+    await instances.apply([PLAN], played.rules)
+    assert instances.load(played.rules, None, LoadCounters()).plan == PLAN
+    assert instances.load(batching("kpa").rules, None, LoadCounters()).plan is None
+    assert instances.load(played.rules, None, LoadCounters()).plan is None
+    assert instances.buffer(BATCH) is None
+
+
+async def test_a_plan_is_of_the_policy_that_was_asked_whatever_the_revision_names_by_now() -> None:
+    """As `kpa`'s it would be in force for good."""
+    played = batching()
+    instances = instances_of(played)
+    instances.load(played.rules, None, LoadCounters())
+    await instances.apply([PLAN], batching("kpa").rules)
+    assert instances.buffer(KPA) is None
+    assert instances.buffer(BATCH) == BufferStatus("batch", PLAN)
+
+
+def test_the_reason_is_told_anew_with_each_plan() -> None:
+    def said(pa: PaFacts, reason: str, buffer: BufferStatus | None) -> dict[str, Any]:
+        return status(pa, None, Outcome(1, 1, 1, "batch", reason, buffer=buffer), EPOCH_S)
+
+    first = pa_facts({**pod_autoscaler(), "status": said(pa_facts(pod_autoscaler()), "no plan", None)})
+    second = pa_facts({**pod_autoscaler(), "status": said(first, "B = 4", BufferStatus("batch", PLAN))})
+    assert second.condition("ScalingPolicy").message == "B = 4", "the number of pods is the same"
+    third = pa_facts({**pod_autoscaler(), "status": said(second, "B = 4, seen again", BufferStatus("batch", PLAN))})
+    assert third.condition("ScalingPolicy").message == "B = 4"
+
+
 def test_the_status_has_the_plan_beside_what_others_have_annotated() -> None:
     before = pa_facts({**pod_autoscaler(), "status": {"annotations": {"theirs": "kept", ANNOTATION: "old"}}})
     found = told(before, BufferStatus("batch", PLAN))

@@ -7,10 +7,12 @@ import pytest
 from gnomon_autoscaler.registry import scaling_policy
 from gnomon_core.errors import bad_request
 from gnomon_core.settings import Settings
+from gnomon_platforms.knative.batching.revisions import RevisionReader
 from gnomon_platforms.knative.scaling.configuration import ClusterSettings, cluster_settings
-from gnomon_platforms.knative.scaling.objects import pa_facts
+from gnomon_platforms.knative.scaling.objects import Template, live_revision, pa_facts
 from gnomon_platforms.knative.scaling.rules import UNBOUNDED, Rules, rules
 from tests.unit.knative_autoscaler.played import pod_autoscaler
+from tests.unit.knative_batching.test_revisions import BATCHES, revision
 
 K = "autoscaling.knative.dev/"
 
@@ -150,8 +152,22 @@ def test_pods_have_the_cores_of_their_template_where_nobody_has_said_others(
     def check(settings: Settings) -> None:
         scaling_policy(settings.autoscaler, settings)
 
-    found = rules(pa_facts(pod_autoscaler(annotations)), ClusterSettings(), None, check, born_cores=2)
+    found = rules(pa_facts(pod_autoscaler(annotations)), ClusterSettings(), None, check, Template(2))
     assert (found.settings.cores, found.cores) == (cores, given)
+
+
+@pytest.mark.parametrize(
+    "annotations",
+    [{}, {"gnomon/slo-ms": "20000"}, {"gnomon/slo-ms": "100"}, {"gnomon/deadline-ms": "2000"}, {"gnomon/cores": "4"}],
+)
+def test_a_plan_is_for_the_objective_and_the_deadline_that_its_gateways_go_by(annotations: dict[str, str]) -> None:
+    """By an objective of 30 s batches were to wait longer than the 10 s that Knative gives their requests."""
+    document = revision({**BATCHES, **annotations}, timeoutSeconds=10)
+    gateways = RevisionReader(lambda _: None)(document).spec.settings
+    live = live_revision(document)
+    found = rules(pa_facts(pod_autoscaler()), ClusterSettings(), live.annotations, None, live.template).settings
+    assert (found.slo_s, found.deadline_s, found.cores) == (gateways.slo_s, gateways.deadline_s, gateways.cores)
+    assert found.slo_s <= 10.0
 
 
 def test_whatever_a_check_has_against_settings_is_said() -> None:

@@ -25,7 +25,7 @@ from gnomon_core.errors import GnomonError
 from gnomon_core.functions import FunctionKey, FunctionSpec, read_deployment
 from gnomon_core.settings import PREFIX, Settings
 from gnomon_platforms.knative.resources import CLASS, CLASS_ANNOTATION
-from gnomon_platforms.knative.scaling.objects import born_cores
+from gnomon_platforms.knative.scaling.objects import template_of
 from gnomon_platforms.knative.scaling.rules import DEFAULT_POLICY
 from gnomon_platforms.kubernetes.objects.names import TOKEN_KEY
 from gnomon_platforms.provider.options import DEFAULT_IN_FLIGHT
@@ -35,9 +35,7 @@ BATCH_ANNOTATIONS = (f"{PREFIX}max-batch", f"{PREFIX}scheduler")
 BATCH_SECRET = TOKEN_KEY
 """The Secret of a namespace that Bodies take batches by, and the key in it of those whose Revision names none."""
 TOKEN_VARIABLE = "GNOMON_BATCH_TOKEN"  # noqa: S105 - its name, not its value
-AUTOSCALER, CORES, DEADLINE = f"{PREFIX}autoscaler", f"{PREFIX}cores", f"{PREFIX}deadline-ms"
-TIMEOUT_S = 300.0
-"""Knative's own for an answer, where a Revision says none."""
+AUTOSCALER = f"{PREFIX}autoscaler"
 
 _LOG = logging.getLogger("gnomon.knative")
 
@@ -83,16 +81,9 @@ class RevisionReader:
         spec = document.get("spec") or {}
         token_key = _token_key(spec)
         function = self._function(document)
-        settings = function.settings
-        if DEADLINE not in function.annotations:
-            deadline_s = float(spec.get("timeoutSeconds") or TIMEOUT_S)
-            # An objective of 30 s would have a batch wait for 30 s where Knative gives its requests 10.
-            settings = replace(settings, deadline_s=deadline_s, slo_s=min(settings.slo_s, deadline_s))
+        settings = template_of(spec).under(function.settings, function.annotations)
         if not token_key:
             settings = replace(settings, max_batch=1)
-        if CORES not in function.annotations:
-            # What batches take is told of instances of this size.
-            settings = replace(settings, cores=born_cores(spec) or settings.cores)
         return RevisionFacts(
             replace(function, settings=settings),
             seconds_of(document["metadata"].get("creationTimestamp")),

@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from gnomon_core.dates import rfc3339
-from gnomon_platforms.knative.buffer_status import BufferStatus, told_with
+from gnomon_platforms.knative.buffer_status import BufferStatus, buffer_of, told_with
 from gnomon_platforms.knative.scaling.objects import NOT_OWNED, Condition, PaFacts, SksFacts, conditions
 
 KEEP = -1
@@ -118,9 +118,9 @@ def _sks_ready(sks: SksFacts | None) -> Condition:
 
 
 def _policy(pa: PaFacts, outcome: Outcome) -> Condition:
-    """Written anew only with the number that it explains: the numbers in a reason change every second."""
+    """Written anew only with the number or the plan that it explains: the numbers in a reason change every second."""
     before = pa.condition("ScalingPolicy")
-    same = outcome.want in (KEEP, pa.status.get("desiredScale"))
+    same = outcome.want in (KEEP, pa.status.get("desiredScale")) and outcome.buffer == buffer_of(pa.status)
     if before.message and same and before.reason == outcome.policy:
         return Condition(before.status, before.reason, before.message)
     return Condition("True", outcome.policy, outcome.reason[:MAX_MESSAGE])

@@ -61,6 +61,8 @@ class RevisionInstances:
         self._refused: dict[str, RefusedSize] = {}
         """By pod."""
         self._buffer: BufferStatus | None = None
+        self._asked = ""
+        """The policy that was shown it last, whose decisions come."""
 
     @property
     def wanted(self) -> int:
@@ -88,6 +90,9 @@ class RevisionInstances:
     def load(self, rules: Rules, profile: ModelProfile | None, counters: LoadCounters) -> FunctionLoad:
         """Everything that a policy may decide by."""
         around = self._around
+        self._asked = rules.settings.autoscaler
+        # Whoever decides by another policy and comes back later finds other arrivals.
+        self._buffer = self.buffer(rules.settings)
         self.match()
         instances = tuple(self._seen(one) for one in self._bodies.instances(rules.settings, around.clock.now_s()))
         nodes: tuple[Node, ...] = ()
@@ -104,7 +109,7 @@ class RevisionInstances:
             profile=profile,
             latency_spread=learned.spread,
             queues=around.gateways.queues,
-            plan=None if (planned := self.buffer(rules.settings)) is None else planned.plan,
+            plan=None if self._buffer is None else self._buffer.plan,
         )
 
     def buffer(self, settings: Settings) -> BufferStatus | None:
@@ -143,7 +148,8 @@ class RevisionInstances:
                     raise refused
                 self._bodies.resize(body_id, cores)
             case SetBufferPlan():
-                self._buffer = BufferStatus(rules.settings.autoscaler, action)
+                # The Revision may name another one since.
+                self._buffer = BufferStatus(self._asked or rules.settings.autoscaler, action)
             case CreateShadow() | ChangeShadow() | DestroyShadow() | PromoteShadow() if self._around.shadows is not None:
                 await self._around.shadows.apply(action)
 

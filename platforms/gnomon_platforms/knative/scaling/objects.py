@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from gnomon_core.dates import seconds_of
 from gnomon_core.functions import FunctionKey
-from gnomon_core.settings import PREFIX
+from gnomon_core.settings import PREFIX, Settings
 from gnomon_platforms.knative.resources import CLASS_ANNOTATION, QUEUE_CONTAINER, REVISION_LABEL
 from gnomon_platforms.kubernetes.objects.placing import Placing, placing_of
 from gnomon_platforms.kubernetes.objects.pod_template import CSI_DRIVER
@@ -128,18 +128,47 @@ class RevisionPod:
         return self.reported and not self.trouble and self.cores != self.effective_cores
 
 
+TIMEOUT_S = 300.0
+"""Knative's own for an answer, where a Revision says none."""
+
+
+@dataclass(frozen=True, slots=True)
+class Template:
+    """What a Revision's specification says of its settings; gateways and the class must read the same.
+
+    `cores` are the whole ones that its pods are born with, 0 where it says none, or less than one; `timeout_s` is how long
+    Knative gives a request, 0 where that is not known.
+    """
+
+    cores: int = 0
+    timeout_s: float = 0.0
+
+    def under(self, settings: Settings, own: Mapping[str, str]) -> Settings:
+        """These settings, by this where none of the Revision's `own` annotations says otherwise."""
+        if f"{PREFIX}cores" not in own and self.cores:
+            # A policy by the default of one would shrink them; and what batches take is told of instances of this size.
+            settings = replace(settings, cores=self.cores)
+        if f"{PREFIX}deadline-ms" not in own and self.timeout_s:
+            # An objective of 30 s would have a batch wait for 30 s where Knative gives its requests 10.
+            settings = replace(settings, deadline_s=self.timeout_s, slo_s=min(settings.slo_s, self.timeout_s))
+        return settings
+
+
+NO_TEMPLATE = Template()
+
+
 @dataclass(frozen=True, slots=True)
 class LiveRevision:
     """A Revision: Gnomon's annotations, which can be changed there while it serves, and what is fixed for its pods.
 
-    `mounted` is whether they have Shadows' volume, `placing` what they say of nodes, `cores` the whole ones that they are born
-    with, 0 where the template says none, or less than one.
+    `mounted` is whether they have Shadows' volume, `placing` what they say of nodes, `template` what its specification says of
+    settings.
     """
 
     annotations: Mapping[str, str]
     mounted: bool
     placing: Placing = field(default_factory=Placing)
-    cores: int = 0
+    template: Template = NO_TEMPLATE
 
 
 @dataclass(frozen=True, slots=True)
@@ -242,12 +271,13 @@ def live_revision(document: Document) -> LiveRevision:
     metadata, spec = document["metadata"], document.get("spec") or {}
     own = {key: text for key, text in (metadata.get("annotations") or {}).items() if key.startswith(PREFIX)}
     drivers = {(one.get("csi") or {}).get("driver") for one in spec.get("volumes") or ()}
-    return LiveRevision(own, CSI_DRIVER in drivers, placing_of(spec), born_cores(spec))
+    return LiveRevision(own, CSI_DRIVER in drivers, placing_of(spec), template_of(spec))
 
 
-def born_cores(spec: Mapping[str, Any]) -> int:
-    """The whole cores that a Revision's pods are born with; 0 where its template says none, or less than one."""
-    return int(cores_of(serving_container(spec.get("containers") or ()).get("resources") or {}))
+def template_of(spec: Mapping[str, Any]) -> Template:
+    """What a Revision's specification says beside its annotations."""
+    cores = int(cores_of(serving_container(spec.get("containers") or ()).get("resources") or {}))
+    return Template(cores, float(spec.get("timeoutSeconds") or TIMEOUT_S))
 
 
 def conditions(status: Mapping[str, Any]) -> dict[str, Condition]:

@@ -23,7 +23,7 @@ from gnomon_platforms.knative.buffer_status import buffer_of
 from gnomon_platforms.knative.scaling.configuration import ClusterSettings
 from gnomon_platforms.knative.scaling.instances import RevisionInstances
 from gnomon_platforms.knative.scaling.measured import Measured
-from gnomon_platforms.knative.scaling.objects import Document, LiveRevision, PaFacts, SksFacts, pa_facts
+from gnomon_platforms.knative.scaling.objects import NO_TEMPLATE, Document, LiveRevision, PaFacts, SksFacts, pa_facts
 from gnomon_platforms.knative.scaling.planning import PROXY, Demand, Plan, Seen, plan
 from gnomon_platforms.knative.scaling.probe import proxied
 from gnomon_platforms.knative.scaling.rules import Rules, rules
@@ -238,8 +238,8 @@ class ScaledRevision:
             if self._measured.known:
                 self._around.brain.check_profile(settings, self._measured.profile)
 
-        own, born_cores = (None, 0) if live is None else (live.annotations, live.cores)
-        return rules(pa, cluster, own, check, born_cores)
+        own, template = (None, NO_TEMPLATE) if live is None else (live.annotations, live.template)
+        return rules(pa, cluster, own, check, template)
 
     async def _take(self, seen: Seen, planned: Plan) -> bool:
         """Write a plan; whether all of it was still of what there is."""

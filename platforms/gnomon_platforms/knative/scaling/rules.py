@@ -22,7 +22,7 @@ from gnomon_core.settings import PREFIX, Settings, read_settings
 from gnomon_core.units import parse_duration_s
 from gnomon_platforms.knative.resources import AUTOSCALING, METRIC_ANNOTATION, PROGRESS_DEADLINE_ANNOTATION
 from gnomon_platforms.knative.scaling.configuration import ClusterSettings
-from gnomon_platforms.knative.scaling.objects import PaFacts
+from gnomon_platforms.knative.scaling.objects import NO_TEMPLATE, PaFacts, Template
 
 T = TypeVar("T")
 
@@ -92,17 +92,17 @@ def rules(
     cluster: ClusterSettings,
     live: Mapping[str, str] | None = None,
     check: Callable[[Settings], Any] | None = None,
-    born_cores: int = 0,
+    template: Template = NO_TEMPLATE,
 ) -> Rules:
     """The rules of a Revision.
 
     `live` are Gnomon's annotations of the Revision, which can be changed while it serves; None takes the PodAutoscaler's copy.
-    Policies take its pods to have `born_cores` where it says none; 0 is not known. `check` raises a GnomonError for settings that
-    no policy here can scale by; the Revision is then scaled by `kpa`.
+    Where they say neither cores nor a deadline its `template` does. `check` raises a GnomonError for settings that no policy here
+    can scale by; the Revision is then scaled by `kpa`.
     """
     said = Annotations(pa.annotations)
     own = pa.annotations if live is None else live
-    settings, trouble = _settings(pa, own, check, born_cores)
+    settings, trouble = _settings(pa, own, check, template)
     # Where its settings could not be taken, nobody has said how large pods are to be.
     cores = settings.cores if f"{PREFIX}cores" in own and not trouble else None
     # Knative writes an empty one on Revisions of other classes than its own that name none.
@@ -191,30 +191,25 @@ def _with_knatives(settings: Settings, takes: _Takes, pa: PaFacts, cluster: Clus
 
 
 def _settings(
-    pa: PaFacts, given: Mapping[str, str], check: Callable[[Settings], Any] | None, born_cores: int
+    pa: PaFacts, given: Mapping[str, str], check: Callable[[Settings], Any] | None, template: Template
 ) -> tuple[Settings, str]:
     """The policy's settings by Gnomon's annotations; those of `kpa`, and why, where they cannot be had."""
     own = {key: text for key, text in given.items() if key.startswith(PREFIX)}
     own.setdefault(f"{PREFIX}autoscaler", DEFAULT_POLICY)
     trouble = ""
     try:
-        settings = _sized(read_settings(None, own), own, born_cores)
+        settings = template.under(read_settings(None, own), own)
         if settings.autoscaler in UNSUITED:
             raise bad_request("unsupported_policy", f"{settings.autoscaler} {UNSUITED[settings.autoscaler]}.")
         if check is not None:
             check(settings)
     except GnomonError as error:
         trouble = f"{DEFAULT_POLICY} is used: {error}"
-        settings = _sized(read_settings(None, {f"{PREFIX}autoscaler": DEFAULT_POLICY}), {}, born_cores)
+        settings = template.under(read_settings(None, {f"{PREFIX}autoscaler": DEFAULT_POLICY}), {})
     if f"{PREFIX}max-batch" not in own and pa.concurrency and settings.max_batch == 1:
         # Policies that know no latency yet take an instance to hold one full batch.
         settings = replace(settings, max_batch=min(pa.concurrency, MAX_BATCH))
     return settings, trouble
-
-
-def _sized(settings: Settings, own: Mapping[str, str], born_cores: int) -> Settings:
-    """With the cores that pods have where nobody has said others: a policy by the default of one would shrink them."""
-    return settings if f"{PREFIX}cores" in own or not born_cores else replace(settings, cores=born_cores)
 
 
 def _deadline_s(pa: PaFacts, cluster: ClusterSettings) -> float:

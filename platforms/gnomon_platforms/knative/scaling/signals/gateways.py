@@ -3,8 +3,9 @@
     each ready gateway ▶ its page ▶ seconds of batches of 1, 2, … and their spread ▶ one curve for each Revision
 
 How many gateways there are matters as much: each has a queue of its own for what the ingress sends to it, and a plan for the
-arrivals of all would be one for none of them. One that does not answer for a while is taken to know what it said last; what it
-knew goes with it.
+arrivals of all would be one for none of them. One more counts at once, one less after a while: plans for fewer queues than there
+are overload pods, plans for more are cautious, and while gateways are replaced one by one, or one is restarted, they stay. One
+that does not answer for a while is taken to know what it said last; what it knew goes with it.
 """
 
 from __future__ import annotations
@@ -27,6 +28,8 @@ if TYPE_CHECKING:
 
 PERIOD_S = 5.0
 PATIENCE_S = 3.0
+FEWER_AFTER_S = 60.0
+"""As long as one that ends may answer what it has."""
 
 _LOG = logging.getLogger("gnomon.knative")
 
@@ -38,12 +41,16 @@ class Gateways:
         self._pods, self._clock = pods, clock
         self._told: dict[str, dict[FunctionKey, Learned]] = {}
         """By gateway."""
+        self._queues, self._fewer_since_s = 1, clock.now_s()
         self._task: asyncio.Task[None] | None = None
 
     @property
     def queues(self) -> int:
-        """In how many queues a Revision's requests wait: one, where no gateway is."""
-        return max(1, len(self._ready()))
+        """In how many queues a Revision's requests wait, or waited a moment ago: one, where no gateway is."""
+        now_s, count = self._clock.now_s(), max(1, len(self._ready()))
+        if count >= self._queues or now_s - self._fewer_since_s >= FEWER_AFTER_S:
+            self._queues, self._fewer_since_s = count, now_s
+        return self._queues
 
     def learned(self, key: FunctionKey) -> Learned | None:
         """How long a Revision's batches take; None where no gateway knows."""
