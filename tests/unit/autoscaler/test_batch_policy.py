@@ -60,6 +60,24 @@ def test_a_plan_holds_for_as_long_as_what_it_was_made_from() -> None:
     assert len(buffers([decision for _, decision in line.decisions])) == len(changes), "told where it changed only"
 
 
+def test_a_plan_that_was_made_before_larger_batches_were_known_is_made_again() -> None:
+    """Whoever learns what batches take may hear a moment later that they may be larger."""
+    line = timeline()
+    line.play(700)
+    line.settings = replace(line.settings, max_batch=8)
+    line.play(5)
+    made_at_s = planned_at_s(line)
+    assert made_at_s is not None
+    assert made_at_s > 700.0
+    assert buffers([decision for _, decision in line.decisions])[-1].max_batch <= 4
+    line.latency_s = (*LATENCY_S, 0.112, 0.113, 0.114, 0.115)
+    line.play(60)
+    assert buffers([decision for _, decision in line.decisions])[-1].max_batch > 4
+    again_at_s = planned_at_s(line)
+    line.play(100)
+    assert planned_at_s(line) == again_at_s, "which is made once"
+
+
 def test_in_the_end_it_plans_hourly_from_the_last_hour() -> None:
     line = timeline(rps=8.0)
     line.play(3841)

@@ -8,13 +8,15 @@ from dataclasses import dataclass, fields
 from gnomon_autoscaler.counting import Memory
 
 MOVED = 0.1
+MOST_KNOWN = 1024
 
 
 @dataclass(frozen=True, slots=True)
 class InForce:
     """What was planned, when, for which service times and how long it holds; with `batch` 0, why there is no plan.
 
-    `size` is the instances': cores, or MB where that is what they have. The arrivals are shared among `queues`.
+    `size` is the instances': cores, or MB where that is what they have. The arrivals are shared among `queues`. `longest` is the
+    largest batch whose service time was known.
     """
 
     planned_at_s: float
@@ -28,19 +30,22 @@ class InForce:
     said: str
     size: int
     queues: int
+    longest: int
 
     @staticmethod
     def of(memory: Memory) -> InForce | None:
-        """As it was remembered; a plan of before there were several queues is for one."""
+        """As it was remembered. A plan of an earlier version is for one queue, and was made for all sizes that were known."""
         remembered = memory.get("plan")
         if not isinstance(remembered, Mapping):
             return None
-        kept = {"queues": 1, **remembered}
+        kept = {"queues": 1, "longest": MOST_KNOWN, **remembered}
         if any(each.name not in kept for each in fields(InForce)):
             return None
         return InForce(**{each.name: kept[each.name] for each in fields(InForce)})  # type: ignore[arg-type]
 
     def moved(self, service_s: Sequence[float]) -> bool:
-        """Whether batches take other times than it counted on."""
+        """Whether batches take other times than it counted on, or larger ones are known by now."""
+        if len(service_s) > self.longest:
+            return True
         pairs = zip(self.service_s[: self.batch], service_s, strict=False)
         return any(abs(now_s - then_s) > MOVED * then_s for then_s, now_s in pairs)

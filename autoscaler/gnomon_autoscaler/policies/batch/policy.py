@@ -8,9 +8,9 @@ instance too, or on Lambda its memory, by the function's profile (`sizes.py`).
 
 A plan holds for as long as the time it was made from, at most an hour (or `gnomon/plan-window`): after 30 s there is one, after
 60, 120, … a better one. It is made anew when the rate has changed (then from the counts since it did), when batches take a tenth
-more or less than it counted on, when the settings change, and when the arrivals wait in another number of queues. The first plan
-needs 100 arrivals. Without a plan there is no wait for a batch and the number is `lv`'s; the reason says why.
-docs/decisions/0022-batch-policies.md has a worked example.
+more or less than it counted on or larger ones are known, when the settings change, and when the arrivals wait in another number
+of queues. The first plan needs 100 arrivals. Without a plan there is no wait for a batch and the number is `lv`'s; the reason
+says why. docs/decisions/0022-batch-policies.md has a worked example.
 """
 
 from __future__ import annotations
@@ -129,15 +129,15 @@ class Batch:
             found = plan_for(counts.bins, BIN_S, task)
         except GnomonError as error:
             why = error.message.rstrip(".")
-            return InForce(seen.now_s, AGAIN_S, (), 0, 0.0, 0, 0.0, 1.0, why, own_size(seen), seen.queues)
+            return InForce(seen.now_s, AGAIN_S, (), 0, 0.0, 0, 0.0, 1.0, why, own_size(seen), seen.queues, len(seen.latency_s))
         holds_s = min(settings.plan_window_s, max(FIRST_S, counts.seconds))
-        service_s = tuple(sized(seen, found.size).latency_s[: found.batch])
+        known_s = tuple(sized(seen, found.size).latency_s)
         said = (
             f"{found.said}, {settings.slo_s * 1e3:g} ms asked for{'; T is left to adaptive scheduling' if self._adaptive else ''}"
         )
         return InForce(
-            seen.now_s, holds_s, service_s, found.batch, found.timeout_s, found.instances, found.rate_rps, found.dispersion, said,
-            found.size, seen.queues,
+            seen.now_s, holds_s, known_s[: found.batch], found.batch, found.timeout_s, found.instances, found.rate_rps,
+            found.dispersion, said, found.size, seen.queues, len(known_s),
         )  # fmt: skip
 
     def _wait_s(self, plan: InForce | None, settings: Settings) -> float:
