@@ -3,7 +3,7 @@
     leader: `told` ─ with each question ─▶ replica: `follow` ─▶ batches within these bounds, or within those that were deployed
 
 The whole table each time: a function that is not in it any more is as it was deployed. What a replica follows is its own when it
-leads: the policy's memory, which is handed on, knows that the plan was told, so that nobody says it again.
+leads, until the policy has another one: that sees which plan is in force.
 """
 
 from __future__ import annotations

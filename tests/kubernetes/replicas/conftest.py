@@ -156,11 +156,17 @@ def ledger(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def echo_handler(tmp_path: Path, ledger: Path) -> Path:
-    """What the node's pods run: it writes down what it executes."""
+def source() -> str:
+    """Of what the node's pods run, with `{ledger!r}` for where it writes down what it executes."""
+    return HANDLER
+
+
+@pytest.fixture
+def echo_handler(tmp_path: Path, ledger: Path, source: str) -> Path:
+    """What the node's pods run."""
     folder = tmp_path / "function"
     folder.mkdir()
-    (folder / "handler.py").write_text(HANDLER.format(ledger=str(ledger)))
+    (folder / "handler.py").write_text(source.format(ledger=str(ledger)))
     return folder
 
 

@@ -48,12 +48,9 @@ def options(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 
 @pytest.fixture
-def echo_handler(tmp_path: Path, ledger: Path) -> Path:
-    """What the node's pods run: it writes down how many requests it executes together."""
-    folder = tmp_path / "function"
-    folder.mkdir()
-    (folder / "handler.py").write_text(HANDLER.format(ledger=str(ledger)))
-    return folder
+def source() -> str:
+    """It writes down how many requests it executes together."""
+    return HANDLER
 
 
 def executed(ledger: Path) -> list[int]:
