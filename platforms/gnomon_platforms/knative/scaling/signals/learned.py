@@ -14,15 +14,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from gnomon_core.functions import FunctionKey
+from gnomon_platforms.knative.scaling.signals.figures import labels_of, lines_of, read
 
 SECONDS, SPREAD = "gnomon_revision_batch_seconds", "gnomon_revision_batch_spread"
 PAGE = f"/metrics?name[]={SECONDS}"
 MOST_BYTES = 8 << 20
 MOST_BATCH = 1024
 
-# Labels are bounded: a page that opens braces and closes none would be looked through once for each of them.
-_LINE = re.compile(rf"^({SECONDS}|{SPREAD})\{{([^}}\n]{{1,1000}})\}} ([0-9.eE+-]{{1,50}})(?!\S)", re.MULTILINE)
-_LABEL = re.compile(r'(\w+)="((?:[^"\\]|\\.)*)"')
+_LINES = lines_of(SECONDS, SPREAD)
+_SIZE = re.compile(r"[0-9]{1,5}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +48,7 @@ def told(learned: Mapping[FunctionKey, Learned]) -> str:
     """The part of a gateway's page that says so."""
     seconds, spreads = [f"# TYPE {SECONDS} gauge"], [f"# TYPE {SPREAD} gauge"]
     for key, one in learned.items():
-        labels = f'k8s_namespace_name="{key.namespace}",kn_revision_name="{key.name}"'
+        labels = labels_of(key)
         rows = enumerate(one.latency_s, start=1)
         seconds += [f'{SECONDS}{{{labels},batch_size="{size}"}} {latency_s:.6g}' for size, latency_s in rows]
         spreads.append(f"{SPREAD}{{{labels}}} {one.spread:.4g}")
@@ -59,22 +59,14 @@ def learned(page: str) -> dict[FunctionKey, Learned]:
     """By Revision, what a page says; a curve is taken up to the first size that is missing or no time."""
     curves: dict[FunctionKey, dict[int, float]] = {}
     spreads: dict[FunctionKey, float] = {}
-    for figure, labels_text, number in _LINE.findall(page):
-        labels = dict(_LABEL.findall(labels_text))
-        name, namespace = labels.get("kn_revision_name"), labels.get("k8s_namespace_name")
-        try:
-            value, size = float(number), int(labels.get("batch_size", 0))
-        except ValueError:
-            continue
-        if not name or not namespace:
-            continue
-        key = FunctionKey(name, namespace)
+    for figure, key, labels, value in read(_LINES, page):
+        size = labels.get("batch_size", "0")
         if not 0.0 <= value < float("inf"):
             continue
         if figure == SPREAD:
             spreads[key] = value
-        elif value and 1 <= size <= MOST_BATCH:
-            curves.setdefault(key, {})[size] = value
+        elif value and _SIZE.fullmatch(size) and 1 <= int(size) <= MOST_BATCH:
+            curves.setdefault(key, {})[int(size)] = value
     return {key: Learned(_row(curve), spreads.get(key, 0.0)) for key, curve in curves.items() if 1 in curve}
 
 

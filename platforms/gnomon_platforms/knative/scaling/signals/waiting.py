@@ -13,10 +13,10 @@ costs the activator 6 ms and us 2 ms each time; of the one figure it is 2 and 0.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 
 from gnomon_core.functions import FunctionKey
+from gnomon_platforms.knative.scaling.signals.figures import labels_of, lines_of, read
 
 FIGURE = "kn_revision_request_queued"
 BESIDE = "gnomon_revision_requests_beside_total"
@@ -24,8 +24,7 @@ PAGE = f"/metrics?name[]={FIGURE}"
 MOST_BYTES = 8 << 20
 """A Revision's line has about 200 bytes, so that is 40,000 of them; of the whole page it is 160."""
 
-_LINE = re.compile(rf"^({FIGURE}|{BESIDE})\{{([^}}\n]{{1,1000}})\}} ([0-9.eE+-]{{1,50}})(?!\S)", re.MULTILINE)
-_LABEL = re.compile(r'(\w+)="((?:[^"\\]|\\.)*)"')
+_LINES = {figure: lines_of(figure) for figure in (FIGURE, BESIDE)}
 
 
 def told(counts: Mapping[FunctionKey, int], beside: Mapping[FunctionKey, int]) -> str:
@@ -44,24 +43,13 @@ def beside(page: str) -> dict[FunctionKey, float]:
 
 
 def _lines(figure: str, kind: str, counts: Mapping[FunctionKey, int]) -> str:
-    lines = [
-        f'{figure}{{k8s_namespace_name="{key.namespace}",kn_revision_name="{key.name}"}} {count}' for key, count in counts.items()
-    ]
+    lines = [f"{figure}{{{labels_of(key)}}} {count}" for key, count in counts.items()]
     return "\n".join([f"# TYPE {figure} {kind}", *lines, ""])
 
 
 def _read(figure: str, page: str) -> dict[FunctionKey, float]:
     found: dict[FunctionKey, float] = {}
-    for named, labels_text, number in _LINE.findall(page):
-        if named != figure:
-            continue
-        try:
-            count = float(number)
-        except ValueError:
-            continue
-        labels = dict(_LABEL.findall(labels_text))
-        name, namespace = labels.get("kn_revision_name"), labels.get("k8s_namespace_name")
-        if name and namespace and count > 0.0:
-            key = FunctionKey(name, namespace)
+    for _, key, _, count in read(_LINES[figure], page):
+        if count > 0.0:
             found[key] = found.get(key, 0.0) + count
     return found
