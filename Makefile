@@ -12,7 +12,7 @@ BESIDE := tests/e2e/test_readme.py $(addprefix tests/integration/,profiler aws_l
 TORCH_CPU_INDEX ?= https://download.pytorch.org/whl/cpu
 export TORCH TORCH_CPU_INDEX
 
-.PHONY: run test test-again test-slow test-kubernetes cluster cluster-down cluster-build images conformance check format bench figures templates constraints clean venv bench-shadow bench-kubernetes demo-burst report-batch
+.PHONY: run test test-again test-slow test-kubernetes cluster cluster-down cluster-build images conformance check format bench figures templates constraints clean venv bench-shadow bench-kubernetes reliability demo-burst report-batch
 
 run: venv  ## start Gnomon, deploy stack.yml, classify a photograph; ONCE=1 ends after the answer
 	@$(BIN)/gnomon run --port $(PORT) $(if $(ONCE),--once)
@@ -58,6 +58,9 @@ format: venv
 
 bench: venv  ## measure beside the peers, each in an environment of its own; writes benchmarks/results/
 	@$(BIN)/python -m benchmarks
+
+reliability: venv  ## hostile and careless use: slow, dead and endless connections, chaos, memory; NAMES="connections"
+	@$(BIN)/python -m benchmarks.reliability $(NAMES)
 
 demo-burst: venv  ## a burst carried by Shadows, beside od and k-lv: a table, and a picture in .cache/burst
 	@$(BIN)/python -m benchmarks.burst

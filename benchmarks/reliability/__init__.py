@@ -1,0 +1,1 @@
+"""What hostile and careless use does to a running gateway: one module for each figure."""
