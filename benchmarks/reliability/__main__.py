@@ -4,8 +4,8 @@
     python -m benchmarks.reliability connections      only these
     python -m benchmarks.reliability --quick          briefly, to see that they work; results are not kept
 
-A module is a benchmark unless its name begins with an underscore. One that fails does not keep the others from being run; the exit
-code is 1 then.
+A module is a benchmark unless its name begins with an underscore. One that fails does not keep the others from being run; the
+exit code is 1 then.
 """
 
 from __future__ import annotations
