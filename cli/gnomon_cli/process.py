@@ -10,6 +10,8 @@ import signal
 from collections.abc import Awaitable, Callable, Coroutine
 from typing import Protocol, TypeVar
 
+from gnomon_cli.preflight import allow_open_files
+
 
 def begin_log(*, verbose: bool) -> None:
     """To stderr, warnings only unless more is asked for."""
@@ -38,6 +40,7 @@ async def serve_until_signal(
     `meanwhile` gets the task that ends with the first signal.
     """
     stop = _stopped_by_signal()
+    allow_open_files()
     service = make()
     ended = asyncio.create_task(stop.wait())
     try:

@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable
 import uvloop
 
 from gnomon_cli.composition import Gnomon
-from gnomon_cli.preflight import allow_open_files, check_port, check_room, lock_state
+from gnomon_cli.preflight import check_port, check_room, lock_state
 from gnomon_cli.process import begin_log, serve_until_signal
 from gnomon_cli.serve_options import ServeOptions
 
@@ -27,7 +27,6 @@ def serve(options: ServeOptions, then: Callable[[Gnomon], Awaitable[bool]] | Non
         check_port(options.host, options.port)
     if options.cluster is None:
         check_room(options.state)
-    allow_open_files()
 
     async def meanwhile(gnomon: Gnomon, ended: asyncio.Task[bool]) -> None:
         if then is not None:

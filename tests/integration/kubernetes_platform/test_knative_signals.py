@@ -9,6 +9,8 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mappin
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
+from random import Random
+from types import MappingProxyType
 
 import pytest
 from aiohttp import web
@@ -19,10 +21,10 @@ from gnomon_platforms.knative.scaling.signals import scraper as scraping
 from gnomon_platforms.knative.scaling.signals.scraper import (
     AS_IT_WAS_S,
     ASLEEP_PERIOD_S,
-    AT_ONCE,
     AWAKE_PERIOD_S,
     POD_PERIOD_S,
     Scraper,
+    sample_size,
 )
 from gnomon_platforms.knative.scaling.signals.stat import PodStat
 from gnomon_platforms.knative.scaling.signals.waiting import told
@@ -36,6 +38,7 @@ POD = RevisionPod("users", "f-00001-1", "f-00001", THIRD, running=True, ready=Tr
 FIGURE = "kn_revision_request_queued"
 ROUNDING_S = 1e-6
 FOREVER_S = 3600.0
+SEED = 21
 # Field 2 of a Stat: 2.5 requests on average.
 STAT = bytes([2 << 3 | 1]) + struct.pack("<d", 2.5)
 
@@ -147,16 +150,19 @@ async def scraper(
     clock: Paced,
     *activators: RevisionPod,
     pods: Iterable[RevisionPod] = (),
+    foreign: Mapping[FunctionKey, Iterable[RevisionPod]] = MappingProxyType({}),
     asleep: Callable[[], bool] = lambda: False,
-    took_stats: Callable[[FunctionKey, list[PodStat]], None] = lambda *_: None,
+    took_stats: Callable[[FunctionKey, PodStat], None] = lambda *_: None,
     gateways: Iterable[RevisionPod] = (),
     took_beside: Callable[[Mapping[FunctionKey, float]], None] = lambda _: None,
 ) -> AsyncIterator[Scraper]:
+    revisions = {**foreign, KEY: pods}
     async with open_session() as session:
         made = Scraper(
             session,
             clock,
-            pods=lambda: {KEY: pods},
+            Random(SEED),
+            pods=revisions.__getitem__,
             activators=lambda: activators,
             asleep=asleep,
             took_stats=took_stats,
@@ -165,6 +171,8 @@ async def scraper(
             took_beside=took_beside,
         )
         made.start()
+        for key in revisions:
+            made.follow(key)
         try:
             yield made
         finally:
@@ -284,17 +292,98 @@ async def test_requests_that_wait_at_an_activator_that_ends_are_seen(activator: 
 @pytest.mark.usefixtures("patient", "activator")
 async def test_pods_that_do_not_answer_hold_up_no_activator(silent: Silent) -> None:
     clock = Paced()
-    stuck = [replace(POD, name=f"f-00001-{number}", ip=OTHER) for number in range(AT_ONCE + 1)]
+    stuck = [replace(POD, name=f"f-00001-{number}", ip=OTHER) for number in range(100)]
     async with scraper(clock, ACTIVATOR, pods=stuck):
-        # All places are taken.
-        await until(lambda: silent.asked == AT_ONCE)
+        await until(lambda: silent.asked == sample_size(100))
         end = len(clock.told) + 3
         await until(lambda: len(clock.told) >= end)
 
 
-async def stats(page: Handler) -> list[PodStat]:
+async def answer(_: web.Request) -> web.Response:
+    return web.Response(body=STAT)
+
+
+class Seconds(Paced):
+    """One whose sleepers wake at once, a moment at a time."""
+
+    async def sleep(self, duration_s: float) -> None:
+        await asyncio.sleep(0.001)
+        self.at_s += max(duration_s, ROUNDING_S)
+
+
+@pytest.mark.usefixtures("patient")
+async def test_hung_pods_of_others_delay_no_revision(silent: Silent) -> None:
+    """400 foreign Revisions with a pod each that never answers: one whose pod does is delivered again and again."""
+    told: list[PodStat] = []
+    foreign = {
+        FunctionKey(f"hung-{number}", "others"): [replace(POD, namespace="others", name=f"hung-{number}", ip=OTHER)]
+        for number in range(400)
+    }
+
+    def took(key: FunctionKey, stat: PodStat) -> None:
+        assert key == KEY
+        told.append(stat)
+
+    async with at(THIRD, answer), scraper(Seconds(), pods=[POD], foreign=foreign, took_stats=took):
+        await until(lambda: silent.asked == len(foreign) and len(told) >= 5)
+    assert set(told) == {PodStat(2.5)}
+
+
+async def test_of_many_pods_a_sample_is_asked_and_stands_for_all() -> None:
+    """As Knative's own autoscaler does: 16 of 1,000, and the mean holds for all."""
+    asked: list[PodStat] = []
+    names = 0
+
+    async def count(request: web.Request) -> web.Response:
+        nonlocal names
+        names += 1
+        return await answer(request)
+
+    pods = [replace(POD, name=f"f-00001-{number}") for number in range(1000)]
+    async with at(THIRD, count), scraper(Still(), pods=pods, took_stats=lambda _, stat: asked.append(stat)):
+        await until(lambda: asked)
+    assert names == sample_size(1000) == 16
+    assert asked[0].concurrency == pytest.approx(2500.0)
+
+
+@pytest.mark.parametrize(("pods", "asked"), [(0, 0), (1, 1), (3, 3), (4, 4), (10, 7), (100, 14), (1000, 16), (100_000, 16)])
+def test_samples_are_as_large_as_knatives(pods: int, asked: int) -> None:
+    assert sample_size(pods) == asked
+
+
+async def test_pods_that_are_still_starting_count_for_nothing(silent: Silent) -> None:
+    """While one pod works and three start, the load is that of one: a guess that all are as busy would make more and more."""
+    told: list[PodStat] = []
+    starting = [replace(POD, name=f"f-00001-{number}", ip=OTHER, ready=False) for number in (2, 3, 4)]
+    clock = Still()
+    async with at(THIRD, answer), scraper(clock, pods=[POD, *starting], took_stats=lambda _, stat: told.append(stat)):
+        await until(lambda: told)
+    assert silent.asked == len(starting)
+    assert told[0] == PodStat(2.5)
+
+
+async def test_a_ready_pod_that_does_not_answer_is_taken_to_be_as_the_others(silent: Silent) -> None:
+    told: list[PodStat] = []
+    hung = replace(POD, name="f-00001-2", ip=OTHER)
+    async with at(THIRD, answer), scraper(Still(), pods=[POD, hung], took_stats=lambda _, stat: told.append(stat)):
+        await until(lambda: told)
+    assert silent.asked == 1
+    assert told[0] == PodStat(5.0)
+
+
+async def test_nobody_asks_for_a_revision_that_has_gone() -> None:
+    told: list[PodStat] = []
+    async with at(THIRD, answer), scraper(Seconds(), pods=[POD], took_stats=lambda _, stat: told.append(stat)) as made:
+        await until(lambda: told)
+        made.leave(KEY)
+        seen = len(told)
+        await asyncio.sleep(0.05)
+        assert len(told) == seen
+
+
+async def stats(page: Handler) -> PodStat:
     """What is understood of a pod that answers so."""
-    took: list[list[PodStat]] = []
+    took: list[PodStat] = []
     async with at(THIRD, page), scraper(Still(), pods=[POD], took_stats=lambda _, told: took.append(told)):
         await until(lambda: took)
     return took[0]
@@ -318,23 +407,20 @@ async def test_no_more_of_a_pods_answer_is_read_than_a_stat_has() -> None:
             ended.set()
         return answer
 
-    assert await stats(endless) == []
+    assert await stats(endless) == PodStat()
     await ended.wait()
     # What the sockets in between hold.
     assert sent < parts * len(part) / 2
 
 
 async def test_a_pods_answer_is_not_unpacked_and_leads_nowhere(activator: Activator) -> None:
-    async def plain(_: web.Request) -> web.Response:
-        return web.Response(body=STAT)
-
     async def packed(_: web.Request) -> web.Response:
         return web.Response(body=gzip.compress(STAT), headers={"Content-Encoding": "gzip"})
 
     async def elsewhere(_: web.Request) -> web.Response:
         return web.Response(status=302, headers={"Location": f"http://{ADDRESS}:{PORT}/metrics"})
 
-    assert await stats(plain) == [PodStat(2.5)]
-    assert await stats(packed) == []
-    assert await stats(elsewhere) == []
+    assert await stats(answer) == PodStat(2.5)
+    assert await stats(packed) == PodStat()
+    assert await stats(elsewhere) == PodStat()
     assert not activator.sent

@@ -78,7 +78,7 @@ def test_counters_rise_as_pods_tell_and_never_fall() -> None:
     seen: list[tuple[int, float]] = []
     for second in range(1, 21):
         busy = 1.0 if second <= 10 else 0.0
-        load.pods(float(second), [PodStat(concurrency=2.0 * busy, rps=30.0 * busy)] * 2)
+        load.pods(float(second), PodStat(concurrency=4.0 * busy, rps=60.0 * busy))
         for part in (0.0, 0.5):
             counters = load.counters(second + part)
             seen.append((counters.arrivals, counters.concurrency_s))
@@ -104,7 +104,7 @@ def test_requests_that_wait_are_in_the_system_too() -> None:
 def test_what_ended_long_ago_is_no_load_of_the_last_seconds() -> None:
     load = RevisionLoad(0.0)
     for second in range(1, 31):
-        load.pods(float(second), [PodStat(concurrency=4.0, rps=10.0)] if second <= 15 else [])
+        load.pods(float(second), PodStat(concurrency=4.0, rps=10.0) if second <= 15 else PodStat())
     assert load.recent(15.0, 6.0, by_rps=False) == pytest.approx(0.0, abs=4.0)
     assert load.recent(30.0, 6.0, by_rps=False) == 0.0
     assert not load.busy(30.0, 10.0)
@@ -114,15 +114,15 @@ def test_what_ended_long_ago_is_no_load_of_the_last_seconds() -> None:
 def test_the_load_of_the_last_seconds_is_what_pods_told() -> None:
     load = RevisionLoad(0.0)
     for second in range(1, 20):
-        load.pods(float(second), [PodStat(concurrency=4.0, rps=10.0)])
+        load.pods(float(second), PodStat(concurrency=4.0, rps=10.0))
     assert load.recent(19.0, 6.0, by_rps=False) == pytest.approx(4.0)
     assert load.recent(19.0, 6.0, by_rps=True) == pytest.approx(10.0)
 
 
 def test_a_pause_of_whoever_asks_is_no_load() -> None:
     load = RevisionLoad(0.0)
-    load.pods(1.0, [PodStat(rps=10.0)])
-    load.pods(500.0, [PodStat(rps=10.0)])
+    load.pods(1.0, PodStat(rps=10.0))
+    load.pods(500.0, PodStat(rps=10.0))
     assert load.counters(500.0).arrivals <= 60
 
 
@@ -138,6 +138,6 @@ def test_requests_that_came_in_batches_have_come() -> None:
     load = RevisionLoad(0.0)
     # Ten batches of eight a second: pods tell of ten.
     for second in range(1, 11):
-        load.pods(float(second), [PodStat(rps=10.0)])
+        load.pods(float(second), PodStat(rps=10.0))
         load.beside(70.0)
     assert load.counters(10.0).arrivals == 800

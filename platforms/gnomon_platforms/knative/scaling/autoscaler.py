@@ -90,7 +90,8 @@ class KnativeAutoscaler:
     ) -> None:
         self._options = options or AutoscalerOptions()
         self._clock, self._wall_s = clock or WallClock(), wall_s
-        self._writer = Writer(api, self._clock, chance or random.SystemRandom(), fence)
+        self._chance = chance or random.SystemRandom()
+        self._writer = Writer(api, self._clock, self._chance, fence)
         everywhere = self._options.namespace
         system = self._options.system_namespace
         self._pas: Informer[PaFacts] = Informer(api, Source(POD_AUTOSCALERS, everywhere), pa_facts)
@@ -130,6 +131,7 @@ class KnativeAutoscaler:
         self._scraper = Scraper(
             self._session,
             self._clock,
+            self._chance,
             pods=self._pods_to_ask,
             activators=self._activators.values,
             gateways=self._gateways.values,
@@ -237,11 +239,12 @@ class KnativeAutoscaler:
     def _pods_of(self, key: FunctionKey) -> Iterable[RevisionPod]:
         return (pod for pod in self._pods.labelled(REVISION_LABEL, key.name) if pod.namespace == key.namespace)
 
-    def _pods_to_ask(self) -> Mapping[FunctionKey, Iterable[RevisionPod]]:
-        return {key: [pod for pod in self._pods_of(key) if not pod.ending] for key in self._scaled}
+    def _pods_to_ask(self, key: FunctionKey) -> Iterable[RevisionPod]:
+        return (pod for pod in self._pods_of(key) if not pod.ending)
 
     def _pa_changed(self, change: Change[PaFacts]) -> None:
         assert self._around is not None
+        assert self._scraper is not None
         namespace, name = change.name
         key = FunctionKey(name, namespace)
         pa = change.new
@@ -252,14 +255,17 @@ class KnativeAutoscaler:
         if key not in self._scaled:
             self._of_target[namespace, str(pa.target.get("name"))] = key
             self._scaled[key] = ScaledRevision(pa, self._around)
+            self._scraper.follow(key)
         self._scaled[key].look()
 
     def _forget(self, key: FunctionKey) -> None:
         assert self._around is not None
+        assert self._scraper is not None
         found = self._scaled.pop(key, None)
         if found is None:
             return
         self._of_target = {target: of for target, of in self._of_target.items() if of != key}
+        self._scraper.leave(key)
         self._around.brain.removed(found.name)
         found.instances.leave()
         self._closing.begin(found.close())

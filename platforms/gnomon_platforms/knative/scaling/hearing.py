@@ -17,11 +17,11 @@ class Hearing:
         self._waited: set[FunctionKey] = set()
         """Revisions for which requests waited at the last look."""
 
-    def took_stats(self, key: FunctionKey, stats: list[PodStat]) -> None:
-        """Its pods have told of their last second."""
+    def took_stats(self, key: FunctionKey, all_pods: PodStat) -> None:
+        """The last second of a Revision's pods together."""
         found = self._scaled.get(key)
         if found is not None:
-            found.measured(stats)
+            found.measured(all_pods)
 
     def took_waiting(self, waiting: Mapping[FunctionKey, float]) -> None:
         """So many requests wait at activators and gateways, for these and no others."""

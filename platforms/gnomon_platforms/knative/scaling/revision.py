@@ -96,10 +96,10 @@ class ScaledRevision:
         """One of its Bodies, where it has a pod."""
         return self.instances.body(body_id, self._rules)
 
-    def measured(self, stats: Sequence[PodStat]) -> None:
-        """What its pods tell of the last second."""
+    def measured(self, all_pods: PodStat) -> None:
+        """What its pods together have had in the last second."""
         now_s = self._around.clock.now_s()
-        self._load.pods(now_s, stats)
+        self._load.pods(now_s, all_pods)
         if self._load.busy(now_s, self._rules.window_s):
             # Whether activators are in the way depends on it.
             self.look()

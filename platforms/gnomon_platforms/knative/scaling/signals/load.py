@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Iterable
 
 from gnomon_core.scaling import LoadCounters
 from gnomon_platforms.knative.scaling.signals.stat import PodStat
@@ -36,13 +35,12 @@ class RevisionLoad:
         self._last_request_s = 0.0
         self._points: deque[tuple[float, float, float]] = deque()
 
-    def pods(self, now_s: float, stats: Iterable[PodStat]) -> None:
-        """What all pods have told now; none where there are none."""
-        listed = tuple(stats)
+    def pods(self, now_s: float, all_pods: PodStat) -> None:
+        """What all pods together have had in their last second."""
         gap_s = min(LONGEST_GAP_S, max(0.0, now_s - self._pods_at_s))
         self._pods_at_s = now_s
-        self._concurrency = sum(one.concurrency for one in listed)
-        self._rps = sum(one.rps for one in listed)
+        self._concurrency = all_pods.concurrency
+        self._rps = all_pods.rps
         self._pods_s += self._concurrency * gap_s
         self._arrivals += self._rps * gap_s
         if self._concurrency > NOISE or self._rps > NOISE:

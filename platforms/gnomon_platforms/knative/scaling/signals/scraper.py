@@ -1,21 +1,29 @@
 """Asks pods every second and activators five or twenty times a second, and hands what they tell on.
 
+Each Revision has a task of its own: its load is delivered as soon as its own pods have answered, whatever pods of others do. Of
+many pods a random sample is asked each second, as large as Knative's own autoscaler takes it, and its mean stands for all: that
+also bounds what one Revision can take up.
+
 A request to a Revision without pods waits at an activator, so the pause between two looks there is what it waits for longer:
 0.025 s on average while any Revision has no pods, when activators are asked more often. Each activator is asked by itself, and
 what it tells is handed on at once, with what the others told last: one on a node that has died, which a connection is tried to
-for three seconds, delays nobody. A pod or an activator that does not answer in time is taken to be as it was, for a moment;
-activators that have not answered for a while mean that nobody sees what waits, and `seeing` says so.
+for three seconds, delays nobody. A ready pod that does not answer in time is taken to be as the Revision's others; pods none of
+which answers, and an activator, as they were, for a moment. Activators that have not answered for a while mean that nobody sees
+what waits, and `seeing` says so.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+import math
+import random
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
 from gnomon_core.addresses import http_url
+from gnomon_core.background import Background
 from gnomon_core.clock import Clock
 from gnomon_core.functions import FunctionKey
 from gnomon_platforms.knative.resources import ACTIVATOR_METRICS_PORT, AUTOSCALING_PORT
@@ -38,15 +46,23 @@ POD_PATIENCE_S = 0.8
 ACTIVATOR_PATIENCE_S = 3.0
 BLIND_AFTER_S = 5.0
 AS_IT_WAS_S = 3.0
-AT_ONCE = 64
-"""So many pods are asked at a time. Activators are few, and wait for no pod."""
+ALL_UP_TO = 3
+"""Of so few pods all are asked."""
+UNBOUNDED_SAMPLE = 1.96**2 * 100.0 / 5.0**2
+"""How many of infinitely many pods are asked: confidence 95 %, variance 100, margin of error 5."""
 
 _LOG = logging.getLogger("gnomon.knative")
 
 
-class Scraper:
-    """The two loops. `took_stats` is told every second what a Revision's pods say, `took_waiting` what waits at all activators.
+def sample_size(pods: int) -> int:
+    """How many of a Revision's pods are asked: `populationMeanSampleSize` in Knative's pkg/autoscaler/metrics/sample_size.go."""
+    return pods if pods <= ALL_UP_TO else math.ceil(pods * UNBOUNDED_SAMPLE / (pods + UNBOUNDED_SAMPLE - 1.0))
 
+
+class Scraper:
+    """`follow` begins to ask a Revision's pods, which `pods` lists, and `leave` ends it; activators are asked from `start` on.
+
+    `took_stats` is told every second what all pods of a Revision have had, `took_waiting` what waits at all activators.
     `took_beside` is told how many requests more have come than pods have counted. `asleep` is whether some Revision has no pods.
     `gateways` are asked as activators are, and need not be there.
     """
@@ -55,42 +71,48 @@ class Scraper:
         self,
         session: aiohttp.ClientSession,
         clock: Clock,
+        chance: random.Random,
         *,
-        pods: Callable[[], Mapping[FunctionKey, Iterable[RevisionPod]]],
+        pods: Callable[[FunctionKey], Iterable[RevisionPod]],
         activators: Callable[[], Iterable[RevisionPod]],
         gateways: Callable[[], Iterable[RevisionPod]] = tuple,
         asleep: Callable[[], bool],
-        took_stats: Callable[[FunctionKey, list[PodStat]], None],
+        took_stats: Callable[[FunctionKey, PodStat], None],
         took_waiting: Callable[[Mapping[FunctionKey, float]], None],
         took_beside: Callable[[Mapping[FunctionKey, float]], None] = lambda _: None,
     ) -> None:
-        self._session, self._clock = session, clock
+        self._session, self._clock, self._chance = session, clock, chance
         self._pods, self._activators, self._gateways, self._asleep = pods, activators, gateways, asleep
         self._took_stats, self._took_waiting, self._took_beside = took_stats, took_waiting, took_beside
-        self._places = asyncio.Semaphore(AT_ONCE)
-        self._last: dict[str, tuple[float, PodStat]] = {}
+        self._following: dict[FunctionKey, asyncio.Task[None]] = {}
+        self._last: dict[FunctionKey, tuple[float, PodStat]] = {}
+        """What the pods of each Revision had, and when one of them told it."""
         self._told: dict[str, tuple[float, Mapping[FunctionKey, float]]] = {}
         """What each activator said last, and when."""
         self._counted: dict[str, Mapping[FunctionKey, float]] = {}
         """What each gateway had counted when it was heard last."""
         self._asking: dict[str, asyncio.Task[None]] = {}
         self._saw_s, self._blind = clock.now_s(), False
-        self._tasks: list[asyncio.Task[None]] = []
+        self._tasks = Background()
 
     def start(self) -> None:
-        """Begin."""
-        loop = asyncio.get_running_loop()
-        self._tasks = [
-            loop.create_task(self._every(lambda: POD_PERIOD_S, self._look_at_pods)),
-            loop.create_task(self._every(self._activator_period_s, self._look_at_activators)),
-        ]
+        """Begin to ask activators and gateways."""
+        self._tasks.begin(self._every(self._activator_period_s, self._look_at_activators, self._clock.now_s()))
+
+    def follow(self, key: FunctionKey) -> None:
+        """Ask a Revision's pods from now on, at a moment of the second of its own: a thousand at once would be a burst."""
+        begun_s = self._clock.now_s() - self._chance.random() * POD_PERIOD_S
+        looking = self._every(lambda: POD_PERIOD_S, partial(self._look_at_pods, key), begun_s)
+        self._following[key] = self._tasks.begin(looking)
+
+    def leave(self, key: FunctionKey) -> None:
+        """Ask them no more: the Revision has gone."""
+        self._last.pop(key, None)
+        self._following.pop(key).cancel()
 
     async def stop(self) -> None:
         """Ask no more."""
-        tasks = [*self._tasks, *self._asking.values()]
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await self._tasks.end()
 
     @property
     def seeing(self) -> bool:
@@ -110,8 +132,7 @@ class Scraper:
     def _activator_period_s(self) -> float:
         return ASLEEP_PERIOD_S if self._asleep() else AWAKE_PERIOD_S
 
-    async def _every(self, pause_s: Callable[[], float], look: Callable[[], Awaitable[None]]) -> None:
-        origin_s = self._clock.now_s()
+    async def _every(self, pause_s: Callable[[], float], look: Callable[[], Awaitable[None]], origin_s: float) -> None:
         while True:
             try:
                 await look()
@@ -120,24 +141,27 @@ class Scraper:
             period_s = pause_s()
             await self._clock.sleep(period_s - (self._clock.now_s() - origin_s) % period_s)
 
-    async def _look_at_pods(self) -> None:
-        listed = [(key, pod) for key, pods in self._pods().items() for pod in pods if pod.running and pod.ip]
-        told = await asyncio.gather(*(self._stat(pod) for _, pod in listed))
-        now_s, before, self._last = self._clock.now_s(), self._last, {}
-        by_key: dict[FunctionKey, list[PodStat]] = {key: [] for key in self._pods()}
-        for (key, pod), stat in zip(listed, told, strict=True):
-            name = f"{pod.namespace}/{pod.name}"
-            known = before.get(name) if stat is None else (now_s, stat)
-            if known is not None and now_s - known[0] <= AS_IT_WAS_S:
-                self._last[name] = known
-                by_key.setdefault(key, []).append(known[1])
-        for key, stats in by_key.items():
-            self._took_stats(key, stats)
+    async def _look_at_pods(self, key: FunctionKey) -> None:
+        """Ask a sample of a Revision's pods. Those that are not ready may hold requests still, or may not have begun."""
+        running = [pod for pod in self._pods(key) if pod.running and pod.ip]
+        ready, others = [pod for pod in running if pod.ready], [pod for pod in running if not pod.ready]
+        of_ready, of_others = await asyncio.gather(self._sample(ready), self._sample(others))
+        told = _of_all([one for one in of_ready if one is not None], len(ready))
+        more = _of_all([one or PodStat() for one in of_others], len(others))
+        now_s = self._clock.now_s()
+        if told is not None or not ready:
+            self._last[key] = now_s, told or PodStat()
+        known_s, known = self._last.get(key, (-math.inf, PodStat()))
+        stat = known if now_s - known_s <= AS_IT_WAS_S else PodStat()
+        self._took_stats(key, stat if more is None else stat + more)
+
+    async def _sample(self, pods: Sequence[RevisionPod]) -> list[PodStat | None]:
+        """What some of them tell; None for one that does not."""
+        return await asyncio.gather(*map(self._stat, self._chance.sample(pods, sample_size(len(pods)))))
 
     async def _stat(self, pod: RevisionPod) -> PodStat | None:
         url = http_url(pod.ip, AUTOSCALING_PORT, STATS)
-        async with self._places:
-            data = await asked(self._session, url, most_bytes=MOST_STAT_BYTES, patience_s=POD_PATIENCE_S)
+        data = await asked(self._session, url, most_bytes=MOST_STAT_BYTES, patience_s=POD_PATIENCE_S)
         if data is None:
             return None
         try:
@@ -157,7 +181,7 @@ class Scraper:
             self._hand_on()
         for name, one in activators.items():
             if name not in self._asking:
-                task = self._asking[name] = asyncio.get_running_loop().create_task(self._ask(one))
+                task = self._asking[name] = self._tasks.begin(self._ask(one))
                 task.add_done_callback(partial(self._has_asked, name))
         self._say_blind()
 
@@ -189,10 +213,8 @@ class Scraper:
                     total[key] = total.get(key, 0.0) + requests
         self._took_waiting(total)
 
-    def _has_asked(self, name: str, task: asyncio.Task[None]) -> None:
+    def _has_asked(self, name: str, _: asyncio.Task[None]) -> None:
         del self._asking[name]
-        if not task.cancelled() and task.exception() is not None:
-            _LOG.error("what waits at %s could not be handed on", name, exc_info=task.exception())
 
     def _say_blind(self) -> None:
         """Once it has lasted: an activator that is new, or has not been asked yet, is no trouble."""
@@ -205,3 +227,8 @@ class Scraper:
                 "activators do not tell what waits at them: nothing is scaled to zero until they do. Where that lasts, set "
                 "metrics-protocol: prometheus in config-observability and restart the activator."
             )
+
+
+def _of_all(told: Sequence[PodStat], pods: int) -> PodStat | None:
+    """What so many pods have together, by some of them; None where none has told."""
+    return sum(told, PodStat()) * (pods / len(told)) if told else None

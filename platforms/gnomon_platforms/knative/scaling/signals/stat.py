@@ -18,10 +18,16 @@ MOST = 1e6
 
 @dataclass(frozen=True, slots=True)
 class PodStat:
-    """One pod's last second: requests in it on average, and how many came."""
+    """The last second of a pod, or of several: requests in them on average, and how many came."""
 
     concurrency: float = 0.0
     rps: float = 0.0
+
+    def __add__(self, other: PodStat) -> PodStat:
+        return PodStat(self.concurrency + other.concurrency, self.rps + other.rps)
+
+    def __mul__(self, pods: float) -> PodStat:
+        return PodStat(self.concurrency * pods, self.rps * pods)
 
 
 def read_stat(data: bytes) -> PodStat:
