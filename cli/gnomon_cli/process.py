@@ -7,6 +7,7 @@ import contextlib
 import gc
 import logging
 import signal
+import time
 from collections.abc import Awaitable, Callable, Coroutine
 from typing import Protocol, TypeVar
 
@@ -27,6 +28,10 @@ class Service(Protocol):
     async def stop(self) -> None: ...
 
 
+COLLECT_EVERY_S = 60.0
+COLLECTING_SHARE = 0.001
+"""How much of the time full collections may take at most."""
+
 ServiceT = TypeVar("ServiceT", bound=Service)
 
 
@@ -41,15 +46,17 @@ async def serve_until_signal(
     """
     stop = _stopped_by_signal()
     allow_open_files()
-    service = make()
+    service, collections = make(), FullCollections()
     ended = asyncio.create_task(stop.wait())
     try:
         if not await _started(service.start(), ended):
             return
         calm_collector()
+        collections.start()
         print(f"{said(service)} Ctrl-C stops it.", flush=True)
         await (ended if meanwhile is None else meanwhile(service, ended))
     finally:
+        collections.stop()
         ended.cancel()
         await service.stop()
 
@@ -83,7 +90,43 @@ def _stopped_by_signal() -> asyncio.Event:
 
 
 def calm_collector() -> None:
-    """Look for garbage less often, and never again at what was made by starting: requests make no cycles worth a pause each."""
+    """Look for garbage less often, and never again at what was made by starting: requests make no cycles worth a pause each.
+
+    The second collection lets the collector forget how much there was: it puts off a full one until a quarter is new.
+    """
     gc.collect()
     gc.freeze()
+    gc.collect()
     gc.set_threshold(20_000, 20, 50)
+
+
+class FullCollections:
+    """Collects everything from time to time: what outlived the small collections would else stay for days.
+
+    Each stops the event loop for as long as it takes to look at all objects, so the pauses are bounded as a share of time.
+    """
+
+    def __init__(self, now_s: Callable[[], float] = time.thread_time) -> None:
+        self._now_s = now_s
+        self._timer: asyncio.TimerHandle | None = None
+
+    def start(self) -> None:
+        self._plan(COLLECT_EVERY_S)
+
+    def stop(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def _plan(self, delay_s: float) -> None:
+        self._timer = asyncio.get_running_loop().call_later(delay_s, self._collect)
+
+    def _collect(self) -> None:
+        began_s = self._now_s()
+        gc.collect()
+        self._plan(next_collection_s(self._now_s() - began_s))
+
+
+def next_collection_s(took_s: float) -> float:
+    """When to collect again, in seconds, after a collection of `took_s`: 20 ms are followed by 60 s, 200 ms by 200 s."""
+    return max(COLLECT_EVERY_S, took_s / COLLECTING_SHARE)

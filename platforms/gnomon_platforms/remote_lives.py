@@ -57,7 +57,9 @@ class RemoteLife(Generic[Channel]):
         if self.gone:
             return
         self.instance = replace(self.instance, state=InstanceState.GONE)
-        if self.channel is not None:
-            self.channel.close()
+        # The channel tells us of its end: each would keep the other until the garbage collector came.
+        channel, self.channel = self.channel, None
+        if channel is not None:
+            channel.close()
         self._ended(self)
         self._listener.instance_gone(self.instance.id, reason)

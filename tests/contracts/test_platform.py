@@ -1,6 +1,7 @@
 """What every platform promises its owner. A new implementation inherits `PlatformContract`."""
 
 import asyncio
+from collections import Counter
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -15,6 +16,7 @@ from gnomon_platforms.aws_lambda.platform import LambdaPlatform
 from gnomon_platforms.aws_lambda.testing.account import Account
 from gnomon_platforms.local.platform import LocalPlatform
 from gnomon_platforms.testing import NoModels, NothingBuilt, Recorder, answers, request_frame, send
+from tests.garbage import collected_only_when_asked, garbage, is_ours
 
 Started = tuple[Platform, Recorder]
 
@@ -145,6 +147,18 @@ class PlatformContract:
         after = platform.usage("echo.openfaas-fn")
         assert after.cpu_s >= during.cpu_s
         assert after.memory_bytes == 0
+
+    async def test_an_ended_instance_leaves_nothing_to_the_garbage_collector(self, started: Started) -> None:
+        platform, told = started
+        with collected_only_when_asked():
+            for destroyed_early in (False, True, False, False):
+                instance = await platform.create(instance_of(deployment()))
+                if not destroyed_early:
+                    await send(await told.channel(instance.id), request_frame(b"hello"))
+                await platform.destroy(instance.id)
+                await told.reason(instance.id)
+                told.channels.clear()
+            assert garbage(is_ours) == Counter()
 
     async def test_stop_ends_every_instance(self, started: Started) -> None:
         platform, told = started

@@ -6,6 +6,7 @@ import asyncio
 import itertools
 import os
 import signal
+from collections import Counter
 from collections.abc import AsyncIterator
 from dataclasses import replace
 
@@ -20,6 +21,7 @@ from gnomon_platforms.local.platform import LocalPlatform
 from gnomon_platforms.testing import NothingBuilt, Recorder
 from gnomon_profiler.repository import DirectoryRepository
 from tests.contracts.couples import OTHER_SPLIT, SPLIT, Couple, coordinator, couple_on, near, small_network, stop_ends_both
+from tests.garbage import collected_only_when_asked, garbage, is_ours
 
 pytestmark = [pytest.mark.torch, pytest.mark.asyncio(loop_scope="module")]
 
@@ -89,6 +91,19 @@ class PairContract:
         for gone in (couple.body, *shadows):
             await couple.told.reason(gone.id)
         assert couple.seen() == {}
+
+    async def test_shadows_that_have_ended_or_risen_leave_nothing_to_the_garbage_collector(self, couple: Couple) -> None:
+        with collected_only_when_asked():
+            ended, risen = await couple.shadow(), await couple.shadow()
+            await couple.platform.destroy(ended.id)
+            await couple.told.reason(ended.id)
+            await couple.platform.promote_shadow(risen.id)
+            await couple.told.channel(risen.id)
+            for body in (couple.body.id, risen.id):
+                await couple.platform.destroy(body)
+                await couple.told.reason(body)
+            couple.told.channels.clear()
+            assert garbage(is_ours) == Counter()
 
     async def test_a_shadow_that_does_not_fit_is_refused_and_takes_nothing(self, couple: Couple) -> None:
         before = couple.platform.nodes()

@@ -14,6 +14,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import socket
+import threading
 from collections import deque
 from collections.abc import Callable
 from typing import Any
@@ -29,6 +30,19 @@ _SO_SNDBUFFORCE = 32
 
 Done = Callable[[Frame | None], None]
 Stream = Callable[[Frame], None]
+
+
+class _ReadBuffer(threading.local):
+    """One buffer for all reads of all channels of a thread's event loop: what is read is copied before anything else is read.
+
+    A new one of this size for each read would be mapped and unmapped by the allocator, 40 µs a time.
+    """
+
+    def __init__(self) -> None:
+        self.view = memoryview(bytearray(READ_BYTES))
+
+
+_READ_BUFFER = _ReadBuffer()
 
 
 def channel_pair() -> tuple[socket.socket, socket.socket]:
@@ -58,8 +72,6 @@ class UnixChannel:
         self._on_hello = on_hello
         self._on_lost = on_lost
         self._reader = FrameReader()
-        # One buffer for all reads: a new one of this size for each would be mapped and unmapped by the allocator, 40 µs a time.
-        self._received = memoryview(bytearray(READ_BYTES))
         self._outbox: deque[bytes | memoryview] = deque()
         self._closed = False
         self._batch_id = 0
@@ -173,8 +185,9 @@ class UnixChannel:
         """Take what has come; whether there may be more."""
         if self._closed:
             return False
+        buffer = _READ_BUFFER.view
         try:
-            count = self._socket.recv_into(self._received)
+            count = self._socket.recv_into(buffer)
         except (BlockingIOError, InterruptedError):
             return False
         except OSError as error:
@@ -185,7 +198,7 @@ class UnixChannel:
             self._end("the instance has closed its channel")
             return False
         try:
-            for frame in self._reader.feed(bytes(self._received[:count])):
+            for frame in self._reader.feed(bytes(buffer[:count])):
                 self._receive(frame)
         except WireError as error:
             self._end(f"the instance sent what is not a frame: {error}")
@@ -202,7 +215,8 @@ class UnixChannel:
             if answered is not None and not answered.done():
                 answered.set_result(True)
         elif kind is Kind.HELLO:
-            self._on_hello(frame.head_json())
+            on_hello, self._on_hello = self._on_hello, _ignore
+            on_hello(frame.head_json())
         else:
             raise WireError(f"a {kind.name} frame from an instance")
 
@@ -249,4 +263,10 @@ class UnixChannel:
         done, self._done, self._stream = self._done, None, None
         if done is not None:
             done(None)
-        self._on_lost(reason)
+        # The owner has this channel and would be kept by it: an ended instance must not need the garbage collector.
+        on_lost, self._on_hello, self._on_lost = self._on_lost, _ignore, _ignore
+        on_lost(reason)
+
+
+def _ignore(_: object) -> None:
+    """What has been told once is not told again."""

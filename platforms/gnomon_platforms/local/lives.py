@@ -15,6 +15,7 @@ import os
 import signal
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, Protocol
 
 from gnomon_core import packets
@@ -112,9 +113,7 @@ class Life:
         log_read, log_write = os.pipe()
         self.channel = UnixChannel(ours, self._hello, self._channel_lost)
         surroundings = self._surroundings
-        self._log = LogPipe(
-            log_read, lambda text: surroundings.listener.log_line(self.key, self.instance.id, text), surroundings.now_s
-        )
+        self._log = LogPipe(log_read, partial(surroundings.listener.log_line, self.key, self.instance.id), surroundings.now_s)
         descriptors = [packets.sealed_file("order", order.to_json().encode()), theirs.detach(), log_write]
         message: dict[str, Any] = {"do": "create", "id": self.instance.id, "zygote": self.environment, "join": join}
         if coordinated:
@@ -179,8 +178,7 @@ class Life:
             return
         # Its first word may still be unread, and comes too late.
         self._stopping = True
-        if self._timer is not None:
-            self._timer.cancel()
+        self._cancel_timer()
         if self.channel is not None:
             self.channel.close()
         words = ""
@@ -205,8 +203,7 @@ class Life:
             self._begin_to_serve()
 
     def _begin_to_serve(self) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
+        self._cancel_timer()
         self.instance = replace(self.instance, state=InstanceState.READY)
         assert self.channel is not None
         self._surroundings.listener.instance_ready(self.instance, self.channel)
@@ -222,9 +219,14 @@ class Life:
         self.signal(signal.SIGTERM)
         self._after(TERM_S, lambda: self.signal(signal.SIGKILL))
 
-    def _after(self, delay_s: float, act: Callable[[], None]) -> None:
+    def _cancel_timer(self) -> None:
+        # A timer that was cancelled still has its callback, and with it us.
         if self._timer is not None:
             self._timer.cancel()
+            self._timer = None
+
+    def _after(self, delay_s: float, act: Callable[[], None]) -> None:
+        self._cancel_timer()
         self._timer = asyncio.get_running_loop().call_later(delay_s, act)
 
 

@@ -85,3 +85,9 @@ class LogPipe:
             if self._rest:
                 self._pass_on(self._rest)
                 self._rest = b""
+            # Nothing is passed on any more, and whoever listened need not outlive the instance.
+            self._on_line = _ignore
+
+
+def _ignore(_: str) -> None:
+    """Nothing is passed on after the end."""

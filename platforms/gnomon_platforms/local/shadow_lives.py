@@ -15,6 +15,7 @@ import os
 import signal
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from gnomon_core import packets
@@ -69,9 +70,7 @@ class ShadowLife:
         """Ask for it. The order, an anonymous file, is ours to close from now on."""
         log_read, log_write = os.pipe()
         surroundings = self._surroundings
-        self._log = LogPipe(
-            log_read, lambda text: surroundings.listener.log_line(self.key, self.instance.id, text), surroundings.now_s
-        )
+        self._log = LogPipe(log_read, partial(surroundings.listener.log_line, self.key, self.instance.id), surroundings.now_s)
         self._papers = (order, log_write)
         self.wish = dict(wish)
         self._ask(self.wish, self._papers)

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
-import gc
 from collections import Counter
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 import pytest
@@ -15,6 +13,7 @@ from gnomon_gateway.invoke import Invocation
 from gnomon_gateway.queueing.batch import Batch
 from gnomon_gateway.queueing.request import Request
 from gnomon_gateway.server.exchange import Exchange
+from tests.garbage import collected_only_when_asked, garbage
 from tests.waiting import until
 
 REQUESTS = 200
@@ -22,24 +21,8 @@ REQUESTS = 200
 OF_A_REQUEST = (Exchange, Invocation, Request, Batch)
 
 
-@contextlib.contextmanager
-def collected_only_when_asked() -> Iterator[None]:
-    gc.collect()
-    gc.disable()
-    try:
-        yield
-    finally:
-        gc.enable()
-
-
-def garbage() -> Counter[str]:
-    """What of requests only the collector can free, by class."""
-    gc.set_debug(gc.DEBUG_SAVEALL)
-    gc.collect()
-    found = Counter(type(one).__name__ for one in gc.garbage if isinstance(one, OF_A_REQUEST))
-    gc.set_debug(0)
-    gc.garbage.clear()
-    return found
+def garbage_of_requests() -> Counter[str]:
+    return garbage(lambda one: isinstance(one, OF_A_REQUEST))
 
 
 async def answered(connection: Any) -> None:
@@ -63,7 +46,7 @@ async def test_requests_leave_nothing_to_the_garbage_collector(
     with collected_only_when_asked():
         for _ in range(times):
             await call(connection)
-        assert garbage() == Counter()
+        assert garbage_of_requests() == Counter()
 
 
 async def test_clients_that_leave_do_neither(gateway: Any) -> None:
@@ -77,7 +60,7 @@ async def test_clients_that_leave_do_neither(gateway: Any) -> None:
         await until(lambda: runtime.metrics.started == REQUESTS and runtime.dispatcher.in_system == 0)
         assert (await gateway.call("/function/f", b"hello")).status == 200
         assert runtime.metrics.left > 0
-        assert garbage() == Counter()
+        assert garbage_of_requests() == Counter()
 
 
 async def test_garbage_is_seen(gateway: Any) -> None:
@@ -85,4 +68,4 @@ async def test_garbage_is_seen(gateway: Any) -> None:
     first._owner, second._exchange = second, first
     with collected_only_when_asked():
         del first, second
-        assert garbage() == Counter({"Exchange": 1, "Invocation": 1})
+        assert garbage_of_requests() == Counter({"Exchange": 1, "Invocation": 1})
