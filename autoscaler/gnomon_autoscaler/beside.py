@@ -8,8 +8,9 @@ So questions that come together are handed over together:
                          └─ one takes long ▶ those before it come back, the others go to another thread
                                 └─ too long ▶ it is told to end, and has overrun
 
-Each question's time counts from when it is begun. A thread that is told to end does so at its next bytecode where it is in
-Python, and when the call returns where it is in C.
+A limit is CPU time that the thread itself has used since the question began: on a busy machine a decision comes late, which is no
+fault of its policy. A call that waits instead of computing ends after `WALL_FACTOR` times the limit on the clock. A thread that
+is told to end does so at its next bytecode where it is in Python, and when the call returns where it is in C.
 """
 
 from __future__ import annotations
@@ -32,6 +33,8 @@ AT_ONCE = 16
 """Questions that are thought about at the same time."""
 LONG_S = 0.02
 """A question that takes longer than this holds nobody up: the others go to another thread."""
+WALL_FACTOR = 30.0
+"""Wall-clock limit of a call as a multiple of its CPU limit: a policy that sleeps or waits uses no CPU time."""
 TOLD_S = 0.005
 """Answers wait this long for others."""
 
@@ -44,7 +47,7 @@ class Overrun(Exception):  # noqa: N818 - it is what happened, as TimeoutError's
 
 
 class Caller(Protocol):
-    """Makes a call within a time limit in seconds, and tells on the event loop how it went."""
+    """Makes a call within a limit in seconds of CPU time, and tells on the event loop how it went."""
 
     def __call__(self, call: Callable[[], T], limit_s: float, then: Callable[[Outcome[T]], None]) -> None: ...
 
@@ -72,11 +75,11 @@ def _raising(error: Exception) -> Outcome[Any]:
 class _Asked:
     """A question. `done` is whether who asked has been told."""
 
-    __slots__ = ("begun_s", "call", "done", "limit_s", "then")
+    __slots__ = ("begun_cpu_s", "begun_s", "call", "done", "limit_s", "then")
 
     def __init__(self, call: Callable[[], Any], limit_s: float, then: Callable[[Outcome[Any]], None]) -> None:
         self.call, self.limit_s, self.then = call, limit_s, then
-        self.begun_s = 0.0
+        self.begun_s = self.begun_cpu_s = 0.0
         self.done = False
 
 
@@ -128,7 +131,7 @@ class Beside:
             overrun = thread.relieve(self._waiting, now_s)
             if overrun is not None:
                 self._working.discard(thread)
-                self._tell(overrun, _raising(Overrun(f"no answer within {overrun.limit_s:g} s")))
+                self._tell(overrun, _raising(Overrun(f"no answer within {overrun.limit_s:g} s of CPU time")))
         self._hand_over()
         if self._working:
             self._watch()
@@ -203,10 +206,21 @@ class _Thread(threading.Thread):
                 return None
             waiting.extendleft(reversed(self._batch))
             self._batch.clear()
-            if now_s - current.begun_s < current.limit_s:
+            if not self._overran(current, now_s):
                 return None
             self._end()
             return current
+
+    def _overran(self, current: _Asked, now_s: float) -> bool:
+        """Whether the call has used up its CPU time, or has waited for so long that it never ends. `_lock` is held."""
+        wall_s = now_s - current.begun_s
+        if wall_s < current.limit_s:
+            return False
+        if wall_s >= WALL_FACTOR * current.limit_s or self.ident is None:
+            return True
+        # The thread is inside the call, so that its clock exists: it cannot end before it has had `_lock`.
+        used_s = time.clock_gettime(time.pthread_getcpuclockid(self.ident))
+        return used_s - current.begun_cpu_s >= current.limit_s
 
     def leave(self) -> None:
         """End it: it waits for work."""
@@ -231,7 +245,7 @@ class _Thread(threading.Thread):
                 self._current, self._at_work = None, False
                 return None
             asked = self._current = self._batch.popleft()
-            asked.begun_s = time.monotonic()
+            asked.begun_s, asked.begun_cpu_s = time.monotonic(), time.thread_time()
             return asked
 
     def _end(self) -> None:

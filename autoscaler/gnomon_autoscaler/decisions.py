@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections import deque
+from itertools import islice
 
 from gnomon_core.decisions import DecisionRecord
 from gnomon_core.scaling import Action, Decision, action_to_json
@@ -42,7 +43,7 @@ class DecisionLog:
 
     def latest(self, limit: int) -> list[DecisionRecord]:
         """The newest first."""
-        return list(reversed(self._records))[: max(0, limit)]
+        return list(islice(reversed(self._records), max(0, limit)))
 
 
 def _same(last: DecisionRecord, policy: str, decision: Decision, error: str) -> bool:

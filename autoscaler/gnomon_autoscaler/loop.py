@@ -27,6 +27,7 @@ from gnomon_core.json_types import JsonObject
 from gnomon_core.scaling import Decision, FunctionLoad, PolicyState, ScaledFleet
 
 DECIDE_LIMIT_S = 1.0
+"""CPU time of a policy's thread for one decision."""
 PART = 50
 """Functions that are looked at before others have the event loop: some milliseconds."""
 STATE_VERSION = 1

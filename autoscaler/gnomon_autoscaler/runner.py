@@ -43,6 +43,9 @@ from gnomon_core.seams import ScalingPolicy
 from gnomon_core.settings import Settings
 
 FAILURES_BEFORE_FIXED = 3
+FIRST_RETRY_S = 15.0
+LONGEST_RETRY_S = 300.0
+"""Back-off until a policy that failed is tried again: it doubles with every trial that fails, too."""
 LIVE = (InstanceState.STARTING, InstanceState.READY)
 OFTEN_S = 1.0
 """A policy that is asked as often as this replaces by itself what has ended, and knows better with which size."""
@@ -68,6 +71,16 @@ class Question:
             msg = f"it answered {type(decision).__name__} and {type(state).__name__}, not Decision and PolicyState"
             raise TypeError(msg)
         return decision, state
+
+
+@dataclass(frozen=True, slots=True)
+class _Replaced:
+    """A policy that failed and what it remembers, when it is tried again, and how long it waits for that."""
+
+    policy: ScalingPolicy
+    state: PolicyState
+    retry_at_s: float
+    wait_s: float
 
 
 class Runner:
@@ -103,6 +116,8 @@ class Runner:
         self._replace_after_s = float("-inf")
         self._failures = 0
         self._instead = ""
+        self._replaced: _Replaced | None = None
+        """The policy that failed, while `fixed` stands in for it."""
         self._reported = False
 
     def tick(self, now_s: float, load: FunctionLoad) -> Decision | None:
@@ -114,7 +129,7 @@ class Runner:
         try:
             decision, state = asked.answer()
         except Exception as error:  # noqa: BLE001 - whatever a policy raises leaves the last decision in force
-            return self.fail(told(error))
+            return self.fail(told(error), asked)
         return self.accept(asked, decision, state)
 
     def sample(self, now_s: float, load: FunctionLoad) -> None:
@@ -140,6 +155,8 @@ class Runner:
         changed = load.settings is not self._settings and load.settings != self._settings
         if changed:
             self._choose(load.settings)
+        elif self._replaced is not None and now_s >= self._replaced.retry_at_s - _TOLERANCE_S:
+            self._try_again(self._replaced)
         policy = self._policy
         assert policy is not None
         waits = load.counters.queued > 0 and not _live(load)
@@ -170,6 +187,8 @@ class Runner:
         if self._is_past(asked):
             return self._superseded(asked)
         self._failures = 0
+        if self._replaced is not None and asked.policy is self._replaced.policy:
+            self._replaced = None
         self.state = state
         decision, kept = self._inherited.keep(replace(decision, reason=self._instead + decision.reason), asked.seen)
         self.desired, self.overflow = decision.desired, decision.overflow
@@ -177,15 +196,23 @@ class Runner:
         self.held_back = self.held_back or kept
         return decision
 
-    def fail(self, error: str, asked: Question | None = None) -> Decision:
-        """The policy raised or overran: the last decision stays in force; after the third time in a row `fixed` takes over."""
-        if asked is not None and self._is_past(asked):
+    def fail(self, error: str, asked: Question) -> Decision:
+        """The policy raised or overran: the last decision stays in force.
+
+        After the third failure in a row `fixed` stands in for the policy, until it is tried again after a back-off.
+        """
+        if self._is_past(asked):
             return self._superseded(asked)
         self._failures += 1
         said = f"{self.policy_name} failed ({self._failures} of {FAILURES_BEFORE_FIXED}): {error}"
-        if self._failures >= FAILURES_BEFORE_FIXED and self._settings is not None:
-            self._fall_back(f"{self.policy_name} failed {self._failures} times, fixed instead ({error})", self._settings)
+        if self._failures >= FAILURES_BEFORE_FIXED:
+            self._stand_in(asked, error)
         return Decision((), f"{said}; the last decision stays in force", self.desired)
+
+    @property
+    def fallback(self) -> str:
+        """Why `fixed` decides instead of the policy that the settings name; empty where that one decides."""
+        return self._instead.removesuffix(": ")
 
     def _is_past(self, asked: Question) -> bool:
         """Whether the function has other settings by now, or another policy."""
@@ -253,7 +280,7 @@ class Runner:
 
     def _choose(self, settings: Settings) -> None:
         self._settings = settings
-        self._failures, self._instead, self.overflow = 0, "", 0.0
+        self._failures, self._instead, self._replaced, self.overflow = 0, "", None, 0.0
         self.windows.keep_at_least(settings.stable_window_s)
         try:
             self._policy = scaling_policy(settings.autoscaler, settings, self._policies)
@@ -262,6 +289,22 @@ class Runner:
         else:
             self.policy_name = self._policy.name
         # A policy that drops what it cannot read keeps the rest of its state; a new period begins now.
+        self._next_s = float("-inf")
+
+    def _stand_in(self, failed: Question, error: str) -> None:
+        """`fixed` decides until the back-off of the policy that failed is over. What that one remembers is kept for it."""
+        before = self._replaced
+        wait_s = FIRST_RETRY_S if before is None else min(2.0 * before.wait_s, LONGEST_RETRY_S)
+        self._replaced = _Replaced(failed.policy, failed.state, failed.seen.now_s + wait_s, wait_s)
+        why = f"{self.policy_name} failed {FAILURES_BEFORE_FIXED} times, fixed instead ({error})"
+        if before is not None:
+            why = f"{self.policy_name} failed again, fixed instead for {wait_s:g} s ({error})"
+        self._fall_back(why, failed.seen.settings)
+
+    def _try_again(self, replaced: _Replaced) -> None:
+        """Ask the policy that failed once more; one more failure makes `fixed` stand in for longer."""
+        self._policy, self.policy_name, self.state = replaced.policy, replaced.policy.name, replaced.state
+        self._failures, self._instead = FAILURES_BEFORE_FIXED - 1, ""
         self._next_s = float("-inf")
 
     def _fall_back(self, why: str, settings: Settings) -> None:

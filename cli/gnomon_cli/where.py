@@ -52,6 +52,7 @@ def readings(functions: FunctionService, manager: Manager, decided: Callable[[st
     for runtime in manager.runtimes():
         status = functions.status(runtime.key)
         if status is not None:
+            last = functions.decisions(runtime.key, 1)
             yield FunctionReading(
                 name=runtime.name,
                 settings=status.spec.settings,
@@ -61,4 +62,5 @@ def readings(functions: FunctionService, manager: Manager, decided: Callable[[st
                 decisions=decided(runtime.name),
                 late=runtime.dispatcher.late_answers,
                 instances=manager.instances.seen(runtime.name),
+                policy=last[0].policy if last else "",
             )

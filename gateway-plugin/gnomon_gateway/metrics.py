@@ -31,7 +31,7 @@ _FUNCTION = ("function_name",)
 class FunctionReading:
     """One function when the page is made. `replicas` are wanted, `ready` can take requests; `decisions` and `late` are totals.
 
-    `instances` are Bodies and Shadows.
+    `instances` are Bodies and Shadows. `policy` is the scaling policy that made the last decision, empty before there is one.
     """
 
     name: str
@@ -42,6 +42,7 @@ class FunctionReading:
     decisions: int
     late: int
     instances: Sequence[Instance] = ()
+    policy: str = ""
 
 
 class GatewayCollector(Collector):
@@ -122,6 +123,11 @@ def _services(readings: Sequence[FunctionReading]) -> Iterator[Metric]:
         "gateway_service_target", "The load per instance that scaling aims at.", labels=(*_FUNCTION, "scale_type")
     )
     decisions = CounterMetricFamily("gnomon_decisions", "Decisions of the scaling policy.", labels=_FUNCTION)
+    policies = GaugeMetricFamily(
+        "gnomon_scaling_policy",
+        "1 for the scaling policy that decides now; fallback says whether it stands in for another one, which failed.",
+        labels=(*_FUNCTION, "policy", "fallback"),
+    )
     for reading in readings:
         scale = reading.settings.scale
         count.add_metric((reading.name,), reading.replicas)
@@ -130,7 +136,10 @@ def _services(readings: Sequence[FunctionReading]) -> Iterator[Metric]:
         decisions.add_metric((reading.name,), reading.decisions)
         if scale.type is not None:
             target.add_metric((reading.name, scale.type), scale.target)
-    yield from (count, ready, fewest, target, decisions)
+        if reading.policy:
+            fallback = "false" if reading.policy == reading.settings.autoscaler else "true"
+            policies.add_metric((reading.name, reading.policy, fallback), 1)
+    yield from (count, ready, fewest, target, decisions, policies)
 
 
 def _batching(readings: Sequence[FunctionReading]) -> Iterator[Metric]:

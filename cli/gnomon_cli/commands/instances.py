@@ -1,4 +1,4 @@
-"""What `gnomon describe` shows of a function's Bodies and Shadows. Only a gateway of Gnomon knows them."""
+"""What `gnomon describe` shows of a function's scaling policy, Bodies and Shadows. Only a gateway of Gnomon knows them."""
 
 from __future__ import annotations
 
@@ -34,8 +34,13 @@ def instances_of(gateway: Gateway, address: str) -> Mapping[str, Any]:
 
 
 def print_instances(found: Mapping[str, Any]) -> None:
-    """Two tables, and a line each on what it does without and what pairs did; nothing where there is nothing."""
+    """Two tables, and a line each on the scaling policy, what the function does without, and what pairs did."""
     bodies, shadows, pairs = found.get("bodies") or [], found.get("shadows") or [], found.get("pairs") or {}
+    if in_force := found.get("scaling_in_force"):
+        asked = found.get("scaling")
+        instead = f" (in place of {asked})" if in_force["policy"] != asked else ""
+        failed = f"; {in_force['error']}" if in_force["error"] and in_force["error"] not in in_force["reason"] else ""
+        click.echo(f"Scaling policy: {in_force['policy']}{instead}: {in_force['reason']}{failed}")
     if found.get("notice"):
         click.echo(f"Notice: {found['notice']}")
     if bodies:

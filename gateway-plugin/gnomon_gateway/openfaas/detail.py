@@ -7,6 +7,7 @@ from typing import Any
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
+from gnomon_core.decisions import DecisionRecord
 from gnomon_core.fleet import Instance, InstanceKind
 from gnomon_core.profiles import ModelProfile
 from gnomon_gateway.openfaas.control import Control, Handlers, unknown_function
@@ -28,10 +29,12 @@ class DetailRoutes:
         found = self._functions.detail(key)
         if found is None:
             raise unknown_function(key)
-        return JSONResponse(_document(found))
+        last = self._functions.decisions(key, 1)
+        return JSONResponse(_document(found, last[0] if last else None))
 
 
-def _document(found: FunctionDetail) -> dict[str, Any]:
+def _document(found: FunctionDetail, last: DecisionRecord | None) -> dict[str, Any]:
+    """`scaling` is the policy that the function asks for, `scaling_in_force` the one that made the `last` decision, and why."""
     spec, pairs = found.status.spec, found.pairs
     profile = found.profile
     return {
@@ -39,6 +42,7 @@ def _document(found: FunctionDetail) -> dict[str, Any]:
         "namespace": spec.key.namespace,
         "model": spec.settings.model,
         "scaling": spec.settings.autoscaler,
+        "scaling_in_force": {"policy": last.policy, "reason": last.reason, "error": last.error} if last is not None else None,
         "scheduling": found.scheduler,
         "slo_ms": round(1000 * spec.settings.slo_s, 3),
         "replicas": found.status.replicas,

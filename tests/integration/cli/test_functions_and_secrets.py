@@ -65,6 +65,15 @@ class TestFunctions:
         assert lines[-1] == "Pairs: 4 batches, 14 samples computed by Shadows, 1 misses; 52.5 ms a batch, predicted 50.0 ms"
         assert json.loads(gnomon("describe", "one", "--json", "-g", recorder.url).stdout)["instances"]["shadows"] == [shadow]
 
+    def test_describe_says_which_scaling_policy_decides_and_why(self, recorder: Any, gnomon: Any) -> None:
+        recorder.answer("GET", "/system/function/one", 200, STATUS)
+        recorder.answer("GET", "/system/functions", 200, [STATUS])
+        reason = "batch failed 3 times, fixed instead (no answer within 1 s of CPU time): 2 as before"
+        in_force = {"policy": "fixed", "reason": reason, "error": ""}
+        recorder.answer("GET", "/gnomon/functions/one", 200, {"scaling": "batch", "scaling_in_force": in_force})
+        lines = gnomon("describe", "one", "-g", recorder.url).stdout.splitlines()
+        assert f"Scaling policy: fixed (in place of batch): {reason}" in lines
+
     def test_scale_names_the_function_and_its_namespace(self, recorder: Any, gnomon: Any) -> None:
         recorder.answer("POST", "/system/scale-function/one", 202)
         assert gnomon("scale", "one", "3", "-n", "staging", "-g", recorder.url).returncode == 0

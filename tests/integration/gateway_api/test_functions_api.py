@@ -229,6 +229,7 @@ async def test_bodies_and_shadows_are_shown_with_what_they_do_together(gateway: 
     status, found = await gateway.call("GET", "/gnomon/functions/fn")
     assert status == 200
     assert (found["name"], found["scheduling"], found["profile"]) == ("fn", "adaptive", None)
+    assert found["scaling_in_force"] == {"policy": "fixed", "reason": "reason 4", "error": ""}
     [body], [shadow] = found["bodies"], found["shadows"]
     assert (body["id"], body["cores"], body["max_batch"], body["in_flight"], body["shadow"]) == ("b-1", 2, 8, 8, "s-1")
     assert (shadow["body"], shadow["cores"], shadow["blocks"], shadow["split"]) == ("b-1", 4, [1, 2], [0, 1, 1, 2])

@@ -110,6 +110,29 @@ async def test_who_thinks_for_too_long_is_told_so_and_ends_and_those_behind_are_
     assert await ask(beside, lambda: "goes on") == "goes on"
 
 
+async def test_a_limit_is_cpu_time_so_that_a_busy_machine_costs_no_decision() -> None:
+    """Whoever is kept from running, here by a lock, is late; it has overrun nothing."""
+    beside, released = Beside(), threading.Event()
+    late = ask(beside, lambda: released.wait(20), 0.1)
+    behind = [ask(beside, lambda: "answered") for _ in range(3)]
+    assert await asyncio.gather(*behind) == ["answered"] * 3
+    await asyncio.sleep(0.5)
+    released.set()
+    assert await late
+
+
+async def test_a_call_that_computes_for_too_long_has_overrun_long_before_one_that_waits() -> None:
+    beside = Beside()
+
+    def computing() -> None:
+        while True:
+            sum(range(1000))
+
+    async with asyncio.timeout(20):
+        with pytest.raises(Overrun, match=r"no answer within 0\.05 s of CPU time"):
+            await ask(beside, computing, 0.05)
+
+
 async def test_an_answer_that_comes_after_its_time_is_not_told() -> None:
     beside, released, told = Beside(), threading.Event(), asyncio.Event()
     late: list[object] = []

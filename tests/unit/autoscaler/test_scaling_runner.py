@@ -138,7 +138,29 @@ def test_a_failing_policy_leaves_the_last_decision_in_force_and_is_replaced_afte
     assert line.reason.startswith("moody failed 3 times, fixed instead (ZeroDivisionError: no load): an operator asked for 3")
     line.play(60)
     assert line.live == 3  # not the minimum: a faulty policy takes nothing away
-    assert policy.times == [0, 2, 4, 6]
+    assert policy.times == [0, 2, 4, 6, 21, 51], "tried again after 15 s, then after 30"
+    assert line.reason.startswith("moody failed again, fixed instead for 60 s (ZeroDivisionError: no load)")
+    policy.broken = False
+    line.play(60)
+    assert line.runner.policy_name == "moody"
+    assert policy.times[6:8] == [111, 113], "after 60 s of back-off, and then at its own rhythm"
+
+
+def test_a_policy_that_works_again_keeps_what_it_remembers() -> None:
+    """Three failures must not cost an hour of counts."""
+    policy = Moody()
+    line = Timeline(settings("moody"), policies=moody(policy))
+    line.play(3)
+    policy.broken = True
+    line.play(6)
+    assert line.runner.fallback.startswith("moody failed 3 times, fixed instead")
+    policy.broken = False
+    line.play(14.5)
+    assert line.reason == "asked 2 times before"
+    assert not line.runner.fallback
+    policy.broken = True
+    line.play(4)
+    assert line.reason.startswith("moody failed (2 of 3)"), "and it may fail twice again"
 
 
 def test_a_success_in_between_starts_the_count_again() -> None:

@@ -50,6 +50,14 @@ def samples(
 FN = ("function_name", "fn.openfaas-fn")
 
 
+def test_the_scaling_policy_that_decides_is_told_and_whether_it_stands_in_for_another_one() -> None:
+    found = samples(replace(reading(), policy="fixed"))
+    asked = read_settings(None, {}).autoscaler
+    assert found["gnomon_scaling_policy", (("fallback", "true"), FN, ("policy", "fixed"))] == 1
+    found = samples(replace(reading(), policy=asked))
+    assert found["gnomon_scaling_policy", (("fallback", "false"), FN, ("policy", asked))] == 1
+
+
 def test_openfaas_series_have_its_names_and_labels() -> None:
     found = samples(
         reading(labels={"com.openfaas.scale.min": "2", "com.openfaas.scale.type": "rps", "com.openfaas.scale.target": "50"})
