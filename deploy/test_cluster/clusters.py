@@ -41,7 +41,9 @@ class Cluster:
 def reached(kubeconfig: Path) -> Cluster:
     """A cluster by its kubeconfig."""
     make: Any = config.new_client_from_config  # which says nothing of its types
-    return Cluster(kubeconfig, closing(make(str(kubeconfig))))
+    api = make(str(kubeconfig))
+    closing(api.rest_client.pool_manager)
+    return Cluster(kubeconfig, api)
 
 
 def until(check: Callable[[], Value | None], what: str, limit_s: float = 60.0) -> Value:

@@ -1,9 +1,9 @@
-"""One request to the API server, through the official client.
+"""One request to the API server.
 
-The client brings what is hard about it: kubeconfig and service account, certificates, tokens that are renewed. Documents come
-and go as plain JSON. Nothing is repeated here: the client's own retries are off, because a write that is repeated below its
-caller may be carried out twice, and because a pause belongs to who can be stopped. Every request has a time limit for
-connecting and for each read.
+`connections` brings what is hard about it: kubeconfig and service account, certificates, tokens that are renewed. Documents come
+and go as plain JSON. Nothing is repeated here: urllib3's own retries are off, because a write that is repeated below its caller
+may be carried out twice, and because a pause belongs to who can be stopped. Every request has a time limit for connecting and for
+each read.
 
 Calls block: they are made in threads.
 """
@@ -13,11 +13,11 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import socket
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from urllib.parse import urlencode
 
 from gnomon_core.errors import GnomonError
 from gnomon_core.extras import how_to_install
@@ -25,16 +25,14 @@ from gnomon_platforms.kubernetes.asked import FENCED, UNANSWERED, Asked
 from gnomon_platforms.kubernetes.errors import Refused, Unreachable, refused
 
 if TYPE_CHECKING:
-    from kubernetes.client import ApiClient
+    from gnomon_platforms.kubernetes.connections import ApiServer
 
 CONNECT_TIMEOUT_S = 5.0
 READ_TIMEOUT_S = 10.0
-POOL_CONNECTIONS = 16
 MERGE_PATCH = "application/merge-patch+json"
 STRATEGIC_PATCH = "application/strategic-merge-patch+json"
 JSON_TYPE = "application/json"
 SERVICE_ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount/token")
-KEEPALIVE_S, KEEPALIVE_PROBES = 10, 3
 _READ_BYTES = 64 * 1024
 _OK = range(200, 300)
 
@@ -51,11 +49,17 @@ def connect(kubeconfig: Path | None = None, context: str | None = None) -> Api:
 
     """
     try:
-        from kubernetes import client, config  # noqa: PLC0415 - only who uses Kubernetes needs it, and it takes a second
+        from gnomon_platforms.kubernetes import connections  # noqa: PLC0415 - urllib3 comes with the client
+
+        if kubeconfig is None and "KUBECONFIG" not in os.environ and (here := connections.of_pod(SERVICE_ACCOUNT)) is not None:
+            return Api(here)
+        from kubernetes import client, config  # noqa: PLC0415 - it takes half a second, which a pod has no use for
     except ImportError:
         raise GnomonError(
             501, "kubernetes_missing_client", "The Kubernetes client is not installed.", how_to_install("kubernetes")
         ) from None
+    except (OSError, ValueError) as error:
+        raise _no_way(error) from None
     settings = client.Configuration()
     try:
         if kubeconfig is None and "KUBECONFIG" not in os.environ and SERVICE_ACCOUNT.exists():
@@ -66,18 +70,20 @@ def connect(kubeconfig: Path | None = None, context: str | None = None) -> Api:
                 config_file=file, context=context, client_configuration=settings, persist_config=False
             )
     except (config.ConfigException, OSError, ValueError, TypeError) as error:
-        raise GnomonError(
-            503,
-            "kubernetes_credentials",
-            f"There is no way to a cluster: {error}.".replace("..", "."),
-            "Set KUBECONFIG to a file that kubectl works with.",
-        ) from None
+        raise _no_way(error) from None
     settings.retries = False
-    settings.connection_pool_maxsize = POOL_CONNECTIONS
-    settings.socket_options = _keepalive()
-    from gnomon_platforms.kubernetes.connections import closing  # noqa: PLC0415 - urllib3 comes with the client
+    settings.connection_pool_maxsize = connections.POOL_CONNECTIONS
+    settings.socket_options = connections.keepalive()
+    return Api(connections.through(client.ApiClient(settings)))
 
-    return Api(closing(client.ApiClient(settings)))
+
+def _no_way(error: Exception) -> GnomonError:
+    return GnomonError(
+        503,
+        "kubernetes_credentials",
+        f"There is no way to a cluster: {error}.".replace("..", "."),
+        "Set KUBECONFIG to a file that kubectl works with.",
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,8 +102,8 @@ class Request:
 class Api:
     """An API server. Calls block, and may be made from several threads."""
 
-    def __init__(self, client: ApiClient) -> None:
-        self._client = client
+    def __init__(self, server: ApiServer) -> None:
+        self._server = server
         self.asked = Asked()
         """What was, and how it was answered."""
 
@@ -153,19 +159,18 @@ class Api:
 
     def close(self) -> None:
         """Close what is kept open."""
-        self._client.close()  # type: ignore[no-untyped-call]
+        self._server.pool.clear()
 
     @contextlib.contextmanager
     def _answer(self, request: Request) -> Iterator[Any]:
-        headers = {"Accept": JSON_TYPE} | ({"Content-Type": request.content_type} if request.body is not None else {})
-        prepared = self._client.param_serialize(
-            request.method,
-            request.path,
-            query_params=list((request.query or {}).items()),
-            header_params=headers,
-            body=request.body,
-            auth_settings=["BearerToken"],
-        )
+        import urllib3  # noqa: PLC0415 - as above
+
+        server, headers = self._server, {"Accept": JSON_TYPE, "User-Agent": "gnomon"}
+        if (authorization := server.authorization()) is not None:
+            headers["Authorization"] = authorization
+        if request.body is not None:
+            headers["Content-Type"] = request.content_type
+        query = f"?{urlencode(request.query)}" if request.query else ""
         try:
             if request.fence is not None:
                 request.fence()
@@ -173,7 +178,15 @@ class Api:
             self.asked.count(request.method, request.path, FENCED)
             raise
         try:
-            response = self._client.call_api(*prepared, _request_timeout=(CONNECT_TIMEOUT_S, request.timeout_s)).response
+            response = server.pool.request(
+                request.method,
+                f"{server.url}{request.path}{query}",
+                body=None if request.body is None else json.dumps(request.body),
+                headers=headers,
+                timeout=urllib3.Timeout(connect=CONNECT_TIMEOUT_S, read=request.timeout_s),
+                retries=False,
+                preload_content=False,
+            )
         except Exception as error:
             self.asked.count(request.method, request.path, UNANSWERED)
             raise _unreachable(error) from error
@@ -211,24 +224,12 @@ class Stream:
 
 
 def _unreachable(error: Exception) -> Exception:
-    """Whatever urllib3, ssl and the client raise when there is no whole answer; what is none of that goes on as it is."""
+    """Whatever urllib3 and ssl raise when there is no whole answer; what is none of that goes on as it is."""
     import urllib3  # noqa: PLC0415 - comes with the client
-    from kubernetes.client import ApiException  # noqa: PLC0415 - only who uses Kubernetes has it
 
-    if isinstance(error, ApiException | urllib3.exceptions.HTTPError | OSError):
+    if isinstance(error, urllib3.exceptions.HTTPError | OSError):
         return Unreachable(f"{type(error).__name__}: {error}")
     return error
-
-
-def _keepalive() -> list[tuple[int, int, int]]:
-    """Let the kernel notice a peer that has vanished while we wait: within 40 s, whatever the read timeout is."""
-    return [
-        (socket.IPPROTO_TCP, socket.TCP_NODELAY, 1),
-        (socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1),
-        (socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, KEEPALIVE_S),
-        (socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, KEEPALIVE_S),
-        (socket.IPPROTO_TCP, socket.TCP_KEEPCNT, KEEPALIVE_PROBES),
-    ]
 
 
 __all__ = ["Api", "Document", "Fence", "Refused", "Stream", "Unreachable", "connect"]

@@ -18,6 +18,7 @@ from urllib.parse import parse_qs, urlsplit
 from kubernetes import client
 
 from gnomon_platforms.kubernetes.api import Api
+from gnomon_platforms.kubernetes.connections import through
 
 CLOSE = b""
 """In a watch's step: end the answer here, as a server does whose time for the watch is over."""
@@ -151,7 +152,7 @@ def serving(script: Script) -> Iterator[Api]:
     thread.start()
     settings = client.Configuration()
     settings.host, settings.retries = f"http://127.0.0.1:{server.server_port}", False
-    api = Api(client.ApiClient(settings))
+    api = Api(through(client.ApiClient(settings)))
     try:
         yield api
     finally:

@@ -14,6 +14,7 @@ from kubernetes import client
 from gnomon_core.clock import WallClock
 from gnomon_core.errors import GnomonError
 from gnomon_platforms.kubernetes.api import Api, Document, Fence
+from gnomon_platforms.kubernetes.connections import through
 from gnomon_platforms.kubernetes.errors import Refused, Unreachable
 from gnomon_platforms.kubernetes.resources import DEPLOYMENTS, NODES, PODS
 from gnomon_platforms.kubernetes.writes import Create, Delete, Patch, Replace, Target, Write, Writer
@@ -199,7 +200,7 @@ def test_paths() -> None:
 def test_nobody_there_is_unreachable(unused_tcp_port_host: str) -> None:
     settings = client.Configuration()
     settings.host, settings.retries = unused_tcp_port_host, False
-    api = Api(client.ApiClient(settings))
+    api = Api(through(client.ApiClient(settings)))
     with pytest.raises(Unreachable):
         api.call("GET", "/api")
     api.close()

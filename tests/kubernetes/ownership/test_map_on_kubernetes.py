@@ -20,6 +20,7 @@ from gnomon_gateway.ownership.assigner import Assigner
 from gnomon_gateway.ownership.peers import Peers
 from gnomon_gateway.ownership.secret import PeerSecret
 from gnomon_platforms.kubernetes.api import Api
+from gnomon_platforms.kubernetes.connections import through
 from gnomon_platforms.kubernetes.leader import Tenure
 from gnomon_platforms.kubernetes.ownership import KEY, NAME, ConfigMapBoard
 from gnomon_platforms.kubernetes.writes import Writer
@@ -58,7 +59,7 @@ async def place(control_plane: Cluster) -> AsyncIterator[Place]:
     control_plane.core.create_namespace({"metadata": {"name": namespace}})
     # Nobody else makes the account here: pods are refused without it.
     control_plane.core.create_namespaced_service_account(namespace, {"metadata": {"name": "default"}})
-    api = Api(control_plane.api)
+    api = Api(through(control_plane.api))
     writer = Writer(api, WallClock(), random.Random(1))
     board = ConfigMapBoard(api, writer, namespace, "app=gateway", port=8082)
     await board.start()
@@ -105,8 +106,8 @@ async def test_what_others_wrote_into_it_is_kept_or_replaced(place: Place) -> No
 
 async def test_who_leads_no_more_publishes_nothing(place: Place, control_plane: Cluster) -> None:
     tenure = Tenure(gone=lambda _: None)
-    writer = Writer(Api(control_plane.api), WallClock(), random.Random(1), tenure.check)
-    board = ConfigMapBoard(Api(control_plane.api), writer, place.namespace, "app=gateway")
+    writer = Writer(Api(through(control_plane.api)), WallClock(), random.Random(1), tenure.check)
+    board = ConfigMapBoard(Api(through(control_plane.api)), writer, place.namespace, "app=gateway")
     with pytest.raises(GnomonError) as refused:
         await board.publish(FIRST)
     assert refused.value.code == "not_leading"
