@@ -45,7 +45,7 @@ from gnomon_gateway.lifecycle.manager import Manager
 from gnomon_gateway.lifecycle.surroundings import Surroundings
 from gnomon_gateway.logs import LogBook
 from gnomon_gateway.loop_lag import LoopLag
-from gnomon_gateway.metrics import AsyncCollector, GatewayCollector, metrics_page
+from gnomon_gateway.metrics import AsyncCollector, GatewayCollector, MetricsPage
 from gnomon_gateway.namespaces import Namespaces
 from gnomon_gateway.openfaas.application import control_application
 from gnomon_gateway.openfaas.control import Control
@@ -234,7 +234,7 @@ class Gnomon:
             namespaces=self._namespaces,
             secrets=Secrets(self._store),
             logs=self._logs,
-            metrics=metrics_page(
+            metrics=MetricsPage(
                 [
                     GatewayCollector(
                         lambda: readings(self._functions, self.manager, self.autoscaler.decided),

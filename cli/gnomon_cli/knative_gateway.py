@@ -39,7 +39,7 @@ from gnomon_gateway.lifecycle.manager import Manager
 from gnomon_gateway.lifecycle.surroundings import Surroundings
 from gnomon_gateway.logs import LogBook
 from gnomon_gateway.loop_lag import LoopLag
-from gnomon_gateway.metrics import GatewayCollector, metrics_page
+from gnomon_gateway.metrics import GatewayCollector, MetricsPage
 from gnomon_gateway.openfaas.measured import ControlCounters
 from gnomon_gateway.revisions import HELD_S, RevisionApp
 from gnomon_gateway.scheduling.registry import SCHEDULING
@@ -157,7 +157,7 @@ class KnativeGateway:
             lambda: readings(self.manager, self.manager, lambda _: 0), ControlCounters(), self._loop_lag.histogram
         )
         figures = RevisionFigures(self.manager.runtimes, self._takes_batches)
-        self._pages = page(lambda: self.trouble, figures, metrics_page([collector]))
+        self._pages = page(lambda: self.trouble, figures, MetricsPage([collector]))
         self._page: web.AppRunner | None = None
         self._stopping = False
 

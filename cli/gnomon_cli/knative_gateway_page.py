@@ -10,7 +10,7 @@ The class asks for what waits up to twenty times a second, so each part can be h
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 
 from aiohttp import web
 
@@ -63,7 +63,7 @@ class RevisionFigures:
         return found
 
 
-def page(trouble: Callable[[], str], figures: RevisionFigures, others: Callable[[], bytes]) -> web.Application:
+def page(trouble: Callable[[], str], figures: RevisionFigures, others: Callable[[], Awaitable[bytes]]) -> web.Application:
     """The routes. `trouble` keeps it from being led to, else it is empty; `others` are the figures of every gateway."""
 
     async def healthz(_: web.Request) -> web.Response:
@@ -73,7 +73,7 @@ def page(trouble: Callable[[], str], figures: RevisionFigures, others: Callable[
         text = figures.text(request.query.getall("name[]", []))
         if text is not None:
             return web.Response(text=text)
-        body = others() + figures.whole().encode()
+        body = await others() + figures.whole().encode()
         return web.Response(body=body, headers={"Content-Type": "text/plain; version=0.0.4"})
 
     application = web.Application()

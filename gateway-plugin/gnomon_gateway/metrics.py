@@ -1,15 +1,20 @@
 """The Prometheus page: plain counters read when someone asks, under the names that OpenFaaS's dashboards and scalers know.
 
+The page is rendered on the event loop, which has what is counted, in slices of a millisecond with everybody's turn between them.
+All who ask meanwhile share the next page, and pages take a bounded share of the time.
+
 `gateway_*` and `http_*` are OpenFaaS's series, `provider_http_*` its providers', `gnomon_*` ours. `function_name` is always
 `name.namespace`.
 """
 
 from __future__ import annotations
 
+import asyncio
+import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import accumulate
+from itertools import accumulate, islice
 
 from prometheus_client import CollectorRegistry, ProcessCollector, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric, UnknownMetricFamily
@@ -24,6 +29,12 @@ from gnomon_gateway.histogram import Histogram
 from gnomon_gateway.openfaas.measured import ControlCounters
 from gnomon_gateway.serving.metrics import BUCKETS_S, FunctionMetrics
 
+SLICE_S = 0.001
+"""How long the page keeps the event loop at a time."""
+SHARE = 0.2
+"""How much of the time pages may take."""
+_FUNCTIONS_AT_ONCE = 4
+_SAMPLES_AT_ONCE = 50
 _FUNCTION = ("function_name",)
 
 
@@ -54,11 +65,17 @@ class GatewayCollector(Collector):
         self._loop_lag = loop_lag
 
     def collect(self) -> Iterator[Metric]:
-        readings = tuple(self._functions())
-        yield from _invocations(readings)
-        yield from _services(readings)
-        yield from _batching(readings)
-        yield from _pairs(readings)
+        functions = iter(self._functions())
+        readings: tuple[FunctionReading, ...] = ()
+        while True:
+            # Also of no function: the page then says at least which series there are.
+            yield from _invocations(readings)
+            yield from _services(readings)
+            yield from _batching(readings)
+            yield from _pairs(readings)
+            readings = tuple(islice(functions, _FUNCTIONS_AT_ONCE))
+            if not readings:
+                break
         yield from _control(self._control)
         lag = HistogramMetricFamily("gnomon_event_loop_lag_seconds", "How late the gateway's event loop wakes a sleeper.")
         _add(lag, (), self._loop_lag)
@@ -86,13 +103,76 @@ class AsyncCollector(Collector):
         yield callbacks
 
 
-def metrics_page(collectors: Iterable[Collector]) -> Callable[[], bytes]:
-    """What renders the page."""
-    registry = CollectorRegistry(auto_describe=False)
-    ProcessCollector(registry=registry)
-    for collector in collectors:
-        registry.register(collector)
-    return lambda: generate_latest(registry)
+class MetricsPage:
+    """The page of these collectors. One of them may tell of a metric in parts, each a family of that name."""
+
+    def __init__(self, collectors: Iterable[Collector]) -> None:
+        self._registry = CollectorRegistry(auto_describe=False)
+        ProcessCollector(registry=self._registry)
+        for collector in collectors:
+            self._registry.register(collector)
+        self._next: asyncio.Task[bytes] | None = None
+        self._last: asyncio.Task[bytes] | None = None
+        self._due_s = 0.0
+
+    async def __call__(self) -> bytes:
+        """The page with all that had been counted when it was asked for."""
+        if self._next is None:
+            self._next = asyncio.get_running_loop().create_task(self._render(self._last))
+        return await asyncio.shield(self._next)
+
+    async def _render(self, before: asyncio.Task[bytes] | None) -> bytes:
+        if before is not None:
+            await asyncio.wait([before])
+        await asyncio.sleep(max(0.0, self._due_s - time.monotonic()))
+        # Whoever asks from now on wants what is counted from now on.
+        self._last, self._next = self._next, None
+        page, took_s, began_s = _Page(), 0.0, time.thread_time()
+        for _ in self._steps(page):
+            slice_s = time.thread_time() - began_s
+            if slice_s > SLICE_S:
+                took_s += slice_s
+                await asyncio.sleep(0)
+                began_s = time.thread_time()
+        took_s += time.thread_time() - began_s
+        self._due_s = time.monotonic() + took_s * (1 / SHARE - 1)
+        return page.text()
+
+    def _steps(self, page: _Page) -> Iterator[None]:
+        for metric in self._registry.collect():
+            samples, metric.samples = iter(metric.samples), []
+            while True:
+                metric.samples = list(islice(samples, _SAMPLES_AT_ONCE))
+                page.add(metric)
+                yield
+                if len(metric.samples) < _SAMPLES_AT_ONCE:
+                    break
+
+
+class _Page:
+    """What has been rendered, by metric: all of one has to stand together, below one heading."""
+
+    def __init__(self) -> None:
+        self._headings: dict[str, bytes] = {}
+        self._lines: dict[str, list[bytes]] = {}
+
+    def add(self, metric: Metric) -> None:
+        comment, kind, lines = generate_latest(_Only(metric)).split(b"\n", 2)
+        self._headings.setdefault(metric.name, comment + b"\n" + kind + b"\n")
+        self._lines.setdefault(metric.name, []).append(lines)
+
+    def text(self) -> bytes:
+        return b"".join(heading + b"".join(self._lines[name]) for name, heading in self._headings.items())
+
+
+class _Only(Collector):
+    """One metric, as what renders it wants it."""
+
+    def __init__(self, metric: Metric) -> None:
+        self._metric = metric
+
+    def collect(self) -> Iterator[Metric]:
+        yield self._metric
 
 
 def _invocations(readings: Sequence[FunctionReading]) -> Iterator[Metric]:

@@ -37,7 +37,7 @@ class Control:
     namespaces: Namespaces
     secrets: Secrets
     logs: LogBook
-    metrics: Callable[[], bytes]
+    metrics: Callable[[], Awaitable[bytes]]
     version: Version
     now_s: Callable[[], float]
     healthy: Callable[[], bool] = lambda: True

@@ -44,4 +44,4 @@ class SystemRoutes:
         return PlainTextResponse("OK")
 
     async def metrics(self, _: Request) -> Response:
-        return Response(self._control.metrics(), headers={"Content-Type": METRICS_TYPE})
+        return Response(await self._control.metrics(), headers={"Content-Type": METRICS_TYPE})

@@ -34,7 +34,7 @@ from gnomon_gateway.asynchronous.targets import CallbackHosts
 from gnomon_gateway.auth import BasicAuth
 from gnomon_gateway.histogram import Histogram
 from gnomon_gateway.logs import LogBook
-from gnomon_gateway.metrics import AsyncCollector, FunctionReading, GatewayCollector, metrics_page
+from gnomon_gateway.metrics import AsyncCollector, FunctionReading, GatewayCollector, MetricsPage
 from gnomon_gateway.namespaces import Namespaces
 from gnomon_gateway.openfaas.application import control_application
 from gnomon_gateway.openfaas.control import Control, unknown_function
@@ -198,7 +198,7 @@ async def _running(
     await queue.start()
     healthy = [True]
     namespaces = Namespaces(store)
-    page = metrics_page(
+    page = MetricsPage(
         [GatewayCollector(lambda: _readings(functions), counters, Histogram((0.001,))), AsyncCollector(queue, callbacks)]
     )
     control = Control(

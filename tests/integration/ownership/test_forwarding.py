@@ -12,7 +12,7 @@ import pytest
 from gnomon_core.functions import FunctionKey
 from gnomon_gateway.asynchronous.invocation import Invocation
 from gnomon_gateway.inside_call import Invoker
-from gnomon_gateway.metrics import metrics_page
+from gnomon_gateway.metrics import MetricsPage
 from gnomon_gateway.ownership.metrics import OwnershipCollector
 from tests.integration.gateway.conftest import MODEL
 from tests.integration.ownership.conftest import SECRET, until
@@ -262,14 +262,15 @@ async def test_without_a_map_a_request_waits_until_its_deadline(cluster: Any) ->
     assert (await waiting).body == b"patient"
 
 
-def page_of(replica: Any) -> str:
-    return metrics_page([OwnershipCollector(lambda: replica.shared.life)])().decode()
+async def page_of(replica: Any) -> str:
+    page = await MetricsPage([OwnershipCollector(lambda: replica.shared.life)])()
+    return page.decode()
 
 
 async def test_the_metrics_tell_who_has_what_and_what_was_forwarded(two: Any) -> None:
     owner, other = two.owner("f"), two.other("f")
     assert (await other.call("/function/f", b"x")).status == 200
-    pages = {replica: page_of(replica) for replica in (owner, other)}
+    pages = {replica: await page_of(replica) for replica in (owner, other)}
     epoch = f"gnomon_ownership_epoch {float(owner.holdings.epoch)}"
     assert all(epoch in page.splitlines() for page in pages.values())
     assert 'gnomon_owned_functions{state="serving"} 1.0' in pages[owner]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 from dataclasses import replace
 
 from prometheus_client.parser import text_string_to_metric_families
@@ -16,11 +17,13 @@ from gnomon_core.settings import read_settings
 from gnomon_core.wire import Frame, Kind
 from gnomon_gateway.histogram import Histogram
 from gnomon_gateway.loop_lag import PERIOD_S, LoopLag
-from gnomon_gateway.metrics import FunctionReading, GatewayCollector, metrics_page
-from gnomon_gateway.openfaas.measured import ControlCounters
+from gnomon_gateway.metrics import FunctionReading, GatewayCollector, MetricsPage
+from gnomon_gateway.openfaas.measured import BOUNDS_S, ControlCounters
 from gnomon_gateway.queueing.batch import Batch
 from gnomon_gateway.queueing.request import LaneKey, Request
-from gnomon_gateway.serving.metrics import FunctionMetrics
+from gnomon_gateway.routes import ANY, ROUTES
+from gnomon_gateway.serving.metrics import MOST_CODES, FunctionMetrics
+from tests.waiting import until
 
 
 def reading(name: str = "fn.openfaas-fn", labels: dict[str, str] | None = None) -> FunctionReading:
@@ -39,7 +42,11 @@ def reading(name: str = "fn.openfaas-fn", labels: dict[str, str] | None = None) 
 def samples(
     *readings: FunctionReading, control: ControlCounters | None = None
 ) -> dict[tuple[str, tuple[tuple[str, str], ...]], float]:
-    page = metrics_page([GatewayCollector(lambda: readings, control or ControlCounters(), Histogram((0.001,)))])()
+    collector = GatewayCollector(lambda: readings, control or ControlCounters(), Histogram((0.001,)))
+    return series(asyncio.run(MetricsPage([collector])()))
+
+
+def series(page: bytes) -> dict[tuple[str, tuple[tuple[str, str], ...]], float]:
     return {
         (sample.name, tuple(sorted(sample.labels.items()))): sample.value
         for family in text_string_to_metric_families(page.decode())
@@ -98,6 +105,65 @@ def test_control_requests_share_a_label_for_what_strangers_choose() -> None:
         assert found[f"{prefix}http_requests_total", labels] == 2
         assert found[f"{prefix}http_requests_total", (("code", "401"), ("method", "other"), ("path", "unknown"))] == 1
         assert found[f"{prefix}http_request_duration_seconds_count", labels] == 2
+
+
+def test_the_page_does_not_grow_by_what_strangers_ask() -> None:
+    control = ControlCounters()
+    control.observe("GET", "/system/functions", 200, 0.01)
+    before = len(samples(control=control))
+    for method in (*ANY, "TRACE", "CONNECT", "BREW"):
+        for route in ROUTES:
+            path = re.sub(r"\{\w+\}…?", "x", route.path)
+            for status in (401, 403, 404 if method not in route.methods else 401):
+                control.observe(method, path, status, 0.01)
+    grown = len(samples(control=control)) - before
+    per_code = 2 * (len(BOUNDS_S) + 4)
+    assert grown == 3 * per_code, "one series for each status, whatever the methods and paths"
+
+
+def test_the_page_does_not_grow_without_end_by_what_a_function_answers() -> None:
+    shown = reading()
+    for code in range(200, 600):
+        shown.metrics.answered(code, 0.01)
+    answered = {labels: count for (name, labels), count in samples(shown).items() if name == "gateway_function_invocation_total"}
+    assert len(answered) <= MOST_CODES + 4
+    assert sum(answered.values()) == shown.metrics.invocations
+
+
+async def test_a_long_page_gives_the_loop_away_and_is_whole() -> None:
+    many = [reading(f"f{number}.openfaas-fn") for number in range(100)]
+    turns = 0
+
+    async def others() -> None:
+        nonlocal turns
+        while True:
+            turns += 1
+            await asyncio.sleep(0)
+
+    beside = asyncio.create_task(others())
+    found = series(await MetricsPage([GatewayCollector(lambda: many, ControlCounters(), Histogram((0.001,)))])())
+    beside.cancel()
+    assert turns > 20
+    assert all(found["gateway_service_count", (("function_name", one.name),)] == 3 for one in many)
+
+
+async def test_who_asks_together_shares_a_page_and_who_asks_later_sees_what_was_counted_by_then() -> None:
+    rendered, shown = 0, reading()
+
+    def readings() -> list[FunctionReading]:
+        nonlocal rendered
+        rendered += 1
+        return [shown]
+
+    page = MetricsPage([GatewayCollector(readings, ControlCounters(), Histogram((0.001,)))])
+    first = asyncio.gather(*(page() for _ in range(10)))
+    await until(lambda: rendered)
+    shown.metrics.answered(200, 0.02)
+    later = asyncio.gather(*(page() for _ in range(10)))
+    assert len(set(await first)) == 1
+    code = "gateway_function_invocation_total", (("code", "200"), FN)
+    assert {series(one)[code] for one in await later} == {3}
+    assert rendered == 2
 
 
 def test_a_page_without_functions_is_still_one() -> None:
