@@ -78,10 +78,11 @@ class ImageTable:
     def unknown(self, image: str) -> GnomonError:
         """The refusal of an image that no row fits."""
         known = ", ".join(entry.match for entry in self._entries)
+        own = f"a row of {self.file}" if self.file != BUILT_IN else "a table of your own (gnomon serve --images FILE)"
         return bad_request(
             "unknown_image",
-            f"Gnomon does not know how to serve image {image[:200]!r} here.",
-            f"Build it with `gnomon up`, or add a row to the table {self.file} (see {BUILT_IN}). Known: {known}.",
+            f"This gateway runs functions as processes and pulls no images from a registry, so it cannot serve {image[:200]!r}.",
+            f"Write it as a handler and deploy it with `gnomon up`, or say by {own} which process it runs. Known ones: {known}.",
         )
 
 

@@ -26,6 +26,7 @@ from torch import Tensor
 
 from gnomon_core.errors import GnomonError, bad_request, not_found
 from gnomon_core.extras import how_to_install
+from gnomon_core.nearest_names import did_you_mean
 from gnomon_profiler.detection import SingleShot, UltralyticsNetwork, is_single_shot, refuse_proposals
 from gnomon_profiler.extractor import Description
 from gnomon_profiler.names import EFFICIENTNET_LITE, TORCHVISION_PREFIX, ULTRALYTICS_PREFIX, not_in_catalog
@@ -99,7 +100,7 @@ def _torchvision(name: str, weights: Path | None) -> CatalogModel:
         raise not_found(
             "model_not_found",
             f"torchvision has no architecture {architecture[:200]!r}.",
-            f"It has: {', '.join(models.list_models())}.",
+            f"{did_you_mean(architecture, models.list_models())} It has: {', '.join(models.list_models())}.".strip(),
         )
     family = models.get_model_builder(architecture).__module__.removeprefix("torchvision.models.")
     state = None if weights is None else _state_of(weights)

@@ -192,8 +192,9 @@ class _Writer:
                     refused.add(f"{node.target} with a result whose size depends on values")
         if refused:
             raise unsupported(
-                f"The model uses what a layer program may not hold: {', '.join(sorted(refused))}.",
-                "Custom, higher-order, random and data-dependent operators are refused; see gnomon_core.operators.",
+                f"The model uses operators that a layer program cannot hold: {', '.join(sorted(refused))}.",
+                "A layer program holds the operators that gnomon_core.operators lists; custom, higher-order, random and "
+                "data-dependent ones can never be among them. Serve the model from a handler (docs/howto) or replace them.",
             )
 
     def _add(self, node: Any) -> None:

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from gnomon_core.errors import GnomonError, not_found
+from gnomon_core.nearest_names import did_you_mean
 
 EFFICIENTNET_LITE: Mapping[str, int] = {"efficientnet-lite0": 224, "efficientnet-lite1": 240, "efficientnet-lite2": 260}
 """The pretrained models, and the side of the square image that each takes."""
@@ -39,7 +40,7 @@ def meant(name: str, source: str) -> str:
 
 def not_in_catalog(name: str) -> GnomonError:
     """404, with the name that was meant where one can be guessed, and what the catalog has."""
-    hint = f"The catalog has: {', '.join(known_names())}."
+    hint = f"{did_you_mean(name, known_names())} The catalog has: {', '.join(known_names())}.".strip()
     if _is_architecture(name):
         hint = f"torchvision's is called {TORCHVISION_PREFIX}{name}: `gnomon models add {TORCHVISION_PREFIX}{name}`. {hint}"
     return not_found("model_not_found", f"The catalog has no model {name[:200]!r}.", hint)

@@ -38,7 +38,9 @@ def load_own(name: str, source: str, shapes: Sequence[Sequence[int]] = ()) -> Ca
     """
     where, _, attribute = source.rpartition(":")
     if not where or not attribute:
-        raise _invalid(source, "it names no callable")
+        if not Path(source).exists() and "/" in source:
+            raise _invalid(source, f"there is no file {source}")
+        raise _invalid(source, "it names no callable; write FILE.py:CALLABLE or MODULE:CALLABLE")
     with seeded():
         found = getattr(_run(source, lambda: _module(where)), attribute, None)
         if not callable(found):

@@ -142,10 +142,16 @@ def is_stream(body: Any) -> bool:
     return hasattr(type(body), "__next__")
 
 
-def encode_chunk(chunk: Any) -> bytes:
-    """A piece of a streamed answer: text, bytes, or a JSON value that becomes a line of NDJSON."""
+def encode_chunk(chunk: Any, *, server_sent_events: bool = False) -> bytes:
+    r"""A piece of a streamed answer: text or bytes as they are, a dict or a list as a line of NDJSON.
+
+    With `server_sent_events` a dict or a list is an event of its own, `data: {…}\n\n` (WHATWG HTML, section 9.2.5): a bare JSON
+    line would be a field that every client ignores.
+    """
     data, _ = encode_body(chunk)
-    return data + b"\n" if isinstance(chunk, dict | list) else data
+    if not isinstance(chunk, dict | list):
+        return data
+    return b"data: " + data + b"\n\n" if server_sent_events else data + b"\n"
 
 
 def failed(error: BaseException) -> Member:

@@ -215,10 +215,13 @@ def _sort(members: Sequence[Member], read: Callable[[Member], Any]) -> tuple[lis
 def _reason(error: BaseException) -> GnomonError:
     if isinstance(error, GnomonError):
         return error
-    text = str(error).strip().splitlines() or [""]
-    return GnomonError(
-        500, "model_failed", f"The model raised {type(error).__name__}: {text[0][:200]}", "Check the input's values."
-    )
+    text = (str(error).strip().splitlines() or [""])[0][:200].rstrip(".")
+    if isinstance(error, IndexError):
+        # Operators, shapes and types were checked: only a value, such as a token beyond the vocabulary, is left to be wrong.
+        return bad_request(
+            "invalid_value", f"A value of the input is out of the model's range: {text}.", "Send values within it."
+        )
+    return GnomonError(500, "model_failed", f"The model raised {type(error).__name__}: {text}.", "Check the input's values.")
 
 
 def _check_hash(program: Path, expected: str | None) -> str:

@@ -14,7 +14,7 @@ and with the other, and so on until the guilty member stands alone: at most 2·l
 call could repeat a side effect, so every member gets a 500.
 
 A generator streams: Server-sent events or NDJSON, piece by piece, if the client accepts them and the request came alone; anybody
-else gets the pieces joined.
+else gets the pieces joined. A dict that it yields is one event (`data: {…}`) or one line of NDJSON.
 
 A handler.py that defines `gnomon_application(launch)` answers whole batches itself, tensors too: what it returns is the
 application. `functions/body` does.
@@ -31,6 +31,7 @@ import os
 import socket
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -42,7 +43,8 @@ from gnomon_runtime.application import Application
 from gnomon_runtime.events import Context, Event
 
 PACKAGE = "function"
-STREAM_TYPES = ("text/event-stream", "application/x-ndjson")
+SERVER_SENT_EVENTS = "text/event-stream"
+STREAM_TYPES = (SERVER_SENT_EVENTS, "application/x-ndjson")
 
 
 def load_application(launch: Launch) -> Application:
@@ -110,7 +112,8 @@ class HandlerApplication:
                 status, body, headers = parts_of(result)
                 accepted = _accepted_stream(event) if is_stream(body) else None
                 if accepted is not None:
-                    return _stream(batch.batch_id, status, header_lines(headers, accepted), body)
+                    meta, encode = header_lines(headers, f"Content-Type: {accepted}".encode()), _encoder(accepted)
+                    return _stream(batch.batch_id, Member(status, 1, meta, b""), body, encode)
                 member = assemble(status, body, headers)
         except (Exception, SystemExit) as error:  # noqa: BLE001 - whatever user code raises is that request's answer
             member = failed(error)
@@ -148,32 +151,36 @@ def _one_per_event(results: Any, expected: int) -> Sequence[Any]:
     return results
 
 
-def _accepted_stream(event: Event) -> bytes | None:
-    """The header line of the streaming type that the client accepts."""
+def _accepted_stream(event: Event) -> str | None:
+    """The streaming type that the client accepts."""
     accept = event.headers.get("Accept", "").lower()
     for content_type in STREAM_TYPES:
         if content_type in accept:
-            return f"Content-Type: {content_type}".encode()
+            return content_type
     return None
 
 
-def _stream(batch_id: int, status: int, meta: bytes, body: Iterator[Any]) -> Frame | Iterator[Frame]:
+def _encoder(content_type: str) -> Callable[[Any], bytes]:
+    return partial(encode_chunk, server_sent_events=content_type == SERVER_SENT_EVENTS)
+
+
+def _stream(batch_id: int, start: Member, body: Iterator[Any], encode: Callable[[Any], bytes]) -> Frame | Iterator[Frame]:
     """The frames of a streamed answer. The first piece is taken before anything is promised, so an error there is a plain 500."""
     try:
-        first = encode_chunk(next(body))
+        first = encode(next(body))
     except StopIteration:
-        return Frame(Kind.RESULT, batch_id, members=(Member(status, 1, meta, b""),))
-    return _frames(batch_id, Member(status, 1, meta, b""), first, body)
+        return Frame(Kind.RESULT, batch_id, members=(start,))
+    return _frames(batch_id, start, first, body, encode)
 
 
-def _frames(batch_id: int, start: Member, first: bytes, body: Iterator[Any]) -> Iterator[Frame]:
+def _frames(batch_id: int, start: Member, first: bytes, body: Iterator[Any], encode: Callable[[Any], bytes]) -> Iterator[Frame]:
     """START, the pieces, END. An END with a member means that the answer broke off there."""
     end: tuple[Member, ...] = ()
     try:
         yield Frame(Kind.STREAM_START, batch_id, members=(start,))
         yield Frame(Kind.STREAM_DATA, batch_id, members=(Member(0, 0, b"", first),))
         for chunk in body:
-            yield Frame(Kind.STREAM_DATA, batch_id, members=(Member(0, 0, b"", encode_chunk(chunk)),))
+            yield Frame(Kind.STREAM_DATA, batch_id, members=(Member(0, 0, b"", encode(chunk)),))
     except (Exception, SystemExit) as error:  # noqa: BLE001 - whatever user code raises ends the stream
         end = (failed(error),)
     finally:

@@ -78,7 +78,10 @@ def _open(body: bytes | memoryview) -> Image.Image:
             image = Image.open(io.BytesIO(body), formats=FORMATS)
     except UnidentifiedImageError:
         raise GnomonError(
-            415, "unsupported_media_type", "The body is neither a JPEG nor a PNG.", "Send image/jpeg or image/png."
+            415,
+            "unsupported_media_type",
+            f"The body is neither a JPEG nor a PNG{_form(body)}.",
+            "Send the file's bytes alone, not a form: curl --data-binary @photo.jpg URL",
         ) from None
     except Image.DecompressionBombError:
         raise _too_many() from None
@@ -89,6 +92,11 @@ def _open(body: bytes | memoryview) -> Image.Image:
     if image.width * image.height > MAX_PIXELS:
         raise _too_many()
     return image
+
+
+def _form(body: bytes | memoryview) -> str:
+    """What the body seems to be instead, where it is a form: browsers and `curl -F` send one."""
+    return ", it begins as a multipart form does" if bytes(body[:2]) == b"--" else ""
 
 
 def _too_many() -> GnomonError:

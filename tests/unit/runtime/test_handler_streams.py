@@ -26,7 +26,7 @@ def test_a_generator_streams_to_a_client_that_accepts_it(make: Make) -> None:
     assert headers(start.members[0]) == ["Content-Type: text/event-stream", "X-Stream: 1"]
     assert [(f.kind, bytes(f.members[0].body)) for f in data] == [
         (Kind.STREAM_DATA, b"data: 1\n\n"),
-        (Kind.STREAM_DATA, b'{"data": 2}\n'),
+        (Kind.STREAM_DATA, b'data: {"data": 2}\n\n'),
     ]
     assert (end.kind, end.batch_id, list(end.members)) == (Kind.STREAM_END, 7, [])
 
@@ -70,3 +70,19 @@ def test_a_client_that_leaves_ends_the_generator(make: Make) -> None:
 def test_a_stream_in_a_batch_is_joined(make: Make) -> None:
     members = answer(make(STREAM), b"a", b"b", meta=ACCEPT)
     assert [bytes(m.body) for m in members] == [b'data: 1\n\n{"data": 2}\n'] * 2
+
+
+def test_a_dict_is_a_line_for_a_client_of_ndjson_and_an_event_for_one_of_server_sent_events(make: Make) -> None:
+    source = """
+    def handle(event, context):
+        return ({"token": number} for number in range(2))
+    """
+    application, streamed = make(source), {}
+    for accepted in ("text/event-stream", "application/x-ndjson"):
+        frames = application.run(batch(b"", meta=f"POST\n/\n\nAccept: {accepted}".encode()))
+        assert not isinstance(frames, Frame)
+        streamed[accepted] = b"".join(bytes(frame.members[0].body) for frame in frames if frame.kind is Kind.STREAM_DATA)
+    assert streamed == {
+        "text/event-stream": b'data: {"token": 0}\n\ndata: {"token": 1}\n\n',
+        "application/x-ndjson": b'{"token": 0}\n{"token": 1}\n',
+    }

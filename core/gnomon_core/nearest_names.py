@@ -1,0 +1,37 @@
+"""The known name that a misspelt one was probably meant to be."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+
+_MOST_CHARACTERS = 200
+"""The comparison costs the product of both lengths, and the name is a stranger's."""
+_SLIP_CHARACTERS = 2
+"""Of a misspelling: `mim` and `min` have two characters that only one of them has, `gnomo/` and `gnomon/` one."""
+
+
+def nearest(name: str, known: Iterable[str]) -> str:
+    """The known name that is most like `name`; empty where none is like it."""
+    if len(name) > _MOST_CHARACTERS:
+        return ""
+    return next(iter(difflib.get_close_matches(name, list(known), n=1)), "")
+
+
+def misspelt(name: str, known: Iterable[str]) -> str:
+    """The known name that `name` is a slip of the keyboard away from; empty where there is none, or where it is known.
+
+    Stricter than `nearest`, for names that may as well be somebody else's: `com.openfaas.scale.up.window` is none of ours.
+    """
+    found = nearest(name, known)
+    if not found or found == name:
+        return ""
+    matcher = difflib.SequenceMatcher(None, name, found, autojunk=False)
+    common = sum(block.size for block in matcher.get_matching_blocks())
+    return found if len(name) + len(found) - 2 * common <= _SLIP_CHARACTERS else ""
+
+
+def did_you_mean(name: str, known: Iterable[str]) -> str:
+    """`Did you mean X?`, or nothing."""
+    found = nearest(name, known)
+    return f"Did you mean {found}?" if found else ""
