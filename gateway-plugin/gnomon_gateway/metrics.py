@@ -36,6 +36,17 @@ SHARE = 0.2
 _FUNCTIONS_AT_ONCE = 4
 _SAMPLES_AT_ONCE = 50
 _FUNCTION = ("function_name",)
+STOCK_GATEWAY_SERIES = frozenset(
+    {
+        "gateway_function_invocation",
+        "gateway_function_invocation_started",
+        "gateway_functions_seconds",
+        "gateway_service_count",
+        "http_requests",
+        "http_request_duration_seconds",
+    }
+)
+"""What OpenFaaS's own gateway exports."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,14 +68,29 @@ class FunctionReading:
 
 
 class GatewayCollector(Collector):
-    """Reads everything that is counted."""
+    """Reads everything that is counted.
 
-    def __init__(self, functions: Callable[[], Iterable[FunctionReading]], control: ControlCounters, loop_lag: Histogram) -> None:
+    `behind` a stock gateway, the series that it exports as well are left to it: Prometheus scrapes both, and a sum over one name
+    would count each invocation twice.
+    """
+
+    def __init__(
+        self,
+        functions: Callable[[], Iterable[FunctionReading]],
+        control: ControlCounters,
+        loop_lag: Histogram,
+        *,
+        behind: bool = False,
+    ) -> None:
         self._functions = functions
+        self._behind = behind
         self._control = control
         self._loop_lag = loop_lag
 
     def collect(self) -> Iterator[Metric]:
+        return (family for family in self._collected() if not (self._behind and family.name in STOCK_GATEWAY_SERIES))
+
+    def _collected(self) -> Iterator[Metric]:
         functions = iter(self._functions())
         readings: tuple[FunctionReading, ...] = ()
         while True:

@@ -37,6 +37,9 @@ class Catalog:
         self._functions: Mapping[FunctionKey, Listed] = {}
         self._given: dict[FunctionKey, deque[FunctionSpec]] = {}
         self._namespaces: tuple[str, ...] = (DEFAULT_NAMESPACE,)
+        self.has_namespaces = True
+        """Whether the provider answers which namespaces there are. One that does not takes names as they are: `NAME.NAMESPACE`
+        would be another function there."""
         self._refreshing = threading.Lock()
         self._ended = threading.Event()
         self._thread: threading.Thread | None = None
@@ -143,9 +146,11 @@ class Catalog:
         try:
             names = self._api.call("GET", "/system/namespaces", what="list its namespaces")
         except GnomonError as error:
-            if error.status in _WITHOUT_NAMESPACES:
-                return (DEFAULT_NAMESPACE,)
-            raise
+            if error.status not in _WITHOUT_NAMESPACES:
+                raise
+            self.has_namespaces = False
+            return (DEFAULT_NAMESPACE,)
+        self.has_namespaces = True
         listed = [name for name in names if isinstance(name, str)] if isinstance(names, list) else []
         return tuple(sorted({*listed, DEFAULT_NAMESPACE}))
 

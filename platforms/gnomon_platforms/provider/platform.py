@@ -208,7 +208,8 @@ class ProviderPlatform:
             slot.end(str(error))
         else:
             key = slot.key
-            route = Route(self._session, f"{self._api.url}/function/{key}", lambda: self._replica(key), self._chance)
+            name = str(key) if self._catalog.has_namespaces else key.name
+            route = Route(self._session, f"{self._api.url}/function/{name}", lambda: self._replica(key), self._chance)
             token = self._options.batch_token if self._batches(slot.spec) else ""
             slot.ready(ProviderChannel(route, self._around, token, slot.end))
 

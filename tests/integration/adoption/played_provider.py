@@ -62,6 +62,8 @@ class PlayedProvider:
         """Control calls that change something: method, path, document."""
         self.listed = 0
         """How often somebody has asked for the functions."""
+        self.has_namespaces = True
+        """Whether it knows namespaces, and functions by NAME.NAMESPACE."""
         self.answers: Counter[int] = Counter()
         """Of functions, by status."""
         self.user, self.password, self.start_s = user, password, start_s
@@ -201,6 +203,8 @@ class PlayedProvider:
         return web.Response(status=202)
 
     async def _namespaces(self, _: web.Request) -> web.StreamResponse:
+        if not self.has_namespaces:
+            return web.Response(status=404, text="404 page not found")
         return web.json_response(["openfaas-fn"])
 
     async def _logs(self, request: web.Request) -> web.StreamResponse:
@@ -224,7 +228,8 @@ class PlayedProvider:
         return answer
 
     async def _answered(self, request: web.Request) -> web.StreamResponse:
-        name = request.match_info["name"].removesuffix(".openfaas-fn")
+        name = request.match_info["name"]
+        name = name.removesuffix(".openfaas-fn") if self.has_namespaces else name
         function = self.functions.get(name)
         if function is None:
             return web.Response(status=404, text=f"no such function: {name}")

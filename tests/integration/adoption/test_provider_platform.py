@@ -204,3 +204,22 @@ class TestProviderPlatform(PlatformContract):
         assert (odd.spec.settings.max_batch, odd.spec.labels["team"], odd.created_at) == (1, "a", 1767323045.0)
         assert odd.spec.raw["annotations"] == {"gnomon/max-batch": "many"}, "what was deployed is told as it was"
         assert len([record for record in caplog.records if "odd.openfaas-fn" in record.getMessage()]) == 1
+
+
+async def test_functions_of_a_provider_without_namespaces_are_called_by_their_names_alone() -> None:
+    async with PlayedProvider() as played:
+        played.has_namespaces = False
+        played.add("echo", replicas=1)
+        options = ProviderOptions(played.url, poll_s=0.05, start_timeout_s=20.0)
+        catalog = Catalog(ProviderApi(options), options)
+        await asyncio.to_thread(catalog.start)
+        platform, told = ProviderPlatform(ProviderApi(options), catalog, options), Recorder()
+        await platform.start(told)
+        try:
+            await platform.create(instance_of(deployment()))
+            await until(lambda: bool(told.channels), "an instance is ready")
+            [channel] = told.channels.values()
+            assert answers(await send(channel, request_frame(b"hello"))) == [(200, b"hello")]
+        finally:
+            await platform.stop()
+            await asyncio.to_thread(catalog.close)

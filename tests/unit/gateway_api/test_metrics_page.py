@@ -40,13 +40,18 @@ def reading(name: str = "fn.openfaas-fn", labels: dict[str, str] | None = None) 
 
 
 def samples(
-    *readings: FunctionReading, control: ControlCounters | None = None
+    *readings: FunctionReading, control: ControlCounters | None = None, behind: bool = False
 ) -> dict[tuple[str, tuple[tuple[str, str], ...]], float]:
+<<<<<<< HEAD
     collector = GatewayCollector(lambda: readings, control or ControlCounters(), Histogram((0.001,)))
     return series(asyncio.run(MetricsPage([collector])()))
 
 
 def series(page: bytes) -> dict[tuple[str, tuple[tuple[str, str], ...]], float]:
+=======
+    collector = GatewayCollector(lambda: readings, control or ControlCounters(), Histogram((0.001,)), behind=behind)
+    page = metrics_page([collector])()
+>>>>>>> 90cbf363 (Adopt providers without namespaces; count invocations once)
     return {
         (sample.name, tuple(sorted(sample.labels.items()))): sample.value
         for family in text_string_to_metric_families(page.decode())
@@ -233,3 +238,11 @@ async def test_a_blocked_loop_shows() -> None:
     await lag.stop()
     assert round(lag.histogram.total, 9) == 0.03
     assert sum(lag.histogram.counts[:6]) == 0
+
+
+def test_behind_a_stock_gateway_no_series_is_exported_that_it_exports_as_well() -> None:
+    stock = {"gateway_function_invocation_total", "gateway_function_invocation_started", "gateway_service_count"}
+    alone, behind = ({name for name, _ in samples(reading(), behind=behind)} for behind in (False, True))
+    assert stock <= alone
+    assert not {name for name in behind if name in stock or name.startswith(("gateway_functions_seconds", "http_"))}
+    assert {"gnomon_batch_size_count", "gateway_service_ready_count"} <= behind
