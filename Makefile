@@ -12,10 +12,13 @@ BESIDE := tests/e2e/test_readme.py $(addprefix tests/integration/,profiler aws_l
 TORCH_CPU_INDEX ?= https://download.pytorch.org/whl/cpu
 export TORCH TORCH_CPU_INDEX
 
-.PHONY: run test test-again test-slow test-kubernetes cluster cluster-down cluster-build images conformance check format bench figures templates constraints clean venv bench-shadow bench-kubernetes reliability demo-burst report-batch
+.PHONY: help run test test-again test-slow test-kubernetes cluster cluster-down cluster-build images conformance check format bench figures templates constraints clean venv bench-shadow bench-kubernetes reliability demo-burst report-batch
 
 run: venv  ## start Gnomon, deploy stack.yml, classify a photograph; ONCE=1 ends after the answer
 	@$(BIN)/gnomon run --port $(PORT) $(if $(ONCE),--once)
+
+help:  ## these targets
+	@grep -hE '^[a-z-]+:.*  ## ' $(MAKEFILE_LIST) | awk -F ':.*  ## ' '{ printf "  make %-16s %s\n", $$1, $$2 }'
 
 check: venv  ## format, lint, types, import contracts, unit and property tests
 	@$(BIN)/ruff format --check --quiet . || { echo "gnomon: some files are not formatted: make format"; exit 1; }

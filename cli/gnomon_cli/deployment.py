@@ -16,6 +16,7 @@ from gnomon_cli.errors import CommandFailed
 from gnomon_cli.go_json import go_json, sorted_map
 from gnomon_cli.stack import Resources, Stack, StackFunction
 from gnomon_cli.yaml_text import read_yaml
+from gnomon_core.nearest_names import did_you_mean
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,6 +100,14 @@ def from_flags(
     )
 
 
+def own_templates() -> dict[str, Path]:
+    """Gnomon's own templates by language: in an installed package beside this module, in a checkout at its root."""
+    for folder in (Path(__file__).with_name("templates"), Path(__file__).parents[2] / "templates"):
+        if folder.is_dir():
+            return {file.parent.name: file.parent for file in sorted(folder.glob("*/template.yml"))}
+    return {}
+
+
 def read_template(stack: Stack, function: StackFunction) -> tuple[Path, Any]:
     """The folder of a function's template and its `template.yml`.
 
@@ -107,11 +116,14 @@ def read_template(stack: Stack, function: StackFunction) -> tuple[Path, Any]:
 
     """
     folder = stack.resolve(f"template/{function.lang}")
+    if not (folder / "template.yml").is_file() and function.lang in own_templates():
+        folder = own_templates()[function.lang]
     file = folder / "template.yml"
     if not file.is_file():
         raise CommandFailed(
             f"{stack.file}:{function.line}: functions.{function.name} is written in {function.lang!r}, but {file} is not there.",
-            "Get it with `faas-cli template pull`, or set `fprocess` so that deploying needs no template.",
+            f"{did_you_mean(function.lang, own_templates())} Gnomon brings {', '.join(own_templates())}; get others with "
+            "`faas-cli template pull`, or set `fprocess` so that deploying needs no template.".strip(),
         )
     return folder, read_yaml(file.read_text(encoding="utf-8-sig"), str(file))
 

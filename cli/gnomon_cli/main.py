@@ -56,7 +56,9 @@ ALIASES = {"ls": "list", "rm": "remove", "delete": "remove", "namespace": "names
     """,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110},
 )
-def gnomon() -> None:
+@click.version_option(package_name="gnomon", prog_name="gnomon", message="%(prog)s %(version)s")
+@click.option("-g", "--gateway", default="", metavar="URL", help="Gateway of the command that follows, as if written after it.")
+def gnomon(gateway: str) -> None:
     """Deep-learning models and handlers as functions."""
 
 

@@ -14,13 +14,13 @@
         environment_file: [env.yml]   # wins over `environment`
 
 Reading follows faas-cli: `${VAR:-x}` is substituted first, keys it does not know are left alone, texts stay as they are written.
-What is wrong in it is told with its line.
+What is wrong in it is told with its line. A key that nothing reads is a warning with the nearest known one (`Stack.warnings`).
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -28,10 +28,18 @@ from gnomon_cli.errors import CommandFailed
 from gnomon_cli.shell_pattern import filter_matches
 from gnomon_cli.substitution import substitute
 from gnomon_cli.yaml_text import Value, read_yaml
+from gnomon_core.nearest_names import did_you_mean
 
 SCHEMA_VERSION = "1.0"
 PROVIDER = "openfaas"
 DEFAULT_FILES = ("stack.yaml", "stack.yml")
+ROOT_KEYS = ("version", "provider", "functions", "configuration")
+FUNCTION_KEYS = (
+    "annotations", "build_args", "build_options", "build_secrets", "constraints", "environment", "environment_file", "fprocess",
+    "handler", "image", "labels", "lang", "limits", "name", "namespace", "platforms", "readonly_root_filesystem", "registry",
+    "requests", "secrets", "skip_build",
+)  # fmt: skip
+"""Of faas-cli, whether Gnomon has a use for them or not."""
 _NAME = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?")
 
 
@@ -91,6 +99,7 @@ class Stack:
     functions: tuple[StackFunction, ...]
     templates: tuple[TemplateSource, ...]
     copy: tuple[str, ...]
+    warnings: tuple[str, ...] = ()
 
     def resolve(self, path: str) -> Path:
         """A path of the file. faas-cli knows only the working directory; what is there comes first."""
@@ -143,6 +152,8 @@ def parse_stack(text: str, file: str, environment: Mapping[str, str] | None) -> 
             TemplateSource(item.get("name").text(), item.get("source").text()) for item in configuration.get("templates").items()
         ),
         copy=configuration.get("copy").list(),
+        warnings=tuple(_unknown_keys(root, ROOT_KEYS))
+        + tuple(warning for value in root.get("functions").fields().values() for warning in _unknown_keys(value, FUNCTION_KEYS)),
     )
 
 
@@ -198,6 +209,14 @@ def _function(name: str, value: Value) -> StackFunction:
         build_options=value.get("build_options").list(),
         platforms=value.get("platforms").text(),
     )
+
+
+def _unknown_keys(value: Value, known: Collection[str]) -> Iterator[str]:
+    """A warning for each key that nothing reads. `x-…` is left to whoever wrote it, as in a Compose file."""
+    for key, entry in value.fields().items():
+        if key not in known and not key.startswith(("x-", ".")):
+            hint = did_you_mean(key, known) or f"Known ones: {', '.join(known)}."
+            yield f"{entry.error('is not a key of a stack file and is ignored.').message} {hint}"
 
 
 def _image(value: Value) -> str:

@@ -74,10 +74,11 @@ def namespaces(*, target: Target, as_json: bool) -> None:
     examples="""
     gnomon ready
     gnomon ready classify --attempts 30 --interval 200ms
+    gnomon ready classify --timeout 10s
     """,
 )
 @click.argument("name", required=False, default="")
-@gateway_options()
+@gateway_options(timeout_help="For the whole wait, whatever --attempts allows; default 60s.")
 @namespace_option
 @click.option("--attempts", type=click.IntRange(min=1), default=60, help="How often to ask; default 60.")
 @click.option("--interval", type=Duration(), default=1.0, metavar="DURATION", help="Between two attempts; default 1s.")
@@ -85,10 +86,8 @@ def ready(*, target: Target, name: str, namespace: str, attempts: int, interval:
     """Wait until the gateway, or a function, is ready."""
     gateway = target.gateway()
     what = name or gateway.url
-    problem = ""
+    began_s = time.monotonic()
     for attempt in range(attempts):
-        if attempt:
-            time.sleep(interval)
         try:
             problem = _not_ready(gateway, name, namespace)
         except CommandFailed as error:
@@ -97,7 +96,12 @@ def ready(*, target: Target, name: str, namespace: str, attempts: int, interval:
             click.echo(f"{what} is ready.")
             return
         note(f"[{attempt + 1}/{attempts}] {problem}")
-    raise CommandFailed(f"{what} is not ready after {attempts * interval:g} s.", "`gnomon logs` may say why." if name else "")
+        left_s = began_s + target.timeout_s - time.monotonic()
+        if left_s <= 0 or attempt + 1 == attempts:
+            break
+        time.sleep(min(interval, left_s))
+    waited_s = time.monotonic() - began_s
+    raise CommandFailed(f"{what} is not ready after {waited_s:.1f} s.", "`gnomon logs` may say why." if name else "")
 
 
 def _not_ready(gateway: Gateway, name: str, namespace: str) -> str:

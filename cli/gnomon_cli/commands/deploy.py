@@ -95,7 +95,11 @@ def required_stack(target: Target) -> Stack:
     if stack is None:
         raise click.UsageError("There is no stack.yml here. Name one with -f, or deploy an image with --image and --name.")
     if not stack.functions:
+        for warning in stack.warnings:
+            note(f"Warning: {warning}")
         raise CommandFailed(f"{stack.file} has no functions.", "Add one under `functions:`.")
+    for warning in stack.warnings:
+        note(f"Warning: {warning}")
     return stack
 
 

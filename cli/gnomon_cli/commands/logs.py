@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from datetime import datetime
+from pathlib import Path
 from typing import Any
 
 import click
@@ -17,8 +18,17 @@ from gnomon_core.dates import rfc3339
 FORMATS = ("plain", "keyvalue", "json")
 
 
+class _Logs(Command):
+    """`-f` names a stack file as with every command; where no file follows it is kubectl's and docker's "follow", our default."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        following = [*args[1:], ""]
+        kept = [arg for arg, value in zip(args, following, strict=True) if arg != "-f" or Path(value).is_file()]
+        return super().parse_args(ctx, kept)
+
+
 @click.command(
-    cls=Command,
+    cls=_Logs,
     examples="""
     gnomon logs classify
     gnomon logs classify --since 10m --tail=false

@@ -97,3 +97,17 @@ def test_filter_and_regex(pattern: str, regex: str, chosen: list[str]) -> None:
 def test_filter_and_regex_together_are_refused() -> None:
     with pytest.raises(CommandFailed, match="Use one of them"):
         select(parse("functions: {}"), "a", "b")
+
+
+def test_a_misspelt_key_is_a_warning_with_its_line_and_the_key_that_was_meant() -> None:
+    stack = parse("functoins: {}\nfunctions:\n  f:\n    image: x\n    anotations: {a: b}\n    x-own: 1\n  g: {lnag: python}\n")
+    assert stack.warnings == (
+        "stack.yml:4: functoins is not a key of a stack file and is ignored. Did you mean functions?",
+        "stack.yml:8: functions.f.anotations is not a key of a stack file and is ignored. Did you mean annotations?",
+        "stack.yml:10: functions.g.lnag is not a key of a stack file and is ignored. Did you mean lang?",
+    )
+
+
+def test_every_key_of_a_faas_cli_stack_file_passes_without_a_warning() -> None:
+    keys = "name: f, lang: x, handler: ., image: x, registry: r, skip_build: true, build_secrets: {}, platforms: linux/amd64"
+    assert parse(f"functions:\n  f: {{{keys}}}\nconfiguration: {{copy: []}}\nx-shared: {{}}\n").warnings == ()
