@@ -240,6 +240,7 @@ class Gnomon:
                         lambda: readings(self._functions, self.manager, self.autoscaler.decided),
                         counters,
                         self._loop_lag.histogram,
+                        behind=self.options.behind,
                     ),
                     AsyncCollector(self._async_queue, self._callbacks),
                     ClusterCollector(self._cluster),
@@ -267,7 +268,7 @@ class Gnomon:
             [asynchronous.handlers(), *build],
             function_users=function_users() if self._keeper is None else range(0),
         )
-        return GatewayApp(self.manager, application, behind=self.options.behind)
+        return GatewayApp(self.manager, application, max_body_bytes=self.options.max_body_bytes, behind=self.options.behind)
 
     def _share(self, cluster: OnKubernetes, elsewhere: Elsewhere, scaling: ScalingAdapter) -> Replicas:
         """Share the functions with the cluster's other gateways."""

@@ -18,7 +18,7 @@ from gnomon_cli.credentials import find
 from gnomon_cli.errors import CommandFailed
 from gnomon_cli.stack import Stack, default_file, load_stack, select
 from gnomon_core.addresses import unbracketed
-from gnomon_core.units import parse_duration_s
+from gnomon_core.units import parse_duration_s, parse_memory_bytes
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -35,6 +35,24 @@ class Duration(click.ParamType[float]):
             return parse_duration_s(value)
         except ValueError:
             self.fail(f"{value!r} is not a duration such as 30s or 5m.", param, ctx)
+
+
+class Bytes(click.ParamType[int]):
+    """`128Mi`, `1G` or a number of bytes, between two bounds."""
+
+    name = "bytes"
+
+    def __init__(self, least: int, most: int) -> None:
+        self._least, self._most = least, most
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        try:
+            found = value if isinstance(value, int) else parse_memory_bytes(value)
+        except ValueError as error:
+            self.fail(f"{error}.", param, ctx)
+        if not self._least <= found <= self._most:
+            self.fail(f"{value} is not between {self._least >> 20}Mi and {self._most >> 20}Mi.", param, ctx)
+        return found
 
 
 class Host(click.ParamType[str]):
@@ -105,12 +123,13 @@ class Target:
             return ""
 
 
-def gateway_options(*, functions: bool = False, timeout_s: float = 60.0) -> Callable[[F], F]:
+def gateway_options(*, functions: bool = False, timeout_s: float = 60.0, timeout_help: str = "") -> Callable[[F], F]:
     """-g, -f, -k, --tls-no-verify, --timeout; with `functions` also --filter, --regex, --envsubst: all as one `target`."""
 
     def decorate(function: F) -> F:
         @functools.wraps(function)
         def wrapped(*args: Any, gateway: str, token: str, tls_no_verify: bool, timeout: float, yaml: str, **rest: Any) -> Any:
+            gateway = gateway or click.get_current_context().find_root().params.get("gateway", "")
             chosen = {name: rest.pop(name) for name in ("filter", "regex", "envsubst") if functions}
             return function(*args, target=Target(gateway, token, not tls_no_verify, timeout, yaml, **chosen), **rest)
 
@@ -126,7 +145,7 @@ def gateway_options(*, functions: bool = False, timeout_s: float = 60.0) -> Call
                 type=Duration(),
                 default=timeout_s,
                 metavar="DURATION",
-                help=f"For each call; default {timeout_s:g}s.",
+                help=timeout_help or f"For each call; default {timeout_s:g}s.",
             ),
         ]
         if functions:

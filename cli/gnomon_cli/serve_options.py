@@ -45,9 +45,11 @@ class ServeOptions:
     the node, None for all of the machine's. `pool` is how many empty containers are kept from which Shadows are made,
     `reserved_cores` what is held back for Shadows. `images` is a further table of images and their runtimes. `secrets` is the
     folder of `basic-auth-user` and `basic-auth-password`, None for one in the state folder. `policies` are the third-party
-    policies that may be loaded, `callback_hosts` the hosts that an asynchronous answer may be sent to. With `aws`,
-    functions run on AWS Lambda and not here, with `cluster` on Kubernetes, with `provider` wherever that one runs them; what
-    concerns the node has no meaning then. `behind` says that OpenFaaS's own gateway stands in front.
+    policies that may be loaded, `callback_hosts` the hosts that an asynchronous answer may be sent to. `max_body_bytes` bounds
+    the body of a request to a function.
+
+    With `aws`, functions run on AWS Lambda and not here, with `cluster` on Kubernetes, with `provider` wherever that one runs
+    them; what concerns the node has no meaning then. `behind` says that OpenFaaS's own gateway stands in front.
     """
 
     host: str
@@ -64,6 +66,7 @@ class ServeOptions:
     policies: tuple[str, ...]
     callback_hosts: tuple[str, ...]
     allowed_hosts: tuple[str, ...]
+    max_body_bytes: int
     verbose: bool
     aws: LambdaOptions | None = None
     cluster: ClusterOptions | None = None

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from gnomon_core.errors import GnomonError, bad_request
+from gnomon_core.nearest_names import did_you_mean, misspelt
 from gnomon_core.pairs import MAX_SHADOWS
 from gnomon_core.setting_readers import choice, duration_s, flag, integer, name, number, several
 from gnomon_core.units import parse_duration_s
@@ -55,6 +56,7 @@ class Settings:
 
     `deadline_s` bounds a request's stay when the client sets none; `slo_s` is the objective that batches are timed by and, where
     it is not set, equals the deadline. `max_inflight` is for functions that a foreign provider runs, and for Revisions.
+    `deterministic` holds batches to one sample: the sums in a kernel are taken in another order for another batch size.
     `max_wait_s` None leaves the wait to the scheduling policy. `cores` is the size of an instance, `memory_mb` that of one whose
     cores follow from its memory, on Lambda. `plan_cores` "any" lets plans choose another size.
     `alpha` … `ablation` are those of `asyfunc`, by the names of its paper; `burst_cores`, `promotion` and `max_shadows`
@@ -71,6 +73,7 @@ class Settings:
     slo_percentile: float = 95.0
     max_batch: int = 1
     max_wait_s: float | None = None
+    deterministic: bool = False
     cores: int = 1
     memory_mb: int | None = None
     max_cores: int = 16
@@ -136,6 +139,7 @@ SECTIONS: tuple[tuple[str, tuple[Setting, ...]], ...] = (
     ("Batches, and what may wait", (
         Setting("gnomon/max-batch", "max_batch", integer(1, 1024), "a whole number from 1 to 1024", "the largest batch B", f"{BATCHING_MAX_BATCH} with the policies that split or plan batches, " + ", ".join(f"`{one}`" for one in _BATCHING)),
         Setting("gnomon/max-wait-ms", "max_wait_s", number(0, 3.6e6, scale=1e-3), "milliseconds from 0 to 3600000", "the longest wait T for a batch, with the schedulers `fixed` and `adaptive`", "`fixed`: 0; `adaptive`: as the objective allows; `batch`: as it plans"),
+        Setting("gnomon/deterministic", "deterministic", flag, "true or false", "execute each request's samples one by one, so that an answer has the same bits whichever batch it shares; costs what batching gains"),
         Setting("gnomon/queue-max-requests", "queue_max_requests", integer(1, 10**6), "a whole number from 1 to 1000000", "requests that may wait"),
         Setting("gnomon/queue-max-bytes", "queue_max_bytes", integer(1, 2**40), "bytes from 1 to 1099511627776", "bytes of bodies that may wait"),
         Setting("gnomon/max-inflight", "max_inflight", integer(1, 10_000), "a whole number from 1 to 10000", "requests, or batches, under way at once for each replica of a function that a foreign provider runs, or each pod of a Revision", "the function's variable `max_inflight`, else `--provider-inflight`; of Revisions one batch, or `containerConcurrency` requests"),
@@ -207,12 +211,7 @@ def read_settings(labels: Mapping[str, str] | None, annotations: Mapping[str, st
             "Raise the maximum or lower the minimum.",
         )
     values = _values(TABLE, annotations, kind="annotation")
-    if "deadline_s" in values:
-        values.setdefault("slo_s", values["deadline_s"])
-    if values.get("autoscaler") in _BATCHING:
-        values.setdefault("max_batch", BATCHING_MAX_BATCH)
-    if values.get("autoscaler") in _PLANNERS and not {"cores", "memory_mb"} & set(values):
-        values.setdefault("plan_cores", "any")
+    _derive(values)
     own = tuple(sorted((key, str(text)) for key, text in annotations.items() if _of_one_policy(key)))
     settings = Settings(**values, own=own, scale=scale)
     if settings.beta >= settings.alpha:
@@ -228,6 +227,40 @@ def read_settings(labels: Mapping[str, str] | None, annotations: Mapping[str, st
             "Raise the maximum or ask for fewer cores.",
         )
     return settings
+
+
+def _derive(values: dict[str, Any]) -> None:
+    """Add the values that follow from others where they are not said themselves."""
+    if "deadline_s" in values:
+        values.setdefault("slo_s", values["deadline_s"])
+    if values.get("deterministic") and values.setdefault("max_batch", 1) > 1:
+        raise bad_request(
+            "invalid_setting",
+            f"annotation gnomon/deterministic is true and gnomon/max-batch is {values['max_batch']}.",
+            "Kernels add in another order for another batch size, so it needs batches of one: remove one of the two.",
+        )
+    if values.get("autoscaler") in _BATCHING:
+        values.setdefault("max_batch", BATCHING_MAX_BATCH)
+    if values.get("autoscaler") in _PLANNERS and not {"cores", "memory_mb"} & set(values):
+        values.setdefault("plan_cores", "any")
+
+
+def refuse_misspelt(labels: Mapping[str, str], annotations: Mapping[str, str]) -> None:
+    """Refuse labels and annotations that nothing reads and that are nearly ours: `gnomo/max-batch`, `com.openfaas.scale.mim`.
+
+    Keys of other tools pass. Functions that are stored already are not asked again: what served yesterday serves today.
+
+    Raises:
+        GnomonError: 400 `unknown_setting`, naming the key that was probably meant.
+
+    """
+    own = [setting.key for setting in TABLE]
+    for kind, keys, names in (("annotation", annotations, own), ("label", labels, [one.key for one in SCALE_TABLE])):
+        for key in keys:
+            if meant := misspelt(key, names):
+                raise bad_request(
+                    "unknown_setting", f"{kind} {key[:100]!r} is not known.", f"Did you mean {meant}? Correct it, or remove it."
+                )
 
 
 def read_value(setting: Setting, key: str, text: str, *, kind: str) -> Any:
@@ -254,5 +287,6 @@ def _of_one_policy(key: str) -> bool:
 
 
 def _unknown(key: str) -> GnomonError:
-    names = ", ".join(setting.key for setting in TABLE)
-    return bad_request("unknown_setting", f"annotation {key!r} is not known.", f"Known ones: {names}.")
+    names = [setting.key for setting in TABLE]
+    hint = f"{did_you_mean(key, names)} Known ones: {', '.join(names)}.".strip()
+    return bad_request("unknown_setting", f"annotation {key[:100]!r} is not known.", hint)

@@ -20,6 +20,7 @@ from gnomon_gateway.v2.routes import PREFIX as V2_PREFIX
 from gnomon_gateway.v2.routes import READ, READY, InferenceRoutes, refuse
 
 MAX_BODY_BYTES = 64 << 20
+"""Of a request to a function, unless the operator says otherwise."""
 
 ControlApp = Callable[[Any, Any, Any], Awaitable[None]]
 
@@ -41,6 +42,7 @@ class GatewayApp:
         behind: bool = False,
     ) -> None:
         self.draining = False
+        self.max_body_bytes = max_body_bytes
         self._control_app = control_app
         self._inference = InferenceRoutes(directory, max_body_bytes)
         self._functions = Functions(directory, max_body_bytes, self._inference.take_tensors, behind=behind)

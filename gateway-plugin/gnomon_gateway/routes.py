@@ -51,6 +51,7 @@ ROUTES: tuple[Route, ...] = (
     Route("/v2/models/{model}/versions/{version}", _READ, Access.OPEN),
     Route("/v2/models/{model}/versions/{version}/ready", _READ, Access.OPEN),
     Route("/v2/models/{model}/versions/{version}/infer", ("POST",), Access.OPEN),
+    Route("/", _READ, Access.OPEN),
     Route("/healthz", _READ, Access.OPEN),
     Route("/metrics", _READ, Access.OPEN),
     Route("/system/functions", ("GET", "POST", "PUT", "DELETE"), Access.AUTH),

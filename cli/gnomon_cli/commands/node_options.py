@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 
 from gnomon_cli.command import option_group
-from gnomon_cli.options import Host, policy_option
+from gnomon_cli.options import Bytes, Host, policy_option
 
 MAX_POOL = 64
 """Each holds the memory of a process with torch, some 20 MB of its own."""
@@ -34,6 +34,14 @@ listening_options = option_group(
     ),
     click.option(
         "--allowed-host", "allowed_hosts", multiple=True, metavar="NAME", help="Host name that a proxy in front is called by."
+    ),
+    click.option(
+        "--max-body",
+        "max_body_bytes",
+        type=Bytes(1 << 20, 512 << 20),
+        default="64Mi",
+        metavar="BYTES",
+        help="Largest body of a request to a function, from 1Mi to 512Mi; default 64Mi.",
     ),
     click.option("--callback-host", "callback_hosts", multiple=True, metavar="HOST", help="Host that X-Callback-Url may name."),
 )

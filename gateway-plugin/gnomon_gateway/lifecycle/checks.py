@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import dataclass
+from http import HTTPStatus
 
-from gnomon_core.errors import bad_request
+from gnomon_core.errors import GnomonError, bad_request
 from gnomon_core.functions import FunctionKey, FunctionSpec
 from gnomon_core.offers import refuse_strays
 from gnomon_core.profiles import ModelProfile
@@ -59,9 +60,15 @@ class Checks:
 
         """
         self.policy(spec.settings)
-        if spec.settings.model is not None:
-            await self._around.fetch_model(spec.settings.model)
-        await asyncio.to_thread(self._around.platform.check, spec)
+        try:
+            if spec.settings.model is not None:
+                await self._around.fetch_model(spec.settings.model)
+            await asyncio.to_thread(self._around.platform.check, spec)
+        except GnomonError as error:
+            if error.status != HTTPStatus.NOT_FOUND:
+                raise
+            # Clients read a 404 to an update as "there is no such function" and create it, which would answer 409.
+            raise bad_request(error.code, error.message, error.hint) from error
         return await self.means(spec, lenient=again and outlive_us(self._around.platform))
 
     async def means(self, spec: FunctionSpec, *, lenient: bool = False) -> Means:

@@ -92,4 +92,4 @@ async def _from_starlette(request: Request, error: Exception) -> Response:
     if isinstance(error, HTTPException) and error.status_code == HTTPStatus.METHOD_NOT_ALLOWED:
         return _wrong_method((error.headers or {}).get("Allow", ""))
     path = request.url.path
-    return error_response(not_found("route_not_found", f"There is nothing at {path[:200]!r}.", "See docs/architecture.md."))
+    return error_response(not_found("route_not_found", f"There is nothing at {path[:200]!r}.", "GET / lists what there is."))

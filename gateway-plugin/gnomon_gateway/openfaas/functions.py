@@ -13,6 +13,7 @@ from starlette.responses import JSONResponse, Response
 from gnomon_core.dates import rfc3339
 from gnomon_core.errors import bad_request
 from gnomon_core.functions import FunctionKey, FunctionSpec, read_deployment
+from gnomon_core.settings import refuse_misspelt
 from gnomon_gateway.asynchronous.retries import read_retry_rule
 from gnomon_gateway.openfaas.control import Control, Handlers, unknown_function
 from gnomon_gateway.openfaas.documents import flag_in_query, key_in_path, namespace_in_query, read_object, text_field
@@ -28,6 +29,7 @@ _ECHOED = (
 
 async def _read_spec(request: Request) -> FunctionSpec:
     spec = read_deployment(await read_object(request))
+    refuse_misspelt(spec.labels, spec.annotations)
     read_retry_rule(spec.annotations)
     return spec
 
@@ -96,6 +98,9 @@ class Functions:
             )
         key = key_in_path(request, text_field(document, "namespace"))
         status = self._control.functions.status(key)
+        # Behind a stock gateway and in front of a provider the number is theirs: an AlertManager repeats what is refused.
+        if status is not None and not self._control.behind and not self._control.provided:
+            _refuse_above_maximum(status, replicas)
         if self._outer is None or status is None or self._outer.heeds(status, replicas):
             await self._control.functions.scale(key, replicas)
         return Response(status_code=202)
@@ -115,3 +120,13 @@ class Functions:
         if status.usage is not None:
             document["usage"] = self._meter.document(spec.key, status.usage)
         return document
+
+
+def _refuse_above_maximum(status: FunctionStatus, replicas: int) -> None:
+    most = status.spec.settings.scale.max
+    if replicas > most:
+        raise bad_request(
+            "above_maximum",
+            f"replicas is {replicas}; {status.spec.key.name} may have at most {most}.",
+            "Raise its label com.openfaas.scale.max and deploy it again, or ask for fewer.",
+        )

@@ -13,6 +13,21 @@ from gnomon_gateway.openfaas.control import Control, Handlers
 METRICS_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
 
+WELCOME = """\
+Gnomon {release} serves functions here.
+
+  POST /function/NAME               call a function
+  POST /async-function/NAME         call it later; the answer goes to X-Callback-Url
+  GET  /v2/models/NAME              what a model takes and answers (open inference protocol)
+  POST /v2/models/NAME/infer        tensors in, tensors out
+  GET  /system/functions            what is deployed (OpenFaaS's API: faas-cli and gnomon are its clients)
+  GET  /gnomon/functions/NAME       a function with its instances, and why it was scaled: …/decisions
+  GET  /healthz, /metrics           for probes and Prometheus
+
+List the functions with `gnomon list` or `faas-cli list`; deploy with `gnomon deploy -f stack.yml`.
+"""
+
+
 class SystemRoutes:
     """The handlers of the gateway itself."""
 
@@ -21,10 +36,15 @@ class SystemRoutes:
 
     def handlers(self) -> Handlers:
         return {
+            "/": {"GET": self.welcome, "HEAD": self.welcome},
             "/system/info": {"GET": self.info},
             "/healthz": {"GET": self.health, "HEAD": self.health},
             "/metrics": {"GET": self.metrics, "HEAD": self.metrics},
         }
+
+    async def welcome(self, _: Request) -> Response:
+        """What a browser or a newcomer's curl meets first: where things are."""
+        return PlainTextResponse(WELCOME.format(release=self._control.version.release))
 
     async def info(self, _: Request) -> Response:
         """The shape of OpenFaaS's gateway, which wraps what its provider says; or a provider's, where one wraps ours."""

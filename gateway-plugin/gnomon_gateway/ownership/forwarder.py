@@ -13,7 +13,7 @@ from functools import partial
 
 from gnomon_core.errors import GnomonError
 from gnomon_core.ownership import Replica
-from gnomon_gateway.app import MAX_BODY_BYTES, GatewayApp
+from gnomon_gateway.app import GatewayApp
 from gnomon_gateway.dispatch.refusals import function_removed
 from gnomon_gateway.invoke import DEADLINE_HEADER, read_deadline_s
 from gnomon_gateway.ownership.holdings import Place
@@ -54,10 +54,8 @@ class Forwarder:
         *,
         place: FindPlace,
         look: Callable[[], None],
-        max_body_bytes: int = MAX_BODY_BYTES,
     ) -> None:
         self.app = app
-        self._max_body_bytes = max_body_bytes
         self.peers = peers
         self.place = place
         self.look = look
@@ -84,7 +82,7 @@ class Forwarder:
         except GnomonError as error:
             refuse(exchange, error, b"")
             return
-        exchange.accept(Passage(self, exchange, runtime, time.monotonic() + budget_s, asked_epoch), self._max_body_bytes)
+        exchange.accept(Passage(self, exchange, runtime, time.monotonic() + budget_s, asked_epoch), self.app.max_body_bytes)
 
     def moved(self, began_s: float, exchange: Exchange, body: bytes | memoryview) -> None:
         """A request of ours has been given back by our own queue, which another replica has now."""
@@ -94,7 +92,7 @@ class Forwarder:
             return
         self.counters.moved += 1
         passage = Passage(self, exchange, runtime, began_s + _budget_s(exchange, runtime), None)
-        exchange.accept(passage, self._max_body_bytes)
+        exchange.accept(passage, self.app.max_body_bytes)
         passage.received(body)
 
     def moving(self, began_s: float) -> Callable[[Exchange, bytes | memoryview], None]:

@@ -23,7 +23,7 @@ def too_large(limit_bytes: int) -> GnomonError:
         413,
         "body_too_large",
         f"The body is larger than {limit_bytes} bytes.",
-        "Send less, or a reference to where the data is.",
+        "Send less, or a reference to where the data is; the operator's `gnomon serve --max-body` bounds it.",
     )
 
 

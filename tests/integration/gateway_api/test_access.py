@@ -20,7 +20,6 @@ RIGHT = credentials("admin", "s3cret")
 AUTH = BasicAuth("admin", "s3cret")
 METHODS = (*ANY, "TRACE", "PROPFIND")
 UNKNOWN = (
-    "/",
     "/system",
     "/system/functions/",
     "/system/../healthz",

@@ -253,3 +253,30 @@ async def test_policies_are_listed_with_what_they_do(gateway: Any) -> None:
             "scheduling": [{"name": "immediate", "description": "At once."}],
         },
     )
+
+
+async def test_a_misspelt_label_or_annotation_is_refused_with_the_one_that_was_meant(gateway: Any) -> None:
+    for field, key, meant in (
+        ("labels", "com.openfaas.scale.mim", "com.openfaas.scale.min"),
+        ("annotations", "gnomo/max-batch", "gnomon/max-batch"),
+    ):
+        for method in ("PUT", "POST"):
+            status, answer = await gateway.call(method, "/system/functions", {"service": "fn", "image": "i", field: {key: "2"}})
+            assert (status, answer["error"]["code"]) == (400, "unknown_setting")
+            assert meant in answer["error"]["hint"]
+
+
+async def test_more_replicas_than_a_functions_maximum_are_refused(gateway: Any) -> None:
+    await gateway.deploy("fn", labels={"com.openfaas.scale.max": "4"})
+    status, answer = await gateway.call("POST", "/system/scale-function/fn", {"replicas": 99})
+    assert (status, answer["error"]["code"]) == (400, "above_maximum")
+    assert "at most 4" in answer["error"]["message"]
+    assert (await gateway.call("POST", "/system/scale-function/fn", {"replicas": 4}))[0] == 202
+
+
+async def test_a_newcomer_finds_the_routes_at_the_root(gateway: Any) -> None:
+    status, page = await gateway.call("GET", "/")
+    assert status == 200
+    assert "POST /function/NAME" in str(page)
+    status, answer = await gateway.call("GET", "/ui/")
+    assert (status, answer["error"]["hint"]) == (404, "GET / lists what there is.")

@@ -11,7 +11,7 @@ import pytest
 
 from gnomon_autoscaler.registry import BUILT_IN
 from gnomon_cli.scaling import ScalingAdapter
-from gnomon_core.errors import GnomonError
+from gnomon_core.errors import GnomonError, not_found
 from gnomon_core.functions import FunctionKey, FunctionSpec, read_deployment
 from gnomon_core.offers import Offer
 from gnomon_core.seam_values import Capabilities
@@ -96,3 +96,15 @@ async def test_new_instances_need_all_of_them(store: SqliteStore, platform: Anyt
     with pytest.raises(GnomonError) as caught:
         await checks(store, platform).spec(SPEC, again=again)
     assert caught.value.code == "secret_not_found"
+
+
+async def test_a_missing_model_is_a_400_so_that_no_client_takes_the_function_for_unknown(store: SqliteStore) -> None:
+    """faas-cli creates a function whose update answers 404, and would then be told that it is deployed already."""
+
+    class WithoutModels(Anything):
+        def check(self, _: FunctionSpec) -> None:
+            raise not_found("model_not_found", "There is no model.", "There are: resnet50.")
+
+    with pytest.raises(GnomonError) as refused:
+        await checks(store, WithoutModels()).spec(SPEC)
+    assert (refused.value.status, refused.value.code, refused.value.hint) == (400, "model_not_found", "There are: resnet50.")

@@ -34,9 +34,9 @@ def test_each_path_and_method_has_one_answer(path: str, method: str, expected: A
     assert access(path, method) is expected
 
 
-def test_only_invocation_inference_health_and_metrics_are_open() -> None:
+def test_only_invocation_inference_health_metrics_and_the_list_of_routes_are_open() -> None:
     open_paths = {route.path.split("/")[1] for route in ROUTES if route.access is Access.OPEN}
-    assert open_paths == {"function", "async-function", "v2", "healthz", "metrics"}
+    assert open_paths == {"function", "async-function", "v2", "healthz", "metrics", ""}
 
 
 def test_what_is_ours_or_of_one_hop_is_taken_out_of_a_functions_headers() -> None:
