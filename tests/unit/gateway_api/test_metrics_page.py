@@ -42,16 +42,11 @@ def reading(name: str = "fn.openfaas-fn", labels: dict[str, str] | None = None) 
 def samples(
     *readings: FunctionReading, control: ControlCounters | None = None, behind: bool = False
 ) -> dict[tuple[str, tuple[tuple[str, str], ...]], float]:
-<<<<<<< HEAD
-    collector = GatewayCollector(lambda: readings, control or ControlCounters(), Histogram((0.001,)))
+    collector = GatewayCollector(lambda: readings, control or ControlCounters(), Histogram((0.001,)), behind=behind)
     return series(asyncio.run(MetricsPage([collector])()))
 
 
 def series(page: bytes) -> dict[tuple[str, tuple[tuple[str, str], ...]], float]:
-=======
-    collector = GatewayCollector(lambda: readings, control or ControlCounters(), Histogram((0.001,)), behind=behind)
-    page = metrics_page([collector])()
->>>>>>> 90cbf363 (Adopt providers without namespaces; count invocations once)
     return {
         (sample.name, tuple(sorted(sample.labels.items()))): sample.value
         for family in text_string_to_metric_families(page.decode())
