@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from gnomon_core.errors import GnomonError, bad_request, conflict, not_found
+from gnomon_core.nearest_names import did_you_mean
 from gnomon_core.operators import ALLOWED_OPERATORS
 from gnomon_core.program import invalid_program
 from gnomon_core.program_reader import parse_program
@@ -145,11 +146,10 @@ def _version_key(version: str) -> list[tuple[int, int, str]]:
 
 def missing_model(reference: str, known: Iterable[str]) -> GnomonError:
     """404, naming the models that are there."""
-    names = ", ".join(sorted(known))
+    names = sorted(known)
+    hint = f"{did_you_mean(reference, names)} The repository has: {', '.join(names)}." if names else "The repository is empty."
     return not_found(
-        "model_not_found",
-        f"There is no model {reference[:200]!r}.",
-        f"There are: {names}." if names else "The model repository is empty: add one with `gnomon models add`.",
+        "model_not_found", f"There is no model {reference[:200]!r}.", f"{hint.strip()} Add one with `gnomon models add`."
     )
 
 

@@ -151,6 +151,8 @@ def _print_field(title: str, value: Any) -> None:
 
 @click.command(
     cls=Command,
+    # So that -1 is a number out of range and not an unknown option.
+    context_settings={"ignore_unknown_options": True},
     examples="""
     gnomon scale classify 3
     gnomon scale classify 0        # with com.openfaas.scale.min or scale.zero allowing it

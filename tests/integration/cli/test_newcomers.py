@@ -65,3 +65,10 @@ def test_our_own_templates_need_no_pull_outside_of_a_clone(recorder: Any, gnomon
     (tmp_path / "stack.yml").write_text(stack % "gnomon-body")
     done = gnomon("up", "--payload-secret", "missing", "-g", recorder.url)
     assert "missing: No such file" in done.stderr, "the template was found; only the builder's secret was not"
+
+
+def test_fewer_than_no_replicas_are_a_number_out_of_range(recorder: Any, gnomon: Any) -> None:
+    done = gnomon("scale", "echo", "-1", "-g", recorder.url)
+    assert done.returncode == 2
+    assert "-1 is not in the range" in done.stderr
+    assert recorder.requests == []

@@ -48,3 +48,13 @@ def test_where_nobody_can_listen_is_named_as_it_is_written() -> None:
     """2001:db8::/32 is for documents: no machine has an address of it."""
     with pytest.raises(GnomonError, match=r"Cannot listen on \[2001:db8::1\]:8080: "):
         check_port("2001:db8::1", 8080)
+
+
+@pytest.mark.parametrize(("written", "largest"), [("200Mi", 200 << 20), ("1000000", None), ("1Gi", None), ("many", None)])
+def test_the_largest_body_is_an_amount_of_memory_within_bounds(written: str, largest: int | None, tmp_path: Path) -> None:
+    if largest is not None:
+        assert told(tmp_path, "--max-body", written).max_body_bytes == largest
+        return
+    with pytest.raises(click.BadParameter):
+        told(tmp_path, "--max-body", written)
+    assert told(tmp_path).max_body_bytes == 64 << 20
