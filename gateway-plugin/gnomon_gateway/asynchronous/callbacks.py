@@ -142,4 +142,6 @@ def _headers(call: Call, answer: FunctionAnswer, duration_s: float) -> dict[str,
         "X-Function-Name": str(call.function),
         "X-Function-Status": str(answer.status),
         "X-Duration-Seconds": f"{duration_s:f}",
+        # It is sent for somebody else: also where its target is allowed, it must not count as the gateway's own request.
+        "Via": "1.1 gnomon",
     }

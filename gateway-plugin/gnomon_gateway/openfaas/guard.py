@@ -1,14 +1,22 @@
 """The door of the control application: every request passes here before any handler sees it.
 
-The table of `routes` decides what a request must bring; what is not in the table must bring everything. Where nobody needs
-credentials, because only this machine can reach us, the functions on it still may not come in: they run code that we were given,
-and one that could deploy another could ask for that one's secrets.
+The table of `routes` decides what a request must bring; what is not in the table must bring everything.
+
+A gateway without a login listens on this machine only, where others live too: functions, builds, other users, proxies. Its
+control routes answer those whom the kernel shows to be root or the server's own user, and nobody else (docs/decisions/0043):
+
+    the kernel shows no owner of the connection         refused
+    another user's: a function, a build, a proxy        refused
+    ours, and functions have users of their own         let in
+    ours, and functions run as we do (not root)         let in if a process holds it that is no function and no build
+    a header that proxies add                           refused, whoever it is: the proxy would let everybody in
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
+import os
 
 from starlette.datastructures import Headers
 from starlette.responses import Response
@@ -17,18 +25,33 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from gnomon_core.errors import GnomonError
 from gnomon_gateway.auth import DENIED_BODY, DENIED_HEADERS, BasicAuth
 from gnomon_gateway.origin import HostRule
-from gnomon_gateway.peers import user_of
+from gnomon_gateway.peers import is_held_by_a_user, owner_of
 from gnomon_gateway.routes import Access, access
 from gnomon_gateway.server.refusals import internal_error
 
 # A build brings its own signature, which its handler checks.
 _WITHOUT_CREDENTIALS = (Access.OPEN, Access.HMAC)
+_ROOT = 0
+_OF_PROXIES = frozenset(
+    {
+        "cdn-loop",
+        "cf-connecting-ip",
+        "client-ip",
+        "forwarded",
+        "true-client-ip",
+        "via",
+        "x-client-ip",
+        "x-cluster-client-ip",
+        "x-real-ip",
+    }
+)
+_OF_PROXIES_PREFIXES = ("x-forwarded", "x-envoy-")
 
 _log = logging.getLogger(__name__)
 
 
 class Guard:
-    """Lets a request in, or answers 401 or 403. `function_users` are the user ids that functions of this machine run under."""
+    """Lets a request in, or answers 401 or 403. `function_users` are the user ids that functions run under, if their own."""
 
     def __init__(self, application: ASGIApp, hosts: HostRule, auth: BasicAuth | None, function_users: range) -> None:
         self._application = application
@@ -40,7 +63,8 @@ class Guard:
         if scope["type"] != "http":
             raise RuntimeError(f"the control routes speak HTTP, not {scope['type']}")
         if access(scope["path"], scope["method"]) not in _WITHOUT_CREDENTIALS:
-            refusal = self._refusal(Headers(scope=scope)) or await self._refusal_of_functions(scope)
+            headers = Headers(scope=scope)
+            refusal = self._refusal(headers) or await self._refusal_without_login(scope, headers)
             if refusal is not None:
                 await refusal(scope, receive, send)
                 return
@@ -58,20 +82,43 @@ class Guard:
             return Response(DENIED_BODY, 401, dict(DENIED_HEADERS))
         return None
 
-    async def _refusal_of_functions(self, scope: Scope) -> Response | None:
-        client, server = scope["client"], scope["server"]
-        if self._auth is not None or not self._function_users or client is None or server is None:
+    async def _refusal_without_login(self, scope: Scope, headers: Headers) -> Response | None:
+        if self._auth is not None:
             return None
-        if await asyncio.to_thread(user_of, client, server) not in self._function_users:
-            return None
-        return error_response(
-            GnomonError(
+        error = await self._stranger(scope["client"], scope["server"])
+        if error is None and any(name in _OF_PROXIES or name.startswith(_OF_PROXIES_PREFIXES) for name in headers):
+            error = _refused("proxy_refused", "This request came through a proxy, which would let everybody in who reaches it")
+        return None if error is None else error_response(error)
+
+    async def _stranger(self, client: tuple[str, int] | None, server: tuple[str, int | None] | None) -> GnomonError | None:
+        port = None if server is None else server[1]
+        owner = None if client is None or server is None or port is None else owner_of(client, (server[0], port))
+        if owner is None:
+            return _refused("login_required", "The kernel does not show whose connection this is")
+        if owner.uid in self._function_users:
+            return GnomonError(
                 403,
                 "function_refused",
                 "A function may not use this gateway's control routes without credentials.",
                 "Start it with --basic-auth and give the function the credentials as a secret.",
             )
-        )
+        own = os.geteuid()
+        if owner.uid not in (_ROOT, own):
+            return _refused("login_required", "This connection is of another user than the one who runs the gateway")
+        if owner.uid != _ROOT and not await asyncio.to_thread(is_held_by_a_user, owner.inode):
+            return _refused(
+                "login_required", "This connection is of a function or a build, or of a process that cannot be looked into"
+            )
+        return None
+
+
+def _refused(code: str, reason: str) -> GnomonError:
+    return GnomonError(
+        403,
+        code,
+        f"{reason}. Without a login the control routes answer only the user who runs the gateway, and root.",
+        "Call it as that user, or start it with --basic-auth and log in.",
+    )
 
 
 def error_response(error: GnomonError) -> Response:

@@ -86,6 +86,22 @@ async def test_the_answer_is_posted_with_openfaas_headers(start_gateway: Any) ->
     assert gateway.callbacks.delivered == 1
 
 
+async def test_a_callback_cannot_use_the_control_routes_in_the_gateways_name(start_gateway: Any) -> None:
+    """Also where an operator has allowed callbacks to the very port: the answer is a function's, and could be a deployment."""
+
+    async def deployment(_: Invocation) -> FunctionAnswer:
+        document = b'{"service": "spy", "image": "functions/alpine", "envProcess": "cat"}'
+        return FunctionAnswer(200, (("Content-Type", "application/json"),), document)
+
+    gateway = await start_gateway(invoke=deployment)
+    gateway.callbacks._hosts = CallbackHosts([f"127.0.0.1:{gateway.port}"])
+    await gateway.deploy("fn")
+    await send(gateway, f"http://127.0.0.1:{gateway.port}/system/functions")
+    await until(lambda: gateway.queue.counters.completed == 1)
+    assert gateway.callbacks.failed == 1
+    assert [key.name for key in gateway.functions.deployed] == ["fn"]
+
+
 async def test_a_failed_call_is_told_too(start_gateway: Any) -> None:
     async def full(_: Invocation) -> FunctionAnswer:
         raise GnomonError(404, "function_not_found", "Gone.")

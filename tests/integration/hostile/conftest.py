@@ -16,7 +16,7 @@ import socket
 import subprocess
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -42,7 +42,9 @@ class Answer(NamedTuple):
 
 
 class Attacked(Serving):
-    """The gateway under attack. Its log is a file beside the state folder."""
+    """The gateway under attack. Its log is a file beside the state folder. `wrapped` is the command that `serve` is one of."""
+
+    wrapped: Sequence[str] = GNOMON
 
     @property
     def log(self) -> str:
@@ -58,7 +60,7 @@ class Attacked(Serving):
         return self.process.pid
 
     def start(self, *options: str) -> None:
-        command = [*GNOMON, "serve", "--port", "0", "--state", str(self.state), "--cores", "64", *options]
+        command = [*self.wrapped, "serve", "--port", "0", "--state", str(self.state), "--cores", "64", *options]
         with self._log_file.open("w") as log:
             environment = {**os.environ, "SOMETHING_PRIVATE": MARKER}
             self.process = subprocess.Popen(
@@ -66,7 +68,7 @@ class Attacked(Serving):
             )
         assert self.process.stdout is not None
         readable, _, _ = select.select([self.process.stdout], [], [], START_LIMIT_S)
-        found = re.search(r"http://[0-9.:]*\d", self.process.stdout.readline()) if readable else None
+        found = re.search(r"http://[0-9a-f.:\[\]]*\d", self.process.stdout.readline()) if readable else None
         assert found, self.log
         self.url = found[0]
 
@@ -97,7 +99,7 @@ class Attacked(Serving):
 
     def connect(self, timeout_s: float = 10.0) -> socket.socket:
         host, _, port = self.url.removeprefix("http://").rpartition(":")
-        return socket.create_connection((host, int(port)), timeout=timeout_s)
+        return socket.create_connection((host.strip("[]"), int(port)), timeout=timeout_s)
 
     def exchange(self, data: bytes) -> list[Answer]:
         """Send these bytes and read answers until the gateway closes the connection."""
