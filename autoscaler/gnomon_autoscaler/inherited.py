@@ -27,8 +27,10 @@ class Inherited:
 
     def keep(self, decision: Decision, seen: Observation) -> tuple[Decision, str]:
         """The decision without what would take away too early, and why; "" where all of it holds."""
+        if not self._found:
+            return decision, ""
         covered_s = len(seen.history.arrivals) * seen.history.bin_s
-        self._found = self._found and covered_s < seen.settings.stable_window_s
+        self._found = covered_s < seen.settings.stable_window_s
         kept = tuple(action for action in decision.actions if not isinstance(action, DestroyBody | DestroyShadow))
         if not self._found or seen.requested is not None or len(kept) == len(decision.actions):
             return decision, ""

@@ -17,7 +17,7 @@ from typing import TypeAlias, cast
 from gnomon_autoscaler.beside import Beside, Caller, Outcome, Overrun
 from gnomon_autoscaler.decisions import DecisionLog
 from gnomon_autoscaler.registry import BUILT_IN, Policies
-from gnomon_autoscaler.rest import Rest, Resting, calm, longest_rest_s
+from gnomon_autoscaler.rest import Counting, Rest, Resting, calm, longest_rest_s
 from gnomon_autoscaler.runner import Question, Runner, told
 from gnomon_autoscaler.windows import BIN_S
 from gnomon_core.clock import Clock, utc_now_s
@@ -76,6 +76,7 @@ class Autoscaler:
         self._again: set[str] = set()
         self._saved: dict[str, tuple[JsonObject, float]] = {}
         self._resting = Resting(fleet)
+        self._counting = fleet if isinstance(fleet, Counting) else None
         self._ended = False
         self._turned_s = self._origin_s
 
@@ -168,7 +169,7 @@ class Autoscaler:
         before_s, self._turned_s = self._turned_s, self._clock.now_s()
         self._ask_who_rests()
         for number, function in enumerate(functions, start=1):
-            if not self._resting.rests(function, self._turned_s):
+            if not self._resting.rests(function, self._turned_s) and not self._count(function):
                 self._look(function, before_s)
             if number % PART == 0:
                 await asyncio.sleep(0)
@@ -178,6 +179,14 @@ class Autoscaler:
         if function in self._steps:
             self._again.add(function)
         self._look(function, self._turned_s)
+
+    def _count(self, function: str) -> bool:
+        """Take a function's counters alone, between two turns of its policy; False where it must be looked at."""
+        runner = self._runners.get(function)
+        if self._counting is None or runner is None or self._resting.has(function):
+            return False
+        standing, counters = self._counting.standing(function), self._counting.counters(function)
+        return counters is not None and runner.count(self._clock.now_s(), counters, standing)
 
     def _look(self, function: str, before_s: float) -> None:
         """Look at a function. `before_s` is when it was known last to be as it was in its rest, if it did rest."""
@@ -189,6 +198,7 @@ class Autoscaler:
 
     def _look_at(self, function: str, before_s: float) -> None:
         stamp = self._resting.look(function)
+        standing = None if self._counting is None else self._counting.standing(function)
         load = self._fleet.load(function)
         if load is None:
             return
@@ -198,7 +208,7 @@ class Autoscaler:
             # What has come since then came after this, not spread over the whole rest.
             runner.sample(before_s, rested)
             runner.rested(before_s)
-        runner.sample(now_s, load)
+        runner.sample(now_s, load, standing)
         if function in self._steps:
             return
         work: Question | Decision | None = runner.question(now_s, load) or runner.replacement(now_s, load)

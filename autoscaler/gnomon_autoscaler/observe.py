@@ -12,6 +12,8 @@ from gnomon_core.scaling import FunctionLoad, History, Observation
 
 def newest(instances: tuple[Instance, ...]) -> tuple[Instance, ...]:
     """The instances of the newest version that is there."""
+    if len(instances) <= 1:
+        return instances
     version = max((instance.version for instance in instances), default=0)
     return tuple(instance for instance in instances if instance.version == version)
 

@@ -10,6 +10,9 @@ The policy can be asked that because it is a pure function of what is seen, and 
 the time alone. One that is about to let an idle function go to zero says so, and is asked at its own rhythm. Long rests of
 several functions have different lengths, so that those that began together do not end together.
 
+Of one that has requests only the counters are taken between two turns of its policy, where nothing else of it has changed
+(`Counting`): its bins are as exact, for a tenth of the work.
+
 A function at rest is known by a stamp that its fleet gives it, a value that changes with whatever concerns it. It is looked at
 again as soon as the stamp is another one, when it is poked, and when its rest is over.
 """
@@ -23,7 +26,7 @@ from typing import Protocol, runtime_checkable
 
 from gnomon_autoscaler.runner import Question
 from gnomon_core.fleet import InstanceState
-from gnomon_core.scaling import Decision, FunctionLoad, Observation, PolicyState
+from gnomon_core.scaling import Decision, FunctionLoad, LoadCounters, Observation, PolicyState
 
 RESTS_S = (300.0, 30.0)
 """The long rests, those that are tried first before the others."""
@@ -41,6 +44,19 @@ class Stamping(Protocol):
 
         It is quick to make and to compare.
         """
+        ...
+
+
+@runtime_checkable
+class Counting(Protocol):
+    """A `ScaledFleet` that can tell a function's counters without its instances, and whether those are as they were."""
+
+    def standing(self, function: str) -> object:
+        """A value that equals the last one only while nothing has happened to the function's settings and instances."""
+        ...
+
+    def counters(self, function: str) -> LoadCounters | None:
+        """What its `load` has of them; None when it has been removed."""
         ...
 
 
@@ -70,6 +86,10 @@ class Resting:
         if rest is None or self._fleet is None:
             return False
         return now_s < rest.until_s - TOLERANCE_S and rest.stamp == self._fleet.stamp(function)
+
+    def has(self, function: str) -> bool:
+        """Whether it rests, or did until something happened to it."""
+        return function in self._rests
 
     def wake(self, function: str) -> FunctionLoad | None:
         """It is looked at now; its load in all of its rest, None if it did not rest."""

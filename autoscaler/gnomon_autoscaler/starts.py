@@ -28,6 +28,8 @@ class Starts:
         self._ready_at_s: dict[str, float] = {}
         self._dismissed: set[str] = set()
         self._expected = self._appeared = 0
+        self._steady: tuple[tuple[str, InstanceState, int], ...] | None = None
+        """What was there at the last look, if all of it was ready and steady."""
 
     @property
     def row(self) -> str:
@@ -60,6 +62,12 @@ class Starts:
         if not (instances or self._seen or self._expected):
             self._dismissed.clear()
             return  # as nearly every function is, of Shadows
+        there = tuple([(one.id, one.state, one.version) for one in instances])
+        if there == self._steady and not self._expected:
+            self.forgive()
+            if self._dismissed:
+                self._dismissed &= self._seen.keys()
+            return
         present = {instance.id: instance for instance in instances if instance.state is not InstanceState.GONE}
         version = max((instance.version for instance in present.values()), default=None)
         self._appeared += len(present.keys() - self._seen.keys())
@@ -80,6 +88,10 @@ class Starts:
         self._dismissed &= present.keys()
         self._ready_at_s = {id_: at_s for id_, at_s in self._ready_at_s.items() if id_ in present}
         self._seen = present
+        steady = len(present) == len(there) and all(
+            one.state is InstanceState.READY and self._was_steady(now_s, one.id) for one in instances
+        )
+        self._steady = there if steady else None
 
     def forgive(self) -> None:
         """Start anew: an instance is steady or has served, or the function was deployed again."""

@@ -10,13 +10,14 @@ Bins end when whoever samples looks (`origin_s` and whole bins after it), so tha
 a policy that answers bursts would otherwise see one that ended up to a bin ago.
 
 Most functions have had nothing for minutes. Of windows in which nothing happened only the length is kept, and all such histories
-of a length share one tuple of zeros: a thousand functions with 600 bins each held 50 MB, and now next to nothing.
+of a length share one tuple of zeros: a thousand functions with 600 bins each held 50 MB, and now next to nothing. The bins of a
+busy one are machine numbers in arrays, 19 kB; a snapshot of them is copied in a microsecond.
 """
 
 from __future__ import annotations
 
 import math
-from collections import deque
+from array import array
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -33,7 +34,7 @@ _Point: TypeAlias = tuple[float, float, float, float]
 """Arrivals, successes, concurrency × seconds, busy cores × seconds."""
 _Bin: TypeAlias = tuple[float, float, float, float]
 """Arrivals, successes, mean concurrency, mean busy cores."""
-_Columns: TypeAlias = tuple[deque[float], deque[float], deque[float], deque[float]]
+_Columns: TypeAlias = "tuple[array[float], array[float], array[float], array[float]]"
 _NOTHING: _Bin = (0.0, 0.0, 0.0, 0.0)
 
 
@@ -111,7 +112,7 @@ class LoadWindows:
             return
         if self._columns is None:
             nothing = _nothing(self._length)
-            self._columns = deque(nothing), deque(nothing), deque(nothing), deque(nothing)
+            self._columns = array("d", nothing), array("d", nothing), array("d", nothing), array("d", nothing)
         arrivals, successes, concurrency, busy_cores = self._columns
         arrivals.append(made[0])
         successes.append(made[1])
@@ -121,7 +122,7 @@ class LoadWindows:
         self._length += 1
         if self._length > self._keep:
             self._length -= 1
-            dropped = (arrivals.popleft(), successes.popleft(), concurrency.popleft(), busy_cores.popleft())
+            dropped = (arrivals.pop(0), successes.pop(0), concurrency.pop(0), busy_cores.pop(0))
             self._loaded -= dropped != _NOTHING
             if not self._loaded:
                 self._columns = None
@@ -147,7 +148,7 @@ class LoadWindows:
         if self._columns is None:
             nothing = _nothing(self._length)
             return History(self.bin_s, end_s, nothing, nothing, nothing, nothing)
-        return History(self.bin_s, end_s, *map(tuple, self._columns))
+        return History(self.bin_s, end_s, *(column[:] for column in self._columns))
 
     def to_json(self) -> JsonObject:
         """What a restarted autoscaler needs in order to start warm. A number among the bins is one of empty ones in a row."""

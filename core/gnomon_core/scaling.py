@@ -24,27 +24,28 @@ class History:
 
     `arrivals` and `successes` are counts per bin, `concurrency` the time-average of requests in the system (waiting and
     executing), `busy_cores` the time-average of cores that instances used. All have the same length.
-    A window that reaches further back than the history is answered from what there is.
+    A window that reaches further back than the history is answered from what there is. The columns are snapshots, which nobody
+    changes.
     """
 
     bin_s: float
     end_s: float
-    arrivals: tuple[float, ...] = ()
-    successes: tuple[float, ...] = ()
-    concurrency: tuple[float, ...] = ()
-    busy_cores: tuple[float, ...] = ()
+    arrivals: Sequence[float] = ()
+    successes: Sequence[float] = ()
+    concurrency: Sequence[float] = ()
+    busy_cores: Sequence[float] = ()
 
-    def rate_rps(self, counts: tuple[float, ...], window_s: float, *, until_s: float = 0.0) -> float:
+    def rate_rps(self, counts: Sequence[float], window_s: float, *, until_s: float = 0.0) -> float:
         """Events per second over the window that ends `until_s` seconds before the end; 0 without data."""
         bins = self._window(counts, window_s, until_s)
         return sum(bins) / (len(bins) * self.bin_s) if bins else 0.0
 
-    def mean(self, values: tuple[float, ...], window_s: float, *, until_s: float = 0.0) -> float:
+    def mean(self, values: Sequence[float], window_s: float, *, until_s: float = 0.0) -> float:
         """The mean over the window that ends `until_s` seconds before the end; 0 without data."""
         bins = self._window(values, window_s, until_s)
         return sum(bins) / len(bins) if bins else 0.0
 
-    def _window(self, values: tuple[float, ...], window_s: float, until_s: float) -> tuple[float, ...]:
+    def _window(self, values: Sequence[float], window_s: float, until_s: float) -> Sequence[float]:
         end = len(values) - round(until_s / self.bin_s)
         begin = max(0, end - max(1, round(window_s / self.bin_s)))
         return values[begin:end] if end > 0 else ()

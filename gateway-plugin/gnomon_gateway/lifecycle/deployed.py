@@ -11,7 +11,7 @@ from typing import TypeAlias
 from gnomon_core.fleet import Instance, InstanceKind, InstanceState, Node
 from gnomon_core.functions import FunctionSpec
 from gnomon_core.profiles import ModelProfile
-from gnomon_core.scaling import FunctionLoad, SetBufferPlan
+from gnomon_core.scaling import FunctionLoad, LoadCounters, SetBufferPlan
 from gnomon_core.seams import SchedulingPolicy
 from gnomon_core.settings import Settings
 from gnomon_core.signature import ModelSignature
@@ -137,9 +137,15 @@ class Deployed:
 
     def stamp(self, instances: Sequence[Instance]) -> object:
         """What `load` is made of, but for the nodes, as far as it changes: quicker to make, and to compare, than that."""
-        runtime = self.runtime
-        told = self.elsewhere.stamp(runtime.name)
-        return self.spec.settings, self.plan, self.profile, self.version, instances, len(self.draining), told, runtime.events()
+        return self.standing(instances), self.elsewhere.stamp(self.name), self.runtime.events()
+
+    def standing(self, instances: Sequence[Instance]) -> object:
+        """The part of `stamp` that no request changes."""
+        return self.spec.settings, self.plan, self.profile, self.version, instances, len(self.draining)
+
+    def counters(self) -> LoadCounters:
+        """Those of `load`."""
+        return summed(self.runtime.load(), self.elsewhere.of(self.name).counters)
 
     def _seen(self, instance: Instance) -> Instance:
         in_flight = self.runtime.in_flight(instance.id) + self.elsewhere.in_flight(self.name, instance.id)

@@ -17,7 +17,7 @@ from gnomon_core.background import Background
 from gnomon_core.carrying_out import CarryingOut
 from gnomon_core.fleet import Instance, InstanceKind, InstanceState
 from gnomon_core.functions import FunctionKey
-from gnomon_core.scaling import Action, CreateBody, DestroyBody, DestroyShadow, FunctionLoad, Resize, SetBufferPlan
+from gnomon_core.scaling import Action, CreateBody, DestroyBody, DestroyShadow, FunctionLoad, LoadCounters, Resize, SetBufferPlan
 from gnomon_core.seam_values import InstanceRequest
 from gnomon_core.seams import BatchChannel, Platform
 from gnomon_gateway.dispatch.refusals import function_removed
@@ -122,6 +122,16 @@ class Instances:
         """A value that is another one as soon as anything has happened to the function that the autoscaler would see."""
         deployed = self._deployed.get(function)
         return None if deployed is None else deployed.stamp(self._platform.instances(function))
+
+    def standing(self, function: str) -> object:
+        """A value that is another one as soon as anything but a request has happened to the function."""
+        deployed = self._deployed.get(function)
+        return None if deployed is None else deployed.standing(self._platform.instances(function))
+
+    def counters(self, function: str) -> LoadCounters | None:
+        """Its load here and at other replicas."""
+        deployed = self._deployed.get(function)
+        return None if deployed is None else deployed.counters()
 
     async def apply(self, function: str, actions: Sequence[Action]) -> None:
         deployed = self._deployed.get(function)

@@ -14,7 +14,7 @@ from gnomon_autoscaler.loop import Autoscaler
 from gnomon_autoscaler.rest import RESTS_S
 from gnomon_autoscaler.testing import FUNCTION, MemoryFleet, MemoryFunction
 from gnomon_core.clock import VirtualClock
-from gnomon_core.scaling import FunctionLoad
+from gnomon_core.scaling import FunctionLoad, LoadCounters
 from gnomon_core.settings import ScaleSettings, Settings
 
 
@@ -31,7 +31,16 @@ class StampingFleet(MemoryFleet):
         load = super().load(function)
         assert load is not None
         counters = load.counters
-        return load.settings, load.instances, counters.arrivals, counters.queued, counters.executing, load.requested
+        return self.standing(function), counters.arrivals, counters.queued, counters.executing, load.requested
+
+    def standing(self, function: str) -> object:
+        load = super().load(function)
+        assert load is not None
+        return load.settings, tuple((one.id, one.state) for one in load.instances)
+
+    def counters(self, function: str) -> LoadCounters | None:
+        load = super().load(function)
+        return None if load is None else load.counters
 
 
 class Stage:
@@ -111,7 +120,32 @@ async def test_a_function_under_load_does_not_rest() -> None:
         await stage.clock.advance(15)
         before = stage.stamping.looks
         await stage.clock.advance(60)
-        assert stage.stamping.looks - before > 100
+        assert stage.stamping.looks - before >= 60  # each turn of its policy
+
+
+async def test_between_turns_of_its_policy_only_a_busy_functions_counters_are_taken_and_its_bins_are_as_exact() -> None:
+    stage = Stage(settings("mark", min=1))  # decides each 5 s
+    async with stage.running():
+        for second in range(120):
+            for function in stage.functions:
+                function.rps = 2.0 + second % 7
+            if second == 60:
+                before = stage.stamping.looks
+            await stage.clock.advance(1.0)
+        assert stage.stamping.looks - before <= 60 / 5 + 2  # 120 bins
+        counted, looked = (loop.export_state([FUNCTION])["functions"] for loop in stage.loops)
+    assert counted == looked
+
+
+async def test_an_instance_that_ends_under_load_is_replaced_within_a_turn() -> None:
+    stage = Stage(settings("mark", min=2))
+    async with stage.running():
+        for function in stage.functions:
+            function.rps = 5.0
+        await stage.clock.advance(41)
+        stage.stamping.known[FUNCTION].instances.popitem()
+        await stage.clock.advance(1.0)
+        assert stage.counts[0] == 2
 
 
 @pytest.mark.parametrize("policy", ["openfaas", "kpa", "od", "lv", "hpa", "mark", "target-tracking"])
