@@ -44,7 +44,7 @@ from gnomon_planner.maps import Map
 from gnomon_planner.optimizer import Landscape
 from gnomon_planner.paper import PaperLatency
 from gnomon_planner.plans import Size, Space
-from gnomon_simulator.buffer import buffered
+from gnomon_planner.replay import buffered
 from gnomon_simulator.markov import markov_arrivals
 
 Vector = npt.NDArray[np.float64]

@@ -34,7 +34,7 @@ SOURCES = (
     "gateway-plugin/gnomon_gateway/dispatch",
     "gateway-plugin/gnomon_gateway/scheduling",
     "planner",
-    "simulator/gnomon_simulator/buffer.py",
+    "planner/gnomon_planner/replay.py",
     "simulator/gnomon_simulator/on_demand.py",
     "simulator/gnomon_simulator/simulated_function.py",
     "simulator/gnomon_simulator/simulated_node.py",

@@ -36,9 +36,9 @@ from gnomon_planner.billing import PerCall
 from gnomon_planner.fit import fit
 from gnomon_planner.optimizer import Landscape
 from gnomon_planner.plans import Plan, Space
+from gnomon_planner.replay import buffered
 from gnomon_planner.samples import of_counts, of_times
 from gnomon_planner.vanilla import cherry_picked, largest
-from gnomon_simulator.buffer import buffered
 from gnomon_simulator.function_plan import FunctionPlan
 from gnomon_simulator.on_demand import INSTANCE
 from gnomon_simulator.profiles import Profile

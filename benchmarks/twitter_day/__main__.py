@@ -25,7 +25,7 @@ from benchmarks.twitter_day import days, hindsight
 from benchmarks.twitter_day.cases import CASES, HOURS, Case, of_hour
 from benchmarks.twitter_day.judged import document_of, figures_of
 
-BUFFER = ("simulator/gnomon_simulator/buffer.py", "simulator/gnomon_simulator/held.py", "planner/gnomon_planner/costs.py")
+BUFFER = ("planner/gnomon_planner/replay.py", "planner/gnomon_planner/costs.py")
 HERE = "benchmarks/twitter_day/"
 DAY_SOURCES = (*BUFFER, "planner", "autoscaler/gnomon_autoscaler/policies/batch", f"{HERE}cases.py", f"{HERE}days.py")
 HINDSIGHT_SOURCES = (*BUFFER, f"{HERE}cases.py", f"{HERE}hindsight.py")

@@ -21,8 +21,8 @@ import numpy.typing as npt
 
 from gnomon_core.settings import ScaleSettings, Settings
 from gnomon_planner.costs import HELD, LAMBDA
+from gnomon_planner.replay import Vector
 from gnomon_simulator.arrivals import from_trace
-from gnomon_simulator.buffer import Vector
 from gnomon_simulator.streams import stream
 from gnomon_simulator.traces import Trace, read_trace
 

@@ -23,8 +23,7 @@ from gnomon_core.json_types import JsonObject
 from gnomon_core.scaling import History, Observation, PolicyState, SetBufferPlan
 from gnomon_core.seams import ScalingPolicy
 from gnomon_core.settings import Settings
-from gnomon_simulator.buffer import Bounds, Indices, Vector, rebuffered
-from gnomon_simulator.held import instance_waits
+from gnomon_planner.replay import Bounds, Indices, Vector, instance_waits, rebuffered
 
 START_S = 1.0
 KEEP = 60

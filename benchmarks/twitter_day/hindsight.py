@@ -19,8 +19,7 @@ from functools import cache
 import numpy as np
 
 from benchmarks.twitter_day.cases import HOUR_S, ROUNDING, Case, is_met
-from gnomon_simulator.buffer import Vector, buffered
-from gnomon_simulator.held import busy_quantile, instance_waits
+from gnomon_planner.replay import Vector, buffered, busy_quantile, instance_waits
 
 STEPS = {"Lambda": 200, "held": 50}
 REACH = 2

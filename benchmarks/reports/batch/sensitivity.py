@@ -19,7 +19,7 @@ from benchmarks.reports.batch.setting import LARGEST_MB, Setting
 from benchmarks.reports.steps import Results, Step
 from gnomon_core import prices
 from gnomon_planner.costs import LAMBDA
-from gnomon_simulator.buffer import buffered
+from gnomon_planner.replay import buffered
 
 HOUR = 7
 APPLICATION = "ResNet-v2"

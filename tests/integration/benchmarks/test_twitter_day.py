@@ -12,7 +12,7 @@ from benchmarks.pace import QUICK_RESULTS
 from benchmarks.twitter_day import __main__ as twitter_day
 from benchmarks.twitter_day import hindsight
 from benchmarks.twitter_day.cases import CASES, HOUR_S, HOURS, Case, of_hour
-from gnomon_simulator.buffer import Vector
+from gnomon_planner.replay import Vector
 
 LAMBDA, HELD = (next(case for case in CASES if case.paid == paid) for paid in ("Lambda", "held"))
 

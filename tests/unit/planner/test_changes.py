@@ -9,7 +9,9 @@ import pytest
 
 from gnomon_core.errors import GnomonError
 from gnomon_planner.changes import ArrivalWindow, Change, ChangeRule, Evidence, Reference, watched
+from gnomon_planner.fit import fit
 from gnomon_planner.maps import Map
+from gnomon_planner.samples import of_counts
 from gnomon_simulator.markov import markov_arrivals
 
 RULE = ChangeRule()
@@ -50,7 +52,7 @@ def test_bursts_that_belong_to_the_fit_are_no_change() -> None:
     assert len(alarms(counts, Reference(bursty.rate_rps))) > 100
 
 
-@pytest.mark.parametrize(("change", "stated_s"), [(0.1, 43.0), (0.2, 15.0), (0.5, 5.0), (-0.1, 43.0), (-0.3, 9.0)])
+@pytest.mark.parametrize(("change", "stated_s"), [(0.1, 43.0), (0.2, 15.0), (0.5, 2.5), (-0.1, 43.0), (-0.3, 5.4)])
 def test_a_change_is_noticed_as_soon_as_stated(change: float, stated_s: float) -> None:
     reference = Reference(52.0)
     assert reference.delay_s(RULE, change) == pytest.approx(stated_s, rel=0.15)
@@ -82,7 +84,56 @@ def test_silence_is_a_change_and_so_is_its_end() -> None:
     assert watched(Evidence(), Reference(0.0), RULE, 1, bin_s=1.0, now_s=10.0)[1] == Change(higher=True, since_s=9.0)
 
 
-@pytest.mark.parametrize("wrong", [{"margin": 0.0}, {"margin": 1.0}, {"false_alarm_s": 0.0}])
+def _after(window: list[float], rate_rps: float, seconds: int = 120) -> float:
+    """Seconds until a rate that comes after this window is noticed, with the reference of a fit to the window."""
+    reference = Reference.of(fit(of_counts(window, 1.0)).process, RULE, window, 1.0)
+    counts = np.random.default_rng(9).poisson(rate_rps, seconds).astype(float).tolist()
+    found = alarms(counts, reference)
+    return found[0][0] if found else math.inf
+
+
+@pytest.mark.parametrize("idle_s", [1, 3, 10])
+@pytest.mark.parametrize(("times", "within_s"), [(4.5, 1.0), (2.0, 4.0), (0.4, 7.0)])
+def test_a_jump_is_noticed_in_seconds_after_idle_seconds(idle_s: int, times: float, within_s: float) -> None:
+    chance = np.random.default_rng(6)
+    window = [float(n) for _ in range(6) for n in (*chance.poisson(20.0, 20), *(0,) * idle_s)]
+    assert _after(window, 20.0 * times) <= within_s
+    assert _after(window, 20.0, 3600) > 60.0
+
+
+@pytest.mark.parametrize(("times", "within_s"), [(4.5, 1.0), (2.0, 6.0)])
+def test_a_jump_is_noticed_in_seconds_after_a_burst(times: float, within_s: float) -> None:
+    """A burst of eight times the rate for one minute of ten."""
+    chance = np.random.default_rng(7)
+    window = [*chance.poisson(20.0, 300), *chance.poisson(160.0, 60), *chance.poisson(20.0, 240)]
+    mean_rps = sum(window) / len(window)
+    assert _after([float(n) for n in window], mean_rps * times) <= within_s
+
+
+def test_after_a_burst_the_rate_of_most_of_the_window_is_taken_for_the_change_that_it_is() -> None:
+    chance = np.random.default_rng(8)
+    window = [*chance.poisson(20.0, 100), *chance.poisson(160.0, 60), *chance.poisson(20.0, 40)]
+    assert _after([float(n) for n in window], 20.0) <= 5.0
+
+
+def test_bursts_that_come_again_and_again_are_no_jump() -> None:
+    """Two seconds of ten times the rate each time, and the fit's own counts: neither test cries."""
+    bursty = Map.mmpp2((10.0, 100.0), (0.5, 0.5))
+    times = markov_arrivals(bursty, 400_000, np.random.default_rng(3))
+    counts = np.bincount(times.astype(int)).astype(float)
+    reference = Reference.of(fit(of_counts(counts[:1200], 1.0)).process, RULE, counts[:1200].tolist(), 1.0)
+    assert reference.active[1] > 20.0
+    assert len(alarms(counts[1200:].tolist(), reference)) <= 6
+
+
+def test_few_arrivals_with_empty_seconds_are_not_idle() -> None:
+    counts = np.random.default_rng(4).poisson(0.5, 86_400).astype(float)
+    reference = Reference.of(fit(of_counts(counts[:3600], 1.0)).process, RULE, counts[:3600].tolist(), 1.0)
+    assert reference.active[0] == pytest.approx(counts[:3600].mean())
+    assert len(alarms(counts[3600:].tolist(), reference)) <= 3
+
+
+@pytest.mark.parametrize("wrong", [{"margin": 0.0}, {"margin": 1.0}, {"false_alarm_s": 0.0}, {"jump": 1.0}])
 def test_a_rule_that_is_none_is_refused(wrong: dict[str, float]) -> None:
     with pytest.raises(GnomonError, match="margin"):
         ChangeRule(**wrong)

@@ -19,10 +19,10 @@ from gnomon_planner.latency import ExactLatency, ServiceTimes
 from gnomon_planner.maps import Map
 from gnomon_planner.optimizer import Landscape
 from gnomon_planner.plans import Choice, Plan, Size, Space
+from gnomon_planner.replay import buffered
 from gnomon_planner.spread import of_runs
 from gnomon_planner.sweep import Waits
 from gnomon_planner.vanilla import alone
-from gnomon_simulator.buffer import buffered
 from gnomon_simulator.markov import markov_arrivals
 
 BURSTS = Map.mmpp2((10.0, 120.0), (0.5, 0.5))

@@ -9,8 +9,7 @@ import numpy as np
 import pytest
 
 from gnomon_core.errors import GnomonError
-from gnomon_simulator.buffer import Bounds, buffered, rebuffered
-from gnomon_simulator.held import busy_quantile, instance_waits
+from gnomon_planner.replay import Bounds, buffered, busy_quantile, instance_waits, rebuffered
 
 ALWAYS = -math.inf
 

@@ -16,7 +16,8 @@ class InForce:
     """What was planned, when, for which service times and how long it holds; with `batch` 0, why there is no plan.
 
     `size` is the instances': cores, or MB where that is what they have. The arrivals are shared among `queues`. `longest` is the
-    largest batch whose service time was known.
+    largest batch whose service time was known. `rate_rps` and `dispersion` are those of all bins, `active_rps` and
+    `short_dispersion` those of bins that were not idle in short windows, by which jumps are seen.
     """
 
     planned_at_s: float
@@ -31,6 +32,8 @@ class InForce:
     size: int
     queues: int
     longest: int
+    active_rps: float
+    short_dispersion: float
 
     @staticmethod
     def of(memory: Memory) -> InForce | None:
@@ -38,7 +41,8 @@ class InForce:
         remembered = memory.get("plan")
         if not isinstance(remembered, Mapping):
             return None
-        kept = {"queues": 1, "longest": MOST_KNOWN, **remembered}
+        whole = {"active_rps": remembered.get("rate_rps"), "short_dispersion": remembered.get("dispersion")}
+        kept = {"queues": 1, "longest": MOST_KNOWN, **whole, **remembered}
         if any(each.name not in kept for each in fields(InForce)):
             return None
         return InForce(**{each.name: kept[each.name] for each in fields(InForce)})  # type: ignore[arg-type]

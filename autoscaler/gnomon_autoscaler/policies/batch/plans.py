@@ -31,7 +31,7 @@ import numpy as np
 from gnomon_core.errors import GnomonError
 from gnomon_core.memory_sizes import MB_PER_CORE, MEGABYTE
 from gnomon_planner.billing import Billing, Held, PerCall
-from gnomon_planner.buffer import Buffer
+from gnomon_planner.buffer import Buffer, BufferPlan
 from gnomon_planner.changes import Change, ChangeRule, Evidence, Reference, watched
 from gnomon_planner.costs import HELD, LAMBDA
 from gnomon_planner.fit import fit
@@ -41,6 +41,7 @@ from gnomon_planner.optimizer import Landscape
 from gnomon_planner.plans import Choice, Plan, Size, Space
 from gnomon_planner.samples import of_counts
 from gnomon_planner.spread import of_deviation
+from gnomon_planner.validation import Goal, Trial, Window, validated
 
 TIMEOUTS = 12
 CALLED_TIMEOUTS = 48
@@ -57,7 +58,7 @@ RULE = ChangeRule()
 LOADED = (np.fft, np.ma)
 """numpy imports these when they are first used, which would be within the second of a process's first plan."""
 
-__all__ = ["RULE", "Change", "ChangeRule", "Evidence", "Planned", "Task", "plan_for", "watch"]
+__all__ = ["RULE", "Change", "ChangeRule", "Evidence", "Planned", "Reference", "Task", "plan_for", "watch"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,6 +122,8 @@ class Planned:
     dispersion: float
     said: str
     size: int
+    active_rps: float
+    short_dispersion: float
 
 
 def plan_for(counts: Sequence[float], bin_s: float, task: Task) -> Planned:
@@ -137,15 +140,39 @@ def plan_for(counts: Sequence[float], bin_s: float, task: Task) -> Planned:
     fitted = fit(of_counts(counts, bin_s))
     one_queue = fitted.process.thinned(1.0 / task.queues)
     choice, lost = _planned(one_queue, task)
-    chosen, reference = choice.plan, Reference.of(fitted.process, RULE)
+    chosen, reference = choice.plan, Reference.of(fitted.process, RULE, counts, bin_s)
     instances = (chosen.instances or _slots(one_queue, chosen, task.most_each)) * task.queues
+    buffer, instances, replayed = _replayed(counts, bin_s, choice, instances, task)
     bound = f"; with more than the {task.most} slots that there may be" if instances > task.most and not chosen.instances else ""
-    told = f"{_told(choice, task.percent)}{bound}{lost}"
+    told = f"{_told(choice, task.percent)}{replayed}{bound}{lost}"
     each = f"; {one_queue.rate_rps:.2f} rps in each of {task.queues} queues" if task.queues > 1 else ""
     said = f"{fitted.process.rate_rps:.2f} rps in {len(counts) * bin_s:g} s, {fitted.chosen.family}{each}: {told}"
     size = round(chosen.size.cores if task.memory_mb is None else chosen.size.memory_mb)
-    buffer = chosen.buffer
-    return Planned(buffer.batch, buffer.timeout_s, instances, reference.rate_rps, reference.dispersion, said, size)
+    return Planned(
+        buffer.batch, buffer.timeout_s, instances, reference.rate_rps, reference.dispersion, said, size, *reference.active
+    )
+
+
+def _replayed(counts: Sequence[float], bin_s: float, choice: Choice, instances: int, task: Task) -> tuple[BufferPlan, int, str]:
+    """The buffer and the instances that hold on the very arrivals they were planned from, and what is said if they are others.
+
+    Where nothing meets the SLO, the plan is the nearest already.
+    """
+    plan = choice.plan
+    held = plan.instances is not None
+    if choice.failed:
+        return plan.buffer, instances, ""
+    most = task.most_each * task.queues if held else None
+    batches = [batch for batch in BATCHES if batch <= len(plan.size.service_s)]
+    goal = Goal(task.slo_s, task.percent, batches, task.timeouts_s, task.queues, most)
+    first = Trial(plan.buffer, instances if held else None)
+    found = validated(Window(counts, bin_s, task.queues), first, plan.size, goal, None if held else LAMBDA["x86"])
+    if (found.buffer, found.instances) == (first.buffer, first.instances):
+        return plan.buffer, instances, ""
+    taken = f"{found.instances} instances, " if held else ""
+    bounds = f"B = {found.buffer.batch}, T = {found.buffer.timeout_s * 1e3:g} ms"
+    said = f"; replayed, {taken}{bounds} has {1.0 - found.late:.1%} in time"
+    return found.buffer, found.instances if found.instances is not None else instances, said
 
 
 def _planned(process: Map, task: Task) -> tuple[Choice, str]:
@@ -252,22 +279,21 @@ def _named(cores: int) -> str:
 
 def watch(
     evidence: Evidence,
-    reference: tuple[float, float],
+    reference: Reference,
     rule: ChangeRule | None,
     counts: Sequence[float],
     *,
     bin_s: float,
     begin_s: float,
 ) -> tuple[Evidence, Change | None]:
-    """The evidence after these bins, the first of which began at `begin_s`, against a plan's rate and dispersion.
+    """The evidence after these bins, the first of which began at `begin_s`, against what a plan was made for.
 
     An alarm ends it: what came after its bin is not looked at. Without a rule there is none.
     """
     if rule is None:
         return evidence, None
-    expected = Reference(*reference)
     for number, count in enumerate(counts, start=1):
-        evidence, change = watched(evidence, expected, rule, count, bin_s=bin_s, now_s=begin_s + number * bin_s)
+        evidence, change = watched(evidence, reference, rule, count, bin_s=bin_s, now_s=begin_s + number * bin_s)
         if change is not None:
             return evidence, change
     return evidence, None

@@ -21,7 +21,8 @@ from dataclasses import asdict, dataclass
 from gnomon_autoscaler.counting import Memory, Wish, count_in, inner, moment
 from gnomon_autoscaler.policies.batch.counts import BIN_S, Counts, counted
 from gnomon_autoscaler.policies.batch.in_force import InForce
-from gnomon_autoscaler.policies.batch.plans import RULE, ChangeRule, Evidence, Task, plan_for, watch
+from gnomon_autoscaler.policies.batch.overload import Overload, overloaded
+from gnomon_autoscaler.policies.batch.plans import RULE, ChangeRule, Evidence, Reference, Task, plan_for, watch
 from gnomon_autoscaler.policies.batch.sizes import all_cores, may_have, own_size, sized, towards_size
 from gnomon_autoscaler.policies.rates import LAST_VALUE_PERIOD_S, Rate
 from gnomon_autoscaler.wrappers import standard
@@ -70,12 +71,20 @@ class Batch:
         counts, plan, evidence = self._followed(memory, counts, plan, seen)
         if plan is not None and plan.batch:
             seen = sized(seen, plan.size)
-        wish = standard(_Given(self.name, _wish(counts, plan, seen))).wish(seen, inner(memory))
-        buffer = self._buffer(plan, seen, planned=memory.get("planned") is True)
+        wanted = _wish(counts, plan, seen)
+        batch = plan.batch if plan is not None and plan.batch else seen.settings.max_batch
+        # Another plan ends what was held against the one before.
+        held = memory if plan == InForce.of(memory) else {}
+        overload = overloaded(seen, max(1, wanted.count), batch, held)
+        if overload is not None:
+            wanted = Wish(max(overload.count, wanted.count), f"{overload.reason}; {wanted.reason}")
+        wish = standard(_Given(self.name, wanted)).wish(seen, inner(memory))
+        buffer = self._buffer(plan, seen, overload, planned=memory.get("planned") is True)
         shadows = tuple(DestroyShadow(shadow.id) for shadow in seen.shadows)
         remembered: dict[str, StateValue] = {
             "inner": wish.memory, "decided_at_s": seen.now_s, "basis": basis, "planned": buffer is not None,
             "counts": counts.bins, "counted_at_s": counts.until_s, "size": own_size(seen), **evidence,
+            **(overload.remembered() if overload is not None else {}),
         }  # fmt: skip
         if plan is not None:
             remembered["plan"] = asdict(plan)
@@ -83,8 +92,13 @@ class Batch:
         decision = Decision((*shadows, *told, *towards_size(wish.count, seen)), wish.reason, wish.count)
         return decision, PolicyState(self.name, VERSION, remembered)
 
-    def _buffer(self, plan: InForce | None, seen: Observation, *, planned: bool) -> SetBufferPlan | None:
+    def _buffer(
+        self, plan: InForce | None, seen: Observation, overload: Overload | None, *, planned: bool
+    ) -> SetBufferPlan | None:
         """The bounds that batches are to have. None for whatever is in force: who has never planned may follow one who has."""
+        if plan is not None and plan.batch and overload is not None:
+            # While instances are missing batches fill by themselves: waiting for company would only add to what is late.
+            return SetBufferPlan(max(plan.batch, overload.batch), self._wait_s(None, seen.settings) if self._adaptive else 0.0)
         if plan is not None and plan.batch:
             return SetBufferPlan(plan.batch, self._wait_s(plan, seen.settings))
         return SetBufferPlan(seen.settings.max_batch, self._wait_s(None, seen.settings)) if planned else None
@@ -95,14 +109,19 @@ class Batch:
         """Counts, plan and evidence after what has come since the last decision."""
         if plan is not None and plan.batch and plan == InForce.of(memory):
             begin_s, new = counts.until_s - counts.new * BIN_S, counts.latest
-            reference = (plan.rate_rps, plan.dispersion)
+            reference = Reference(plan.rate_rps, plan.dispersion, plan.active_rps, plan.short_dispersion)
             evidence, change = watch(_evidence(memory), reference, self._rule, new, bin_s=BIN_S, begin_s=begin_s)
             if change is not None:
                 since = counts.since(change.since_s)
                 return since, self._made(since, seen) if _can_plan(seen, since) else None, {}
             kept: dict[str, StateValue] = {
-                "evidence": (evidence.more, evidence.less),
-                "evidence_since_at_s": (evidence.more_since_s, evidence.less_since_s),
+                "evidence": (evidence.more, evidence.less, evidence.up, evidence.down),
+                "evidence_since_at_s": (
+                    evidence.more_since_s,
+                    evidence.less_since_s,
+                    evidence.up_since_s,
+                    evidence.down_since_s,
+                ),
             }
             late_s = seen.now_s - plan.planned_at_s
             if late_s < plan.holds_s and not (late_s >= AGAIN_S and plan.moved(seen.latency_s)):
@@ -129,7 +148,9 @@ class Batch:
             found = plan_for(counts.bins, BIN_S, task)
         except GnomonError as error:
             why = error.message.rstrip(".")
-            return InForce(seen.now_s, AGAIN_S, (), 0, 0.0, 0, 0.0, 1.0, why, own_size(seen), seen.queues, len(seen.latency_s))
+            return InForce(
+                seen.now_s, AGAIN_S, (), 0, 0.0, 0, 0.0, 1.0, why, own_size(seen), seen.queues, len(seen.latency_s), 0.0, 1.0
+            )
         holds_s = min(settings.plan_window_s, max(FIRST_S, counts.seconds))
         known_s = tuple(sized(seen, found.size).latency_s)
         said = (
@@ -137,7 +158,7 @@ class Batch:
         )
         return InForce(
             seen.now_s, holds_s, known_s[: found.batch], found.batch, found.timeout_s, found.instances, found.rate_rps,
-            found.dispersion, said, found.size, seen.queues, len(known_s),
+            found.dispersion, said, found.size, seen.queues, len(known_s), found.active_rps, found.short_dispersion,
         )  # fmt: skip
 
     def _wait_s(self, plan: InForce | None, settings: Settings) -> float:
@@ -183,5 +204,8 @@ def _size_of(memory: Memory, seen: Observation) -> int:
 def _evidence(memory: Memory) -> Evidence:
     """As it was remembered; none at first."""
     sums, since_s = memory.get("evidence"), memory.get("evidence_since_at_s")
-    both = (*sums, *since_s) if isinstance(sums, tuple) and isinstance(since_s, tuple) else ()
+    if not isinstance(sums, tuple) or not isinstance(since_s, tuple):
+        return Evidence()
+    # The second pair of each is that of jumps, which earlier versions had not.
+    both = (*sums[:2], *since_s[:2], *sums[2:], *since_s[2:])
     return Evidence(*(float(one) for one in both if isinstance(one, int | float)))

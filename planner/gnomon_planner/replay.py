@@ -1,4 +1,4 @@
-"""BATCH's buffer, event by event: what the planner's mathematics is checked against.
+"""BATCH's buffer and the instances behind it, event by event: what the planner's mathematics is checked against.
 
 A batch opens with its first request. It is sent when it holds B requests, or T after it opened, whichever comes first; T = 0 or
 B = 1 sends at once. It then takes S_k for its k requests on one of infinitely many instances. A request's latency is the wait
@@ -12,10 +12,14 @@ that really open are followed from one to the next. A million requests take abou
 
 The bounds may change (`rebuffered`). What waits then goes by the new ones: at once, where it is as many as the new B or has
 waited as long as the new T.
+
+**Instances that are held** serve batches in the order in which they are sent: with two instances and batches of 0.25 s sent at
+0.0, 0.1 and 0.2 s the third waits from 0.2 to 0.25 s for the first one's. With instances enough, three are in service then.
 """
 
 from __future__ import annotations
 
+import heapq
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -86,6 +90,43 @@ def rebuffered(times_s: Sequence[float] | Vector, bounds: Sequence[Bounds]) -> B
     first = np.concatenate(opened)
     sizes = np.diff(first, append=len(times))
     return Buffered(np.repeat(np.concatenate(sent), sizes) - times, np.repeat(sizes, sizes), first)
+
+
+def busy_quantile(sent_s: Vector, service_s: Vector, stretch_s: tuple[float, float], share: float = 0.999) -> int:
+    """The least n such that for this share of the stretch at most n batches are in service, with instances enough; at least 1."""
+    begin_s, end_s = stretch_s
+    times = np.concatenate([sent_s, sent_s + service_s])
+    steps = np.repeat([1, -1], len(sent_s))
+    order = np.argsort(times, kind="stable")
+    edges = np.clip(np.concatenate([[begin_s], times[order], [end_s]]), begin_s, end_s)
+    busy = np.concatenate([[0], np.cumsum(steps[order])])
+    lasting_s = np.bincount(busy, weights=np.diff(edges))
+    return max(1, int(np.searchsorted(np.cumsum(lasting_s), share * (end_s - begin_s) * (1.0 - 1e-12))))
+
+
+def instance_waits(sent_s: Vector, service_s: Vector, instances: Sequence[tuple[float, int]]) -> Vector:
+    """How long each batch waits for an instance, of which there are so many since these moments (the first: before it too).
+
+    One that is taken away while it serves ends its batch first.
+    """
+    moments = [*(since_s for since_s, _ in instances[1:]), math.inf]
+    counts = [count for _, count in instances]
+    waits = np.empty(len(sent_s))
+    ends: list[float] = []
+    place, now_s = 0, -math.inf
+    for number, (sent, lasts_s) in enumerate(zip(sent_s.tolist(), service_s.tolist(), strict=True)):
+        now_s = max(now_s, sent)
+        while True:
+            while moments[place] <= now_s:
+                place += 1
+            while ends and ends[0] <= now_s:
+                heapq.heappop(ends)
+            if len(ends) < counts[place]:
+                break
+            now_s = min(moments[place], ends[0] if ends else math.inf)
+        waits[number] = now_s - sent
+        heapq.heappush(ends, now_s + lasts_s)
+    return waits
 
 
 def _sent(times: Vector, index: int, bounds: Bounds, since_s: float, until_s: float) -> tuple[Indices, Vector, int]:

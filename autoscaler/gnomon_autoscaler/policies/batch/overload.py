@@ -1,0 +1,81 @@
+"""What `batch` and `batch+` do in the same decision when more comes than the plan in force can carry.
+
+A plan is made from what has arrived; the test for changes needs a bin or more, and a plan 100 arrivals. Requests that come
+meanwhile wait, and are late after one SLO. So each decision compares what there is now with what the plan's instances carry at
+full batches:
+
+    demand = arrivals of the last second + backlog / SLO          backlog: what queues beyond the next batch of each instance
+    carried = instances × max(B / S_B of the plan, b / S_b of the best batch with 2 S_b ≤ SLO)
+
+A request that finds every instance busy waits up to S_b for one and takes S_b itself, hence 2 S_b. Where demand exceeds what is
+carried, there are as many instances as carry it when they are busy for `BUSY` of the time, at most twice what the arrivals
+alone take (a backlog that gathers while a model loads says nothing about the rate), batches may be that large, and none waits
+for company. This lasts for `HOLD_S` after it was last needed, or until there is another plan.
+
+Example: S_b = 40 + 5 b ms, SLO 300 ms: the best batch is 16 in 120 ms, 133/s. A plan of one instance for 20/s sees 160 arrivals
+in a second and 90 that wait: (160 + 74 / 0.3) / (0.8 · 133) = 3.8, so that four instances are there instead of one; two more
+decisions later there is a plan for 160/s.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from gnomon_autoscaler.counting import Memory, count_in, moment, whole
+from gnomon_core.scaling import Observation, StateValue
+
+WINDOW_S = 1.0
+HOLD_S = 5.0
+BUSY = 0.8
+MOST_FACTOR = 2.0
+"""Instances for a backlog, as a multiple of those for the arrivals."""
+
+
+@dataclass(frozen=True, slots=True)
+class Overload:
+    """So many instances, batches up to this size that leave at once, why, and until when it lasts."""
+
+    count: int
+    batch: int
+    until_s: float
+    reason: str
+
+    def remembered(self) -> dict[str, StateValue]:
+        """As a policy's memory keeps it."""
+        return {"overload": (self.count, self.batch), "overload_until_at_s": self.until_s}
+
+
+def overloaded(seen: Observation, planned: int, batch: int, memory: Memory) -> Overload | None:
+    """The overload that there is now, or that there was a moment ago. `planned` instances make batches of up to `batch`."""
+    held = _held(memory, seen.now_s)
+    if not seen.latency_s:
+        return None
+    best, best_rps = _best(seen.latency_s, seen.settings.slo_s)
+    within = min(batch, len(seen.latency_s))
+    each_rps = max(best_rps, within / seen.latency_s[within - 1])
+    rate_rps = seen.history.rate_rps(seen.history.arrivals, WINDOW_S)
+    backlog = max(0, seen.queued - max(1, len(seen.ready)) * max(batch, best))
+    demand_rps = rate_rps + backlog / seen.settings.slo_s
+    if demand_rps <= planned * each_rps:
+        return held if held is not None and held.count > planned else None
+    most = whole(MOST_FACTOR * rate_rps / each_rps) + 1
+    count = max(planned + 1, min(most, whole(demand_rps / (BUSY * each_rps))), held.count if held is not None else 0)
+    reason = f"overload: {rate_rps:.2f} rps and {backlog} more than fit, of {planned * each_rps:.2f} rps that {planned} carry"
+    return Overload(count, max(batch, best), seen.now_s + HOLD_S, reason)
+
+
+def _held(memory: Memory, now_s: float) -> Overload | None:
+    values, until_s = memory.get("overload"), moment(memory, "overload_until_at_s")
+    if until_s is None or not now_s < until_s <= now_s + HOLD_S or not isinstance(values, tuple):
+        return None
+    pair = dict(zip(("count", "batch"), values, strict=True))
+    count, batch = count_in(pair, "count") or 0, count_in(pair, "batch") or 1
+    return Overload(count, batch, until_s, f"overload a moment ago: {count} for {HOLD_S:g} s")
+
+
+def _best(latency_s: Sequence[float], slo_s: float) -> tuple[int, float]:
+    """The batch that carries most where a request may wait for one before its own, and its rate; else a batch of one."""
+    timely = [number for number, seconds in enumerate(latency_s, start=1) if 2.0 * seconds <= slo_s]
+    batch = max(timely or [1], key=lambda number: number / latency_s[number - 1])
+    return batch, batch / latency_s[batch - 1]
