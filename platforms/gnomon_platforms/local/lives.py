@@ -33,6 +33,8 @@ STOP_S = 5.0
 TERM_S = 2.0
 LOST_S = 1.0
 """How long a process may outlive its channel."""
+MAX_ORDERS = 4
+"""How often an instance is ordered whose zygote or supervisor ends before it is born: one may end because of what it imports."""
 
 
 class Living(Protocol):
@@ -93,6 +95,7 @@ class Life:
         self._why = ""
         self._greeted = False
         self._stopping = False
+        self._withdrawn = 0
 
     @classmethod
     def risen(cls, shadow: Risen, surroundings: Surroundings) -> Life:
@@ -128,6 +131,22 @@ class Life:
             self.signal(signal.SIGKILL)
         elif self._greeted:
             self._begin_to_serve()
+
+    def withdraw(self) -> bool:
+        """Nothing was born of its order, nor will be: whoever was to fork it has ended. Whether it may be ordered again."""
+        if self._stopping or self.pid is not None or self.gone.done() or self._withdrawn >= MAX_ORDERS - 1:
+            return False
+        self._withdrawn += 1
+        self._cancel_timer()
+        channel, self.channel = self.channel, None
+        if channel is not None:
+            channel.report_to(lambda _: None)
+            channel.close()
+        if self._log is not None:
+            self._log.close()
+            self._log = None
+        self._greeted = False
+        return True
 
     def stop(self) -> None:
         """End it: politely, then firmly. May be called again."""

@@ -182,7 +182,7 @@ class LocalPlatform:
 
     async def _begin(self, life: Life, recipe: Recipe, request: InstanceRequest, environment: Environment) -> None:
         try:
-            await self._supervisor.warm(environment)
+            await self._supervisor.warm_again(environment)
             if life.gone.done():
                 return
             join = self._join(life.instance.id, request)
@@ -273,6 +273,8 @@ class LocalPlatform:
             return
         if event["event"] == "born":
             life.born(event["pid"])
+        elif event["event"] == "gone" and event["status"] is None and isinstance(life, Life) and self._order_again(life):
+            _LOG.info("%s is ordered again: %s", life.instance.id, event["reason"])
         elif event["event"] == "gone":
             out_of_memory = self._accounts is not None and self._accounts.ran_out(life.instance.id)
             life.end(event["cpu_s"], describe_exit(event["status"], out_of_memory=out_of_memory) or event["reason"])
@@ -294,7 +296,19 @@ class LocalPlatform:
         self._supervisor.zygotes.retire_unused({other.environment for other in self._lives.values()})
 
     def _lost(self) -> None:
-        """The supervisor has ended, and every instance with it."""
+        """The supervisor has ended, and every instance with it. Those that were not born yet are its successor's."""
         self._pairs.lost()
         for life in list(self._lives.values()):
-            life.end(life.cpu_s, "the supervisor has ended")
+            if not self._order_again(life):
+                life.end(life.cpu_s, "the supervisor has ended")
+
+    def _order_again(self, life: Life) -> bool:
+        """An instance whose zygote or supervisor has ended before its birth has not failed: it is born of the next one."""
+        waits_for_zygote = life.channel is None
+        if not life.withdraw():
+            return False
+        if not waits_for_zygote:
+            origin = self._origins[life.instance.id]
+            environment = self._recipes.environment(origin.recipe, origin.request.spec, origin.request.secrets)
+            self._starting.begin(self._begin(life, origin.recipe, origin.request, environment))
+        return True

@@ -18,10 +18,13 @@ from typing import Any
 from gnomon_core.clock import Clock
 from gnomon_core.errors import GnomonError, bad_request
 from gnomon_platforms.local.supervisor_client import SupervisorClient
-from gnomon_platforms.local.zygotes import TORCH, Environment, Zygotes
+from gnomon_platforms.local.zygotes import TORCH, WARM_TIMEOUT_S, Environment, Zygotes
 
 HELLO_TIMEOUT_S = 10.0
 RESTART_PAUSE_S = 0.5
+"""Before another supervisor where one has ended within this time of its hello; one that was killed later is replaced at once."""
+WARMINGS = 3
+"""How many zygotes that end before they are warm are waited for: one may be killed, one that dies of its imports always does."""
 TORCH_PAUSE_S = 5.0
 """Importing torch takes seconds of a core: a zygote that ends each time must not take all of one."""
 
@@ -54,6 +57,7 @@ class Supervision:
         self._hello: asyncio.Future[str | None] | None = None
         self._up = asyncio.Event()
         """There is a supervisor that can be told something."""
+        self._up_since_s = float("-inf")
         self._restarting: asyncio.Task[None] | None = None
         self._beginning_torch: asyncio.Task[None] | None = None
         self._stopping = False
@@ -106,6 +110,7 @@ class Supervision:
         if TORCH in self._at_start and self._ears is not None:
             self._ears.torch_wanted()
         self._up.set()
+        self._up_since_s = self._clock.now_s()
 
     def give_up(self) -> None:
         """Start no other supervisor from now on: this one is about to be stopped."""
@@ -135,6 +140,21 @@ class Supervision:
         if environment is TORCH and self._ears is not None:
             self._ears.torch_wanted()
         await self.zygotes.warm(environment)
+
+    async def warm_again(self, environment: Environment) -> None:
+        """The same, also where zygotes or the supervisor end meanwhile.
+
+        Raises:
+            GnomonError: 500 `environment_failed` or `supervisor_failed`, that of the last attempt.
+
+        """
+        give_up_s = self._clock.now_s() + WARM_TIMEOUT_S
+        for attempt in range(1, WARMINGS + 1):
+            try:
+                return await self.warm(environment)
+            except GnomonError:
+                if attempt == WARMINGS or self._stopping or self._clock.now_s() >= give_up_s:
+                    raise
 
     def _heard(self, event: dict[str, Any]) -> None:
         kind, ears = event["event"], self._ears
@@ -181,12 +201,14 @@ class Supervision:
         self._ears.lost()
 
     async def _restart(self) -> None:
-        while not self._up.is_set():
+        if self._clock.now_s() - self._up_since_s < RESTART_PAUSE_S:
             await self._clock.sleep(RESTART_PAUSE_S)
+        while not self._up.is_set():
             try:
                 await self._start()
             except (GnomonError, OSError) as error:
                 _LOG.error("%s", error)
+                await self._clock.sleep(RESTART_PAUSE_S)
 
 
 def _failed() -> GnomonError:

@@ -9,11 +9,14 @@ import time
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from gnomon_core.functions import read_deployment
 from gnomon_core.seam_values import InstanceRequest
 from gnomon_core.wire import Frame
 from gnomon_platforms.local import lives
 from gnomon_platforms.testing import answers, request_frame, send
+from tests.waiting import until
 
 Running = Any
 """The class of that name in conftest.py, which pytest does not let us import."""
@@ -94,6 +97,37 @@ async def test_a_killed_zygote_is_replaced_and_its_instances_live_on(running: Ru
     after = await running.begin("after", "cat")
     assert await running.ask(after, "new") == "new"
     assert await running.ask(before, "old") == "old"
+
+
+@pytest.mark.parametrize("killed", ["zygote", "supervisor"])
+async def test_an_instance_that_is_not_born_yet_is_born_of_the_next_one(running: Running, killed: str) -> None:
+    await running.begin("before", "cat")
+    supervisor = running.platform._supervisor.pid
+    [zygote] = [pid for pid in children(supervisor) if is_zygote(pid)]
+    os.kill(zygote, signal.SIGSTOP)
+    spec = read_deployment({"service": "coming", "image": "functions/alpine", "envProcess": "cat"})
+    coming = await running.platform.create(InstanceRequest(spec, 1, 1, None, {}))
+    await until(lambda: running.platform._lives[coming.id].channel is not None, "it was never ordered")
+    os.kill(zygote if killed == "zygote" else supervisor, signal.SIGKILL)
+    assert answers(await send(await running.told.channel(coming.id), request_frame(b"here"))) == [(200, b"here")]
+    assert coming.id not in running.told.gone
+    await running.platform.destroy(coming.id)
+    await running.told.reason(coming.id)
+    assert running.told.times_gone[coming.id] == 1
+
+
+async def test_an_instance_whose_zygote_is_killed_while_it_warms_up_comes_all_the_same(running: Running) -> None:
+    before = await running.begin("before", "cat")
+    supervisor = running.platform._supervisor.pid
+    known = set(children(supervisor))
+    [zygote] = [pid for pid in known if is_zygote(pid)]
+    os.kill(zygote, signal.SIGKILL)
+    spec = read_deployment({"service": "coming", "image": "functions/alpine", "envProcess": "cat"})
+    coming = await running.platform.create(InstanceRequest(spec, 1, 1, None, {}))
+    [young] = await until(lambda: set(children(supervisor)) - known, "no other zygote")
+    os.kill(young, signal.SIGKILL)
+    assert answers(await send(await running.told.channel(coming.id), request_frame(b"here"))) == [(200, b"here")]
+    assert not {coming.id, before.id} & running.told.gone.keys()
 
 
 def children(pid: int) -> list[int]:
