@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 from typing import Protocol
 
+from gnomon_cli.preflight import memory_is_short
 from gnomon_cli.serve_options import ServeOptions
 from gnomon_core.clock import Clock
 from gnomon_core.errors import GnomonError
@@ -40,6 +41,7 @@ def platform_of(options: ServeOptions, repository: ModelRepository, built: Built
         built=built,
         images=options.images,
         cores=options.cores,
+        preload_torch=not memory_is_short(),
         pool=options.pool,
         reserved_cores=options.reserved_cores,
         profiles=options.model_folder / PROFILES,

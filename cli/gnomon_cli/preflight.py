@@ -60,21 +60,24 @@ def lock_state(state: Path) -> BinaryIO:
     return lock
 
 
-def check_room(state: Path, *, memory_bytes: int = MEMORY_BYTES, disk_bytes: int = DISK_BYTES) -> None:
-    """Refuse to begin where it would end half-way.
+def memory_is_short() -> str:
+    """What to tell where less memory is free than a model and its libraries take; empty where there is enough."""
+    available = _available_memory_bytes()
+    if available is None or available >= MEMORY_BYTES:
+        return ""
+    return f"{available / 1e9:.1f} GB of memory are free, and a model with torch takes up to {MEMORY_BYTES / 1e9:.1f} GB."
+
+
+def check_room(state: Path, *, disk_bytes: int = DISK_BYTES) -> None:
+    """Refuse to begin where it would end half-way for want of disk.
+
+    Little memory is no reason: what was deployed is to be served again after the kernel has ended something for memory, and many
+    functions need little of it.
 
     Raises:
-        GnomonError: 500 `no_memory` or `no_disk`.
+        GnomonError: 500 `no_disk`.
 
     """
-    available = _available_memory_bytes()
-    if available is not None and available < memory_bytes:
-        raise GnomonError(
-            500,
-            "no_memory",
-            f"{available / 1e9:.1f} GB of memory are free; {memory_bytes / 1e9:.1f} GB are needed.",
-            "Close something and try again.",
-        )
     folder = next(parent for parent in (state, *state.absolute().parents) if parent.exists())
     free = shutil.disk_usage(folder).free
     if free < disk_bytes:

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Awaitable, Callable
 
 import uvloop
 
 from gnomon_cli.composition import Gnomon
-from gnomon_cli.preflight import check_port, check_room, lock_state
+from gnomon_cli.preflight import check_port, check_room, lock_state, memory_is_short
 from gnomon_cli.process import begin_log, serve_until_signal
 from gnomon_cli.serve_options import ServeOptions
+
+_LOG = logging.getLogger("gnomon")
 
 
 def serve(options: ServeOptions, then: Callable[[Gnomon], Awaitable[bool]] | None = None) -> None:
@@ -19,7 +22,7 @@ def serve(options: ServeOptions, then: Callable[[Gnomon], Awaitable[bool]] | Non
     `then` runs once serving has begun, and ends it by returning False.
 
     Raises:
-        GnomonError: what is missing: a port, memory, disk, credentials.
+        GnomonError: what is missing: a port, disk, credentials.
 
     """
     begin_log(verbose=options.verbose)
@@ -27,6 +30,8 @@ def serve(options: ServeOptions, then: Callable[[Gnomon], Awaitable[bool]] | Non
         check_port(options.host, options.port)
     if options.cluster is None:
         check_room(options.state)
+        if short := memory_is_short():
+            _LOG.warning("%s Libraries of models are loaded when the first of them is deployed.", short)
 
     async def meanwhile(gnomon: Gnomon, ended: asyncio.Task[bool]) -> None:
         if then is not None:

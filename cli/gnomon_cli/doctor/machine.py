@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from gnomon_cli.doctor.findings import Level, Look
-from gnomon_cli.preflight import check_room
+from gnomon_cli.preflight import check_room, memory_is_short
 from gnomon_core.extras import how_to_install
 from gnomon_core.libraries import jemalloc
 from gnomon_platforms.local.cgroups import MemoryGroups
@@ -32,10 +32,12 @@ def room(state: Path) -> tuple[Level, str, str]:
     """Whether there is memory and disk to begin with.
 
     Raises:
-        GnomonError: 500 `no_memory` or `no_disk`.
+        GnomonError: 500 `no_disk`.
 
     """
     check_room(state)
+    if short := memory_is_short():
+        return Level.WARN, short, "Close something, or serve functions without models."
     return Level.OK, "There is enough of both to begin with.", ""
 
 

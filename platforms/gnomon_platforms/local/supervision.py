@@ -151,10 +151,12 @@ class Supervision:
         give_up_s = self._clock.now_s() + WARM_TIMEOUT_S
         for attempt in range(1, WARMINGS + 1):
             try:
-                return await self.warm(environment)
+                await self.warm(environment)
             except GnomonError:
                 if attempt == WARMINGS or self._stopping or self._clock.now_s() >= give_up_s:
                     raise
+            else:
+                return
 
     def _heard(self, event: dict[str, Any]) -> None:
         kind, ears = event["event"], self._ears

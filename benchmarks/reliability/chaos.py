@@ -1,0 +1,318 @@
+"""Whether every request has one right end while processes are killed at random, and how many find no instance.
+
+    python -m benchmarks.reliability.chaos [--minutes 30] [--faults 400] [--deadline-ms 30000] [--quick]
+
+`gnomon serve` with a model and a handler of two instances each, under callers that send one request after another. At random
+moments an instance, all zygotes, the coordinator, the supervisor or the gateway is killed (SIGKILL), or an instance is frozen
+(SIGSTOP); a gateway is started again at once, on the same state and port.
+
+The history is checked: an answer that is not its request's own is wrong, a handler's request that was executed twice is doubled.
+Outages are the times from a fault to the first answer to a request that was sent after it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import contextlib
+import itertools
+import json
+import os
+import random
+import signal
+import statistics
+import time
+from collections import Counter
+from collections.abc import AsyncIterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import aiohttp
+import torch
+
+from benchmarks import gnomon
+from benchmarks.pace import QUICK_RESULTS, pace_of, pace_parser, step
+from benchmarks.programs import Program, ended_well, free_port
+from benchmarks.reliability.soak import comm, descendants, judged
+from benchmarks.report import Figure, write
+from gnomon_profiler.extractor import Description, capture
+from gnomon_profiler.repository import DirectoryRepository
+
+MODEL, HANDLER = "model", "ledger"
+INSTANCES = 2
+CALLERS = 4
+PAUSE_S = 0.02
+SEED = 18
+INPUTS = 64
+CLOSE = 1e-4
+KINDS = {"instance": 35, "frozen": 10, "zygote": 20, "coordinator": 10, "supervisor": 15, "gateway": 10}
+"""Faults and how often each is chosen."""
+REFUSED_AT_MOST = 0.01
+NO_CONNECTION, BROKE_OFF = "no connection", "broke off"
+NO_INSTANCE = "503 no_instance"
+
+
+@dataclass(slots=True)
+class History:
+    """What was sent, how it ended, and what was executed. Times are in seconds on the monotonic clock."""
+
+    executed: Counter[str] = field(default_factory=Counter)
+    """Executions of a handler's request."""
+    ends: Counter[str] = field(default_factory=Counter)
+    wrong: list[str] = field(default_factory=list)
+    good: dict[str, list[tuple[float, float]]] = field(default_factory=dict)
+    """By function, when each request with an answer was sent and answered."""
+    faults: list[tuple[float, str]] = field(default_factory=list)
+
+    @property
+    def doubled(self) -> list[str]:
+        return [token for token, times in self.executed.items() if times > 1]
+
+    def outages(self) -> dict[str, list[float]]:
+        """By fault, how long until a request that was sent after it had its answer: that of the slower function."""
+        found: dict[str, list[float]] = {kind: [] for kind in KINDS}
+        for at_s, kind in self.faults:
+            waits = [
+                min((answered_s for sent_s, answered_s in pairs if sent_s >= at_s), default=None) for pairs in self.good.values()
+            ]
+            if waits and None not in waits:
+                found[kind].append(max(one for one in waits if one is not None) - at_s)
+        return found
+
+
+class Serving:
+    """`gnomon serve` on one state folder and port, through its ends."""
+
+    def __init__(self, folder: Path) -> None:
+        self.port = free_port()
+        self.folder = folder
+        self.program = self._program()
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.port}"
+
+    def _program(self) -> Program:
+        options = ["--port", str(self.port), "--state", str(self.folder / "state"), "--models", str(self.folder / "models")]
+        return Program([gnomon.COMMAND, "serve", *options, "--cores", "8"], self.folder, {})
+
+    def ready(self) -> gnomon.Gnomon:
+        self.program.wait_ready(f"{self.url}/healthz")
+        return gnomon.Gnomon(f"127.0.0.1:{self.port}", self.folder / "state", self.program)
+
+    def again(self) -> None:
+        """Kill the gateway, and start another."""
+        self.program.process.kill()
+        self.program.process.wait()
+        self.program = self._program()
+
+    def named(self, *names: str) -> list[int]:
+        """Processes below the gateway whose names begin so."""
+        return [pid for pid in descendants(self.program.process.pid) if comm(pid).startswith(names)]
+
+
+def network() -> torch.nn.Module:
+    torch.manual_seed(SEED)
+    first, second = torch.nn.Conv2d(3, 8, 3), torch.nn.Conv2d(8, 8, 3)
+    return torch.nn.Sequential(first, torch.nn.ReLU(), second, torch.nn.Flatten(), torch.nn.Linear(1152, 5)).eval()
+
+
+def questions(module: torch.nn.Module) -> list[tuple[bytes, list[float]]]:
+    """Requests to the model, each with its answer."""
+    made = []
+    with torch.no_grad():
+        for value in range(1, INPUTS + 1):
+            rows = torch.full((1, 3, 16, 16), float(value))
+            tensor = {"name": "input", "shape": [1, 3, 16, 16], "datatype": "FP32", "data": rows.flatten().tolist()}
+            made.append((json.dumps({"inputs": [tensor]}).encode(), module(rows)[0].tolist()))
+    return made
+
+
+async def call_model(session: aiohttp.ClientSession, url: str, question: tuple[bytes, list[float]], history: History) -> str:
+    body, expected = question
+    async with session.post(f"{url}/v2/models/{MODEL}/infer", data=body) as answer:
+        text = await answer.text()
+        if answer.ok:
+            data = json.loads(text)["outputs"][0]["data"]
+            scale = max(map(abs, expected))
+            if len(data) != len(expected) or any(abs(a - b) > CLOSE * scale for a, b in zip(data, expected, strict=True)):
+                history.wrong.append(f"{data} in place of {expected}")
+        return ended(answer.status, text)
+
+
+async def call_handler(session: aiohttp.ClientSession, url: str, token: str, history: History) -> str:
+    async with session.post(f"{url}/function/{HANDLER}", data=token.encode()) as answer:
+        text = await answer.text()
+        if answer.ok and text != token:
+            history.wrong.append(f"{text} in place of {token}")
+        return ended(answer.status, text)
+
+
+def ended(status: int, text: str) -> str:
+    """How a request ended: the status, with the error's code where it is ours."""
+    if status == 200:
+        return "200"
+    with contextlib.suppress(ValueError, KeyError, TypeError):
+        document = json.loads(text)
+        error = document["error"]
+        return f"{status} {error['code'] if isinstance(error, dict) else document.get('code', error)}"
+    return str(status)
+
+
+async def callers(
+    serving: Serving, history: History, stop: asyncio.Event, deadline_ms: float, answers: Sequence[tuple[bytes, list[float]]]
+) -> None:
+    numbers = itertools.count()
+    headers = {"X-Gnomon-Deadline-Ms": str(deadline_ms)}
+
+    async def one(function: str) -> None:
+        while not stop.is_set():
+            number = next(numbers)
+            sent_s = time.monotonic()
+            try:
+                if function == MODEL:
+                    end = await call_model(session, serving.url, answers[number % INPUTS], history)
+                else:
+                    end = await call_handler(session, serving.url, f"r{number}", history)
+            except aiohttp.ClientConnectorError:
+                end = NO_CONNECTION
+            except aiohttp.ClientError:
+                end = BROKE_OFF
+            history.ends[end] += 1
+            if end == "200":
+                history.good.setdefault(function, []).append((sent_s, time.monotonic()))
+            await asyncio.sleep(PAUSE_S)
+
+    timeout = aiohttp.ClientTimeout(total=None)
+    connector = aiohttp.TCPConnector(limit=0)
+    async with (
+        aiohttp.ClientSession(headers=headers, timeout=timeout, connector=connector) as session,
+        asyncio.TaskGroup() as tasks,
+    ):
+        for _ in range(CALLERS):
+            tasks.create_task(one(MODEL))
+            tasks.create_task(one(HANDLER))
+
+
+async def faults(serving: Serving, history: History, duration_s: float, count: int) -> None:
+    """Kill what chance says, at moments that chance says."""
+    chance = random.Random(SEED)
+    begun_s = time.monotonic()
+    for moment in sorted(chance.uniform(0.0, duration_s) for _ in range(count)):
+        await asyncio.sleep(max(0.0, begun_s + moment - time.monotonic()))
+        kind = chance.choices(list(KINDS), list(KINDS.values()))[0]
+        at_s = time.monotonic()
+        if await asyncio.to_thread(strike, serving, kind, chance):
+            history.faults.append((at_s, kind))
+    await asyncio.sleep(max(0.0, begun_s + duration_s - time.monotonic()))
+
+
+def strike(serving: Serving, kind: str, chance: random.Random) -> bool:
+    """Do it; False where there is none of that kind just now."""
+    if kind == "gateway":
+        serving.again()
+        return True
+    instances = (f"gnomon {MODEL}", f"gnomon {HANDLER}")
+    names = {"zygote": ("gnomon zygote",), "coordinator": ("gnomon coord",), "supervisor": ("gnomon super",)}
+    found = serving.named(*names.get(kind, instances))
+    chosen = found if kind == "zygote" else [chance.choice(found)] if found else []
+    for pid in chosen:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGSTOP if kind == "frozen" else signal.SIGKILL)
+    return bool(chosen)
+
+
+@contextlib.asynccontextmanager
+async def ledger(history: History) -> AsyncIterator[int]:
+    """Where the handler's instances tell what they execute: its port."""
+
+    async def hear(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with contextlib.suppress(ConnectionError, asyncio.CancelledError):
+            while (line := await reader.readline()).endswith(b"\n"):
+                history.executed[line.decode().strip()] += 1
+                writer.write(b"k")
+        writer.close()
+
+    server = await asyncio.start_server(hear, "127.0.0.1", 0)
+    try:
+        yield server.sockets[0].getsockname()[1]
+    finally:
+        server.close()
+
+
+async def run(folder: Path, duration_s: float, count: int, deadline_ms: float) -> History:
+    module, history = network(), History()
+    DirectoryRepository(folder / "models").put(MODEL, "1", captured(module))
+    serving = Serving(folder)
+    try:
+        async with ledger(history) as port:
+            await asyncio.to_thread(deploy, serving.ready(), port)
+            stop = asyncio.Event()
+            calling = asyncio.create_task(callers(serving, history, stop, deadline_ms, questions(module)))
+            await faults(serving, history, duration_s, count)
+            stop.set()
+            await calling
+    finally:
+        serving.program.stop()
+    return history
+
+
+def captured(module: torch.nn.Module) -> Mapping[str, bytes]:
+    return capture(module, (torch.zeros(2, 3, 16, 16),), Description(MODEL, "1"))
+
+
+def deploy(ours: gnomon.Gnomon, port: int) -> None:
+    """Both functions, ready."""
+    labels = {"com.openfaas.scale.min": str(INSTANCES)}
+    fixed = {"gnomon/autoscaler": "fixed", "gnomon/scheduler": "immediate"}
+    document = {"service": MODEL, "image": "gnomon/body:latest", "labels": labels}
+    ours.call("POST", "/system/functions", {**document, "annotations": {**fixed, "gnomon/model": MODEL}})
+    ours.deploy(HANDLER)
+    image, process = (ours.function(HANDLER)[name] for name in ("image", "envProcess"))
+    document = {"service": HANDLER, "image": image, "envProcess": process, "labels": labels, "annotations": fixed}
+    ours.call("PUT", "/system/functions", {**document, "envVars": {"LEDGER": str(port)}})
+    for name in (MODEL, HANDLER):
+        ours.wait_replicas(name, INSTANCES)
+
+
+def figures(history: History, deadline_ms: float) -> list[Figure]:
+    reached = sum(history.ends.values()) - history.ends[NO_CONNECTION]
+    refused = history.ends[NO_INSTANCE] / reached
+    run_of = f"{reached} requests, {len(history.faults)} faults, deadline {deadline_ms:g} ms"
+    made = [
+        judged("wrong", len(history.wrong), "", 0, run_of),
+        judged("doubled", len(history.doubled), "", 0, f"{sum(history.executed.values())} executions of the handler"),
+        judged("refused_for_want_of_an_instance", refused, "", REFUSED_AT_MOST, ends_in_words(history)),
+    ]
+    for kind, outages in history.outages().items():
+        if outages:
+            detail = f"median of {len(outages)}; at most {max(outages):.2f} s"
+            made.append(Figure(f"outage_{kind}", statistics.median(outages), "s", detail=detail))
+    return made
+
+
+def ends_in_words(history: History) -> str:
+    return ", ".join(f"{count} × {end}" for end, count in history.ends.most_common())
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    parser = pace_parser(__doc__ or "")
+    parser.formatter_class = argparse.RawDescriptionHelpFormatter
+    parser.add_argument("--minutes", type=float, default=30.0, help="how long")
+    parser.add_argument("--faults", type=int, default=400, help="how many in that time")
+    parser.add_argument("--deadline-ms", type=float, default=30_000.0, help="of every request")
+    asked = parser.parse_args(arguments)
+    pace = pace_of(asked)
+    duration_s, count = (40.0, 9) if pace.quick else (60.0 * asked.minutes, asked.faults)
+    with gnomon.temporary() as folder:
+        history = asyncio.run(run(folder, duration_s, count, asked.deadline_ms))
+    for wrong in history.wrong[:5]:
+        step(f"wrong: {wrong}")
+    made = figures(history, asked.deadline_ms)
+    write(
+        "reliability_chaos", made, repeats=1, packages=("gnomon", "torch"), folder=QUICK_RESULTS if pace.quick else pace.results
+    )
+
+
+if __name__ == "__main__":
+    ended_well(main)

@@ -1,0 +1,201 @@
+"""Whether the gateway's memory stays where it is while instances start and end, and requests flow.
+
+    python -m benchmarks.reliability.soak [--minutes 120] [--lives 10000] [--requests 500000] [--quick]
+
+`gnomon serve` with one function, whose instances are scaled up and down all the time (every second turn one of them is killed)
+beside clients that keep connections. What is measured is the gateway's resident memory, every two seconds. After a settling time
+(10 minutes, or a third of a shorter run) a straight line is fitted through it. A shorter run with as many lives a minute as come
+can be compared by what each life leaves behind; both are shown.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import os
+import signal
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import aiohttp
+
+from benchmarks import gnomon
+from benchmarks.pace import QUICK_RESULTS, pace_of, pace_parser, step
+from benchmarks.programs import ended_well
+from benchmarks.report import Figure, write
+
+NAME = "noop"
+CLIENTS = 8
+MOST_INSTANCES = 8
+SETTLING_S = 600.0
+SAMPLE_EVERY_S = 2.0
+GOAL_MB_PER_H = 5.0
+LIVES_PER_H = 5000.0
+"""Of the run that the goal is stated for: 10,000 instances' lives in two hours."""
+MB = 1e6
+_PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
+
+
+@dataclass
+class Course:
+    """What a run has done so far, and the gateway's memory beside it: seconds, bytes and lives at each sample."""
+
+    lives: int = 0
+    requests: int = 0
+    failed: int = 0
+    seconds: list[float] = field(default_factory=list)
+    resident: list[int] = field(default_factory=list)
+    lives_at: list[int] = field(default_factory=list)
+
+
+def slope(x: Sequence[float], y: Sequence[float]) -> float:
+    """Of the straight line through these points with the least squares; 0 where there is none."""
+    mean_x, mean_y = sum(x) / len(x), sum(y) / len(y)
+    spread = sum((one - mean_x) ** 2 for one in x)
+    return sum((a - mean_x) * (b - mean_y) for a, b in zip(x, y, strict=True)) / spread if spread else 0.0
+
+
+async def soak(ours: gnomon.Gnomon, duration_s: float, lives: int, requests: int) -> Course:
+    """Scale and ask, at a pace that spreads so many lives and requests over the time, or as fast as it goes."""
+    course, ended = Course(), asyncio.Event()
+    async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0)) as session, asyncio.TaskGroup() as tasks:
+        begun_s = time.monotonic()
+        end_s = begun_s + duration_s
+        for _ in range(CLIENTS):
+            tasks.create_task(ask(session, ours, course, ended, CLIENTS * duration_s / requests))
+        tasks.create_task(watch(ours, course, ended, begun_s))
+        try:
+            while time.monotonic() < end_s:
+                due_s = begun_s + duration_s * course.lives / lives
+                await asyncio.sleep(min(max(0.0, due_s - time.monotonic()), end_s - time.monotonic()))
+                await scale(session, ours, MOST_INSTANCES)
+                if course.lives // MOST_INSTANCES % 2:
+                    kill_one(ours)
+                    course.lives += 1
+                    await until_ready(session, ours, MOST_INSTANCES)
+                await scale(session, ours, 1)
+                course.lives += MOST_INSTANCES - 1
+        finally:
+            ended.set()
+    return course
+
+
+async def ask(session: aiohttp.ClientSession, ours: gnomon.Gnomon, course: Course, ended: asyncio.Event, every_s: float) -> None:
+    """One request after another, one begun each `every_s` seconds or when the last is answered."""
+    due_s = time.monotonic()
+    while not ended.is_set():
+        async with session.post(f"{ours.url}/function/{NAME}", data=b'{"x": [7]}') as answer:
+            await answer.read()
+            course.requests += 1
+            course.failed += not answer.ok
+        due_s = max(due_s + every_s, time.monotonic() - 1.0)
+        await asyncio.sleep(max(0.0, due_s - time.monotonic()))
+
+
+async def watch(ours: gnomon.Gnomon, course: Course, ended: asyncio.Event, begun_s: float) -> None:
+    """Sample the gateway's memory."""
+    while not ended.is_set():
+        course.seconds.append(time.monotonic() - begun_s)
+        course.resident.append(resident_bytes(ours.program.process.pid))
+        course.lives_at.append(course.lives)
+        if len(course.seconds) % 30 == 0:
+            step(
+                f"{course.seconds[-1]:.0f} s, {course.lives} lives, {course.requests} requests: {course.resident[-1] / MB:.1f} MB"
+            )
+        await asyncio.sleep(SAMPLE_EVERY_S)
+
+
+async def scale(session: aiohttp.ClientSession, ours: gnomon.Gnomon, replicas: int) -> None:
+    document = {"serviceName": NAME, "replicas": replicas}
+    async with session.post(f"{ours.url}/system/scale-function/{NAME}", json=document) as answer:
+        if not answer.ok:
+            raise gnomon.RefusedError(await answer.text())
+    await until_ready(session, ours, replicas)
+
+
+async def until_ready(session: aiohttp.ClientSession, ours: gnomon.Gnomon, replicas: int) -> None:
+    end_s = time.monotonic() + gnomon.LIMIT_S
+    while time.monotonic() < end_s:
+        async with session.get(f"{ours.url}/system/function/{NAME}") as answer:
+            if ((await answer.json()).get("availableReplicas") or 0) == replicas:
+                return
+        await asyncio.sleep(0.02)
+    raise TimeoutError(f"{NAME} has no {replicas} instances:\n{ours.program.tail()}")
+
+
+def kill_one(ours: gnomon.Gnomon) -> None:
+    """End an instance from outside, as the kernel does."""
+    for pid in descendants(ours.program.process.pid):
+        if comm(pid).startswith(f"gnomon {NAME}"):
+            os.kill(pid, signal.SIGKILL)
+            return
+
+
+def descendants(pid: int) -> list[int]:
+    """The processes below this one."""
+    try:
+        children = [int(text) for text in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+    except OSError:
+        return []
+    return [one for child in children for one in (child, *descendants(child))]
+
+
+def comm(pid: int) -> str:
+    """A process's name; empty where it has gone."""
+    try:
+        return Path(f"/proc/{pid}/comm").read_text().strip()
+    except OSError:
+        return ""
+
+
+def resident_bytes(pid: int) -> int:
+    return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * _PAGE_BYTES
+
+
+def figures(course: Course, settling_s: float) -> list[Figure]:
+    begin = next((index for index, second in enumerate(course.seconds) if second >= settling_s), 0)
+    seconds, resident, lives = course.seconds[begin:], course.resident[begin:], course.lives_at[begin:]
+    mb_per_h = slope(seconds, resident) * 3600 / MB
+    bytes_per_life = slope(lives, resident)
+    at_pace = bytes_per_life * LIVES_PER_H / MB
+    minutes = course.seconds[-1] / 60
+    run = f"{course.lives} lives and {course.requests} requests in {minutes:.1f} min, {course.failed} not answered"
+    return [
+        judged("growth_at_5000_lives_per_h", at_pace, "MB/h", GOAL_MB_PER_H, run),
+        Figure("growth", mb_per_h, "MB/h", detail=f"at the pace of this run, after {settling_s / 60:.1f} min"),
+        Figure("growth_per_life", bytes_per_life, "B"),
+        Figure("resident_settled", resident[0] / MB, "MB"),
+        Figure("resident_end", resident[-1] / MB, "MB", detail=f"at most {max(course.resident) / MB:.1f} MB"),
+    ]
+
+
+def judged(key: str, value: float, unit: str, at_most: float, detail: str) -> Figure:
+    """A figure of one run: there is no interval around it."""
+    return Figure(key, value, unit, at_most, "<=", "met" if value <= at_most else "missed", detail)
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    parser = pace_parser(__doc__ or "")
+    parser.formatter_class = argparse.RawDescriptionHelpFormatter
+    parser.add_argument("--minutes", type=float, default=120.0, help="how long")
+    parser.add_argument("--lives", type=int, default=10_000, help="how many instances start and end in that time, if they can")
+    parser.add_argument("--requests", type=int, default=500_000, help="how many requests are sent in that time, if they can")
+    asked = parser.parse_args(arguments)
+    pace = pace_of(asked)
+    duration_s = 30.0 if pace.quick else 60.0 * asked.minutes
+    with gnomon.temporary() as folder, gnomon.serving(folder) as ours:
+        ours.up(NAME)
+        document = ours.function(NAME)
+        kept = {name: document[name] for name in ("image", "envProcess", "annotations", "labels") if document.get(name)}
+        kept["labels"] = {**(kept.get("labels") or {}), "com.openfaas.scale.max": str(MOST_INSTANCES)}
+        ours.call("PUT", "/system/functions", {"service": NAME, **kept, "requests": {"cpu": "100m"}})
+        course = asyncio.run(soak(ours, duration_s, asked.lives, asked.requests))
+    settling_s = min(SETTLING_S, duration_s / 3)
+    folder_of_results = QUICK_RESULTS if pace.quick else pace.results
+    write("reliability_soak", figures(course, settling_s), repeats=1, packages=("gnomon",), folder=folder_of_results)
+
+
+if __name__ == "__main__":
+    ended_well(main)

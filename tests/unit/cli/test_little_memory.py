@@ -1,0 +1,53 @@
+"""Little memory left: what was deployed is served all the same, and models' libraries wait until they are needed."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from gnomon_cli import platforms, preflight
+from gnomon_cli.doctor.findings import Level
+from gnomon_cli.doctor.machine import room
+from gnomon_cli.platforms import platform_of
+from gnomon_cli.preflight import check_room, memory_is_short
+from gnomon_core.clock import WallClock
+from gnomon_core.errors import GnomonError
+from gnomon_platforms.testing import NoModels, NothingBuilt
+
+
+@pytest.fixture
+def little(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(preflight, "_available_memory_bytes", lambda: 300_000_000)
+
+
+@pytest.mark.usefixtures("little")
+def test_little_memory_refuses_nothing_and_is_told(tmp_path: Path) -> None:
+    check_room(tmp_path)
+    assert memory_is_short().startswith("0.3 GB of memory are free")
+    level, text, _ = room(tmp_path)
+    assert (level, text) == (Level.WARN, memory_is_short())
+
+
+@pytest.mark.usefixtures("little")
+@pytest.mark.parametrize("short", [True, False])
+def test_libraries_of_models_are_loaded_early_only_where_there_is_room(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, short: bool
+) -> None:
+    if not short:
+        monkeypatch.setattr(preflight, "_available_memory_bytes", lambda: 8_000_000_000)
+    made: dict[str, Any] = {}
+    monkeypatch.setattr(platforms, "LocalPlatform", lambda *_, **options: made.update(options))
+    options = SimpleNamespace(
+        aws=None, state=tmp_path, images=None, cores=None, pool=1, reserved_cores=0.0, model_folder=tmp_path
+    )
+    platform_of(cast("Any", options), NoModels(), NothingBuilt(), WallClock())
+    assert made["preload_torch"] is not short
+
+
+def test_want_of_disk_refuses(tmp_path: Path) -> None:
+    with pytest.raises(GnomonError) as refused:
+        check_room(tmp_path, disk_bytes=1 << 60)
+    assert refused.value.code == "no_disk"
