@@ -97,7 +97,7 @@ class Invocation:
     )
 
     def __init__(self, exchange: Exchange, runtime: FunctionRuntime, path: bytes, *, behind: bool = False) -> None:
-        self._began_s = time.monotonic()
+        self._began_s = exchange.arrived_s
         self._began_ns = time.time_ns()
         self._exchange = exchange
         self._runtime = runtime

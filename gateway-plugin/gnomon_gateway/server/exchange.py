@@ -42,6 +42,7 @@ class Exchange:
     """A request, and how to answer it.
 
     `path` and `query` are as they were sent, undecoded; header names are lower-case. `max_body_bytes` bounds what is received.
+    `arrived_s`, on the monotonic clock, counts the time in the kernel's queue before a connection was accepted.
     Where there are several gateway replicas, `moved` takes what turns out to be another's; the body is kept for it.
     """
 
@@ -51,6 +52,7 @@ class Exchange:
         "_held_bytes",
         "_owner",
         "_protocol",
+        "arrived_s",
         "body_bytes",
         "disconnected",
         "expects_continue",
@@ -81,6 +83,7 @@ class Exchange:
         http_version: str,
         keep_alive: bool,
         expects_continue: bool,
+        arrived_s: float,
     ) -> None:
         self._protocol = protocol
         self.method = method
@@ -90,6 +93,7 @@ class Exchange:
         self.http_version = http_version
         self.keep_alive = keep_alive
         self.expects_continue = expects_continue
+        self.arrived_s = arrived_s
         self.max_body_bytes = 0
         self.body_bytes = 0
         self.more_body = True
@@ -267,8 +271,11 @@ class Exchange:
             transport.write(b"%x\r\n%b\r\n" % (len(data), bytes(data)))
         else:
             transport.write(bytes(data))
-        if transport.get_write_buffer_size() > _MOST_UNSENT_BYTES:
+        unsent_bytes = transport.get_write_buffer_size()
+        if unsent_bytes > _MOST_UNSENT_BYTES:
             transport.abort()
+        elif unsent_bytes > SMALL_BYTES:
+            self._protocol.shared.unsent.hold(self._protocol)
 
     def end(self) -> None:
         """The answer is whole."""

@@ -9,7 +9,6 @@ queue before the listener, or on a connection of ours. He could not know whether
 
 from __future__ import annotations
 
-import socket
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
@@ -21,18 +20,24 @@ if TYPE_CHECKING:
 
 
 class PoliteTransport:
-    """What a cycle writes its answer to. `close` is what it calls to end the connection."""
+    """What a cycle writes its answer to. `close` is what it calls to end the connection.
 
-    __slots__ = ("_transport", "close", "write")
+    Once our side of the connection is closed, nothing is written: an application that asks for the rest of a body whose client
+    waits for `100 Continue` would write that behind the answer.
+    """
 
-    def __init__(self, transport: Any, close: Callable[[], None]) -> None:
-        self._transport = transport
-        self.write = transport.write
+    __slots__ = ("_connection", "close")
+
+    def __init__(self, connection: GatewayProtocol, close: Callable[[], None]) -> None:
+        self._connection = connection
         self.close = close
 
+    def write(self, data: bytes) -> None:
+        if not self.is_closing():
+            self._connection.transport.write(data)
+
     def is_closing(self) -> bool:
-        closing: bool = self._transport.is_closing()
-        return closing
+        return self._connection.phase == Phase.CLOSING or self._connection.transport.is_closing()
 
 
 def announcing(app: Any, cycle: Any, closes: Callable[[], bool]) -> Any:
@@ -57,17 +62,6 @@ def expects(connection: GatewayProtocol) -> bool:
     shared = connection.shared
     is_new = connection.phase == Phase.HEAD and shared.now_s - connection.since_s < shared.limits.last_s
     return is_new or connection.has_sent()
-
-
-def taken(listener: socket.socket) -> list[socket.socket]:
-    """The connections that the kernel has taken for a listener, and that nobody has accepted yet."""
-    listener.settimeout(0.0)
-    found = []
-    try:
-        while True:
-            found.append(listener.accept()[0])
-    except OSError:  # there are no more, or no more can be opened
-        return found
 
 
 def leave(cycle: Any) -> None:

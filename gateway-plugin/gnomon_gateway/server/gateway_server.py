@@ -10,22 +10,22 @@ import asyncio
 import contextlib
 import socket
 from collections.abc import Iterator
-from functools import partial
 from typing import Any, Protocol
 
 import uvicorn
 from uvicorn.config import Config
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from gnomon_core.addresses import host_and_port
 from gnomon_core.errors import GnomonError
-from gnomon_gateway.server.farewell import taken
+from gnomon_gateway.server.acceptor import Acceptor, Peer
 from gnomon_gateway.server.hot_routes import HotRoutes
 from gnomon_gateway.server.limits import Limits
 from gnomon_gateway.server.protocol import GatewayProtocol
 from gnomon_gateway.server.shared import Shared
 from gnomon_gateway.server.sweep import Sweep
 
-_BACKLOG = 2048
+_BACKLOG = 4096
 _LOOK_S = 0.02
 
 
@@ -41,30 +41,33 @@ class ServedApp(HotRoutes, Protocol):
 
 
 class _Server(uvicorn.Server):
-    """uvicorn's server without its hands on the process's signals."""
+    """uvicorn's server without its hands on the process's signals, and with an acceptor of our own."""
 
-    def __init__(self, config: Config) -> None:
+    def __init__(self, config: Config, shared: Shared) -> None:
         super().__init__(config)
         self.listening = asyncio.Event()
+        self._shared = shared
+        self._acceptors: list[Acceptor] = []
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        await super().startup(sockets)
+        await self.lifespan.startup()
+        common = HttpToolsProtocol(self.config, self.server_state, self.lifespan.state)
+
+        def opened(peer: Peer) -> GatewayProtocol:
+            return GatewayProtocol(common, self._shared, peer)
+
+        self.servers = []
+        self._acceptors = [Acceptor(listener, opened) for listener in sockets or ()]
+        for acceptor in self._acceptors:
+            acceptor.start()
+        self.started = True
         self.listening.set()
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         """Serve also who has connected by now; who connects afterwards is refused, and may go elsewhere."""
-        waiting = [connection for listener in sockets or () for connection in taken(listener)]
-        for server in self.servers:
-            server.close()
-        for connection in waiting:
-            with contextlib.suppress(OSError):  # who has gone again
-                await asyncio.get_running_loop().connect_accepted_socket(self._protocol, connection)
+        for acceptor in self._acceptors:
+            await acceptor.stop()
         await super().shutdown(sockets)
-
-    def _protocol(self) -> asyncio.Protocol:
-        make: Any = self.config.http_protocol_class
-        protocol: asyncio.Protocol = make(config=self.config, server_state=self.server_state, app_state=self.lifespan.state)
-        return protocol
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
@@ -83,7 +86,7 @@ class GatewayServer:
         self._shared = Shared(app, app.prefixes, limits or Limits())
         config = Config(
             app,
-            http=partial(GatewayProtocol, shared=self._shared),  # type: ignore[arg-type]
+            http=HttpToolsProtocol,
             ws="none",
             lifespan="off",
             access_log=False,
@@ -92,7 +95,7 @@ class GatewayServer:
             proxy_headers=False,
             timeout_graceful_shutdown=max(1, round(grace_s)),
         )
-        self._server = _Server(config)
+        self._server = _Server(config, self._shared)
         self._sweep = Sweep(self._shared, self._server.server_state.connections)
         self._serving: asyncio.Task[None] | None = None
 

@@ -63,6 +63,16 @@ def body_bytes(headers: Iterable[tuple[bytes, bytes]]) -> float:
     return 0
 
 
+def is_request_line(received: bytes, method: bytes, target: bytes, version: str, *, anywhere: bool) -> bool:
+    """Whether a request's first line was just this: one space between its parts and none behind them (RFC 9112, section 3).
+
+    The parser takes any number of spaces; another server in front of us may read such a line differently. `received` begins with
+    the line, perhaps behind empty lines; `anywhere` says that another request ends in it first.
+    """
+    line = b"%b %b HTTP/%b\r\n" % (method, target, version.encode())
+    return received.startswith(line) or received.lstrip(b"\r\n").startswith(line) or (anywhere and line in received)
+
+
 def in_origin_form(target: bytes, headers: list[tuple[bytes, bytes]]) -> bytes:
     """The path and query of a request's target.
 

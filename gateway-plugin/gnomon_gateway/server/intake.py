@@ -11,12 +11,15 @@ would otherwise pile up here.
 from __future__ import annotations
 
 import asyncio
+from collections import deque
 from collections.abc import Callable
 from typing import Any
 
+import httptools
 from uvicorn.protocols.http.flow_control import FlowControl
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
+from gnomon_gateway.server.acceptor import Peer
 from gnomon_gateway.server.hung_up import has_hung_up, has_sent
 
 PORTION_BYTES = 8 << 10
@@ -64,13 +67,31 @@ class Flow(FlowControl):
                 self._transport.resume_reading()
 
 
+def new_parser(protocol: HttpToolsProtocol) -> httptools.HttpRequestParser:
+    """A parser that calls this protocol back. As in uvicorn, more may follow a request that ends the connection."""
+    parser = httptools.HttpRequestParser(protocol)
+    parser.set_dangerous_leniencies(lenient_data_after_close=True)
+    return parser
+
+
 class Intake(HttpToolsProtocol):
-    """The receiving side of a connection. `events` counts the parser's callbacks, weighted by the work they are."""
+    """The receiving side of a connection. `events` counts the parser's callbacks, weighted by the work they are.
+
+    `common` is a protocol of uvicorn's that serves no connection: what is the same for all of them, such as the configuration, is
+    looked up there. Setting it on each connection took as long as parsing a request, and ten thousand idle ones would hold it.
+    """
 
     flow: Flow
+    scheme = "http"
 
-    def __init__(self, *arguments: Any) -> None:
-        super().__init__(*arguments)
+    def __init__(self, common: HttpToolsProtocol, peer: Peer) -> None:  # instead of uvicorn's
+        self._common = common
+        self._descriptor = peer.descriptor
+        self.connections = common.connections
+        self.client = peer.host, peer.port
+        self.pipeline = deque()
+        self.cycle = None  # type: ignore[assignment]
+        self.parser = new_parser(self)
         self.events = 0
         self._waiting = b""
         self._scheduled = False
@@ -83,19 +104,29 @@ class Intake(HttpToolsProtocol):
         """How much of the body that is being received may still come."""
         raise NotImplementedError
 
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.__dict__["_common"], name)
+
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        super().connection_made(transport)
+        self.connections.add(self)
+        self.transport = transport
         self.flow = Flow(transport, self._go_on)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        del exc
+        self.connections.discard(self)
+        self.flow.resume_writing()
+        self.parser = None  # type: ignore[assignment]
 
     def has_hung_up(self) -> bool:
         """Whether the client has closed the connection, as the kernel knows it."""
-        return self.transport.is_closing() or has_hung_up(self.transport.get_extra_info("socket").fileno())
+        return self.transport.is_closing() or has_hung_up(self._descriptor)
 
     def has_sent(self) -> bool:
         """Whether the client has sent something that was not read."""
         if self.transport.is_closing():
             return False
-        return bool(self._waiting) or has_sent(self.transport.get_extra_info("socket").fileno())
+        return bool(self._waiting) or has_sent(self._descriptor)
 
     def data_received(self, data: bytes) -> None:
         if not self._waiting and len(data) <= PORTION_BYTES:

@@ -11,7 +11,7 @@ class Limits:
 
     A body has `body_s` plus a second for each `body_bytes_per_s` of it that has arrived, so that a large upload over a slow line
     passes and a trickle does not; a request that is still coming when the server stops has `last_s`. All bodies above 64 KiB that
-    are being received hold at most `max_held_bytes` together.
+    are being received hold at most `max_held_bytes` together, all answers that are being taken `max_unsent_bytes`.
 
     Whoever takes a long answer has `idle_s`, and a second more for each `answer_bytes_per_s` of it that he takes: never more than
     `idle_s` from when he stops. What is taken is seen when the kernel's buffer has room again, up to 1.7 MB later: at
@@ -28,3 +28,4 @@ class Limits:
     head_bytes: int = 64 << 10
     head_lines: int = 128
     max_held_bytes: int = 512 << 20
+    max_unsent_bytes: int = 256 << 20

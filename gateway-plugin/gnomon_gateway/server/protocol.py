@@ -10,18 +10,28 @@ answered. Usually they are one. They are not when a client pipelines, or was ans
 
 from __future__ import annotations
 
-import asyncio
+from time import monotonic
 from typing import Any, cast
 
 import httptools
-from uvicorn.config import Config
-from uvicorn.server import ServerState
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+from uvicorn.protocols.utils import get_local_addr
 
 from gnomon_core.errors import GnomonError
+from gnomon_gateway.server.acceptor import Peer
 from gnomon_gateway.server.exchange import SMALL_BYTES, Exchange
 from gnomon_gateway.server.farewell import PoliteTransport, announcing, expects, leave
-from gnomon_gateway.server.heads import CHECKED, Head, body_bytes, in_origin_form, malformed, too_large, without_offer
-from gnomon_gateway.server.intake import REQUEST_EVENTS, Intake
+from gnomon_gateway.server.heads import (
+    CHECKED,
+    Head,
+    body_bytes,
+    in_origin_form,
+    is_request_line,
+    malformed,
+    too_large,
+    without_offer,
+)
+from gnomon_gateway.server.intake import REQUEST_EVENTS, Intake, new_parser
 from gnomon_gateway.server.refusals import STATUS_LINES, error_lines
 from gnomon_gateway.server.shared import Phase, Shared
 
@@ -36,23 +46,25 @@ class GatewayProtocol(Intake):
 
     def __init__(
         self,
-        config: Config,
-        server_state: ServerState,
-        app_state: dict[str, Any],
-        _loop: asyncio.AbstractEventLoop | None = None,
-        *,
+        common: HttpToolsProtocol,
         shared: Shared,
+        peer: Peer,
     ) -> None:
-        super().__init__(config, server_state, app_state, _loop)
+        super().__init__(common, peer)
         self.shared = shared
         self.phase = _HEAD
-        self.since_s = shared.now_s
+        self.arrived_s = peer.arrived_s
+        self.since_s = min(shared.now_s, peer.arrived_s or shared.now_s)
         self.received_bytes = self.unsent_bytes = 0
-        self.client_address = b""
+        self.client_address = peer.host.encode()
         self._active: Any = None
         self._receiving: Any = None
         self._head = Head()
         self._head_bytes = 0
+        self._silent_bytes = 0
+        self._portion = b""
+        self._earlier = bytearray()
+        self._in_head = self._behind_another = False
         self._most_head_bytes, self._most_head_lines = shared.limits.head_bytes, shared.limits.head_lines
         self._deaf = False
         self._turning = False
@@ -63,16 +75,13 @@ class GatewayProtocol(Intake):
 
     # The connection
 
-    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        super().connection_made(transport)
-        self.client_address = self.client[0].encode() if self.client else b""
-
     def connection_lost(self, exc: Exception | None) -> None:
-        active, self._active = self._active, None
+        newest, active, self._active = self.cycle, self._active, None
         waiting = [cycle for cycle, _ in self.pipeline]
         self.pipeline.clear()
+        self.shared.unsent.release(self)
         super().connection_lost(exc)
-        for cycle in (active, *waiting):
+        for cycle in (newest, active, *waiting):
             if cycle is not None:
                 leave(cycle)
         self.cycle = self._receiving = None
@@ -82,6 +91,9 @@ class GatewayProtocol(Intake):
             return
         if self.phase == _IDLE:
             self.phase, self.since_s = _HEAD, self.shared.now_s
+        self._portion = data
+        # The parser joins the pieces of a header in its own memory and says nothing before its end, nor of a chunk's extensions.
+        self._silent_bytes += len(data)
         try:
             self.parser.feed_data(data)
         except httptools.HttpParserUpgrade as offer:
@@ -89,6 +101,23 @@ class GatewayProtocol(Intake):
                 self._decline(data[offer.args[0] :])
         except httptools.HttpParserError:
             self.refuse(malformed())
+        if self._silent_bytes > self._most_head_bytes:
+            self.refuse(too_large(self.shared.limits))
+        self._portion = b""
+        if self._in_head and not self._deaf:
+            self._earlier += data
+            return
+        self._behind_another = False
+        if self._earlier:
+            self._earlier = bytearray()
+
+    def pause_writing(self) -> None:
+        super().pause_writing()
+        self.shared.unsent.hold(self)
+
+    def resume_writing(self) -> None:
+        self.shared.unsent.release(self)
+        super().resume_writing()
 
     @property
     def is_answering(self) -> bool:
@@ -159,6 +188,7 @@ class GatewayProtocol(Intake):
         self._receiving = None
         self._head = Head()
         self._head_bytes = 0
+        self._in_head = True
         self.received_bytes = 0
 
     def on_url(self, url: bytes) -> None:
@@ -173,17 +203,23 @@ class GatewayProtocol(Intake):
             if name in CHECKED:
                 self._head.note(name, value)
             self.headers.append((name, value))
+        self._silent_bytes = 0
         self._head_bytes += len(name) + len(value)
         if self._head_bytes > self._most_head_bytes or len(self.headers) > self._most_head_lines:
             self.refuse(too_large(self.shared.limits))
 
     def on_headers_complete(self) -> None:
+        self._silent_bytes, self._in_head = 0, False
         if self._deaf:
             return
         parser = self.parser
         method, version = parser.get_method(), parser.get_http_version()
         if (fault := self._head.fault(method, version)) is not None:
             self.refuse(fault)
+            return
+        received = bytes(self._earlier) + self._portion if self._earlier else self._portion
+        if not is_request_line(received, method, self.url, version, anywhere=self._behind_another):
+            self.refuse(malformed())
             return
         if parser.should_upgrade():
             return  # the parser goes no further; `_decline` does
@@ -203,7 +239,9 @@ class GatewayProtocol(Intake):
             http_version=version,
             keep_alive=version != "1.0" and parser.should_keep_alive() and not self.shared.closing,
             expects_continue=self._head.expects_continue(version),
+            arrived_s=self.arrived_s or monotonic(),
         )
+        self.arrived_s = 0.0
         previous = self.cycle
         self.cycle = self._receiving = exchange
         if previous is None or previous.response_complete:
@@ -216,6 +254,7 @@ class GatewayProtocol(Intake):
         if self._deaf:
             return
         self.events += 1
+        self._silent_bytes = 0
         self.received_bytes += len(body)
         cycle = self.cycle
         if type(cycle) is Exchange:
@@ -224,6 +263,7 @@ class GatewayProtocol(Intake):
             super().on_body(body)
 
     def on_message_complete(self) -> None:
+        self._silent_bytes, self._behind_another = 0, True
         if self._deaf or self._receiving is None:
             return
         cycle, self._receiving = self.cycle, None
@@ -282,12 +322,13 @@ class GatewayProtocol(Intake):
     def _begin_asgi(self) -> None:
         """Go uvicorn's way: it makes the scope when a message begins, here it is made when the message turns out to need one."""
         url, headers = self.url, self.headers
+        self.server = get_local_addr(self.transport)
         super().on_message_begin()
         self.url, self.expect_100_continue = url, self._head.expects_continue(self.parser.get_http_version())
         self.headers.extend(headers)
         super().on_headers_complete()
         self._receiving = self.cycle
-        self.cycle.transport = PoliteTransport(self.transport, self._close_after_cycle)
+        self.cycle.transport = PoliteTransport(self, self._close_after_cycle)
 
     def _decline(self, rest: bytes) -> None:
         """Go on in HTTP/1.1 where a client offers another protocol, as Java's does with every request.
@@ -295,6 +336,5 @@ class GatewayProtocol(Intake):
         The parser stops at such an offer and would lose the body: another one takes the request, without the offer.
         """
         head = without_offer(self.parser.get_method(), self.url, self.parser.get_http_version(), self.headers)
-        self.parser = httptools.HttpRequestParser(self)
-        self.parser.set_dangerous_leniencies(lenient_data_after_close=True)  # as uvicorn has it
+        self.parser = new_parser(self)
         self.feed(head + rest)

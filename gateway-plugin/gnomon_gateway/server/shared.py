@@ -8,6 +8,7 @@ from uvicorn.server import ServerState
 
 from gnomon_gateway.server.hot_routes import HotRoutes
 from gnomon_gateway.server.limits import Limits
+from gnomon_gateway.server.unsent import Unsent
 
 
 class Phase(IntEnum):
@@ -33,6 +34,7 @@ class Shared:
         self.limits = limits
         self.now_s = 0.0
         self.held_bytes = 0
+        self.unsent = Unsent(limits.max_unsent_bytes)
         self.stopping_s = float("inf")
         self.closing = False
         self._headers: list[tuple[bytes, bytes]] | None = None

@@ -81,9 +81,14 @@ class FunctionRuntime(Delivery):
             self._on_demand()
 
     def _admit(self) -> None:
-        """Let in what has arrived in this turn of the loop: requests that come together leave together, and nobody waits."""
+        """Let in what has arrived in this turn of the loop: requests that come together leave together, and nobody waits.
+
+        Who closes the connection right behind a request is left out: the loop tells of that a turn later.
+        """
         if self._disowned:
             self.give_back()
+        for client in [request.client for request in self._arrived if request.client is not None and request.client.has_left()]:
+            client.lost()  # which takes its request from those that have arrived
         arrived, self._arrived = self._arrived, []
         if arrived:
             self._carry_out(self.dispatcher.arrive(arrived, time.monotonic()))

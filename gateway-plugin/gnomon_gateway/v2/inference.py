@@ -42,7 +42,7 @@ class Inference:
     )
 
     def __init__(self, exchange: Exchange, runtime: FunctionRuntime, signature: ModelSignature, max_body_bytes: int) -> None:
-        self._began_s = time.monotonic()
+        self._began_s = exchange.arrived_s
         self._began_ns = time.time_ns()
         self._exchange = exchange
         self._runtime = runtime

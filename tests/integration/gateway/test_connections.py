@@ -1,0 +1,194 @@
+"""Many connections, dead ones, and heads that do not end: what they cost others, and what is executed for them."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import socket
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+
+from gnomon_gateway.server.limits import Limits
+from tests.waiting import until
+
+HEAD_BYTES = Limits().head_bytes
+SENT_BYTES = 20 << 20
+DEAD = 300
+
+
+def post(path: str, body: bytes, more: bytes = b"") -> bytes:
+    return b"POST %b HTTP/1.1\r\nHost: x\r\n%bContent-Length: %d\r\n\r\n%b" % (path.encode(), more, len(body), body)
+
+
+def connected(gateway: Any, request: bytes) -> socket.socket:
+    """A client that has sent a request while the gateway's loop stands still: whoever calls this does not yield to it."""
+    client = socket.create_connection(("127.0.0.1", gateway.server.port))
+    client.sendall(request)
+    return client
+
+
+async def test_a_live_client_is_answered_although_hundreds_that_have_gone_were_first(gateway: Any) -> None:
+    await gateway.deploy()
+    for number in range(DEAD):
+        connected(gateway, post("/function/f", b"dead %d" % number)).close()
+    answer = await gateway.call("/function/f", b"alive")
+    assert (answer.status, answer.body) == (200, b"alive")
+    assert gateway.executed() == [b"alive"], "requests of clients that had gone were executed"
+
+
+async def test_a_client_that_closes_its_connection_behind_a_request_has_it_not_executed(gateway: Any) -> None:
+    await gateway.deploy()
+    kept = await gateway.connect()
+    assert (await kept.call("/function/f", b"first")).status == 200
+    raw = kept.writer.get_extra_info("socket")
+    with socket.fromfd(raw.fileno(), socket.AF_INET, socket.SOCK_STREAM) as same:
+        same.sendall(post("/function/f", b"given up"))
+        same.shutdown(socket.SHUT_RDWR)
+    await until(lambda: not gateway.server._connections())
+    assert (await gateway.call("/function/f", b"last")).status == 200
+    assert gateway.executed() == [b"first", b"last"]
+
+
+async def test_many_that_connect_at_once_are_served_in_a_few_turns_of_the_loop(gateway: Any) -> None:
+    clients = [connected(gateway, b"") for _ in range(100)]
+    turns = 0
+    while len(gateway.server._connections()) < len(clients):
+        await asyncio.sleep(0)
+        turns += 1
+        assert turns < len(clients), "a connection is accepted per turn, or fewer"
+    for client in clients:
+        client.close()
+
+
+async def test_the_deadline_counts_the_time_before_the_connection_is_accepted(gateway: Any) -> None:
+    await gateway.deploy()
+    client = connected(gateway, post("/function/f", b"too late", b"X-Gnomon-Deadline-Ms: 100\r\n"))
+    time.sleep(0.3)  # noqa: ASYNC251 - the loop stands still, and the kernel keeps the connection
+    assert (await asyncio.to_thread(client.recv, 65536)).startswith(b"HTTP/1.1 504 ")
+    client.close()
+    assert gateway.executed() == []
+
+
+async def test_the_deadline_does_not_count_the_time_before_the_request_is_sent(gateway: Any) -> None:
+    await gateway.deploy()
+    client = await gateway.connect()
+    await asyncio.sleep(0.3)
+    assert (await client.call("/function/f", b"x", headers={"X-Gnomon-Deadline-Ms": "250"})).status == 200
+
+
+@pytest.mark.parametrize("path", ["/function/f", "/system/info"])
+@pytest.mark.parametrize(
+    ("head", "ends"),
+    [
+        (b"X-Endless: ", b"\r\n\r\n"),
+        (b"Endless", b": 1\r\n\r\n"),
+        (b"Transfer-Encoding: chunked\r\n\r\n3\r\nabc\r\n0\r\nX-Trailer: ", b"\r\n\r\n"),
+        (b"Transfer-Encoding: chunked\r\n\r\n3;extension=", b"\r\nabc\r\n0\r\n\r\n"),
+    ],
+    ids=["header value", "header name", "trailer", "chunk extension"],
+)
+async def test_what_does_not_end_is_bounded_by_the_bytes_received(gateway: Any, path: str, head: bytes, ends: bytes) -> None:
+    await gateway.deploy()
+    client = await gateway.connect()
+    await client.send(b"POST %b HTTP/1.1\r\nHost: x\r\n" % path.encode() + head)
+    sent = 0
+
+    async def pour() -> None:
+        nonlocal sent
+        while sent < SENT_BYTES:
+            await client.send(b"a" * 8192)
+            sent += 8192
+        await client.send(ends)
+
+    pouring = asyncio.ensure_future(pour())
+    assert (await client.answer()).status == 431
+    pouring.cancel()
+    await asyncio.wait([pouring])
+    if not pouring.cancelled():
+        assert isinstance(pouring.exception(), ConnectionError)
+    # What left the client beyond the limit sits in the two sockets' buffers.
+    assert sent < HEAD_BYTES + 8_000_000
+    assert await client.closed()
+    assert gateway.executed() == []
+
+
+async def test_a_long_body_in_small_chunks_with_extensions_and_trailers_is_no_endless_head(gateway: Any) -> None:
+    await gateway.deploy()
+    client = await gateway.connect()
+    body = b"".join(b"1;number=%d\r\nx\r\n" % number for number in range(20_000)) + b"0\r\nX-Trailer: 1\r\n\r\n"
+    await client.send(b"POST /function/f HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n" + body)
+    assert (await client.answer()).body == b"x" * 20_000
+
+
+GOOD = [b"GET /function/f HTTP/1.1\r\n", b"\r\n\r\nGET /function/f HTTP/1.1\r\n", b"GET http://x/function/f?a=b HTTP/1.1\r\n"]
+BAD = [
+    b"GET  /function/f HTTP/1.1\r\n",
+    b"GET /function/f  HTTP/1.1\r\n",
+    b"GET   /function/f   HTTP/1.1\r\n",
+    b"GET /function/f HTTP/1.1 \r\n",
+    b"GET\t/function/f HTTP/1.1\r\n",
+    b"GET  /system/info HTTP/1.1\r\n",
+]
+FIRST = {
+    "whole": b"",
+    "byte by byte": b"",
+    "behind another": post("/function/f", b""),
+    "behind a body": post("/function/f", b"body"),
+}
+
+
+async def send_as(way: str, client: Any, line: bytes) -> None:
+    """Send a request with this line, and read the answer to the one in front of it if there is one."""
+    request = FIRST[way] + line + b"Host: x\r\n\r\n"
+    for piece in [bytes((byte,)) for byte in request] if way == "byte by byte" else [request]:
+        await client.send(piece)
+        await asyncio.sleep(0)
+    if FIRST[way]:
+        assert (await client.answer()).status == 200
+
+
+@pytest.mark.parametrize("way", FIRST)
+@pytest.mark.parametrize("line", GOOD)
+async def test_a_request_line_is_read_in_whatever_pieces_it_comes(gateway: Any, line: bytes, way: str) -> None:
+    await gateway.deploy()
+    client = await gateway.connect()
+    await send_as(way, client, line)
+    assert (await client.answer()).status == 200
+    assert (await client.call("/function/f", b"next")).body == b"next"
+
+
+@pytest.mark.parametrize("way", FIRST)
+@pytest.mark.parametrize("line", BAD)
+async def test_the_parts_of_a_request_line_have_one_space_between_them(gateway: Any, line: bytes, way: str) -> None:
+    await gateway.deploy()
+    client = await gateway.connect()
+    await send_as(way, client, line)
+    if not FIRST[way]:  # behind an answer, the end of the connection is all that is said
+        assert (await client.answer()).status == 400
+    assert await client.closed()
+    assert len(gateway.executed()) == (1 if FIRST[way] else 0)
+
+
+@contextmanager
+def errors(caplog: pytest.LogCaptureFixture) -> Iterator[None]:
+    with caplog.at_level(logging.ERROR):
+        yield
+    assert [record.getMessage() for record in caplog.records] == []
+
+
+async def test_nothing_is_written_behind_the_end_of_an_answer(gateway: Any, caplog: pytest.LogCaptureFixture) -> None:
+    """A client that waits for `100 Continue` sends what is no body: the application asks for it when that has been refused.
+
+    `write() after write_eof()`, said the log.
+    """
+    with errors(caplog):
+        client = await gateway.connect()
+        await client.send(
+            b"POST /system/x HTTP/1.1\r\nHost: x\r\nExpect: 100-continue\r\nTransfer-Encoding: chunked\r\n\r\nno size\r\n"
+        )
+        assert (await client.answer()).status == 400
+        assert await client.closed()
