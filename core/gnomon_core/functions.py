@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from gnomon_core.errors import bad_request
@@ -58,6 +58,16 @@ class FunctionSpec:
     cpu_cores: float | None
     settings: Settings
     raw: JsonObject = field(compare=False)
+
+    @property
+    def may_idle_to_zero(self) -> bool:
+        """Whether it may scale to zero without being asked to, where models start quickly: a model without a label on that."""
+        said = {"com.openfaas.scale.min", "com.openfaas.scale.zero"} & set(self.labels)
+        return self.settings.model is not None and self.settings.autoscaler != "fixed" and not said
+
+    def idling_to_zero(self) -> FunctionSpec:
+        """The function with `scale.zero`. What was sent (`raw`) is unchanged."""
+        return replace(self, settings=replace(self.settings, scale=replace(self.settings.scale, zero=True)))
 
     def same_instances(self, other: FunctionSpec) -> bool:
         """Whether instances of `other` can serve this one, so that an update need not replace them.

@@ -24,6 +24,8 @@ class Capabilities:
     resize: bool
     pair: bool
     promote: bool = False
+    quick_model_starts: bool = False
+    """Whether a model's instance starts in milliseconds, so that idle models may scale to zero without being asked to."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -145,7 +145,7 @@ SECTIONS: tuple[tuple[str, tuple[Setting, ...]], ...] = (
         Setting("gnomon/max-inflight", "max_inflight", integer(1, 10_000), "a whole number from 1 to 10000", "requests, or batches, under way at once for each replica of a function that a foreign provider runs, or each pod of a Revision", "the function's variable `max_inflight`, else `--provider-inflight`; of Revisions one batch, or `containerConcurrency` requests"),
     )),
     ("Size of an instance", (
-        Setting("gnomon/cores", "cores", integer(1, 1024), "a whole number from 1 to 1024", "cores of one instance"),
+        Setting("gnomon/cores", "cores", integer(1, 1024), "a whole number from 1 to 1024", "cores of one instance; on one machine reserved while it is in use, unless `requests.cpu` of the deployment says how many always are"),
         Setting("gnomon/max-cores", "max_cores", integer(1, 1024), "a whole number from 1 to 1024", "the bound C_max of cores that a policy may choose", "", _BATCHING),
         Setting("gnomon/memory-mb", "memory_mb", integer(128, 10_240), "megabytes from 128 to 10240", "memory size on Lambda, instead of what the cores bring", "1769 for each core"),
         Setting("gnomon/weight-mode", "weight_mode", choice("shared", "private"), "shared or private", "whether instances on a node share one copy of the weights"),
@@ -180,7 +180,7 @@ TABLE: tuple[Setting, ...] = tuple(setting for _, settings in SECTIONS for setti
 SCALE_TABLE: tuple[Setting, ...] = (
     Setting("com.openfaas.scale.min", "min", integer(0, 10_000), "a whole number from 0 to 10000", "fewest instances"),
     Setting("com.openfaas.scale.max", "max", integer(1, 10_000), "a whole number from 1 to 10000", "most instances"),
-    Setting("com.openfaas.scale.zero", "zero", flag, "true or false", "whether it may scale to zero; with a minimum of 0 it may as well"),
+    Setting("com.openfaas.scale.zero", "zero", flag, "true or false", "whether it may scale to zero; with a minimum of 0 it may as well", "on one machine `true` for models, without com.openfaas.scale.min and the policy `fixed`"),
     Setting("com.openfaas.scale.zero-duration", "zero_duration_s", parse_duration_s, "a duration such as 15m", "idle time before zero"),
     Setting("com.openfaas.scale.down.window", "down_window_s", parse_duration_s, "a duration such as 1m", "how long a lower wish must last", "`hpa`: 5m"),
     Setting("com.openfaas.scale.type", "type", choice("rps", "capacity", "cpu", "queue", "custom"), "rps, capacity, cpu, queue or custom", "load to scale on; custom is refused", "OpenFaaS's Community rule: alerts", _OPENFAAS),

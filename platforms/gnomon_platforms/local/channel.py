@@ -83,6 +83,7 @@ class UnixChannel:
         self._last_probe = 0
         self._last_sent = Kind.HELLO
         self._undelivered = False
+        self._used_s = self._loop.time()
         self.unread = False
         """Whether the batch that was lost had certainly not been received."""
         self._loop.add_reader(self._fd, self._readable)
@@ -95,6 +96,11 @@ class UnixChannel:
     def busy(self) -> bool:
         """Whether a batch is in flight."""
         return self._done is not None
+
+    @property
+    def idle_s(self) -> float:
+        """Seconds since a batch was in flight, or since the instance began."""
+        return 0.0 if self._done is not None else self._loop.time() - self._used_s
 
     def run(self, frame: Frame, done: Done, stream: Stream | None = None) -> None:
         """Send a batch. See `gnomon_core.seams.BatchChannel`."""
@@ -215,6 +221,7 @@ class UnixChannel:
             if answered is not None and not answered.done():
                 answered.set_result(True)
         elif kind is Kind.HELLO:
+            self._used_s = self._loop.time()
             on_hello, self._on_hello = self._on_hello, _ignore
             on_hello(frame.head_json())
         else:
@@ -224,6 +231,7 @@ class UnixChannel:
         if self._done is None or frame.batch_id != self._batch_id or len(frame.members) != self._expected:
             raise WireError("a result that answers no batch")
         done, self._done, self._stream = self._done, None, None
+        self._used_s = self._loop.time()
         done(frame)
 
     def _streamed(self, frame: Frame) -> None:
@@ -235,6 +243,7 @@ class UnixChannel:
         self._stream(frame)
         if frame.kind is Kind.STREAM_END and self._done is not None:
             done, self._done, self._stream = self._done, None, None
+            self._used_s = self._loop.time()
             # An end with a member says that the answer broke off.
             done(None if frame.members else Frame(Kind.RESULT, frame.batch_id, frame.epoch))
 
@@ -244,6 +253,7 @@ class UnixChannel:
         parts.append(frame)
         if frame.kind is Kind.STREAM_END:
             done, self._done, self._joined = self._done, None, None
+            self._used_s = self._loop.time()
             assert done is not None
             done(joined(parts))
 

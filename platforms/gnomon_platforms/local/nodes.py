@@ -1,6 +1,13 @@
-"""This machine as a node: what it has, what has been given away, and which CPUs an instance is pinned to.
+"""This machine as a node: capacity, reservations, and the CPUs of each instance.
 
-An instance is pinned to whole CPUs, the least loaded ones, and those are shared when claims (`claims`) are fractions.
+Memory is reserved for as long as an instance lives. Cores are reserved while it starts, executes, or has executed in the last
+seconds; an idle instance reserves none, unless its deployment asks for CPU (`requests.cpu`, `limits.cpu`). The first instance of
+a function needs memory only, so that no function is kept out by others that are busy. Example: on 2 cores ten models have an
+instance each. Two of them are busy: no function gets a second instance until one of the two is idle. If all ten are busy, the
+kernel shares the 2 cores among them, a fifth of a core each.
+
+An instance has CPUs of its own while there are any. After that, instances may run on every CPU and the kernel places them, so
+that two busy ones do not share one CPU beside an idle one.
 
 Cores can be held in reserve for Shadows, so that a burst finds room for them: a node tells of them beside those that are free. A
 Body that fits nowhere else gets them (AsyFunc, section 3.4); what it gives back is reserve again. The memory of the pool's empty
@@ -10,6 +17,7 @@ containers is not free either, and an instance that needs it gets it, because th
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -23,57 +31,74 @@ NO_LIMIT_BYTES = 1 << 60
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """What one instance has been given."""
+    """What one instance has been given. The cores of one that is `held` stay reserved while it is idle."""
 
     cores: float
     memory_bytes: int
     cpus: tuple[int, ...]
     from_reserve: bool = False
+    held: bool = True
 
 
 class LocalNode:
-    """The one node of the local platform."""
+    """The one node of the local platform. `in_use` says of an instance whether it starts, executes or has done so lately."""
 
     def __init__(
-        self, cpus: tuple[int, ...], cores: int, memory_bytes: int, name: str = "", *, reserved_cores: float = 0.0
+        self,
+        cpus: tuple[int, ...],
+        cores: int,
+        memory_bytes: int,
+        name: str = "",
+        *,
+        reserved_cores: float = 0.0,
+        in_use: Callable[[str], bool] = lambda _: True,
     ) -> None:
         self.name = name or os.uname().nodename
         self._cpus = cpus
         self._cores = cores
         self._memory_bytes = memory_bytes
         self._reserved_cores = reserved_cores
+        self._in_use = in_use
         self._claims: dict[str, Claim] = {}
         self._pool_bytes = 0
 
     @staticmethod
-    def this_machine(cores: int | None = None, reserved_cores: float = 0.0) -> LocalNode:
+    def this_machine(
+        cores: int | None = None, reserved_cores: float = 0.0, in_use: Callable[[str], bool] = lambda _: True
+    ) -> LocalNode:
         """The node that the affinity mask and control groups leave us. `cores` states another number to give away."""
         cpus = tuple(sorted(os.sched_getaffinity(0)))
         if cores is not None and cores < len(cpus):
             cpus = cpus[:cores]
         given = cores or min(len(cpus), _quota_cores() or len(cpus))
-        return LocalNode(cpus, given, _memory_bytes(), reserved_cores=reserved_cores)
+        return LocalNode(cpus, given, _memory_bytes(), reserved_cores=reserved_cores, in_use=in_use)
 
     @property
     def unclaimed_cores(self) -> float:
-        """What no instance has, the reserve included."""
-        return round(self._cores - sum(claim.cores for claim in self._claims.values()), 6)
+        """What no instance reserves now, the reserve for Shadows included. Below 0 while more is busy than there are cores."""
+        reserved = sum(claim.cores for id_, claim in self._claims.items() if claim.held or self._in_use(id_))
+        return round(self._cores - reserved, 6)
 
     @property
     def reserve_cores(self) -> float:
         """What is held for Shadows now: less than was asked for while they use it, or while Bodies need it."""
+        return self._left_of_reserve(self.unclaimed_cores) if self._reserved_cores else 0.0
+
+    def _left_of_reserve(self, unclaimed_cores: float) -> float:
         used = sum(claim.cores for claim in self._claims.values() if claim.from_reserve)
-        return max(0.0, min(self._reserved_cores - used, self.unclaimed_cores))
+        return max(0.0, min(self._reserved_cores - used, unclaimed_cores))
 
     def value(self) -> Node:
         """What the node has and what is free now, the reserve by itself, and without what the pool's containers hold."""
+        unclaimed_cores = self.unclaimed_cores
+        reserve_cores = self._left_of_reserve(unclaimed_cores) if self._reserved_cores else 0.0
         return Node(
             name=self.name,
             cores=self._cores,
             memory_bytes=self._memory_bytes,
-            free_cores=round(self.unclaimed_cores - self.reserve_cores, 6),
+            free_cores=max(0.0, round(unclaimed_cores - reserve_cores, 6)),
             free_memory_bytes=max(0, self.unclaimed_memory_bytes - self._pool_bytes),
-            reserve_cores=round(self.reserve_cores, 6),
+            reserve_cores=round(reserve_cores, 6),
         )
 
     @property
@@ -85,20 +110,35 @@ class LocalNode:
         """The pool's containers take so much now."""
         self._pool_bytes = memory_bytes
 
-    def claim(self, instance_id: str, cores: float, memory_bytes: int, width: int, *, from_reserve: bool = False) -> Claim:
+    def claim(
+        self,
+        instance_id: str,
+        cores: float,
+        memory_bytes: int,
+        width: int,
+        *,
+        from_reserve: bool = False,
+        held: bool = True,
+        first: bool = False,
+    ) -> Claim:
         """Give an instance cores, memory, and `width` CPUs to run on. A Shadow's come from the reserve as far as that goes.
+
+        The `first` instance of a function needs only memory, and a machine that is large enough for it; one that is `held` needs
+        its cores all the same.
 
         Raises:
             GnomonError: 503 `no_capacity`.
 
         """
         before = self._claims.pop(instance_id, None)
-        if cores > self.unclaimed_cores or memory_bytes > self.unclaimed_memory_bytes:
+        room = self._cores if first and not held else self.unclaimed_cores
+        if cores > room or memory_bytes > self.unclaimed_memory_bytes:
             now = self.value()
             if before is not None:
                 self._claims[instance_id] = before
             raise no_capacity(now, cores, memory_bytes)
-        claim = self._claims[instance_id] = Claim(cores, memory_bytes, self._least_loaded(width), from_reserve)
+        cpus = self._own_cpus(width) or self._cpus
+        claim = self._claims[instance_id] = Claim(cores, memory_bytes, cpus, from_reserve, held)
         return claim
 
     def claim_again(self, instance_id: str, before: int, cores: int) -> Claim:
@@ -110,7 +150,7 @@ class LocalNode:
         """
         claimed = self._claims[instance_id]
         amount = float(cores) if claimed.cores == before else claimed.cores
-        return self.claim(instance_id, amount, claimed.memory_bytes, cores)
+        return self.claim(instance_id, amount, claimed.memory_bytes, cores, held=claimed.held)
 
     def check_name(self, name: str | None) -> None:
         """Raise for the name of another node: GnomonError, 503 `no_capacity`."""
@@ -125,12 +165,11 @@ class LocalNode:
         """Take back what an instance had. Unknown ids are ignored."""
         self._claims.pop(instance_id, None)
 
-    def _least_loaded(self, width: int) -> tuple[int, ...]:
-        load = dict.fromkeys(self._cpus, 0.0)
-        for claim in self._claims.values():
-            for cpu in claim.cpus:
-                load[cpu] += claim.cores / len(claim.cpus)
-        return tuple(sorted(sorted(self._cpus, key=lambda cpu: (load[cpu], cpu))[:width]))
+    def _own_cpus(self, width: int) -> tuple[int, ...]:
+        """So many CPUs that no instance has for itself; none where there are not enough."""
+        taken = {cpu for claim in self._claims.values() if len(claim.cpus) < len(self._cpus) for cpu in claim.cpus}
+        own = [cpu for cpu in self._cpus if cpu not in taken]
+        return tuple(own[:width]) if len(own) >= width else ()
 
 
 def no_capacity(node: Node, cores: float, memory_bytes: int) -> GnomonError:

@@ -22,7 +22,7 @@ from gnomon_core.fleet import Instance, InstanceKind, InstanceState
 from gnomon_core.pairs import MAX_SHADOWS, Pair, predicted_ms
 from gnomon_core.profiles import ModelProfile
 from gnomon_core.seam_values import InstanceRequest
-from gnomon_platforms.claims import claimed_cores, shadow_bytes
+from gnomon_platforms.claims import claimed_cores, requested_cores, shadow_bytes
 from gnomon_platforms.local.container_pool import ContainerPool
 from gnomon_platforms.local.lives import Life, Surroundings
 from gnomon_platforms.local.nodes import LocalNode
@@ -176,7 +176,8 @@ class Pairs:
         cores = life.instance.cores
         request = replace(origin.request, cores=cores)
         memory_bytes = origin.recipe.memory_bytes
-        claim = home.node.claim(shadow_id, claimed_cores(request.spec, cores), memory_bytes, cores)
+        held = requested_cores(request.spec) is not None
+        claim = home.node.claim(shadow_id, claimed_cores(request.spec, cores), memory_bytes, cores, held=held)
         # Its control group bounds it as it does every instance of the function.
         order = home.recipes.order(origin.recipe, request, shadow_id, claim.cpus, limited=True)
         whole = replace(origin, request=request)

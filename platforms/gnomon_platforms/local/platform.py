@@ -18,7 +18,7 @@ from typing import Any
 from gnomon_core.background import Background
 from gnomon_core.clock import Clock, WallClock
 from gnomon_core.errors import GnomonError
-from gnomon_core.fleet import Instance, Node
+from gnomon_core.fleet import Instance, InstanceState, Node
 from gnomon_core.functions import FunctionSpec
 from gnomon_core.pairs import Pair
 from gnomon_core.platform_listener import PlatformListener
@@ -27,7 +27,7 @@ from gnomon_core.seam_values import Capabilities, InstanceRequest, Usage
 from gnomon_core.seams import ModelRepository
 from gnomon_core.signature import ModelSignature
 from gnomon_platforms.beginning import Coming, Ids, starting
-from gnomon_platforms.claims import claimed_cores
+from gnomon_platforms.claims import claimed_cores, requested_cores
 from gnomon_platforms.images import BuiltImages, ImageTable
 from gnomon_platforms.local.lives import Life, Living, Surroundings, describe_exit
 from gnomon_platforms.local.nodes import LocalNode
@@ -41,6 +41,8 @@ from gnomon_platforms.local.zygotes import BARE, TORCH, Environment
 from gnomon_platforms.profile_files import ProfileFiles
 
 START_TIMEOUT_S = 60.0
+IDLE_S = 5.0
+"""An instance that has executed nothing for so long reserves no cores: long enough for the gaps of steady traffic."""
 STOP_LIMIT_S = 15.0
 """How long instances may take to end when the platform stops: a Shadow's Body lets go of it in 9 s, a Body ends in 7."""
 
@@ -57,7 +59,7 @@ class LocalPlatform:
     """
 
     name = "local"
-    capabilities = Capabilities(place=True, size=True, victim=True, resize=True, pair=True, promote=True)
+    capabilities = Capabilities(place=True, size=True, victim=True, resize=True, pair=True, promote=True, quick_model_starts=True)
 
     def __init__(
         self,
@@ -77,7 +79,7 @@ class LocalPlatform:
     ) -> None:
         state_dir.mkdir(parents=True, exist_ok=True)
         self._recipes = Recipes(state_dir, repository, built, ImageTable(images))
-        self._node = LocalNode.this_machine(cores, reserved_cores)
+        self._node = LocalNode.this_machine(cores, reserved_cores, self._in_use)
         self._profiles = ProfileFiles(profiles, machine_id)
         self._pool = pool
         self._clock = clock or WallClock()
@@ -171,7 +173,14 @@ class LocalPlatform:
         with self._coming.counted(asked):
             recipe = await asyncio.to_thread(self._recipes.find, spec)
         self._node.check_name(request.node)
-        self._node.claim(asked.id, claimed_cores(spec, request.cores), recipe.memory_bytes, request.cores)
+        self._node.claim(
+            asked.id,
+            claimed_cores(spec, request.cores),
+            recipe.memory_bytes,
+            request.cores,
+            held=requested_cores(spec) is not None,
+            first=all(life.instance.state is InstanceState.DRAINING for life in self._living(asked.function)),
+        )
         environment = self._recipes.environment(recipe, spec, request.secrets)
         instance = replace(asked, memory_bytes=recipe.memory_bytes)
         life = self._lives[instance.id] = Life(instance, spec.key, environment.id, self._surroundings)
@@ -263,6 +272,13 @@ class LocalPlatform:
     def _living(self, function: str) -> list[Living]:
         lives: list[Living] = [*self._lives.values(), *(() if self._shadows is None else self._shadows.lives.values())]
         return [life for life in lives if life.instance.function == function]
+
+    def _in_use(self, instance_id: str) -> bool:
+        """Whether an instance starts, works with a Shadow, executes, or did so within `IDLE_S`."""
+        life = self._lives.get(instance_id)
+        if life is None or life.channel is None or life.instance.state is InstanceState.STARTING or life.instance.shadows:
+            return True
+        return life.channel.idle_s < IDLE_S
 
     def _join(self, instance_id: str, request: InstanceRequest) -> list[str]:
         return [] if self._accounts is None else self._accounts.open(instance_id, limit_bytes(request.spec))

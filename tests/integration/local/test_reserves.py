@@ -117,7 +117,7 @@ async def full(tmp_path: Path) -> AsyncIterator[Full]:
     repository.put("small", "1", capture(module, (torch.randn(2, 4, 8, 8),), Description("small", "1")))
     platform, told = LocalPlatform(tmp_path / "state", repository, NothingBuilt(), cores=3, reserved_cores=1.0), Listener()
     await platform.start(told)
-    document = {"service": "small", "image": "gnomon/body", "annotations": {"gnomon/model": "small@1"}}
+    document = {"service": "small", "image": "gnomon/body", "annotations": {"gnomon/model": "small@1"}, "requests": {"cpu": "1"}}
     yield Full(platform, told, read_deployment(document))
     await platform.stop()
 

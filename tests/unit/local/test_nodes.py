@@ -1,4 +1,6 @@
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from gnomon_core.errors import GnomonError
 from gnomon_core.functions import FunctionSpec, read_deployment
@@ -28,12 +30,12 @@ def test_what_an_instance_claims(fields: dict[str, object], cores: int, claimed:
     assert claimed_cores(spec(**fields), cores) == claimed
 
 
-def test_instances_are_pinned_to_the_least_loaded_cpus() -> None:
+def test_an_instance_has_cpus_of_its_own_while_there_are_any_and_runs_on_all_of_them_after_that() -> None:
     node = LocalNode((0, 1, 2, 3), 4, GIB)
     assert node.claim("a", 2.0, 0, 2).cpus == (0, 1)
     assert node.claim("b", 1.0, 0, 1).cpus == (2,)
     assert node.claim("c", 0.5, 0, 1).cpus == (3,)
-    assert node.claim("d", 0.1, 0, 1).cpus == (3,)
+    assert node.claim("d", 0.1, 0, 1).cpus == (0, 1, 2, 3), "on any one CPU it would wait for that one's owner beside idle ones"
     node.release("a")
     assert node.claim("e", 1.0, 0, 1).cpus == (0,)
 
@@ -66,7 +68,61 @@ def test_a_claim_that_is_changed_gives_back_what_it_had_and_one_that_is_refused_
     assert node.claimed("a").cores == 4.0
 
 
-def test_a_node_that_gives_away_more_than_it_has_shares_its_cpus() -> None:
+def test_a_node_that_gives_away_more_than_it_has_lets_the_kernel_share_its_cpus() -> None:
     node = LocalNode((0, 1), 8, GIB)
     cpus = [node.claim(str(number), 1.0, 0, 1).cpus for number in range(8)]
-    assert sorted(cpus) == [(0,)] * 4 + [(1,)] * 4
+    assert cpus == [(0,), (1,)] + [(0, 1)] * 6
+
+
+def test_idle_instances_reserve_no_cores_unless_their_deployment_asks_for_them() -> None:
+    busy = {"asks"}
+    node = LocalNode((0, 1), 2, GIB, in_use=busy.__contains__)
+    busy.add("a")
+    node.claim("a", 1.0, 0, 1, held=False)
+    node.claim("asks", 0.5, 0, 1)
+    assert node.value().free_cores == 0.5
+    busy.clear()
+    assert node.value().free_cores == 1.5
+
+
+def test_each_function_gets_its_first_instance_on_a_busy_machine_and_its_second_when_a_core_is_free() -> None:
+    busy: set[str] = set()
+    node = LocalNode((0, 1), 2, GIB, in_use=busy.__contains__)
+    for number in range(10):
+        busy.add(f"model-{number}")
+        node.claim(f"model-{number}", 1.0, 2**20, 1, held=False, first=True)
+    assert node.value().free_cores == 0
+    with pytest.raises(GnomonError, match="needs 1 core"):
+        node.claim("second", 1.0, 2**20, 1, held=False)
+    with pytest.raises(GnomonError, match="needs 1 core"):
+        node.claim("asks for its core", 1.0, 2**20, 1, first=True)
+    with pytest.raises(GnomonError, match="needs 3 cores"):
+        node.claim("larger than the machine", 3.0, 2**20, 3, held=False, first=True)
+    with pytest.raises(GnomonError, match="MiB"):
+        node.claim("larger than what is left", 1.0, GIB, 1, held=False, first=True)
+    busy -= {f"model-{number}" for number in range(9)}
+    node.claim("second", 1.0, 2**20, 1, held=False)
+
+
+@given(st.lists(st.tuples(st.integers(1, 3), st.booleans(), st.booleans(), st.booleans()), max_size=20))
+def test_what_is_in_use_or_asked_for_exceeds_the_cores_only_by_first_instances(
+    asked: list[tuple[int, bool, bool, bool]],
+) -> None:
+    """Whatever begins, in use or not: what was let in for the cores that were free fits into the machine."""
+    busy: set[str] = set()
+    node = LocalNode((0, 1, 2, 3), 4, GIB, in_use=busy.__contains__)
+    fitted = 0.0
+    for number, (cores, held, first, works) in enumerate(asked):
+        name = str(number)
+        before = node.unclaimed_cores
+        busy |= {name} if works else set()
+        try:
+            node.claim(name, float(cores), 0, cores, held=held, first=first)
+        except GnomonError:
+            assert cores > (4 if first and not held else before)
+            assert node.unclaimed_cores == before
+            continue
+        counts = cores if held or works else 0
+        assert node.unclaimed_cores == before - counts
+        fitted += 0 if first and not held else counts
+        assert fitted <= 4
