@@ -115,6 +115,11 @@ class Autoscaler:
         """An instance that had answered has ended: whatever ended it, the function does start."""
         self._runner(function).forgive()
 
+    def start_backoff_s(self, function: str) -> float:
+        """Seconds until the function's next instance may start, after failed starts; 0 where it may now."""
+        runner = self._runners.get(function)
+        return runner.start_backoff_s(self._clock.now_s()) if runner else 0.0
+
     def removed(self, function: str) -> None:
         """The function is gone: one by the same name begins with nothing."""
         self._runners.pop(function, None)

@@ -202,6 +202,10 @@ class Runner:
         """When its policy is asked next, if nothing happens."""
         return self._next_s
 
+    def start_backoff_s(self, now_s: float) -> float:
+        """Seconds until the next instance may start, after failed starts; 0 where it may now."""
+        return max(0.0, self._starts.wait_until_s - now_s)
+
     def accept(self, asked: Question, decision: Decision, state: PolicyState) -> Decision:
         """Take the policy's answer; the decision to carry out."""
         if self._is_past(asked):

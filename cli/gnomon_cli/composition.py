@@ -268,7 +268,13 @@ class Gnomon:
             [asynchronous.handlers(), *build],
             function_users=function_users() if self._keeper is None else range(0),
         )
-        return GatewayApp(self.manager, application, max_body_bytes=self.options.max_body_bytes, behind=self.options.behind)
+        return GatewayApp(
+            self.manager,
+            application,
+            max_body_bytes=self.options.max_body_bytes,
+            behind=self.options.behind,
+            ready=self.manager.all_been_ready,
+        )
 
     def _share(self, cluster: OnKubernetes, elsewhere: Elsewhere, scaling: ScalingAdapter) -> Replicas:
         """Share the functions with the cluster's other gateways."""

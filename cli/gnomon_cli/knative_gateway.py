@@ -105,6 +105,10 @@ class ScaledByClass:
     def served(self, function: str) -> None:
         """Failed starts are the class's to count."""
 
+    def start_backoff_s(self, _: str) -> float:
+        """The kubelet backs off by itself."""
+        return 0.0
+
     def removed(self, function: str) -> None:
         """Nothing was learned."""
 

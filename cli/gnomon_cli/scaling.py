@@ -73,6 +73,9 @@ class ScalingAdapter:
         if self._autoscaler is not None:
             self._autoscaler.served(function)
 
+    def start_backoff_s(self, function: str) -> float:
+        return self._autoscaler.start_backoff_s(function) if self._autoscaler is not None else 0.0
+
     def removed(self, function: str) -> None:
         # Whoever follows has what the leader told of it.
         if self._bound is not None:

@@ -28,7 +28,8 @@ ControlApp = Callable[[Any, Any, Any], Awaitable[None]]
 class GatewayApp:
     """What a `GatewayServer` serves: the functions of a directory, and a control application for all other paths.
 
-    Set `draining` and no function gets a new request any more. `behind` says that a stock gateway stands in front.
+    Set `draining` and no function gets a new request any more. `behind` says that a stock gateway stands in front. `ready` is
+    whether the functions can be led to, as `/v2/health/ready` tells.
     """
 
     prefixes = (FUNCTION_PREFIX, V2_PREFIX)
@@ -40,11 +41,12 @@ class GatewayApp:
         *,
         max_body_bytes: int = MAX_BODY_BYTES,
         behind: bool = False,
+        ready: Callable[[], bool] = lambda: True,
     ) -> None:
         self.draining = False
         self.max_body_bytes = max_body_bytes
         self._control_app = control_app
-        self._inference = InferenceRoutes(directory, max_body_bytes)
+        self._inference = InferenceRoutes(directory, max_body_bytes, ready)
         self._functions = Functions(directory, max_body_bytes, self._inference.take_tensors, behind=behind)
 
     def begin(self, exchange: Exchange) -> None:

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from gnomon_core.decisions import DecisionRecord
+from gnomon_core.errors import GnomonError
 from gnomon_core.fleet import Instance
 from gnomon_core.functions import FunctionKey, FunctionSpec
 from gnomon_core.profiles import ModelProfile
@@ -36,6 +37,8 @@ class FunctionStatus:
     available_replicas: int = 0
     invocation_count: int = 0
     usage: Usage | None = None
+    problem: GnomonError | None = None
+    """Why fewer instances of the present version are ready than are wanted, where that is known."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +57,10 @@ class FunctionDetail:
     pairs: PairMetrics
     profile: ModelProfile | None = None
     notice: str = ""
+    version: int = 0
+    """That of the instances which serve what was deployed last."""
+    cannot_start: bool = False
+    """Whether no instance starts, and the next attempt is not expected to help."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,15 +1,18 @@
 """`gnomon deploy`: a stack file's functions, or one image, sent as faas-cli sends them.
 
-Each is first updated by PUT and, where the gateway does not know it yet, created by POST. A function that fails does not keep
-the others from being deployed; the exit code is 1 then.
+Each is first updated by PUT and, where the gateway does not know it yet, created by POST. Then the command waits until an
+instance of what was deployed is ready, or none can start. A function that fails does not keep the others from being deployed; the
+exit code is 1 then.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import time
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import click
+import urllib3
 
 from gnomon_cli.client import Gateway
 from gnomon_cli.command import Command, option_group
@@ -22,6 +25,10 @@ from gnomon_cli.stack import Resources, Stack
 
 NOT_FOUND = 404
 DEPLOYED = frozenset({200, 201, 202})
+READY_LIMIT_S = 300.0
+"""Of the wait for a first instance: an image of gigabytes may have to be pulled."""
+FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.05, 0.5
+"""Between two looks."""
 
 
 deploy_options = option_group(
@@ -33,6 +40,7 @@ deploy_options = option_group(
     click.option("--readonly", is_flag=True, help="Root file system read-only."),
     click.option("--replace", is_flag=True, help="Remove a function before it is deployed."),
     click.option("--update/--no-update", default=None, help="Update a function in place; the default."),
+    click.option("--wait/--no-wait", default=True, help="Wait until it serves or cannot start; the default."),
     click.option("--read-template/--no-read-template", default=True, help="Take a missing fprocess from the template."),
 )
 """What `deploy` and `up` let the command line add to a stack file."""
@@ -134,15 +142,16 @@ def send_all(gateway: Gateway, deployments: Iterable[Deployment], options: dict[
         if not as_json:
             click.echo(f"Deploying: {deployment.name}.")
         try:
-            status = send(gateway, deployment, replace=replace, update=update)
+            answer = send(gateway, deployment, replace=replace, update=update)
+            said = await_instance(gateway, answer) if options["wait"] else ""
         except CommandFailed as error:
             failures.append(f"{deployment.name}: {error.message}")
             continue
         suffix = f".{deployment.namespace}" if deployment.namespace else ""
         url = f"{gateway.url}/function/{deployment.name}{suffix}"
-        results.append({"name": deployment.name, "status": status, "url": url})
+        results.append({"name": deployment.name, "status": answer.status, "url": url})
         if not as_json:
-            click.echo(f"Deployed. URL: {url}")
+            click.echo(f"Deployed. URL: {url}{said}")
     if as_json:
         print_json(results)
     for failure in failures[:-1]:
@@ -151,8 +160,8 @@ def send_all(gateway: Gateway, deployments: Iterable[Deployment], options: dict[
         raise CommandFailed(failures[-1])
 
 
-def send(gateway: Gateway, deployment: Deployment, *, replace: bool, update: bool) -> int:
-    """Deploy one function; the status of the answer that deployed it."""
+def send(gateway: Gateway, deployment: Deployment, *, replace: bool, update: bool) -> urllib3.BaseHTTPResponse:
+    """Deploy one function; the answer that deployed it."""
     headers = {"Content-Type": "application/json"}
     if replace:
         answer = gateway.call("DELETE", "/system/functions", body=removal(deployment.name, deployment.namespace), headers=headers)
@@ -163,7 +172,44 @@ def send(gateway: Gateway, deployment: Deployment, *, replace: bool, update: boo
         answer = gateway.call("POST", "/system/functions", body=deployment.body, headers=headers)
     if answer.status not in DEPLOYED:
         raise CommandFailed(gateway.explain(answer))
-    return answer.status
+    return answer
+
+
+def await_instance(gateway: Gateway, accepted: urllib3.BaseHTTPResponse) -> str:
+    """Wait until an instance of what was deployed is ready. Returns a line more where others are missing; else nothing.
+
+    Nothing is waited for where the gateway does not say how instances start, which is ours alone to tell.
+
+    Raises:
+        CommandFailed: none starts; with the reason.
+
+    """
+    path, until_s, pause_s = accepted.headers.get("Location", ""), time.monotonic() + READY_LIMIT_S, FIRST_PAUSE_S
+    found: Mapping[str, Any] = {}
+    while path and time.monotonic() < until_s:
+        answer = gateway.call("GET", path)
+        if answer.status == NOT_FOUND:
+            return ""  # removed meanwhile, or a gateway in front of ours passes on some routes only
+        gateway.check(answer)
+        found = answer.json()
+        problem = found.get("problem") or {}
+        ready = [one for one in found["bodies"] if one["state"] == "ready" and one["version"] >= found["version"]]
+        if ready:
+            return f"\n{len(ready)} of {found['replicas']} instances are ready. {_why(problem)}" if problem else ""
+        if problem.get("final"):
+            raise CommandFailed(f"{_why(problem)} ({problem['code']})")
+        if not found["replicas"]:
+            return "\nIts first request starts an instance."
+        time.sleep(pause_s)
+        pause_s = min(LONGEST_PAUSE_S, 2 * pause_s)
+    if not path:
+        return ""
+    why = _why(found["problem"]) if found.get("problem") else "`gnomon logs` and `gnomon decisions` may say why."
+    raise CommandFailed(f"it is deployed, and has no instance that is ready after {READY_LIMIT_S:g} s. {why}")
+
+
+def _why(problem: Mapping[str, Any]) -> str:
+    return " ".join(f"{problem['message']} {problem.get('hint', '')}".split())
 
 
 def removal(name: str, namespace: str) -> bytes:

@@ -36,6 +36,8 @@ def instances_of(gateway: Gateway, address: str) -> Mapping[str, Any]:
 def print_instances(found: Mapping[str, Any]) -> None:
     """Two tables, and a line each on the scaling policy, what the function does without, and what pairs did."""
     bodies, shadows, pairs = found.get("bodies") or [], found.get("shadows") or [], found.get("pairs") or {}
+    if found.get("problem"):
+        click.echo(f"Problem: {found['problem']['message']}")
     if in_force := found.get("scaling_in_force"):
         asked = found.get("scaling")
         instead = f" (in place of {asked})" if in_force["policy"] != asked else ""

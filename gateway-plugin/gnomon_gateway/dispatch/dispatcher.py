@@ -102,6 +102,15 @@ class Dispatcher(Sending):
         request.state = ANSWERED
         return [Answer(request, queue_full(request, self.queue, self.workers, self.latency))]
 
+    def refuse(self, requests: Sequence[Request], error: GnomonError, now_s: float) -> Effects:
+        """These requests have been received and are answered with this error: the function cannot start."""
+        self._counting.advance(now_s)
+        self._counting.arrivals += len(requests)
+        self._counting.last_request_s = now_s
+        for request in requests:
+            request.state = ANSWERED
+        return [Answer(request, error) for request in requests]
+
     def left(self, request: Request, now_s: float) -> Effects:
         """The client of this request has gone.
 

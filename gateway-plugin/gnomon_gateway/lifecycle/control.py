@@ -49,6 +49,10 @@ class ScalingControl(Protocol):
         """An instance that had answered has ended: the function does start, and failed starts of the past are forgiven."""
         ...
 
+    def start_backoff_s(self, function: str) -> float:
+        """Seconds until the function's next instance may start, after failed starts; 0 where it may now."""
+        ...
+
     def removed(self, function: str) -> None:
         """The function is gone: forget what was learned about it."""
         ...

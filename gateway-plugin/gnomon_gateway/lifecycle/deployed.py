@@ -17,6 +17,7 @@ from gnomon_core.settings import Settings
 from gnomon_core.signature import ModelSignature
 from gnomon_gateway.dispatch.refusals import function_removed
 from gnomon_gateway.lifecycle.elsewhere import NOTHING, Elsewhere, summed
+from gnomon_gateway.lifecycle.start_failures import StartFailures
 from gnomon_gateway.serving.function_runtime import FunctionRuntime
 
 _LOG = logging.getLogger("gnomon.functions")
@@ -33,6 +34,8 @@ class Deployed:
     began, so that no fewer serve until the new ones do. `draining` are instances that get nothing more, `retired` those of them
     that make room for one of the present version. `shadows` are its Shadows, each with its Body. `profile` is what was measured
     of its model, `elsewhere` what other replicas have of it. `plan` are the bounds of its batches in force, None as deployed.
+    `start_failures` say why instances are missing; `been_ready` is whether one has been ready since the function was deployed,
+    or since this process looks after it.
     """
 
     spec: FunctionSpec
@@ -48,6 +51,8 @@ class Deployed:
     shadows: dict[str, str] = field(default_factory=dict)
     elsewhere: Elsewhere = field(default_factory=Elsewhere)
     plan: SetBufferPlan | None = None
+    start_failures: StartFailures = field(default_factory=StartFailures)
+    been_ready: bool = False
 
     @property
     def name(self) -> str:

@@ -11,10 +11,12 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from collections.abc import Callable, Sequence
 
 from gnomon_core.background import Background
 from gnomon_core.carrying_out import CarryingOut
+from gnomon_core.errors import GnomonError
 from gnomon_core.fleet import Instance, InstanceKind, InstanceState
 from gnomon_core.functions import FunctionKey
 from gnomon_core.scaling import Action, CreateBody, DestroyBody, DestroyShadow, FunctionLoad, LoadCounters, Resize, SetBufferPlan
@@ -94,6 +96,17 @@ class Instances:
         """Return when nothing that was begun here is under way any more."""
         await self._background.settled()
 
+    def cannot_start(self, deployed: Deployed) -> GnomonError | None:
+        """Why a call of this function, which has no instance that is ready, is refused; None where it is worth waiting."""
+        if deployed.start_failures.problem is None:
+            return None
+        return deployed.start_failures.refusal(
+            time.monotonic(),
+            starting=deployed.runtime.starting,
+            instances=len(self._platform.instances(deployed.name)),
+            backoff_s=self._scaling.start_backoff_s(deployed.name),
+        )
+
     def seen(self, function: str) -> tuple[Instance, ...]:
         """All its instances that are not gone, of earlier versions as well."""
         deployed = self._deployed.get(function)
@@ -171,7 +184,15 @@ class Instances:
         if not self._is_there(deployed):
             return
         request = InstanceRequest(deployed.spec, deployed.version, cores, node, deployed.secrets, memory_mb)
-        self._own(deployed, await self._platform.create(request))
+        try:
+            begun = await self._platform.create(request)
+        except GnomonError as refused:
+            if deployed.start_failures.refused(time.monotonic(), refused):
+                self._log(deployed.spec.key, "", f"gnomon: an instance cannot be made: {refused}")
+            deployed.runtime.refuse_waiting()
+            raise
+        deployed.start_failures.created()
+        self._own(deployed, begun)
         self._tell_starting(deployed)
 
     async def _apply_to_shadow(self, deployed: Deployed, action: ShadowAction) -> None:
@@ -229,6 +250,9 @@ class Instances:
         if deployed is None or instance.id in deployed.draining:
             self._begin(self._platform.destroy(instance.id))
             return
+        deployed.been_ready = True
+        if instance.version == deployed.version:
+            deployed.start_failures.ready()
         deployed.runtime.instance_ready(instance, channel)
         if instance.pair is not None:
             self.shadows.pair_changed(deployed, instance)  # it was known before it was ready
@@ -247,6 +271,7 @@ class Instances:
             self._scaling.poke(deployed.name)
             return
         served = deployed.runtime.forget(instance_id)
+        failed = not deployed.runtime.takes_batches(instance_id) and instance_id not in deployed.draining
         if not self._elsewhere.leads():
             self._elsewhere.lose(instance_id, Lost(reason, served))
         elif instance_id not in deployed.draining:
@@ -254,12 +279,15 @@ class Instances:
                 self._scaling.served(deployed.name)
             self._log(deployed.spec.key, instance_id, f"gnomon: instance {instance_id} has ended: {reason}")
             _LOG.warning("%s: instance %s has ended: %s", deployed.name, instance_id, reason)
+            if failed:
+                deployed.start_failures.failed(time.monotonic(), reason)
         deployed.draining.discard(instance_id)
         deployed.runtime.instance_gone(instance_id, reason)
         if not self._is_there(deployed) and not deployed.runtime.ready:
             deployed.runtime.give_up(function_removed())  # nobody makes another for it
         self._begin(self.shadows.end_those_of(deployed, instance_id))
         self._tell_starting(deployed)
+        deployed.runtime.refuse_waiting()
         if instance_id in deployed.retired:
             deployed.retired.discard(instance_id)
             self._begin(self.replacing.take_place(deployed))

@@ -10,10 +10,12 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from dataclasses import replace
 from weakref import WeakValueDictionary
 
 from gnomon_core.decisions import DecisionRecord
 from gnomon_core.errors import GnomonError, conflict
+from gnomon_core.fleet import InstanceState
 from gnomon_core.functions import FunctionKey, FunctionSpec
 from gnomon_core.offers import described
 from gnomon_core.seam_values import StoredFunction
@@ -23,6 +25,7 @@ from gnomon_gateway.lifecycle.deployed import Deployed
 from gnomon_gateway.lifecycle.instances import Instances
 from gnomon_gateway.lifecycle.lasting import outlive_us, refuse_hindered
 from gnomon_gateway.lifecycle.measurements import Measurements
+from gnomon_gateway.lifecycle.start_failures import StartFailures
 from gnomon_gateway.lifecycle.surroundings import Surroundings
 from gnomon_gateway.lifecycle.unserved import Unserved
 from gnomon_gateway.openfaas.control import unknown_function
@@ -91,9 +94,17 @@ class Manager:
         """Every function's runtime, for the metrics."""
         return [deployed.runtime for deployed in self._functions.values()]
 
+    def all_been_ready(self) -> bool:
+        """Whether each function that should have an instance has one, or has had one since it was deployed."""
+        return all(
+            deployed.been_ready or deployed.runtime.ready > 0 or not self._wanted(deployed)
+            for deployed in self._functions.values()
+        )
+
     # FunctionService
 
     async def deploy(self, spec: FunctionSpec) -> None:
+        spec = self._here(spec)
         async with self._lock(spec.key):
             if spec.key in self._functions or spec.key in self._unserved:
                 raise conflict("function_exists", f"{spec.key} is deployed already.", "Send a PUT to change it.")
@@ -101,6 +112,7 @@ class Manager:
             await self._put(spec, self._around.now())
 
     async def update(self, spec: FunctionSpec) -> None:
+        spec = self._here(spec)
         async with self._lock(spec.key):
             deployed = self._functions.get(spec.key)
             if deployed is None:
@@ -152,7 +164,7 @@ class Manager:
         """Another process has changed the function, and sees to its instances, or did until we lead."""
         if self._around.elsewhere.leads() and not takes_over and stored.version <= deployed.version:
             return  # a store may be behind what we have written
-        self._change(deployed, stored.spec, await self._checks.means(stored.spec))
+        self._change(deployed, self._here(stored.spec), await self._checks.means(stored.spec))
         if stored.version != deployed.version:
             deployed.runtime.learn_afresh()
         deployed.version, deployed.created_at = stored.version, stored.created_at
@@ -178,6 +190,7 @@ class Manager:
             available_replicas=deployed.runtime.ready,
             invocation_count=deployed.runtime.metrics.invocations + self._around.elsewhere.of(deployed.name).invocations,
             usage=self._around.platform.usage(deployed.name) if usage else None,
+            problem=self._problem(deployed),
         )
 
     def detail(self, key: FunctionKey) -> FunctionDetail | None:
@@ -193,6 +206,8 @@ class Manager:
             pairs=runtime.metrics.pairs,
             profile=runtime.profile(),
             notice=notice(self._around, deployed.spec),
+            version=deployed.version,
+            cannot_start=not runtime.starting and deployed.start_failures.final(len(self.instances.of(deployed))),
         )
 
     def list(self, namespace: str) -> Sequence[FunctionStatus]:
@@ -208,6 +223,7 @@ class Manager:
     # Behind the commands
 
     async def _serve(self, stored: StoredFunction) -> None:
+        stored = replace(stored, spec=self._here(stored.spec))
         key = stored.spec.key
         try:
             means = await self._checks.spec(stored.spec, again=True)
@@ -257,6 +273,7 @@ class Manager:
         # Before batches are sized by it.
         self._around.foretell(lanes(spec.settings.model or deployed.name, means.signature).variants, means.profile)
         deployed.update(spec, self._checks.policy, means.signature, means.profile)
+        deployed.start_failures = StartFailures()
         say_if_alone(self._around, spec)
 
     def _lock(self, key: FunctionKey) -> asyncio.Lock:
@@ -267,6 +284,20 @@ class Manager:
             return len(deployed.live(self._around.platform.instances(deployed.name)))
         desired = self._around.scaling.desired(deployed.name)
         return deployed.spec.settings.scale.min if desired is None else desired
+
+    def _here(self, spec: FunctionSpec) -> FunctionSpec:
+        """The function with this platform's defaults."""
+        quick = self._around.platform.capabilities.quick_model_starts
+        return spec.idling_to_zero() if quick and spec.may_idle_to_zero else spec
+
+    def _problem(self, deployed: Deployed) -> GnomonError | None:
+        """Why it has fewer instances of its present version than are wanted; None where it has them, or nothing is known."""
+        problem = deployed.start_failures.problem
+        if problem is None:
+            return None
+        live = deployed.live(self.instances.of(deployed))
+        ready = sum(one.state is InstanceState.READY for one in live)
+        return problem if ready < self._wanted(deployed) else None
 
     def _begin(self, stored: StoredFunction, means: Means) -> None:
         """Serve it from now on: its platform has been prepared."""
@@ -280,6 +311,7 @@ class Manager:
             profile=means.profile,
             epoch=around.epoch(),
             on_demand=lambda: around.scaling.poke(name),
+            cannot_start=lambda: self.instances.cannot_start(deployed),
             on_frozen=self.instances.frozen,
         )
         deployed = Deployed(

@@ -48,6 +48,8 @@ def _document(found: FunctionDetail, last: DecisionRecord | None) -> dict[str, A
         "replicas": found.status.replicas,
         "available_replicas": found.status.available_replicas,
         "notice": found.notice,
+        "version": found.version,
+        "problem": _problem(found),
         "bodies": [_body(one, found) for one in found.instances if one.kind is InstanceKind.BODY],
         "shadows": [_shadow(one, profile) for one in found.instances if one.kind is InstanceKind.SHADOW],
         "pairs": {
@@ -61,6 +63,14 @@ def _document(found: FunctionDetail, last: DecisionRecord | None) -> dict[str, A
         },
         "profile": dict(profile.provenance) if profile is not None else None,
     }
+
+
+def _problem(found: FunctionDetail) -> dict[str, Any] | None:
+    """Why instances are missing; `final` says that the function is not expected to start by itself."""
+    problem = found.status.problem
+    if problem is None:
+        return None
+    return {"code": problem.code, "message": problem.message, "hint": problem.hint, "final": found.cannot_start}
 
 
 def _instance(one: Instance) -> dict[str, Any]:

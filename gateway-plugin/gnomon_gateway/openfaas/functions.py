@@ -22,6 +22,8 @@ from gnomon_gateway.openfaas.usage import UsageMeter
 from gnomon_gateway.service import FunctionStatus
 
 MAX_REPLICAS = 10_000
+PROBLEM = "status.gnomon/problem"
+"""The annotation in a description that says why instances are missing. It is not part of the deployment."""
 _ECHOED = (
     "envProcess", "envVars", "constraints", "secrets", "labels", "annotations", "limits", "requests", "readOnlyRootFilesystem",
 )  # fmt: skip
@@ -32,6 +34,11 @@ async def _read_spec(request: Request) -> FunctionSpec:
     refuse_misspelt(spec.labels, spec.annotations)
     read_retry_rule(spec.annotations)
     return spec
+
+
+def _accepted(spec: FunctionSpec) -> Response:
+    """202: it is stored. How its instances start is told at the place that `Location` names."""
+    return Response(status_code=202, headers={"Location": f"/gnomon/functions/{spec.key}"})
 
 
 class Functions:
@@ -57,13 +64,13 @@ class Functions:
         spec = await _read_spec(request)
         with self._control.namespaces.using(spec.key.namespace):
             await self._control.functions.deploy(spec)
-        return Response(status_code=202)
+        return _accepted(spec)
 
     async def update(self, request: Request) -> Response:
         spec = await _read_spec(request)
         with self._control.namespaces.using(spec.key.namespace):
             await self._control.functions.update(spec)
-        return Response(status_code=202)
+        return _accepted(spec)
 
     async def remove(self, request: Request) -> Response:
         document = await read_object(request)
@@ -84,7 +91,11 @@ class Functions:
         status = self._control.functions.status(key, usage=usage)
         if status is None:
             raise unknown_function(key)
-        return JSONResponse(self._document(status))
+        document = self._document(status)
+        if status.problem is not None:
+            # faas-cli shows annotations.
+            document["annotations"] = {**document.get("annotations", {}), PROBLEM: status.problem.message}
+        return JSONResponse(document)
 
     async def scale(self, request: Request) -> Response:
         document = await read_object(request)

@@ -4,7 +4,8 @@
 
 The owner (who talks to the platform) says which instances there are: `instance_ready`, `instance_gone`, `drain`. It is called
 back when a request waits and there is no instance (`on_demand`), and when an instance no longer answers (`on_frozen`), so that it
-can replace it. Everything here runs on the event loop and returns at once; only draining is awaited.
+can replace it. It says why the function cannot start, where it cannot (`cannot_start`). Everything here runs on the event loop
+and returns at once; only draining is awaited.
 """
 
 from __future__ import annotations
@@ -49,6 +50,7 @@ class FunctionRuntime(Delivery):
         profile: ModelProfile | None = None,
         epoch: int = 1,
         on_demand: Callable[[], None] = lambda: None,
+        cannot_start: Callable[[], GnomonError | None] = lambda: None,
         on_frozen: Callable[[str, str], None] = lambda *_: None,
     ) -> None:
         self.name = str(key)
@@ -59,6 +61,7 @@ class FunctionRuntime(Delivery):
         dispatcher = Dispatcher(settings, policy, latency, time.monotonic(), sized_by=self._foretold)
         super().__init__(self.name, dispatcher, epoch, on_frozen)
         self._on_demand = on_demand
+        self._cannot_start = cannot_start
         self._arrived: list[Request] = []
 
     # Requests
@@ -90,10 +93,25 @@ class FunctionRuntime(Delivery):
         for client in [request.client for request in self._arrived if request.client is not None and request.client.has_left()]:
             client.lost()  # which takes its request from those that have arrived
         arrived, self._arrived = self._arrived, []
-        if arrived:
-            self._carry_out(self.dispatcher.arrive(arrived, time.monotonic()))
-            if not self.dispatcher.workers.by_id:
-                self._on_demand()
+        if not arrived:
+            return
+        refusal = self.refusal()
+        if refusal is not None:
+            self._carry_out(self.dispatcher.refuse(arrived, refusal, time.monotonic()))
+            return
+        self._carry_out(self.dispatcher.arrive(arrived, time.monotonic()))
+        if not self.dispatcher.workers.by_id:
+            self._on_demand()
+
+    def refusal(self) -> GnomonError | None:
+        """What a call is answered now because the function cannot start; None where an instance lives or may soon."""
+        return None if self.dispatcher.workers.by_id else self._cannot_start()
+
+    def refuse_waiting(self) -> None:
+        """Answer everything that waits where the function cannot start."""
+        refusal = self.refusal()
+        if refusal is not None:
+            self.give_up(refusal)
 
     def left(self, request: Request) -> None:
         """The client of this request has gone; its responder is not called any more."""
@@ -251,6 +269,15 @@ class FunctionRuntime(Delivery):
     def busy(self) -> bool:
         """Whether requests wait or execute."""
         return self.dispatcher.in_system > 0
+
+    @property
+    def starting(self) -> int:
+        """How many instances will be ready soon."""
+        return self.dispatcher.workers.starting
+
+    def takes_batches(self, instance_id: str) -> bool:
+        """Whether the instance has been ready and is not gone."""
+        return instance_id in self.dispatcher.workers.by_id
 
     def in_flight(self, instance_id: str) -> int:
         """How many requests the instance executes; 0 when it is idle or unknown."""

@@ -1,7 +1,8 @@
 """The routes of the open inference protocol.
 
     GET  /v2                                   what this server is
-    GET  /v2/health/live  /v2/health/ready     200; not ready while it drains
+    GET  /v2/health/live                       200
+    GET  /v2/health/ready                      200; 503 while it drains, or a function still waits for its first instance
     GET  /v2/models/{m}[/versions/{v}]         the model's metadata
     GET  /v2/models/{m}[/versions/{v}]/ready   200 if an instance is ready or one is started by the first request
     POST /v2/models/{m}[/versions/{v}]/infer
@@ -12,7 +13,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from gnomon_core.errors import GnomonError, not_found
@@ -34,9 +35,10 @@ _JSON = b"content-type: application/json\r\n"
 class InferenceRoutes:
     """`/v2`, for all functions of a directory."""
 
-    def __init__(self, directory: FunctionDirectory, max_body_bytes: int) -> None:
+    def __init__(self, directory: FunctionDirectory, max_body_bytes: int, ready: Callable[[], bool] = lambda: True) -> None:
         self._directory = directory
         self._max_body_bytes = max_body_bytes
+        self._ready = ready
         self._server = {"name": "gnomon", "version": this_version().release, "extensions": ["binary_tensor_data"]}
 
     def begin(self, exchange: Exchange) -> None:
@@ -60,8 +62,11 @@ class InferenceRoutes:
         match parts:
             case []:
                 _read(exchange, self._server)
-            case ["health", "live" | "ready" as what]:
-                _read(exchange, {what: True})
+            case ["health", "live"]:
+                _read(exchange, {"live": True})
+            case ["health", "ready"]:
+                ready = self._ready()
+                _read(exchange, {"ready": ready}, 200 if ready else 503)
             case ["models", name, *rest]:
                 runtime = self._directory.lookup(name)
                 if runtime is None or runtime.signature is None:
@@ -80,7 +85,8 @@ class InferenceRoutes:
             case []:
                 _read(exchange, _metadata(runtime, signature))
             case ["ready"]:
-                ready = runtime.ready > 0 or runtime.settings.scale.min == 0 or runtime.settings.scale.zero
+                scale = runtime.settings.scale
+                ready = runtime.ready > 0 or ((scale.min == 0 or scale.zero) and runtime.refusal() is None)
                 _read(exchange, {"ready": ready}, 200 if ready else 503)
             case ["infer"]:
                 if exchange.method != b"POST":

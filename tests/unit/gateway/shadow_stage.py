@@ -149,6 +149,9 @@ class Scaling:
 
     def request(self, function: str, instances: int) -> None: ...
     def redeployed(self, function: str) -> None: ...
+    def start_backoff_s(self, function: str) -> float:
+        return 0.0
+
     def removed(self, function: str) -> None: ...
 
     def desired(self, function: str) -> int | None:

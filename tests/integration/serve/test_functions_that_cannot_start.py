@@ -1,0 +1,121 @@
+"""Functions that are deployed and cannot start: who deploys them is told why, and so is who calls them, at once."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from tests.integration.serve.conftest import GNOMON, ROOT, Serving
+from tests.waiting import eventually
+
+STACK = """
+version: 1.0
+provider: {{name: openfaas, gateway: "{url}"}}
+functions:
+  broken: {{lang: gnomon-body, handler: ./broken, image: "ada/broken:1", fprocess: serve}}
+"""
+GOOD = "def handle(event, context):\n    return {'statusCode': 200, 'body': 'mended'}\n"
+BROKEN = {
+    "import_error": ("import no_such_module\n" + GOOD, "ModuleNotFoundError: No module named 'no_such_module'"),
+    "no_handle": ("def other():\n    pass\n", "handler.py defines neither handle(event, context) nor handle_batch"),
+}
+
+
+def gnomon(serving: Serving, *args: str) -> subprocess.CompletedProcess[str]:
+    """The command, in the folder of the state."""
+    kept = {name: value for name, value in os.environ.items() if not name.startswith("OPENFAAS_")}
+    environment = {**kept, "HOME": str(serving.state.parent)}
+    return subprocess.run(
+        [*GNOMON, *args], cwd=serving.state.parent, env=environment, capture_output=True, text=True, timeout=120, check=False
+    )
+
+
+def up(serving: Serving, handler: str, *options: str) -> subprocess.CompletedProcess[str]:
+    """`gnomon up` of a function with this handler."""
+    folder = serving.state.parent
+    (folder / "broken").mkdir(exist_ok=True)
+    (folder / "broken" / "handler.py").write_text(handler)
+    (folder / "stack.yml").write_text(STACK.format(url=serving.url))
+    if not (folder / "template").exists():
+        (folder / "template").symlink_to(ROOT / "templates")
+    return gnomon(serving, "up", "--payload-secret", str(serving.state / "payload-secret"), "--quiet", *options)
+
+
+def refusal(serving: Serving, name: str) -> tuple[int, str, str]:
+    """Status, code and message of a call."""
+    answer = serving.call("POST", f"/function/{name}", b"hello")
+    error = json.loads(answer.data)["error"]
+    assert int(answer.headers["Retry-After"]) >= 1
+    return answer.status, error["code"], error["message"]
+
+
+@pytest.mark.parametrize("kind", BROKEN)
+def test_up_says_why_a_handler_cannot_start_and_so_do_calls_describe_and_readiness(serving: Serving, kind: str) -> None:
+    handler, why = BROKEN[kind]
+    assert serving.call("GET", "/v2/health/ready").status == 200
+    result = up(serving, handler)
+    assert result.returncode == 1
+    assert "Error: broken: The function cannot start:" in result.stderr
+    assert why in result.stderr
+    assert "Deployed" not in result.stdout
+    status, code, message = refusal(serving, "broken")
+    assert (status, code) == (503, "function_cannot_start")
+    assert why in message
+    # faas-cli shows a function's annotations.
+    assert why in serving.status("broken")["annotations"]["status.gnomon/problem"]
+    assert why in gnomon(serving, "describe", "broken", "-g", serving.url).stdout
+    assert serving.call("GET", "/v2/health/ready").status == 503
+
+    result = up(serving, GOOD)
+    assert (result.returncode, result.stderr.count("Error")) == (0, 0), result.stderr
+    assert "Deployed. URL:" in result.stdout
+    answer = serving.call("POST", "/function/broken", b"hello")
+    assert (answer.status, answer.data) == (200, b"mended")
+    assert "status.gnomon/problem" not in serving.status("broken").get("annotations", {})
+    assert serving.call("GET", "/v2/health/ready").status == 200
+
+
+def test_no_wait_deploys_and_asks_nothing(serving: Serving) -> None:
+    result = up(serving, BROKEN["import_error"][0], "--no-wait")
+    assert (result.returncode, result.stderr.count("Error")) == (0, 0), result.stderr
+    assert "Deployed. URL:" in result.stdout
+
+
+def test_a_broken_update_is_told_while_the_version_before_serves_on(serving: Serving) -> None:
+    assert up(serving, GOOD).returncode == 0
+    result = up(serving, BROKEN["import_error"][0])
+    assert result.returncode == 1
+    assert "no_such_module" in result.stderr
+    answer = serving.call("POST", "/function/broken", b"hello")
+    assert (answer.status, answer.data) == (200, b"mended")
+
+
+def test_no_room_for_any_instance_is_told_by_deploy_calls_and_logs(serving: Serving) -> None:
+    deploy = ["deploy", "--image", "functions/alpine", "--name", "huge", "--fprocess", "cat", "--cpu-request", "64"]
+    result = gnomon(serving, *deploy, "-g", serving.url)
+    assert result.returncode == 1
+    assert "huge: An instance needs 64 cores" in result.stderr
+    assert "(no_capacity)" in result.stderr
+    status, code, message = refusal(serving, "huge")
+    assert (status, code) == (503, "no_capacity")
+    assert "needs 64 cores" in message
+    log = serving.call("GET", "/system/logs?name=huge&follow=false").data
+    assert log.count(b"an instance cannot be made: ") == 1
+
+
+def test_deploy_says_how_many_of_the_instances_found_no_room(serving: Serving, tmp_path: Path) -> None:
+    (tmp_path / "many.yml").write_text(
+        f"provider: {{name: openfaas, gateway: '{serving.url}'}}\n"
+        "functions:\n  many:\n    image: functions/alpine\n    fprocess: cat\n    requests: {cpu: '3'}\n"
+        "    labels: {com.openfaas.scale.min: '5'}\n"
+    )
+    result = gnomon(serving, "deploy", "-f", "many.yml")
+    assert result.returncode == 0, result.stderr
+    assert " of 5 instances are ready. An instance needs 3 cores" in result.stdout
+    eventually(lambda: serving.status("many")["availableReplicas"] == 2)
+    assert "needs 3 cores" in serving.status("many")["annotations"]["status.gnomon/problem"]
+    assert serving.call("POST", "/function/many", b"hello").data == b"hello"
