@@ -188,10 +188,11 @@ class Autoscaler:
     def _count(self, function: str) -> bool:
         """Take a function's counters alone, between two turns of its policy; False where it must be looked at."""
         runner = self._runners.get(function)
-        if self._counting is None or runner is None or self._resting.has(function):
+        now_s = self._clock.now_s()
+        if self._counting is None or runner is None or not runner.between_turns(now_s) or self._resting.has(function):
             return False
         standing, counters = self._counting.standing(function), self._counting.counters(function)
-        return counters is not None and runner.count(self._clock.now_s(), counters, standing)
+        return counters is not None and runner.count(now_s, counters, standing)
 
     def _look(self, function: str, before_s: float) -> None:
         """Look at a function. `before_s` is when it was known last to be as it was in its rest, if it did rest."""

@@ -141,7 +141,17 @@ class Runner:
         `standing` is what the function is known by apart from its requests, None where that is not known.
         """
         self.windows.record(now_s, load.counters)
-        self._sampled, self._standing = load.settings, standing
+        self._sampled = load.settings
+        known, self._standing = standing is not None and standing == self._standing, standing
+        if not known or not (self._starts.steady and self._shadow_starts.steady):
+            self._look_at_instances(now_s, load)
+        # A fleet may show a request once or until the next one: only its appearance counts.
+        if load.requested is not None and load.requested != self._shown:
+            self.request(load.requested)
+        self._shown = load.requested
+
+    def _look_at_instances(self, now_s: float, load: FunctionLoad) -> None:
+        """Whether they are those of the last look, and what has become of them."""
         instances = newest(load.instances)
         bodies = tuple(instance for instance in instances if instance.kind is InstanceKind.BODY)
         self._starts.look(now_s, bodies)
@@ -152,10 +162,10 @@ class Runner:
         shadows = tuple(instance for instance in instances if instance.kind is InstanceKind.SHADOW)
         self._shadow_starts.dismiss(shadow.id for shadow in self._shadow_starts.seen if shadow.partner not in serving)
         self._shadow_starts.look(now_s, shadows)
-        # A fleet may show a request once or until the next one: only its appearance counts.
-        if load.requested is not None and load.requested != self._shown:
-            self.request(load.requested)
-        self._shown = load.requested
+
+    def between_turns(self, now_s: float) -> bool:
+        """Whether its policy is asked later, if nothing happens."""
+        return now_s < self._next_s - _TOLERANCE_S and self._requested is None and self._replaced is None
 
     def count(self, now_s: float, counters: LoadCounters, standing: object) -> bool:
         """Take the counters alone, which is a tenth of the work of `sample`; False where the function must be looked at.
@@ -163,9 +173,8 @@ class Runner:
         Between two turns of its policy that is enough while nothing but its requests has changed, none of them waits for an
         instance to be made, and no instance is missing.
         """
-        in_period = now_s < self._next_s - _TOLERANCE_S and self._requested is None and self._replaced is None
         whole = self._living >= (self.desired or 0) and (self._living > 0 or not counters.queued)
-        if not in_period or not whole or self._standing is None or self._standing != standing:
+        if not whole or self._standing is None or self._standing != standing:
             return False
         self.windows.record(now_s, counters)
         return True

@@ -28,8 +28,8 @@ class Starts:
         self._ready_at_s: dict[str, float] = {}
         self._dismissed: set[str] = set()
         self._expected = self._appeared = 0
-        self._steady: tuple[tuple[str, InstanceState, int], ...] | None = None
-        """What was there at the last look, if all of it was ready and steady."""
+        self.steady = False
+        """Whether another look at the same instances would say nothing: nothing is expected, and all are ready and steady."""
 
     @property
     def row(self) -> str:
@@ -51,23 +51,20 @@ class Starts:
 
     def expect(self, instances: int) -> None:
         """So many were made since `begin`: at the next look each must have been there at one."""
+        self.steady = self.steady and not instances
         self._expected += instances
 
     def dismiss(self, ids: Iterable[str]) -> None:
         """These end because a decision says so."""
         self._dismissed.update(ids)
+        self.steady = self.steady and not self._dismissed
 
     def look(self, now_s: float, instances: tuple[Instance, ...]) -> None:
         """Compare what is there with what was there. `instances` are those of the newest version."""
         if not (instances or self._seen or self._expected):
             self._dismissed.clear()
+            self.steady = True
             return  # as nearly every function is, of Shadows
-        there = tuple([(one.id, one.state, one.version) for one in instances])
-        if there == self._steady and not self._expected:
-            self.forgive()
-            if self._dismissed:
-                self._dismissed &= self._seen.keys()
-            return
         present = {instance.id: instance for instance in instances if instance.state is not InstanceState.GONE}
         version = max((instance.version for instance in present.values()), default=None)
         self._appeared += len(present.keys() - self._seen.keys())
@@ -88,10 +85,8 @@ class Starts:
         self._dismissed &= present.keys()
         self._ready_at_s = {id_: at_s for id_, at_s in self._ready_at_s.items() if id_ in present}
         self._seen = present
-        steady = len(present) == len(there) and all(
-            one.state is InstanceState.READY and self._was_steady(now_s, one.id) for one in instances
-        )
-        self._steady = there if steady else None
+        ready = all(one.state is InstanceState.READY and self._was_steady(now_s, one.id) for one in instances)
+        self.steady = ready and not self._dismissed
 
     def forgive(self) -> None:
         """Start anew: an instance is steady or has served, or the function was deployed again."""

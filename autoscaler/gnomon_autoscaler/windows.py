@@ -28,6 +28,8 @@ from gnomon_core.scaling import History, LoadCounters
 
 BIN_S = 0.5
 KEEP_S = 300.0
+SURPLUS = 64
+"""Bins that are kept no longer are dropped so many at a time."""
 _TOLERANCE_S = 1e-9
 
 _Point: TypeAlias = tuple[float, float, float, float]
@@ -61,7 +63,7 @@ class LoadWindows:
         self._keep = round(keep_s / bin_s)
         self._length = 0
         self._columns: _Columns | None = None
-        """What the bins hold, one column for each of its values; None while all of them are empty."""
+        """One column for each of a bin's values, the last of which are the bins'; None while all of them are empty."""
         self._loaded = 0
         """How many of the bins are not empty."""
         self._last: _Last | None = None
@@ -122,10 +124,13 @@ class LoadWindows:
         self._length += 1
         if self._length > self._keep:
             self._length -= 1
-            dropped = (arrivals.pop(0), successes.pop(0), concurrency.pop(0), busy_cores.pop(0))
-            self._loaded -= dropped != _NOTHING
+            first = len(arrivals) - self._keep - 1
+            self._loaded -= bool(arrivals[first] or successes[first] or concurrency[first] or busy_cores[first])
             if not self._loaded:
                 self._columns = None
+            elif first >= SURPLUS:
+                for column in self._columns:
+                    del column[: first + 1]
 
     def _append_empty(self, number: int) -> None:
         for _ in range(number):
@@ -148,13 +153,15 @@ class LoadWindows:
         if self._columns is None:
             nothing = _nothing(self._length)
             return History(self.bin_s, end_s, nothing, nothing, nothing, nothing)
-        return History(self.bin_s, end_s, *(column[:] for column in self._columns))
+        begin = len(self._columns[0]) - self._length
+        return History(self.bin_s, end_s, *(column[begin:] for column in self._columns))
 
     def to_json(self) -> JsonObject:
         """What a restarted autoscaler needs in order to start warm. A number among the bins is one of empty ones in a row."""
         bins: list[Json] = []
         empty = self._length if self._columns is None else 0
-        for made in zip(*self._columns or (), strict=True):
+        begin = 0 if self._columns is None else len(self._columns[0]) - self._length
+        for made in zip(*(column[begin:] for column in self._columns or ()), strict=True):
             if made == _NOTHING:
                 empty += 1
                 continue

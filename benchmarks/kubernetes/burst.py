@@ -3,10 +3,10 @@
     python -m benchmarks.kubernetes.burst [--quick] [--model resnet50] [--turns 15]
 
 A Body with one core is a pod of the function; the DaemonSet's pod has the pool. Beside it the platform of one machine has the
-same Body and the same pool as processes. First each starts a few Bodies. Then they take turns: a few batches alone; then a Shadow
-is decided on while the Body answers batch after batch; the same batches with it; it is ended. Decision is the call of
-`Platform.create_shadow`, ready is when the platform has heard that the Shadow's pages are resident, paired that its Body works
-with it.
+same Body and the same pool as processes. First each starts a few Bodies, each until its first batch is answered. Then they take
+turns: a few batches alone; then a Shadow is decided on while the Body answers batch after batch, until the first batch together
+is answered; the same batches with it; it is ended. Decision is the call of `Platform.create_shadow`, ready is when the platform
+has heard that the Shadow's pages are resident, paired that its Body works with it.
 
 The ratio of the pair to the Body alone is of one turn, a figure the median of all turns; that of the pods is compared with that
 of the processes. Every answer is compared with the Body's first. Of two cores the Body's pod may use one and asks for half of it,
@@ -57,9 +57,11 @@ class Turns:
     """What was seen of one kind of place."""
 
     body_ms: list[float] = field(default_factory=list)
+    body_answered_ms: dict[int, list[float]] = field(default_factory=lambda: {batch: [] for batch in BATCHES})
+    """Until a new Body has answered its first batch of a size."""
     ready_ms: list[float] = field(default_factory=list)
     paired_ms: list[float] = field(default_factory=list)
-    answered_ms: list[float] = field(default_factory=list)
+    answered_ms: dict[int, list[float]] = field(default_factory=lambda: {batch: [] for batch in BATCHES})
     alone_s: dict[int, list[float]] = field(default_factory=lambda: {batch: [] for batch in BATCHES})
     pair_s: dict[int, list[float]] = field(default_factory=lambda: {batch: [] for batch in BATCHES})
     lost: int = 0
@@ -108,9 +110,12 @@ async def measure(
         }
         for _ in range(starts):
             for kind, (place, spec) in places.items():
-                body, took_s = await place.body(spec)
-                seen[kind].body_ms.append(1e3 * took_s)
-                await place.end(body.id)
+                for batch in BATCHES:
+                    body, took_s = await place.body(spec)
+                    first = await place.asked_of(body, model, batch).ask()
+                    seen[kind].body_ms.append(1e3 * took_s)
+                    seen[kind].body_answered_ms[batch].append(1e3 * (took_s + first.ended_s - first.began_s))
+                    await place.end(body.id)
         bodies = {kind: (place, await place.serving(spec, model, BATCHES[0])) for kind, (place, spec) in places.items()}
         for place, serving in bodies.values():
             await place.end((await shadow_of(place, serving, pair)).id)
@@ -170,7 +175,7 @@ async def _turn(place: Place, body: Serving, pair: Pair, batch: int, seen: Turns
             raise error
         await asyncio.sleep(0.002)
     first = next(one for one in body.served[before:] if one.shared)
-    seen.answered_ms.append(1e3 * (first.ended_s - began_s))
+    seen.answered_ms[batch].append(1e3 * (first.ended_s - began_s))
     await body.end()
     together = [await body.ask() for _ in range(EACH)]
     await place.end(shadow.id)
@@ -212,11 +217,12 @@ def figures_of(seen: dict[str, Turns], what: str) -> list[Figure]:
                 ("a Body ready", one.body_ms),
                 ("a Shadow ready", one.ready_ms),
                 ("its Body told", one.paired_ms),
-                ("first batch together", one.answered_ms),
             )
         ]
         for batch in BATCHES:
             figures += [
+                at_quantile(f"{kind}, b = {batch}: a Body's first batch", one.body_answered_ms[batch], "ms"),
+                at_quantile(f"{kind}, b = {batch}: first batch together", one.answered_ms[batch], "ms"),
                 at_quantile(f"{kind}, b = {batch}: pair ÷ Body alone", one.ratios(batch), ""),
                 at_quantile(f"{kind}, b = {batch}: Body alone", [1e3 * each for each in one.alone_s[batch]], "ms"),
                 at_quantile(f"{kind}, b = {batch}: pair", [1e3 * each for each in one.pair_s[batch]], "ms"),

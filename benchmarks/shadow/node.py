@@ -174,11 +174,16 @@ class Place:
     async def serving(self, spec: FunctionSpec, model: StoredModel, batch: int) -> Serving:
         """A ready Body that has answered a few batches of this size alone."""
         instance, _ = await self.body(spec)
+        made = self.asked_of(instance, model, batch)
+        for _ in range(WARM_UPS):
+            await made.ask()
+        return made
+
+    def asked_of(self, instance: Instance, model: StoredModel, batch: int) -> Serving:
+        """A ready Body that has answered nothing yet, to be asked for batches of this size."""
         head = json.dumps({"kind": "tensors", "inputs": [one.to_json() for one in model.signature.inputs]}).encode()
         made = Serving(instance, self.told.ready[instance.id][1], head)
         made.take(samples_of(model, batch))
-        for _ in range(WARM_UPS):
-            await made.ask()
         return made
 
     async def end(self, instance_id: str) -> None:

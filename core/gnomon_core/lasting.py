@@ -9,11 +9,12 @@ Every other platform ends its instances when it stops.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Protocol, runtime_checkable
 
 from gnomon_core.errors import GnomonError
 from gnomon_core.fleet import Instance
-from gnomon_core.functions import FunctionSpec
+from gnomon_core.functions import FunctionKey, FunctionSpec
 
 
 @runtime_checkable
@@ -40,4 +41,22 @@ class Warns(Protocol):
 
     def warn(self, function: str, reason: str, text: str) -> None:
         """Say this of a function there; `reason` is one word. It is said once, however often that is asked for."""
+        ...
+
+
+@runtime_checkable
+class Restartable(Protocol):
+    """What a platform offers beside all that whose users restart functions with tools of its own."""
+
+    def watch_restarts(self, told: Callable[[FunctionKey, int], None]) -> None:
+        """Call `told` where somebody asks that all instances of this version of a function be replaced; it may be told again."""
+        ...
+
+
+@runtime_checkable
+class Explains(Protocol):
+    """What a platform offers beside all that which sees why an instance takes long to start."""
+
+    def trouble(self, function: str) -> str:
+        """Why instances that are starting do not get on, in one line; empty where nothing is known."""
         ...

@@ -14,6 +14,7 @@ from gnomon_cli.commands.functions import in_namespace
 from gnomon_cli.errors import CommandFailed
 from gnomon_cli.options import Duration, Target, gateway_options, json_option, namespace_option
 from gnomon_cli.output import note, print_json
+from gnomon_gateway.openfaas.functions import PROBLEM
 
 OK = 200
 
@@ -86,7 +87,7 @@ def ready(*, target: Target, name: str, namespace: str, attempts: int, interval:
     """Wait until the gateway, or a function, is ready."""
     gateway = target.gateway()
     what = name or gateway.url
-    began_s = time.monotonic()
+    began_s, problem = time.monotonic(), ""
     for attempt in range(attempts):
         try:
             problem = _not_ready(gateway, name, namespace)
@@ -101,7 +102,7 @@ def ready(*, target: Target, name: str, namespace: str, attempts: int, interval:
             break
         time.sleep(min(interval, left_s))
     waited_s = time.monotonic() - began_s
-    raise CommandFailed(f"{what} is not ready after {waited_s:.1f} s.", "`gnomon logs` may say why." if name else "")
+    raise CommandFailed(f"{what} is not ready after {waited_s:.1f} s: {problem}", "`gnomon logs` may say why." if name else "")
 
 
 def _not_ready(gateway: Gateway, name: str, namespace: str) -> str:
@@ -110,4 +111,7 @@ def _not_ready(gateway: Gateway, name: str, namespace: str) -> str:
         answer = gateway.call("GET", "/healthz", authenticated=False)
         return "" if answer.status == OK else gateway.explain(answer)
     function = gateway.json("GET", f"/system/function/{quote(name)}", query=in_namespace(namespace))
-    return "" if function.get("availableReplicas", 0) > 0 else f"{name} has no instance that is ready."
+    if function.get("availableReplicas", 0) > 0:
+        return ""
+    trouble = (function.get("annotations") or {}).get(PROBLEM)
+    return f"{name} has no instance that is ready: {trouble}" if trouble else f"{name} has no instance that is ready."

@@ -24,6 +24,8 @@ NAMESPACE = SYSTEM_NAMESPACE
 GROUPS = ("serving.knative.dev/v1", "autoscaling.internal.knative.dev/v1alpha1", "networking.internal.knative.dev/v1alpha1")
 SCALER, PROXY, BUFFER = "gnomon-autoscaler", "gnomon-ingress", "gnomon-gateway"
 INSTALL = "kubectl apply -k deploy/knative"
+INSIDE = "svc.cluster.local"
+"""Knative's default domain, whose names are served inside the cluster only."""
 ON_KNATIVE = Wisher(NAMESPACE, SCALER, "kubectl apply -k deploy/knative-models", REVISION_LABEL)
 """The autoscaler class, as it may wish for Shadows."""
 _ENABLED = '{"data":{"' + CSI_FEATURE + '":"enabled"}}'
@@ -44,6 +46,7 @@ def knative_checks(cluster: Cluster, asker: Asker) -> Iterator[tuple[str, Look]]
     yield "Knative's volumes", lambda: volumes(cluster)
     yield "Knative's scaling", lambda: scaling(cluster)
     yield "Knative's network", lambda: network(cluster)
+    yield "Knative's domain", lambda: domain(cluster)
     yield "permissions", lambda: rights(cluster, asker)
     yield "autoscaler class", lambda: ready(cluster, NAMESPACE, SCALER, f"{INSTALL}/autoscaler")
     yield "ingress class", lambda: ingress(cluster)
@@ -199,6 +202,21 @@ def network(cluster: Cluster) -> tuple[Level, str, str]:
         hint = f"Set mesh-compatibility-mode in {NAMESPACE}/config-network to auto or disabled for Revisions that batch."
         return Level.WARN, "Pods are reached through a mesh, so none can be chosen for a batch.", hint
     return Level.OK, f"Pods are reached at their own addresses; routes that name no class get {default}.", ""
+
+
+def domain(cluster: Cluster) -> tuple[Level, str, str]:
+    """Whether services have names outside the cluster. Under Knative's default an ingress serves callers inside only.
+
+    Raises:
+        Refused, Unreachable: it cannot be looked at.
+
+    """
+    named = sorted(one for one in settings(cluster, "config-domain") if not one.startswith("_") and one != INSIDE)
+    if named:
+        return Level.OK, f"Services have names under {', '.join(named)}.", ""
+    patch = '{"data":{"knative.example.com":""}}'
+    hint = f"With a domain of yours: kubectl -n {NAMESPACE} patch configmap config-domain --type merge -p '{patch}'"
+    return Level.WARN, f"The domain is {INSIDE}: services answer inside the cluster only, and 404 to all others.", hint
 
 
 def settings(cluster: Cluster, name: str) -> dict[str, str]:

@@ -13,10 +13,12 @@ from collections.abc import Sequence
 from dataclasses import replace
 from weakref import WeakValueDictionary
 
+from gnomon_core.background import Background
 from gnomon_core.decisions import DecisionRecord
 from gnomon_core.errors import GnomonError, conflict
 from gnomon_core.fleet import InstanceState
 from gnomon_core.functions import FunctionKey, FunctionSpec
+from gnomon_core.lasting import Explains, Restartable
 from gnomon_core.offers import described
 from gnomon_core.seam_values import StoredFunction
 from gnomon_gateway.lifecycle.alone import notice, say_if_alone
@@ -48,6 +50,9 @@ class Manager:
         self._last_version = 0
         self._measurements = Measurements(around, self._checks, self._functions, self._lock)
         self._unserved = Unserved(self.follow, around.logs.append)
+        self._behind = Background()
+        if isinstance(around.platform, Restartable):
+            around.platform.watch_restarts(self._restarts)
         self.instances = Instances(around.platform, around.logs.append, around.scaling, self._checks.policy, around.elsewhere)
 
     async def start(self) -> None:
@@ -74,6 +79,7 @@ class Manager:
 
     async def stop(self) -> None:
         """Answer everything that was let in, then stop every instance, or leave those that outlive us."""
+        await self._behind.end()
         await self._unserved.stop()
         await self._measurements.stop()
         for deployed in list(self._functions.values()):
@@ -141,6 +147,22 @@ class Manager:
                 raise unknown_function(key)
             await asyncio.to_thread(self._around.store.delete_function, key)
             self._drop(key)
+
+    def _restarts(self, key: FunctionKey, version: int) -> None:
+        self._behind.begin(self.restart(key, version))
+
+    async def restart(self, key: FunctionKey, version: int) -> None:
+        """Replace all instances of this version by others of the same function: as in an update, no fewer serve meanwhile."""
+        async with self._lock(key):
+            deployed = self._functions.get(key)
+            if deployed is None or deployed.version != version or not self._around.elsewhere.leads():
+                return
+            self._last_version += 1
+            stored = StoredFunction(deployed.spec, self._last_version, deployed.created_at)
+            await asyncio.to_thread(self._around.store.put_function, stored)
+            deployed.version = stored.version
+            await self.instances.replacing.update(deployed)
+            self._around.scaling.redeployed(deployed.name)
 
     async def follow(self, key: FunctionKey, *, takes_over: bool = False) -> None:
         """Serve what the store holds: somebody else has added this function there, changed or removed it.
@@ -292,12 +314,18 @@ class Manager:
 
     def _problem(self, deployed: Deployed) -> GnomonError | None:
         """Why it has fewer instances of its present version than are wanted; None where it has them, or nothing is known."""
-        problem = deployed.start_failures.problem
+        problem = deployed.start_failures.problem or self._trouble(deployed)
         if problem is None:
             return None
         live = deployed.live(self.instances.of(deployed))
         ready = sum(one.state is InstanceState.READY for one in live)
         return problem if ready < self._wanted(deployed) else None
+
+    def _trouble(self, deployed: Deployed) -> GnomonError | None:
+        """What keeps instances that are starting, where the platform sees it: they may get on, or fail in their time."""
+        platform = self._around.platform
+        said = platform.trouble(deployed.name) if isinstance(platform, Explains) else ""
+        return GnomonError(503, "starting", f"The function does not start yet: {said}") if said else None
 
     def _begin(self, stored: StoredFunction, means: Means) -> None:
         """Serve it from now on: its platform has been prepared."""

@@ -32,6 +32,8 @@ READ_TIMEOUT_S = 10.0
 MERGE_PATCH = "application/merge-patch+json"
 STRATEGIC_PATCH = "application/strategic-merge-patch+json"
 JSON_TYPE = "application/json"
+PROGRAM = "gnomon"
+"""As the API server knows us: what begins the User-Agent stands in `managedFields`."""
 SERVICE_ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount/token")
 _READ_BYTES = 64 * 1024
 _OK = range(200, 300)
@@ -165,7 +167,7 @@ class Api:
     def _answer(self, request: Request) -> Iterator[Any]:
         import urllib3  # noqa: PLC0415 - as above
 
-        server, headers = self._server, {"Accept": JSON_TYPE, "User-Agent": "gnomon"}
+        server, headers = self._server, {"Accept": JSON_TYPE, "User-Agent": PROGRAM}
         if (authorization := server.authorization()) is not None:
             headers["Authorization"] = authorization
         if request.body is not None:

@@ -5,6 +5,7 @@
     NoCapacity         no node has room for an instance
     FailedCreate       Kubernetes makes no pod: a quota, a LimitRange, a webhook
     StartFailed        an instance did not become ready, with why
+    ScaleReverted      somebody has set the number of its pods, which its scaling policy decides
     ResizePending      a node has put off to give a pod other cores, or it or Kubernetes has refused to
 
 Of each there is one on a Deployment for as long as the cluster keeps Events, an hour by default, however often it happens. Who
@@ -23,6 +24,7 @@ from gnomon_platforms.kubernetes.objects.functions import DeployedFunction
 from gnomon_platforms.kubernetes.writes import Writer
 
 AGAIN_S = 60.0
+SCALE_REVERTED = "ScaleReverted"
 NO_CAPACITY, FAILED_CREATE, START_FAILED, RESIZE_PENDING = "NoCapacity", "FailedCreate", "StartFailed", "ResizePending"
 
 

@@ -23,7 +23,7 @@ from gnomon_core.fleet import Instance, Node
 from gnomon_core.functions import FunctionKey, FunctionSpec
 from gnomon_core.platform_listener import PlatformListener
 from gnomon_core.seam_values import InstanceRequest
-from gnomon_platforms.kubernetes.api import Api, Fence
+from gnomon_platforms.kubernetes.api import PROGRAM, Api, Fence
 from gnomon_platforms.kubernetes.cache import Change
 from gnomon_platforms.kubernetes.informer import Informer
 from gnomon_platforms.kubernetes.ledger import Ledger
@@ -39,7 +39,7 @@ from gnomon_platforms.kubernetes.writes import Writer
 from gnomon_platforms.nodes.home import Home
 from gnomon_platforms.nodes.on_nodes import OnNodes, load_besides_shadows
 from gnomon_platforms.openfaas.adopting import instance_of, may_be_found
-from gnomon_platforms.openfaas.events import FAILED_CREATE, Warnings
+from gnomon_platforms.openfaas.events import FAILED_CREATE, SCALE_REVERTED, Warnings
 from gnomon_platforms.openfaas.lives import Life
 from gnomon_platforms.openfaas.options import OpenFaasOptions
 from gnomon_platforms.openfaas.pod_bodies import PodBodies
@@ -98,6 +98,7 @@ class Fleet:
         self._adopting_until_s = 0.0
         self._around: Surroundings | None = None
         self._listener: PlatformListener | None = None
+        self._restarts: Callable[[FunctionKey, int], None] = lambda _, __: None
         self._stopping = False
         self._behind = Background()
         self._warnings = Warnings(self._writer, self._clock, self._behind, self._own_deployment)
@@ -287,6 +288,8 @@ class Fleet:
             workload.look()
         if change.new is not None:
             self._deployment_there(key, change.new, new=change.old is None)
+            if self.leads and change.old is not None and change.old.replicas != change.new.replicas:
+                self._say_who_counts(key, change.new)
             if change.new.failure:
                 self._warnings.say(key, FAILED_CREATE, change.new.failure)
 
@@ -296,3 +299,18 @@ class Fleet:
             self._workload(key)
         if new and self._rivals.of(key) is not None:
             self._rivals_changed(key)
+        if self.leads and deployed.restarted and deployed.template_version == deployed.version and not self._left_alone(key):
+            self._restarts(key, deployed.version)
+
+    def _say_who_counts(self, key: FunctionKey, deployed: DeployedFunction) -> None:
+        """Somebody has set the number of pods, which is about to be ours again: what was asked for has to be asked of us."""
+        if deployed.counted_by in ("", PROGRAM) or deployed.removed or self._left_alone(key):
+            return
+        policy = deployed.spec.settings.autoscaler
+        self._warnings.say(
+            key,
+            SCALE_REVERTED,
+            f"{deployed.counted_by} asked for {deployed.replicas} pods, but Gnomon's scaling policy {policy} decides how many "
+            f"there are: gnomon decisions {key.name} says why. Bounds are com.openfaas.scale.min and .max; "
+            "POST /system/scale-function/NAME sets a number.",
+        )

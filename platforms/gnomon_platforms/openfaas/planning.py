@@ -7,6 +7,7 @@ lost, sent twice or begun by a process that has died does no harm. A plan's numb
     an instance is to go ▶ make its pod unready and cheap ▶ release it ▶ remove it by its uid; a spare comes for it
     nobody waits for a spare ▶ lower the number: a spare is gated, and so the first to go
     another version waits ▶ release what serves ▶ change the template ▶ each goes when its instance does
+    all have the template ▶ guard it: what others change of it costs no pod that serves, and is an update like any other
     pods cannot be made (a quota, a webhook) ▶ go on with those there are; nobody waits ▶ let the number be theirs
     a pod has ended by itself ▶ remove it: it is in no ReplicaSet's number, and none removes it
     the function was removed ▶ each goes when its instance does ▶ remove the Deployment, and with it all that is left
@@ -116,11 +117,18 @@ class Remove:
 
 
 @dataclass(frozen=True, slots=True)
+class Guard:
+    """Let no pod go for a template of this version that somebody else changes."""
+
+    version: int
+
+
+@dataclass(frozen=True, slots=True)
 class Withdraw:
     """Remove the Deployment of a function that was removed, and with it everything that is the function's."""
 
 
-Step: TypeAlias = Deploy | Scale | Claim | Resize | Serve | Retire | Release | Remove | Withdraw
+Step: TypeAlias = Deploy | Scale | Claim | Resize | Serve | Retire | Release | Remove | Guard | Withdraw
 
 
 def plan(deployed: DeployedFunction | None, pods: Iterable[PodFacts], wanted: Wanted) -> tuple[Step, ...]:
@@ -132,9 +140,11 @@ def plan(deployed: DeployedFunction | None, pods: Iterable[PodFacts], wanted: Wa
     mine = counted(pods)
     # What the ReplicaSet's controller knows of pods may be older than what we do. While it has as many as it should, by our own
     # view, it knows of every release: it would have made a spare for each that it knows of, and removed what is too many.
-    balanced = len(mine) == deployed.replicas
+    balanced = len(mine) == deployed.pods
     starved = _starved(deployed, mine)
     steps += _of_kept(pods, wanted)
+    if not deployed.guarded and deployed.rolled and balanced and not wanted.waiting:
+        steps.append(Guard(deployed.template_version))
     if wanted.waiting and deployed.template_version != wanted.version:
         return (*steps, *_changed(deployed, pods, wanted, settled=balanced or starved))
     others = [pod for pod in mine if pod.name not in wanted.kept]
@@ -159,7 +169,7 @@ def plan(deployed: DeployedFunction | None, pods: Iterable[PodFacts], wanted: Wa
         return (*steps, *(let_go if starved else ()))
     steps += let_go
     # With a release under way it is not known whom a lower number would cost.
-    if (balanced or starved) and not any(isinstance(step, Release) for step in let_go):
+    if (balanced or starved) and not deployed.restarted and not any(isinstance(step, Release) for step in let_go):
         steps += _lowered(deployed, mine, frozenset(pod.name for pod in surplus if pod.instance is None))
     return tuple(steps)
 
@@ -167,7 +177,7 @@ def plan(deployed: DeployedFunction | None, pods: Iterable[PodFacts], wanted: Wa
 def _with_which_all_stay(deployed: DeployedFunction, pods: Iterable[PodFacts], wanted: Wanted) -> int:
     """The number with which the ReplicaSet removes no pod, whatever it has not heard of; 0 where it removes none now."""
     possible = 0 if wanted.lowered is None else wanted.lowered.possible(pods)
-    number = deployed.replicas if wanted.lowered is None or not possible else min(deployed.replicas, wanted.lowered.to)
+    number = deployed.pods if wanted.lowered is None or not possible else min(deployed.pods, wanted.lowered.to)
     needed = max(len(counted(pods)), possible)
     return needed if number < needed else 0
 
@@ -215,7 +225,7 @@ def _starved(deployed: DeployedFunction, mine: Collection[PodFacts]) -> bool:
     heard; but that one is ready as far as it knows, and the new one is not yet.
     """
     known = (len(mine), sum(pod.ready for pod in mine)) == (deployed.counted, deployed.available)
-    return bool(deployed.failure) and known and len(mine) < deployed.replicas
+    return bool(deployed.failure) and known and len(mine) < deployed.pods
 
 
 def _left(pod: PodFacts) -> bool:

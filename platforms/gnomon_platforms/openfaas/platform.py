@@ -13,11 +13,12 @@ from __future__ import annotations
 
 import math
 import secrets as chance_of_secrets
+from collections.abc import Callable
 from contextlib import suppress
 
 from gnomon_core.errors import GnomonError, bad_request
-from gnomon_core.fleet import Instance
-from gnomon_core.functions import FunctionSpec, parse_key
+from gnomon_core.fleet import Instance, InstanceState
+from gnomon_core.functions import FunctionKey, FunctionSpec, parse_key
 from gnomon_core.pairs import Pair
 from gnomon_core.profiles import ModelProfile
 from gnomon_core.seam_values import Capabilities, InstanceRequest, Usage
@@ -65,6 +66,17 @@ class OpenFaasPlatform(Fleet):
     def hindrance(self, function: str) -> GnomonError | None:
         """Why its pods are not ours to count: 409 `foreign_autoscaler`."""
         return self._rivals.hindrance(parse_key(function))
+
+    def watch_restarts(self, told: Callable[[FunctionKey, int], None]) -> None:
+        """See `gnomon_core.lasting.Restartable`: `kubectl rollout restart`, and each change of a template by others."""
+        self._restarts = told
+
+    def trouble(self, function: str) -> str:
+        """See `gnomon_core.lasting.Explains`: what Kubernetes says of pods that do not start, such as ErrImagePull."""
+        workload = self._workloads.get(function)
+        lives = () if workload is None else tuple(workload.lives.values())
+        pods = (life.pod for life in lives if life.instance.state is InstanceState.STARTING)
+        return next((pod.trouble for pod in pods if pod is not None and pod.trouble), "")
 
     def warn(self, function: str, reason: str, text: str) -> None:
         """See `gnomon_core.lasting.Warns`: an Event on the Deployment, again when the cluster has forgotten it."""

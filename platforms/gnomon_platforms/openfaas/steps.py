@@ -14,7 +14,7 @@ from gnomon_core.errors import GnomonError
 from gnomon_core.functions import FunctionKey, FunctionSpec
 from gnomon_platforms.kubernetes.api import STRATEGIC_PATCH, Document
 from gnomon_platforms.kubernetes.objects.functions import DeployedFunction
-from gnomon_platforms.kubernetes.objects.manifests import changed_metadata, deployment, released
+from gnomon_platforms.kubernetes.objects.manifests import GUARDED, REPLACING, changed_metadata, deployment, released
 from gnomon_platforms.kubernetes.objects.names import (
     DELETION_COST,
     INSTANCE_ANNOTATION,
@@ -33,7 +33,7 @@ from gnomon_platforms.kubernetes.objects.removal import CLAIMED_COST, VICTIM_COS
 from gnomon_platforms.kubernetes.resources import DEPLOYMENTS, PODS, SECRETS
 from gnomon_platforms.kubernetes.writes import Create, Decide, Delete, Patch, Replace, Target, Write, Writer
 from gnomon_platforms.openfaas.furnishing import furnish
-from gnomon_platforms.openfaas.planning import Claim, Deploy, Release, Remove, Resize, Retire, Scale, Serve, Step, Withdraw
+from gnomon_platforms.openfaas.planning import Claim, Deploy, Guard, Release, Remove, Resize, Retire, Scale, Serve, Step, Withdraw
 from gnomon_platforms.openfaas.pull_secrets import with_pull_secrets
 
 
@@ -65,6 +65,8 @@ class Steps:
             await self.remove()
         elif isinstance(step, Scale):
             await self._scale(step.replicas, deployed)
+        elif isinstance(step, Guard):
+            await self._guard(step.version)
         else:
             await self._writer.settle(Target(PODS, step.pod.namespace, step.pod.name), _of_pod(step), "look after its pods")
             if isinstance(step, Retire):
@@ -91,7 +93,7 @@ class Steps:
             metadata = seen["metadata"]
             if whole((metadata.get("labels") or {}).get(VERSION_LABEL)) < version:
                 metadata = changed_metadata(metadata, wanted["metadata"])
-            return Replace({**seen, "metadata": metadata, "spec": wanted["spec"]})
+            return Replace({**seen, "metadata": metadata, "spec": {**wanted["spec"], "strategy": REPLACING}})
 
         made = await self._writer.settle(self._target(DEPLOYMENTS), decide, f"deploy {spec.key}")
         assert made is not None
@@ -143,6 +145,14 @@ class Steps:
             return None if gone else Delete()
 
         await self._writer.settle(self._target(DEPLOYMENTS), decide, f"remove {self._key}")
+
+    async def _guard(self, version: int) -> None:
+        def decide(seen: Document | None) -> Write | None:
+            if seen is None or whole((seen["spec"]["template"]["metadata"].get("labels") or {}).get(VERSION_LABEL)) != version:
+                return None
+            return Replace({**seen, "spec": {**seen["spec"], "strategy": GUARDED}})
+
+        await self._writer.settle(self._target(DEPLOYMENTS), decide, f"guard the pods of {self._key}")
 
     async def _scale(self, replicas: int, deployed: DeployedFunction | None) -> None:
         def decide(seen: Document | None) -> Write | None:

@@ -135,6 +135,12 @@ def test_knatives_classes_are_looked_at_and_what_they_may_do(
     assert '"metrics-protocol":"prometheus"' in found["Knative's metrics"]["hint"]
     assert "rollout restart deployment activator" in found["Knative's metrics"]["hint"]
     assert found["autoscaler class"]["hint"] == "kubectl apply -k deploy/knative/autoscaler"
+    # By Knative's default no service answers from outside.
+    assert levels(found, "Knative's domain") == ["warn"]
+    assert "patch configmap config-domain" in found["Knative's domain"]["hint"]
+    named = {"metadata": {"name": "config-domain"}, "data": {"_example": "x", "knative.example.com": ""}}
+    own_plane.core.create_namespaced_config_map(SERVING, named)
+    assert levels(doctor(platform="knative"), "Knative's domain") == ["ok"]
 
     # Routes of no class are ours, and there is nobody to serve them.
     own_plane.core.create_namespaced_config_map(

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import os
+import subprocess
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -20,7 +21,7 @@ from deploy.test_cluster import models, recipes, settings
 from deploy.test_cluster.clusters import Cluster
 from deploy.test_cluster.phases import CannotBeHad, Phases
 from deploy.test_cluster.settings import folders
-from tests.kubernetes.openfaas.gateways import Gateway, Load
+from tests.kubernetes.openfaas.gateways import GNOMON, Gateway, Load
 from tests.waiting import eventually
 
 pytestmark = pytest.mark.timeout(600)
@@ -108,6 +109,17 @@ def test_pods_serve_log_and_are_switched_and_outlive_the_gateway(
     assert uids(cluster, namespace) == before
     gateway.call("DELETE", "/system/functions", {"functionName": "echo", "namespace": namespace})
     eventually(lambda: not cluster.apps.list_namespaced_deployment(namespace).items, "it was not removed", PATIENCE_S)
+
+
+def test_an_image_that_cannot_be_pulled_is_named(gateway: Gateway, namespace: str) -> None:
+    deploy(gateway, namespace, "dev.local/missing:v1")
+    waiting = ["ready", f"echo.{namespace}", "--gateway", gateway.url, "--attempts", "1000", "--timeout", "5s"]
+
+    def said() -> str:
+        return subprocess.run([*GNOMON, *waiting], capture_output=True, text=True, check=False).stderr
+
+    eventually(lambda: "ErrImagePull" in (text := said()) or "ImagePullBackOff" in text, "it did not say why", PATIENCE_S)
+    gateway.call("DELETE", "/system/functions", {"functionName": "echo", "namespace": namespace})
 
 
 def follow(url: str, namespace: str, lines: list[dict[str, Any]]) -> None:

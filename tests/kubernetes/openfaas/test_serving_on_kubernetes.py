@@ -128,6 +128,59 @@ def test_policy_and_pods_are_switched_while_requests_flow_and_none_is_lost(gatew
     available(gateway, 2)
 
 
+def test_a_rollout_restart_replaces_all_pods_and_loses_no_request(gateway: Gateway, controlled: Cluster) -> None:
+    deploy(gateway)
+    available(gateway, 2)
+    before = uids(controlled)
+    serving: list[int] = []
+
+    def replaced(before: set[str]) -> bool:
+        serving.append(gateway.status("echo")["availableReplicas"])
+        return not before & uids(controlled)
+
+    load = Load(f"{gateway.url}/function/echo", threads=4, each=550)
+    eventually(lambda: load.count > 300)
+    for restarted_at in ("2026-11-24T03:00:00Z", "2026-11-24T03:01:00Z"):
+        # As kubectl rollout restart writes it.
+        annotations = {"kubectl.kubernetes.io/restartedAt": restarted_at}
+        restart = {"spec": {"template": {"metadata": {"annotations": annotations}}}}
+        controlled.apps.patch_namespaced_deployment("echo", NAMESPACE, restart)
+        eventually(lambda before=before: replaced(before), "old pods stayed")
+        eventually(lambda: len(uids(controlled)) == 2, "more pods than are wanted stayed")
+        guarded(controlled)
+        before = uids(controlled)
+    assert load.join() == {"right": 2200}
+    assert min(serving) == 2, "one goes when another serves"
+
+
+def guarded(cluster: Cluster) -> None:
+    """What others change of the template costs no pod that serves."""
+
+    def strategy() -> Any:
+        return cluster.apps.read_namespaced_deployment("echo", NAMESPACE).spec.strategy.rolling_update.max_unavailable
+
+    eventually(lambda: strategy() == 0, "the template was not guarded again")
+
+
+def test_who_scales_with_kubectl_is_told_who_decides(gateway: Gateway, controlled: Cluster) -> None:
+    deploy(gateway)
+    available(gateway, 2)
+    controlled.apps.patch_namespaced_deployment_scale("echo", NAMESPACE, {"spec": {"replicas": 5}}, field_manager="kubectl")
+
+    def told() -> list[Any]:
+        found = controlled.core.list_namespaced_event(NAMESPACE, field_selector="reason=ScaleReverted").items
+        return [event for event in found if event.involved_object.name == "echo"]
+
+    [event] = eventually(told, "no Event was put on the Deployment")
+    assert "kubectl asked for 5 pods" in event.message
+    assert "scaling policy fixed decides" in event.message
+    eventually(lambda: len(uids(controlled)) == 2, "five pods stayed")
+    # What we are asked for ourselves is no news.
+    gateway.call("POST", "/system/scale-function/echo", {"serviceName": "echo", "replicas": 3})
+    available(gateway, 3)
+    assert len(told()) == 1
+
+
 def test_what_the_gateway_says_of_itself(gateway: Gateway) -> None:
     assert gateway.call("GET", "/system/info").json()["provider"]["orchestration"] == "kubernetes"
     assert gateway.call("GET", "/system/namespaces").json() == [NAMESPACE]

@@ -15,6 +15,7 @@ from gnomon_platforms.kubernetes.objects.removal import VICTIM_COST
 from gnomon_platforms.openfaas.planning import (
     Claim,
     Deploy,
+    Guard,
     Release,
     Remove,
     Resize,
@@ -95,6 +96,29 @@ def test_another_version_releases_what_serves_before_the_template_changes() -> N
         Claim(replace(spare("p2"), version=2), wanted.waiting[0]),
     )
     assert plan(deployed(1, 2), [replace(old, released=True)], Wanted(2)) == (Remove(replace(old, released=True)),)
+
+
+def test_a_template_that_others_change_costs_no_pod_that_serves_and_is_an_update() -> None:
+    """`kubectl rollout restart`: one new pod waits behind its gate, and we replace the others as in an update."""
+    old, gated = running("p1", "a"), spare("p2")
+    restarted = replace(deployed(1, available=1), rolled=False)
+    assert plan(restarted, [old], Wanted(1, (), {"p1": 1})) == ()
+    assert plan(restarted, [old, gated], Wanted(1, (), {"p1": 1})) == (), "the new one is not lowered away"
+    wanted = Wanted(2, waiting("b"), {"p1": 1})
+    # The pod that is made beside the others may still be to come: the ReplicaSets' count is not known before.
+    assert plan(restarted, [old], wanted) == ()
+    assert plan(restarted, [old, gated], wanted) == (Release(old, "uid-d"),)
+    released = replace(old, released=True)
+    assert plan(restarted, [released, gated, spare("p3")], wanted) == (Deploy(1),)
+
+
+def test_the_template_is_guarded_when_all_pods_have_it() -> None:
+    kept, changing = running("p1", "a"), replace(deployed(1, available=1), guarded=False, rolled=False)
+    wanted = Wanted(1, (), {"p1": 1})
+    assert plan(changing, [kept], wanted) == ()
+    assert plan(replace(changing, rolled=True), [kept], wanted) == (Guard(1),)
+    assert plan(replace(changing, rolled=True), [kept, spare("p2")], replace(wanted, waiting=waiting("b")))[-1] != Guard(1)
+    assert plan(replace(changing, rolled=True, guarded=True), [kept], wanted) == ()
 
 
 def test_after_a_restart_pods_that_run_are_given_out_again() -> None:

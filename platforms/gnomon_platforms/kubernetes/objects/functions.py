@@ -32,7 +32,9 @@ class DeployedFunction:
 
     `removed` is whether the function was removed, and its Deployment only stays for what it has in flight. `counted` is how many
     pods its ReplicaSets have, and `failure` says why they cannot make those that they lack, if they have tried with its
-    present number and template.
+    present number and template. `guarded` is whether no pod goes for a template that others change, `observed` whether the
+    present one is known to Kubernetes, `rolled` whether all pods are known to have it. `counted_by` is which program has set the
+    number last, as the API server calls it.
     """
 
     spec: FunctionSpec
@@ -47,6 +49,20 @@ class DeployedFunction:
     removed: bool = False
     counted: int = 0
     failure: str = ""
+    guarded: bool = True
+    rolled: bool = True
+    observed: bool = True
+    counted_by: str = ""
+
+    @property
+    def restarted(self) -> bool:
+        """Whether somebody else has changed the template, of which one pod is made beside those that are to be replaced."""
+        return self.guarded and self.observed and not self.rolled and self.replicas > 0
+
+    @property
+    def pods(self) -> int:
+        """How many pods its ReplicaSets are to have in all."""
+        return self.replicas + 1 if self.restarted else self.replicas
 
 
 def deployed_function(document: dict[str, Any]) -> DeployedFunction | None:
@@ -67,6 +83,7 @@ def deployed_function(document: dict[str, Any]) -> DeployedFunction | None:
     if spec.key != FunctionKey(metadata["name"], metadata.get("namespace", "")):
         return None
     template_labels = template["metadata"].get("labels") or {}
+    observed = status.get("observedGeneration", 0) >= metadata.get("generation", 0)
     return DeployedFunction(
         spec=spec,
         uid=metadata.get("uid", ""),
@@ -80,8 +97,21 @@ def deployed_function(document: dict[str, Any]) -> DeployedFunction | None:
         available=status.get("availableReplicas", 0),
         removed=REMOVED_ANNOTATION in annotations,
         counted=status.get("replicas", 0),
-        failure=_failure(status) if status.get("observedGeneration", 0) >= metadata.get("generation", 0) else "",
+        failure=_failure(status) if observed else "",
+        guarded=(document["spec"].get("strategy") or {}).get("rollingUpdate", {}).get("maxUnavailable") == 0,
+        rolled=observed and status.get("updatedReplicas", 0) >= status.get("replicas", 0),
+        observed=observed,
+        counted_by=_counted_by(metadata),
     )
+
+
+def _counted_by(metadata: dict[str, Any]) -> str:
+    """The program that `managedFields` names as the one that has set the number of pods; the last one of several."""
+    found = ""
+    for entry in metadata.get("managedFields") or ():
+        if "f:replicas" in ((entry.get("fieldsV1") or {}).get("f:spec") or {}):
+            found = str(entry.get("manager") or "")
+    return found
 
 
 def _failure(status: dict[str, Any]) -> str:

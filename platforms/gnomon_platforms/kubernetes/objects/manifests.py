@@ -42,6 +42,12 @@ MAX_SECRET_BYTES = 1024 * 1024
 
 Manifest = dict[str, Any]
 
+GUARDED: Manifest = {"type": "RollingUpdate", "rollingUpdate": {"maxSurge": 1, "maxUnavailable": 0}}
+"""What somebody else changes of a template, as `kubectl rollout restart` does, costs no pod that serves: the one new pod waits
+behind its gate, and we replace the others one by one."""
+REPLACING: Manifest = {"type": "RollingUpdate", "rollingUpdate": {"maxSurge": 1, "maxUnavailable": "100%"}}
+"""While we change the template ourselves: what serves has been released before, and all that is left are spares."""
+
 
 def deployment(spec: FunctionSpec, version: int, options: PodOptions, *, replicas: int = 0) -> Manifest:
     """The Deployment of a function. It has no pods until instances are asked for.
@@ -59,7 +65,7 @@ def deployment(spec: FunctionSpec, version: int, options: PodOptions, *, replica
             "replicas": replicas,
             "revisionHistoryLimit": 1,
             "selector": {"matchLabels": selector(spec.key)},
-            "strategy": {"type": "RollingUpdate", "rollingUpdate": {"maxSurge": 1, "maxUnavailable": "100%"}},
+            "strategy": GUARDED,
             "template": pod_template(spec, version, options),
         },
     }
