@@ -19,7 +19,9 @@ BUFFER_BYTES = 32 << 10
 KEPT = b"GET /function/f/large HTTP/1.1\r\nHost: x\r\n\r\n"
 CLOSED = b"GET /function/f/large HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n"
 OLD = b"GET /function/f/large HTTP/1.0\r\n\r\n"
-pytestmark = pytest.mark.parametrize("gateway", [LIMITS], indirect=True)
+slowly = pytest.mark.parametrize("gateway", [LIMITS], indirect=True)
+BOUND_BYTES = 2 * ANSWER_BYTES
+bounded = pytest.mark.parametrize("gateway", [Limits(sweep_s=3600.0, max_unsent_bytes=BOUND_BYTES)], indirect=True)
 
 
 class Reader:
@@ -36,13 +38,19 @@ class Reader:
     async def ask(self, request: bytes) -> None:
         loop = asyncio.get_running_loop()
         await loop.sock_connect(self.socket, ("127.0.0.1", self.gateway.server.port))
-        await until(self.gateway.server._connections)
-        (self.served,) = self.gateway.server._connections()
+        ours = self.socket.getsockname()
+        await until(lambda: any(one.client == ours for one in self.gateway.server._connections()))
+        (self.served,) = [one for one in self.gateway.server._connections() if one.client == ours]
         self.served.transport.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, BUFFER_BYTES)
         await loop.sock_sendall(self.socket, request)
         data = b""
         while b"\r\n\r\n" not in data:
-            data += await loop.sock_recv(self.socket, 1000)
+            try:
+                data += (received := await loop.sock_recv(self.socket, 1000))
+            except ConnectionResetError:
+                return
+            if not received:
+                return
         self.received = len(data.partition(b"\r\n\r\n")[2])
         self.began_s = self.served.since_s
 
@@ -78,6 +86,7 @@ async def reader(gateway: Any) -> Any:
     one.socket.close()
 
 
+@slowly
 @pytest.mark.parametrize("request_bytes", [KEPT, CLOSED, OLD])
 async def test_who_reads_slowly_but_steadily_gets_the_whole_answer(reader: Reader, request_bytes: bytes) -> None:
     await reader.ask(request_bytes)
@@ -87,6 +96,7 @@ async def test_who_reads_slowly_but_steadily_gets_the_whole_answer(reader: Reade
     assert reader.waited_s > max(LIMITS.idle_s, UNSENT_S)
 
 
+@slowly
 @pytest.mark.parametrize("request_bytes", [KEPT, CLOSED, OLD])
 async def test_who_reads_next_to_nothing_is_cut_off(reader: Reader, request_bytes: bytes) -> None:
     await reader.ask(request_bytes)
@@ -96,6 +106,7 @@ async def test_who_reads_next_to_nothing_is_cut_off(reader: Reader, request_byte
     assert reader.waited_s < 2 * UNSENT_S
 
 
+@slowly
 @pytest.mark.parametrize(("request_bytes", "allowed_s"), [(KEPT, LIMITS.idle_s), (CLOSED, UNSENT_S), (OLD, UNSENT_S)])
 async def test_who_stops_reading_has_no_more_time_for_having_read_fast(
     reader: Reader, request_bytes: bytes, allowed_s: float
@@ -106,3 +117,48 @@ async def test_who_stops_reading_has_no_more_time_for_having_read_fast(
     while reader.is_served() and reader.waited_s < 10 * UNSENT_S:
         await reader.look()
     assert allowed_s < reader.waited_s < allowed_s + 10 * LOOK_S
+
+
+@pytest.fixture
+async def crowd(gateway: Any) -> Any:
+    """Six clients that have asked for three times as much as is held unsent; the first has begun to read."""
+    await gateway.deploy()
+    readers = [Reader(gateway) for _ in range(6)]
+    for number, one in enumerate(readers):
+        await one.ask(KEPT)
+        if not number:
+            assert await one.read(ANSWER_BYTES // 4)
+    yield readers
+    for one in readers:
+        one.socket.close()
+
+
+@bounded
+async def test_unsent_bytes_of_all_readers_together_are_bounded(gateway: Any, crowd: list[Reader]) -> None:
+    unsent = gateway.server._shared.unsent
+    await until(lambda: 1 < sum(one.is_served() for one in crowd) < len(crowd))
+    assert ANSWER_BYTES // 2 < unsent.held_bytes <= BOUND_BYTES
+    assert await crowd[0].read(ANSWER_BYTES), "who began to read is served to the end"
+    assert (await gateway.call("/function/f", b"another")).body == b"another"
+    for one in crowd:
+        one.socket.close()
+    await until(lambda: not gateway.server._connections())
+    assert unsent.held_bytes == 0
+
+
+@bounded
+async def test_the_slowest_reader_is_closed_first(gateway: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("gnomon_gateway.server.unsent.GRACE_S", 1e-6)
+    await gateway.deploy()
+    silent, reading, newest = Reader(gateway), Reader(gateway), Reader(gateway)
+    await silent.ask(KEPT)
+    await reading.ask(KEPT)
+    assert silent.is_served()
+    assert await reading.read(ANSWER_BYTES // 2)
+    await newest.ask(KEPT)
+    await until(lambda: not silent.is_served())
+    assert reading.is_served()
+    assert newest.is_served()
+    assert await reading.read(ANSWER_BYTES)
+    for one in (silent, reading, newest):
+        one.socket.close()
