@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import logging
 import socket
 import time
@@ -12,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from gnomon_gateway.server import acceptor
 from gnomon_gateway.server.limits import Limits
 from tests.waiting import until
 
@@ -62,6 +64,38 @@ async def test_many_that_connect_at_once_are_served_in_a_few_turns_of_the_loop(g
         assert turns < len(clients), "a connection is accepted per turn, or fewer"
     for client in clients:
         client.close()
+
+
+@pytest.mark.parametrize(("waited_s", "order"), [(0.0, [b"1", b"2", b"3"]), (0.2, [b"3", b"2", b"1"])])
+async def test_the_newest_is_served_first_where_the_others_have_waited_for_long(
+    gateway: Any, monkeypatch: pytest.MonkeyPatch, waited_s: float, order: list[bytes]
+) -> None:
+    """All of them would be served too late otherwise: the queue is as long as clients have patience."""
+    monkeypatch.setattr(acceptor, "MOST_OPENED", 1)
+    monkeypatch.setattr(acceptor, "LONG_S", 0.1 if waited_s else 60.0)
+    await gateway.deploy()
+    clients = [connected(gateway, post("/function/f", b"%d" % number)) for number in (1, 2, 3)]
+    time.sleep(waited_s)  # noqa: ASYNC251 - the loop stands still
+    for client in clients:
+        assert (await asyncio.to_thread(client.recv, 65536)).startswith(b"HTTP/1.1 200 ")
+        client.close()
+    assert gateway.executed() == order
+
+
+async def test_who_has_waited_too_long_to_be_read_is_refused(gateway: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(acceptor, "LONGEST_S", 0.1)
+    await gateway.deploy()
+    client = connected(gateway, post("/function/f", b"too late"))
+    time.sleep(0.3)  # noqa: ASYNC251 - the loop stands still
+    said = await asyncio.to_thread(everything_from, client)
+    assert said.startswith(b"HTTP/1.1 503 ")
+    assert json.loads(said.partition(b"\r\n\r\n")[2])["error"]["code"] == "overloaded"
+    assert gateway.executed() == []
+
+
+def everything_from(client: socket.socket) -> bytes:
+    with client:
+        return b"".join(iter(lambda: client.recv(65536), b""))
 
 
 async def test_the_deadline_counts_the_time_before_the_connection_is_accepted(gateway: Any) -> None:

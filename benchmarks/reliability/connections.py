@@ -1,0 +1,126 @@
+"""A connection for each request, and connections whose clients have gone, beside uvicorn with httptools and uvloop.
+
+    python -m benchmarks.reliability.connections [--quick]
+
+Gnomon answers `/function/noop`, a function in an instance process of its own; uvicorn answers from its own process without doing
+anything. 64 clients in two processes ask by `Connection: close`, in rounds that alternate. Then 1,900 clients connect, send and
+close, and the next one's answer is timed. Both servers have one process; nothing is pinned by the benchmark.
+
+At last a function of 20 ms a batch is offered three times its capacity (found with connections that are kept), a connection for
+each request; clients leave at the deadline of 250 ms.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+from benchmarks import gnomon
+from benchmarks.open_loop import capacity, settle
+from benchmarks.pace import ROOT, Pace, asked, step
+from benchmarks.programs import ended_well, free_port, running
+from benchmarks.reliability import _clients as clients
+from benchmarks.report import Figure, measured, write
+
+CLIENTS = 64
+GONE = 1900
+OVERLOAD = 3.0
+DEADLINE_S = 0.25
+GUESS_RPS = 500.0
+GENERATORS = 2
+APPLICATION = ROOT / "benchmarks" / "peers" / "applications" / "uvicorn_application.py"
+BODY = b'{"x": [7]}'
+PATH = "/function/noop"
+
+
+def main(pace: Pace) -> None:
+    with gnomon.serving() as ours, gnomon.temporary() as folder, uvicorn(folder) as peer, clients.processes(GENERATORS) as apart:
+        ours.up("noop")
+        port = port_of(ours)
+        figures = [*close(port, peer, pace, apart), *dead(port, peer, pace, apart)]
+    with gnomon.serving() as ours, clients.processes(GENERATORS) as apart:
+        figures += overload(ours, pace, apart)
+    write(
+        "reliability_connections",
+        figures,
+        repeats=pace.repeats,
+        packages=("gnomon", "uvicorn", "uvloop", "httptools"),
+        folder=pace.results,
+    )
+
+
+def close(port: int, peer: int, pace: Pace, apart: Callable[..., Any]) -> list[Figure]:
+    """Requests a second where each has a connection."""
+    found: dict[str, list[float]] = {"gnomon": [], "uvicorn": []}
+    for number in range(pace.repeats + 1):  # the first warms up
+        for name, one in (("gnomon", port), ("uvicorn", peer)):
+            asked_bytes = clients.request(PATH, BODY, "Connection: close")
+            share = CLIENTS // GENERATORS
+            runs = [apart(clients.closing, one, asked_bytes, share, float(pace.load_s)) for _ in range(GENERATORS)]
+            answered, failed = (sum(counts) for counts in zip(*[run.result() for run in runs], strict=True))
+            if failed:
+                raise RuntimeError(f"{name}: {failed} requests failed")
+            if number:
+                found[name].append(answered / pace.load_s)
+        step(", ".join(f"{name} {rates[-1]:.0f}/s" for name, rates in found.items() if rates) or "warm")
+    ratios = [mine / theirs for mine, theirs in zip(found["gnomon"], found["uvicorn"], strict=True)]
+    said = f"Connection: close, {CLIENTS} clients; ours through an instance process, uvicorn's without one"
+    return [
+        measured("close_times_uvicorn", ratios, "×", at_least=1.0, detail=said),
+        *(measured(f"close_requests ({name})", rates, "requests/s") for name, rates in found.items()),
+    ]
+
+
+def dead(port: int, peer: int, pace: Pace, apart: Callable[..., Any]) -> list[Figure]:
+    """How long a client waits behind those that have gone."""
+    found: dict[str, list[float]] = {"gnomon": [], "uvicorn": []}
+    for _ in range(pace.repeats):
+        for name, one in (("gnomon", port), ("uvicorn", peer)):
+            found[name].append(apart(clients.gone, one, clients.request(PATH, BODY), GONE).result())
+        step(", ".join(f"{name} {waits[-1]:.3f} s behind {GONE} dead connections" for name, waits in found.items()))
+    return [
+        measured(f"after_{GONE}_dead ({name})", waits, "s", at_most=0.3 if name == "gnomon" else None)
+        for name, waits in found.items()
+    ]
+
+
+def overload(ours: gnomon.Gnomon, pace: Pace, apart: Callable[..., Any]) -> list[Figure]:
+    """Three times the capacity, a connection for each request."""
+    endpoint = ours.up("sleep20")
+    able_rps = capacity(endpoint, GUESS_RPS, pace.step_s, DEADLINE_S)
+    shares: list[float] = []
+    said = ""
+    for seed in range(max(2, pace.repeats // 2)):
+        asked_bytes = clients.request("/function/sleep20", BODY, "Connection: close")
+        rate_rps, seconds = OVERLOAD * able_rps / GENERATORS, pace.overload_s / 4
+        runs = [
+            apart(clients.open_loop, port_of(ours), asked_bytes, rate_rps, seconds, DEADLINE_S, seed=GENERATORS * seed + number)
+            for number in range(GENERATORS)
+        ]
+        results = [run.result() for run in runs]
+        found = {key: sum(one[key] for one in results) for key in results[0]}
+        shares.append(100 * found["ok"] / seconds / able_rps)
+        said = f"capacity {able_rps:.0f}/s; the last run's: {found}"
+        step(f"{shares[-1]:.0f} % of {said}")
+        settle(endpoint, DEADLINE_S)
+    return [measured("goodput_at_3x_a_connection_each", shares, "%", at_least=90.0, detail=said)]
+
+
+@contextlib.contextmanager
+def uvicorn(folder: Path) -> Iterator[int]:
+    """The peer's port."""
+    port = free_port()
+    with running([sys.executable, str(APPLICATION), str(port)], folder / "uvicorn") as program:
+        program.wait_ready(f"http://127.0.0.1:{port}/")
+        yield port
+
+
+def port_of(ours: gnomon.Gnomon) -> int:
+    return int(ours.address.rpartition(":")[2])
+
+
+if __name__ == "__main__":
+    ended_well(lambda: main(asked(__doc__ or "")))
