@@ -2,9 +2,9 @@
 
     python -m benchmarks.reliability.connections [--quick]
 
-Gnomon answers `/function/noop`, a function in an instance process of its own; uvicorn answers from its own process without doing
-anything. 64 clients in two processes ask by `Connection: close`, in rounds that alternate. Then 1,900 clients connect, send and
-close, and the next one's answer is timed. Both servers have one process; nothing is pinned by the benchmark.
+64 clients in two processes ask by `Connection: close`, in rounds that alternate: Gnomon's HTTP server and uvicorn, each of which
+answers at once, and beside them `/function/noop`, which passes a queue, a policy and an instance process. Then 1,900 clients
+connect, send and close, and the next one's answer is timed. Each server has one process; nothing is pinned by the benchmark.
 
 At last a function of 20 ms a batch is offered three times its capacity (found with connections that are kept), a connection for
 each request; clients leave at the deadline of 250 ms.
@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import contextlib
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -37,10 +37,16 @@ PATH = "/function/noop"
 
 
 def main(pace: Pace) -> None:
-    with gnomon.serving() as ours, gnomon.temporary() as folder, uvicorn(folder) as peer, clients.processes(GENERATORS) as apart:
+    with contextlib.ExitStack() as stack:
+        ours, folder = stack.enter_context(gnomon.serving()), stack.enter_context(gnomon.temporary())
+        apart = stack.enter_context(clients.processes(GENERATORS))
         ours.up("noop")
-        port = port_of(ours)
-        figures = [*close(port, peer, pace, apart), *dead(port, peer, pace, apart)]
+        uvicorn = stack.enter_context(serving([str(APPLICATION)], folder / "uvicorn"))
+        alone = stack.enter_context(serving(["-m", "benchmarks.reliability._server"], folder / "server"))
+        figures = [
+            *close({"gnomon's server": alone, "uvicorn": uvicorn, "gnomon, a function": port_of(ours)}, pace, apart),
+            *dead({"gnomon": port_of(ours), "uvicorn": uvicorn}, pace, apart),
+        ]
     with gnomon.serving() as ours, clients.processes(GENERATORS) as apart:
         figures += overload(ours, pace, apart)
     write(
@@ -52,34 +58,37 @@ def main(pace: Pace) -> None:
     )
 
 
-def close(port: int, peer: int, pace: Pace, apart: Callable[..., Any]) -> list[Figure]:
+def close(ports: Mapping[str, int], pace: Pace, apart: Callable[..., Any]) -> list[Figure]:
     """Requests a second where each has a connection."""
-    found: dict[str, list[float]] = {"gnomon": [], "uvicorn": []}
+    found: dict[str, list[float]] = {name: [] for name in ports}
+    share, asked_bytes = CLIENTS // GENERATORS, clients.request(PATH, BODY, "Connection: close")
     for number in range(pace.repeats + 1):  # the first warms up
-        for name, one in (("gnomon", port), ("uvicorn", peer)):
-            asked_bytes = clients.request(PATH, BODY, "Connection: close")
-            share = CLIENTS // GENERATORS
-            runs = [apart(clients.closing, one, asked_bytes, share, float(pace.load_s)) for _ in range(GENERATORS)]
+        for name, port in ports.items():
+            runs = [apart(clients.closing, port, asked_bytes, share, float(pace.load_s)) for _ in range(GENERATORS)]
             answered, failed = (sum(counts) for counts in zip(*[run.result() for run in runs], strict=True))
             if failed:
                 raise RuntimeError(f"{name}: {failed} requests failed")
             if number:
                 found[name].append(answered / pace.load_s)
         step(", ".join(f"{name} {rates[-1]:.0f}/s" for name, rates in found.items() if rates) or "warm")
-    ratios = [mine / theirs for mine, theirs in zip(found["gnomon"], found["uvicorn"], strict=True)]
-    said = f"Connection: close, {CLIENTS} clients; ours through an instance process, uvicorn's without one"
+    said = f"Connection: close, {CLIENTS} clients"
     return [
-        measured("close_times_uvicorn", ratios, "×", at_least=1.0, detail=said),
+        measured("close_times_uvicorn", ratios(found, "gnomon's server"), "×", at_least=1.0, detail=f"{said}; servers alone"),
+        measured("close_times_uvicorn (function)", ratios(found, "gnomon, a function"), "×", detail=f"{said}; uvicorn's alone"),
         *(measured(f"close_requests ({name})", rates, "requests/s") for name, rates in found.items()),
     ]
 
 
-def dead(port: int, peer: int, pace: Pace, apart: Callable[..., Any]) -> list[Figure]:
+def ratios(found: Mapping[str, list[float]], name: str) -> list[float]:
+    return [mine / theirs for mine, theirs in zip(found[name], found["uvicorn"], strict=True)]
+
+
+def dead(ports: Mapping[str, int], pace: Pace, apart: Callable[..., Any]) -> list[Figure]:
     """How long a client waits behind those that have gone."""
-    found: dict[str, list[float]] = {"gnomon": [], "uvicorn": []}
+    found: dict[str, list[float]] = {name: [] for name in ports}
     for _ in range(pace.repeats):
-        for name, one in (("gnomon", port), ("uvicorn", peer)):
-            found[name].append(apart(clients.gone, one, clients.request(PATH, BODY), GONE).result())
+        for name, port in ports.items():
+            found[name].append(apart(clients.gone, port, clients.request(PATH, BODY), GONE).result())
         step(", ".join(f"{name} {waits[-1]:.3f} s behind {GONE} dead connections" for name, waits in found.items()))
     return [
         measured(f"after_{GONE}_dead ({name})", waits, "s", at_most=0.3 if name == "gnomon" else None)
@@ -110,11 +119,12 @@ def overload(ours: gnomon.Gnomon, pace: Pace, apart: Callable[..., Any]) -> list
 
 
 @contextlib.contextmanager
-def uvicorn(folder: Path) -> Iterator[int]:
-    """The peer's port."""
+def serving(program: Sequence[str], folder: Path) -> Iterator[int]:
+    """A program of Python that serves HTTP, for the length of a block; its port."""
     port = free_port()
-    with running([sys.executable, str(APPLICATION), str(port)], folder / "uvicorn") as program:
-        program.wait_ready(f"http://127.0.0.1:{port}/")
+    environment = {"PYTHONPATH": str(ROOT)}
+    with running([sys.executable, *program, str(port)], folder, environment) as started:
+        started.wait_ready(f"http://127.0.0.1:{port}/")
         yield port
 
 

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import os
 import socket
 import sys
@@ -97,11 +98,12 @@ class Acceptor:
             await asyncio.wait(self._opening)
 
     def _readable(self) -> None:
+        begun_s = time.monotonic()
         for _ in range(MOST_ACCEPTED):
             if not self._accept():
                 break
         if self._next is None:
-            self._open_some()
+            self._open_some(begun_s)
 
     def _accept(self) -> bool:
         """Accept one connection; whether there may be another."""
@@ -126,20 +128,20 @@ class Acceptor:
         now_s = time.monotonic()
         arrived_s = now_s - _waited_s(connection) if sent else 0.0
         peer = Peer(address[0], address[1], descriptor, arrived_s)
-        self._waiting.append(_Waiting(connection, peer, arrived_s or now_s))
+        self._waiting.append(_Waiting(connection, peer, arrived_s or now_s, now_s))
         return True
 
-    def _open_some(self) -> None:
-        """Open as many as this turn of the loop can serve, and see to those that it cannot."""
+    def _open_some(self, since_s: float = math.inf) -> None:
+        """Open as many as this turn of the loop can serve, and see to the others. Who was accepted since then is still there."""
         self._next = None
         waiting, now_s = self._waiting, time.monotonic()
-        while waiting and has_hung_up(waiting[0].peer.descriptor):
+        while waiting and waiting[0].has_left(since_s):
             waiting.popleft().connection.close()
         while waiting and (now_s - waiting[0].since_s > LONGEST_S or len(waiting) > MOST_WAITING):
             _refuse(waiting.popleft().connection)
         while waiting and len(self._opening) < MOST_OPENED:
             one = waiting.pop() if now_s - waiting[0].since_s > LONG_S else waiting.popleft()
-            if has_hung_up(one.peer.descriptor):
+            if one.has_left(since_s):
                 one.connection.close()
             else:
                 self._open(one)
@@ -168,6 +170,11 @@ class _Waiting(NamedTuple):
     connection: Any
     peer: Peer
     since_s: float
+    accepted_s: float
+
+    def has_left(self, since_s: float) -> bool:
+        """Whether the client has closed it, unless it was accepted since then, which has told."""
+        return self.accepted_s < since_s and has_hung_up(self.peer.descriptor)
 
 
 def _refuse(connection: Any) -> None:

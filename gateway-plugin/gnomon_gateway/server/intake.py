@@ -83,11 +83,13 @@ class Intake(HttpToolsProtocol):
 
     flow: Flow
     scheme = "http"
+    # What the parser could tell and need not. It asks for each, and `__getattr__` would look for them in vain.
+    on_status = on_reset = on_chunk_header = on_chunk_complete = None
 
     def __init__(self, common: HttpToolsProtocol, peer: Peer) -> None:  # instead of uvicorn's
         self._common = common
         self._descriptor = peer.descriptor
-        self.connections = common.connections
+        self.connections, self.server_state, self.loop = common.connections, common.server_state, common.loop
         self.client = peer.host, peer.port
         self.pipeline = deque()
         self.cycle = None  # type: ignore[assignment]
