@@ -90,7 +90,7 @@ SCALING: Kind[ScalingPolicy] = Kind("scaling policy", "gnomon/autoscaler", GROUP
 def provided(policies: Policies = BUILT_IN) -> Policies:
     """These policies where a foreign provider counts replicas: the one that leaves them to it, under OpenFaaS's name.
 
-    All others are refused, with the reason.
+    All others are refused, with the reason, where a function names them.
     """
     return {
         **{name: Offer(_refuse(name), "Not here: the provider scales.", offer.settings) for name, offer in policies.items()},
@@ -99,7 +99,9 @@ def provided(policies: Policies = BUILT_IN) -> Policies:
 
 
 def _refuse(name: str) -> Callable[[Settings], ScalingPolicy]:
-    def make(_: Settings) -> ScalingPolicy:
+    def make(settings: Settings) -> ScalingPolicy:
+        if not settings.autoscaler_named and settings.autoscaler == name:
+            return Provided()
         raise bad_request(
             "unsupported_policy",
             f"scaling policy {name} would scale, and how many replicas there are is the provider's to say.",

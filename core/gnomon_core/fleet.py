@@ -51,6 +51,7 @@ class Instance:
     it is registered, and `others` are a Body's further ones; `pair` is what they do together, None for a Body that works alone.
     `memory_mb` is a memory size that it was given and that its cores follow from, as on Lambda; None where it was given cores.
     `coming_cores` is how many it will have once its node has come to it, as on Kubernetes; None while it has what it was given.
+    `concurrency` is how many batches it executes at once.
     """
 
     id: str
@@ -69,6 +70,7 @@ class Instance:
     others: tuple[str, ...] = ()
     memory_mb: int | None = None
     coming_cores: int | None = None
+    concurrency: int = 1
 
     @property
     def size(self) -> int:

@@ -13,11 +13,13 @@ from typing import Any
 
 from gnomon_core.errors import bad_request
 from gnomon_core.json_types import JsonObject
-from gnomon_core.settings import Settings, read_settings
+from gnomon_core.settings import Settings, read_settings, watchdog_deadline_s
 from gnomon_core.units import parse_cores, parse_memory_bytes
 
 DEFAULT_NAMESPACE = "openfaas-fn"
 NAME = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
+
+WATCHDOG_ANSWERS_S = 1.0
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -72,7 +74,7 @@ class FunctionSpec:
     def same_instances(self, other: FunctionSpec) -> bool:
         """Whether instances of `other` can serve this one, so that an update need not replace them.
 
-        Annotations and labels steer the gateway and the autoscaler; only the model and the cores reach into an instance.
+        Annotations and labels steer the gateway and the autoscaler; only the model, cores and concurrency reach into an instance.
         """
         return (
             self.image,
@@ -84,6 +86,7 @@ class FunctionSpec:
             self.read_only_root_filesystem,
             self.settings.model,
             self.settings.cores,
+            self.settings.concurrency,
         ) == (
             other.image,
             other.env_process,
@@ -94,6 +97,7 @@ class FunctionSpec:
             other.read_only_root_filesystem,
             other.settings.model,
             other.settings.cores,
+            other.settings.concurrency,
         )
 
 
@@ -115,13 +119,18 @@ def read_deployment(document: object, default_namespace: str = DEFAULT_NAMESPACE
             "Use 1 to 63 lower-case letters, digits and '-', beginning and ending with a letter or digit.",
         )
     labels, annotations = _texts(raw, "labels"), _texts(raw, "annotations")
+    environment, env_process = _environment(raw), _text(raw, "envProcess")
+    watchdog_s = watchdog_deadline_s(environment)
+    if watchdog_s is not None and env_process:
+        # A program for each request is ended by its watchdog, whose answer is to come before ours.
+        watchdog_s += WATCHDOG_ANSWERS_S
     limits = _texts(raw, "limits")
     _read_requests(_texts(raw, "requests"))
     return FunctionSpec(
         key=FunctionKey(name, _text(raw, "namespace") or default_namespace),
         image=_text(raw, "image", required=True),
-        env_process=_text(raw, "envProcess"),
-        environment=_environment(raw),
+        env_process=env_process,
+        environment=environment,
         secrets=_list(raw, "secrets"),
         labels=labels,
         annotations=annotations,
@@ -129,7 +138,7 @@ def read_deployment(document: object, default_namespace: str = DEFAULT_NAMESPACE
         read_only_root_filesystem=_flag(raw, "readOnlyRootFilesystem"),
         memory_bytes=_limit(limits, "memory", parse_memory_bytes),
         cpu_cores=_limit(limits, "cpu", parse_cores),
-        settings=read_settings(labels, annotations),
+        settings=read_settings(labels, annotations, watchdog_s),
         raw=raw,
     )
 

@@ -12,6 +12,13 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+HANDLER_CONCURRENCY = 4
+"""Requests that an instance with a synchronous `handle` executes at once, each in a thread, unless `gnomon/concurrency` says it:
+as many as waitress has threads in OpenFaaS's Python templates, for which handlers were written."""
+ASYNC_CONCURRENCY = 32
+"""The same with `async def handle`, whose requests share one event loop."""
+MOST_CONCURRENCY = 1000
+
 
 @dataclass(frozen=True, slots=True)
 class Launch:
@@ -19,7 +26,8 @@ class Launch:
 
     `kind` is "model" (a layer program), "handler" (a user's handler.py), "process" (a process per request, as the classic
     watchdog runs it) or "redirect"; `options` holds what only that kind needs, listed where its application is defined.
-    `environment` is the whole environment of the function, nothing is inherited.
+    `environment` is the whole environment of the function, nothing is inherited. `concurrency` is how many batches may execute at
+    once, None the default of what is served.
     """
 
     kind: str
@@ -29,6 +37,7 @@ class Launch:
     max_batch: int = 1
     environment: Mapping[str, str] = field(default_factory=dict)
     options: Mapping[str, Any] = field(default_factory=dict)
+    concurrency: int | None = None
 
     def to_json(self) -> str:
         return json.dumps(asdict(self))

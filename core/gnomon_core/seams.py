@@ -69,7 +69,7 @@ class LatencyModel(Protocol):
 
 
 class BatchChannel(Protocol):
-    """The way to one instance. One batch is in flight at a time.
+    """The way to one instance. As many batches are in flight at a time as it executes (`Instance.concurrency`), mostly one.
 
     `run` calls `done` exactly once, with a RESULT frame that has one member per member of the batch in the same order, or with
     None when the instance was lost before it answered. A STREAM_START makes it a stream: `stream` gets that frame, each
@@ -79,7 +79,7 @@ class BatchChannel(Protocol):
 
     @property
     def unread(self) -> bool:
-        """Once the channel is lost: whether the instance had certainly not received the batch, so that none of it ran."""
+        """Once the channel is lost: whether the instance had certainly not received the last batch, so that none of it ran."""
         ...
 
     def run(self, frame: Frame, done: Callable[[Frame | None], None], stream: Callable[[Frame], None] | None = None) -> None: ...
@@ -89,7 +89,7 @@ class BatchChannel(Protocol):
         ...
 
     async def probe(self, timeout_s: float) -> bool:
-        """Whether the idle instance answers a canary in time."""
+        """Whether the instance answers a canary in time. One that has as many batches as it executes may not."""
         ...
 
 

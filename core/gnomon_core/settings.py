@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from gnomon_core.errors import GnomonError, bad_request
+from gnomon_core.launch import ASYNC_CONCURRENCY, HANDLER_CONCURRENCY, MOST_CONCURRENCY
 from gnomon_core.nearest_names import did_you_mean, misspelt
 from gnomon_core.pairs import MAX_SHADOWS
 from gnomon_core.setting_readers import choice, duration_s, flag, integer, name, number, several
@@ -21,6 +22,9 @@ from gnomon_core.units import parse_duration_s
 PREFIX = "gnomon/"
 BATCHING_MAX_BATCH = 8
 """B_max of AsyFunc (section 7.1), for the policies that split or plan batches: a largest one of 1 leaves them nothing to do."""
+MOST_DEADLINE_S = 86_400.0
+DEFAULT_POLICY = "kpa"
+"""The scaling policy of functions that name none: it goes by requests in the system, so that it notices slow ones as well."""
 READINGS = ("arrivals", "loading", "weights", "shadows", "gain", "objective")
 """Where `asyfunc` can be had as AsyFunc prints it, or in another reading; what each changes: `policies.asyfunc.options`."""
 _WINDOW = duration_s(60, 21_600)
@@ -54,6 +58,10 @@ class ScaleSettings:
 class Settings:
     """Everything that labels and annotations decide, with units in the names.
 
+    `autoscaler` is a policy's name, and `autoscaler_named` whether the function says it: else it is `kpa`, or `openfaas` where the
+    labels configure OpenFaaS's own rules. `concurrency` is how many batches an instance executes at once, None the default of what
+    it serves (`expected_concurrency`). `retry` declares the handler idempotent. `target_concurrency` None is what an instance
+    executes at once.
     `deadline_s` bounds a request's stay when the client sets none; `slo_s` is the objective that batches are timed by and, where
     it is not set, equals the deadline. `max_inflight` is for functions that a foreign provider runs, and for Revisions.
     `deterministic` holds batches to one sample: the sums in a kernel are taken in another order for another batch size.
@@ -67,7 +75,8 @@ class Settings:
     """
 
     model: str | None = None
-    autoscaler: str = "openfaas"
+    autoscaler: str = DEFAULT_POLICY
+    autoscaler_named: bool = field(default=False, compare=False)
     scheduler: str | None = None
     slo_s: float = 30.0
     slo_percentile: float = 95.0
@@ -76,13 +85,15 @@ class Settings:
     deterministic: bool = False
     cores: int = 1
     memory_mb: int | None = None
+    concurrency: int | None = None
+    retry: bool = False
     max_cores: int = 16
     plan_cores: str = "fixed"
     plan_window_s: float = 3600.0
     deadline_s: float = 30.0
     queue_max_requests: int = 1024
     queue_max_bytes: int = 256 * 2**20
-    target_concurrency: float = 1.0
+    target_concurrency: float | None = None
     target_rps: float | None = None
     target_cpu_percent: float = 80.0
     max_inflight: int | None = None
@@ -107,6 +118,13 @@ class Settings:
     own: tuple[tuple[str, str], ...] = ()
     scale: ScaleSettings = field(default_factory=ScaleSettings)
 
+    @property
+    def expected_concurrency(self) -> int:
+        """How many batches an instance will execute at once, as far as can be known before one has started."""
+        if self.concurrency is not None:
+            return self.concurrency
+        return 1 if self.model is not None or self.max_batch > 1 else HANDLER_CONCURRENCY
+
 
 @dataclass(frozen=True, slots=True)
 class Setting:
@@ -128,13 +146,13 @@ class Setting:
 SECTIONS: tuple[tuple[str, tuple[Setting, ...]], ...] = (
     ("What it serves, and by which policies", (
         Setting("gnomon/model", "model", name, "a model name, optionally with @version", "layer program in the model repository", "none: the function is a handler"),
-        Setting("gnomon/autoscaler", "autoscaler", name, "the name of a scaling policy", "how many instances, and how large", "on Knative `kpa`"),
+        Setting("gnomon/autoscaler", "autoscaler", name, "the name of a scaling policy", "how many instances, and how large", "`openfaas` where a label com.openfaas.scale.type, .target, .target-proportion or .factor configures it"),
         Setting("gnomon/scheduler", "scheduler", name, "the name of a scheduling policy", "when a batch leaves, and to which instance", "what the scaling policy asks for"),
     )),
     ("Objective and deadline", (
-        Setting("gnomon/slo-ms", "slo_s", number(0.001, 3.6e6, scale=1e-3), "milliseconds from 0.001 to 3600000", "the latency objective", "or gnomon/deadline-ms where that is said"),
+        Setting("gnomon/slo-ms", "slo_s", number(0.001, 3.6e6, scale=1e-3), "milliseconds from 0.001 to 3600000", "the latency objective", "or the deadline where that is said"),
         Setting("gnomon/slo-percentile", "slo_percentile", number(1, 100), "a percentile from 1 to 100", "the share of requests that must stay below it", "", _PLANNERS),
-        Setting("gnomon/deadline-ms", "deadline_s", number(1, 8.64e7, scale=1e-3), "milliseconds from 1 to 86400000", "deadline of a request whose client sets none, and the longest that a client may ask for", "on Knative the Revision's `timeoutSeconds`"),
+        Setting("gnomon/deadline-ms", "deadline_s", number(1, 1e3 * MOST_DEADLINE_S, scale=1e-3), "milliseconds from 1 to 86400000", "deadline of a request whose client sets none, and the longest that a client may ask for", "or the shorter of the function's variables `exec_timeout` and `write_timeout`, or `read_timeout` alone; on Knative the Revision's `timeoutSeconds`"),
     )),
     ("Batches, and what may wait", (
         Setting("gnomon/max-batch", "max_batch", integer(1, 1024), "a whole number from 1 to 1024", "the largest batch B", f"{BATCHING_MAX_BATCH} with the policies that split or plan batches, " + ", ".join(f"`{one}`" for one in _BATCHING)),
@@ -145,13 +163,17 @@ SECTIONS: tuple[tuple[str, tuple[Setting, ...]], ...] = (
         Setting("gnomon/max-inflight", "max_inflight", integer(1, 10_000), "a whole number from 1 to 10000", "requests, or batches, under way at once for each replica of a function that a foreign provider runs, or each pod of a Revision", "the function's variable `max_inflight`, else `--provider-inflight`; of Revisions one batch, or `containerConcurrency` requests"),
     )),
     ("Size of an instance", (
+        Setting("gnomon/concurrency", "concurrency", integer(1, MOST_CONCURRENCY), f"a whole number from 1 to {MOST_CONCURRENCY}", "batches, or requests where it does not batch, that one instance executes at once, each in a thread of its own; 1: never two calls of the handler at a time. A model computes one batch at a time. On Lambda a sandbox executes one; for a foreign provider and Revisions see gnomon/max-inflight", f"{HANDLER_CONCURRENCY} for `handle` and for a program for each request, {ASYNC_CONCURRENCY} for `async def handle`, 1 with `handle_batch`"),
         Setting("gnomon/cores", "cores", integer(1, 1024), "a whole number from 1 to 1024", "cores of one instance; on one machine reserved while it is in use, unless `requests.cpu` of the deployment says how many always are"),
         Setting("gnomon/max-cores", "max_cores", integer(1, 1024), "a whole number from 1 to 1024", "the bound C_max of cores that a policy may choose", "", _BATCHING),
         Setting("gnomon/memory-mb", "memory_mb", integer(128, 10_240), "megabytes from 128 to 10240", "memory size on Lambda, instead of what the cores bring", "1769 for each core"),
         Setting("gnomon/weight-mode", "weight_mode", choice("shared", "private"), "shared or private", "whether instances on a node share one copy of the weights"),
     )),
+    ("Failures", (
+        Setting("gnomon/retry", "retry", flag, "true or false", "whether the handler is idempotent, so that a request may be executed a second time, once and by itself: where its batch failed with 500, or its instance ended", "false; inference of a model always may"),
+    )),
     ("Targets of single policies", (
-        Setting("gnomon/target-concurrency", "target_concurrency", number(0.01, 1e6), "a number from 0.01 to 1000000", "requests in the system per instance", "", ("kpa",)),
+        Setting("gnomon/target-concurrency", "target_concurrency", number(0.01, 1e6), "a number from 0.01 to 1000000", "requests in the system per instance", "what an instance executes at once: its concurrency × gnomon/max-batch", ("kpa",)),
         Setting("gnomon/target-rps", "target_rps", number(0.01, 1e9), "a number from 0.01 to 1000000000", "requests per second per instance", "`kpa` goes by concurrency, `target-tracking` by measured latency", ("kpa", "target-tracking")),
         Setting("gnomon/target-cpu-percent", "target_cpu_percent", number(1, 100), "a percentage from 1 to 100", "CPU per instance", "", ("hpa",)),
         Setting("gnomon/scale-out-cooldown", "scale_out_cooldown_s", parse_duration_s, "a duration such as 5m", "time from one growth to the next, unless that is larger", "", ("target-tracking",)),
@@ -188,10 +210,33 @@ SCALE_TABLE: tuple[Setting, ...] = (
     Setting("com.openfaas.scale.target-proportion", "target_proportion", number(1e-3, 1), "a number from 0.001 to 1", "share of the target that is aimed at", "", _OPENFAAS),
     Setting("com.openfaas.scale.factor", "factor", integer(0, 100), "a percentage from 0 to 100", "step of the Community rule", "", _OPENFAAS),
 )  # fmt: skip
+_OPENFAAS_RULES = frozenset(setting.key for setting in SCALE_TABLE if setting.only_with == _OPENFAAS)
+"""Labels that mean nothing to any other policy than OpenFaaS's own."""
 
 
-def read_settings(labels: Mapping[str, str] | None, annotations: Mapping[str, str] | None) -> Settings:
-    """The settings of a function.
+def watchdog_deadline_s(environment: Mapping[str, str]) -> float | None:
+    """How long OpenFaaS's watchdog lets a request take, by its variables; None where they bound nothing.
+
+    That is the shorter of `exec_timeout` and `write_timeout`. `read_timeout` is for receiving the request, and says something only
+    where it stands alone. 0 is no bound, and so is what is no duration: the watchdog takes its default then, without a word.
+    """
+    executing = [bound for bound in map(environment.get, ("exec_timeout", "write_timeout")) if bound and _bound_s(bound)]
+    bounds_s = [_bound_s(text) for text in executing or [environment.get("read_timeout", "")]]
+    longest_s = min(bounds_s)
+    return min(longest_s, MOST_DEADLINE_S) if longest_s else None
+
+
+def _bound_s(text: str) -> float:
+    try:
+        return parse_duration_s(text)
+    except ValueError:
+        return 0.0
+
+
+def read_settings(
+    labels: Mapping[str, str] | None, annotations: Mapping[str, str] | None, watchdog_s: float | None = None
+) -> Settings:
+    """The settings of a function. `watchdog_s` is its deadline where no annotation says one (`watchdog_deadline_s`).
 
     Raises:
         GnomonError: 400 `invalid_setting` or `unknown_setting`, naming the key and what is allowed.
@@ -211,6 +256,10 @@ def read_settings(labels: Mapping[str, str] | None, annotations: Mapping[str, st
             "Raise the maximum or lower the minimum.",
         )
     values = _values(TABLE, annotations, kind="annotation")
+    values["autoscaler_named"] = "autoscaler" in values
+    values.setdefault("autoscaler", "openfaas" if _OPENFAAS_RULES & labels.keys() else DEFAULT_POLICY)
+    if watchdog_s is not None:
+        values.setdefault("deadline_s", watchdog_s)
     _derive(values)
     own = tuple(sorted((key, str(text)) for key, text in annotations.items() if _of_one_policy(key)))
     settings = Settings(**values, own=own, scale=scale)
@@ -220,6 +269,7 @@ def read_settings(labels: Mapping[str, str] | None, annotations: Mapping[str, st
             f"annotation gnomon/beta is {settings.beta:g}, not below gnomon/alpha, {settings.alpha:g}.",
             "Between the two nothing changes: without room there, instances would come and go.",
         )
+    _one_at_a_time(settings)
     if settings.cores > settings.max_cores:
         raise bad_request(
             "invalid_setting",
@@ -261,6 +311,15 @@ def refuse_misspelt(labels: Mapping[str, str], annotations: Mapping[str, str]) -
                 raise bad_request(
                     "unknown_setting", f"{kind} {key[:100]!r} is not known.", f"Did you mean {meant}? Correct it, or remove it."
                 )
+
+
+def _one_at_a_time(settings: Settings) -> None:
+    if settings.model is not None and (settings.concurrency or 1) > 1:
+        raise bad_request(
+            "invalid_setting",
+            f"annotation gnomon/concurrency is {settings.concurrency}, and a model computes one batch at a time.",
+            "Leave it out; more cores (gnomon/cores) or larger batches (gnomon/max-batch) make an instance answer more.",
+        )
 
 
 def read_value(setting: Setting, key: str, text: str, *, kind: str) -> Any:

@@ -43,7 +43,7 @@ class Invoker:
             meta=_meta(invocation),
             body=invocation.body,
             responder=waiting,
-            replay_safe=signature is not None,
+            replay_safe=runtime.replay_safe,
         )
         return await _answered(runtime, request, waiting)
 

@@ -165,7 +165,7 @@ class Invocation:
             body=body,
             responder=self,
             client=self._exchange,
-            replay_safe=runtime.signature is not None,
+            replay_safe=runtime.replay_safe,
             streaming=self._streams,
         )
 

@@ -290,8 +290,9 @@ class SimulatedFunction:
     def _seen(self, instance: Instance) -> Instance:
         """The instance with what only the dispatcher knows of it."""
         worker = self._dispatcher.workers.by_id.get(instance.id)
-        batch = None if worker is None else worker.batch
-        return instance if batch is None else replace(instance, busy=True, in_flight=len(batch.requests))
+        if worker is None or not worker.batches:
+            return instance
+        return replace(instance, busy=True, in_flight=sum(len(batch.requests) for batch in worker.batches.values()))
 
     def _count_starting(self) -> None:
         self._dispatcher.workers.set_starting(sum(body.state is InstanceState.STARTING for body in self._bodies()))

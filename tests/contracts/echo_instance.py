@@ -7,6 +7,7 @@ import itertools
 import os
 import socket
 import sys
+import threading
 import time
 from collections.abc import Iterator
 
@@ -31,11 +32,15 @@ def pieces(batch: Frame) -> Iterator[Frame]:
 
 
 class Echo:
+    meeting = threading.Barrier(4)
+    """Nobody passes before four are there."""
     kept: bytes | memoryview = b""
     cores = 1
 
-    def hello(self) -> dict[str, str]:
-        return {"kind": "echo"}
+    concurrency = 1
+
+    def hello(self) -> dict[str, object]:
+        return {"kind": "echo", "concurrency": self.concurrency}
 
     def resize(self, cores: int) -> None:
         self.cores = cores
@@ -44,6 +49,8 @@ class Echo:
         path = batch.members[0].meta.split(b"\n")[1]
         if path == b"/crash":
             os._exit(3)
+        if path == b"/together":
+            self.meeting.wait(30)
         if path == b"/slow":
             time.sleep(0.3)
         if path == b"/garbage" and __name__ != "__main__":
@@ -67,4 +74,6 @@ def gnomon_application(launch: object) -> Echo:
 
 
 if __name__ == "__main__":
-    sys.exit(instance.run(Echo(), socket.socket(fileno=int(sys.argv[1])), ()))
+    echo = Echo()
+    echo.concurrency = int(sys.argv[2])
+    sys.exit(instance.run(echo, socket.socket(fileno=int(sys.argv[1]))))

@@ -156,12 +156,13 @@ class ProcessChannelContract(BatchChannelContract):
 
 
 class TestUnixChannel(ProcessChannelContract):
+    concurrency = 1
+
     @pytest.fixture
     def process(self) -> Iterator[Instance]:
         ours, theirs = channel_pair()
-        process = subprocess.Popen(
-            [sys.executable, str(INSTANCE), str(theirs.fileno())], pass_fds=[theirs.fileno()], stdout=subprocess.PIPE
-        )
+        command = [sys.executable, str(INSTANCE), str(theirs.fileno()), str(self.concurrency)]
+        process = subprocess.Popen(command, pass_fds=[theirs.fileno()], stdout=subprocess.PIPE)
         theirs.close()
         yield process, ours
         process.kill()
@@ -213,10 +214,55 @@ class TestUnixChannel(ProcessChannelContract):
         assert await asyncio.to_thread(process[0].wait, 10) == 0
 
     async def test_a_second_batch_while_one_is_in_flight_is_a_mistake_of_the_caller(self, channel: BatchChannel) -> None:
-        answer = send(channel, request_frame(b"1", meta=b"POST\n/slow\n\n"))
+        answers = [
+            send(channel, request_frame(b"1", batch_id=number, meta=b"POST\n/slow\n\n")) for number in range(self.concurrency)
+        ]
         with pytest.raises(RuntimeError, match="in flight"):
-            channel.run(request_frame(b"2"), lambda _: None)
-        await answer
+            channel.run(request_frame(b"2", batch_id=99), lambda _: None)
+        await asyncio.gather(*answers)
+
+
+class TestConcurrentUnixChannel(TestUnixChannel):
+    """To an instance that executes four batches at once: all that holds for one, and that they are executed together."""
+
+    concurrency = 4
+
+    async def test_as_many_batches_as_the_instance_names_are_executed_together(self, channel: UnixChannel) -> None:
+        assert channel.concurrency == 4
+        frames = [request_frame(b"%d" % number, batch_id=number, meta=b"POST\n/together\n\n") for number in range(4)]
+        results = await asyncio.wait_for(asyncio.gather(*[send(channel, frame) for frame in frames]), 30)
+        assert [answers(result) for result in results] == [[(200, b"%d" % number)] for number in range(4)]
+
+    async def test_a_batch_overtakes_one_that_takes_longer(self, channel: UnixChannel) -> None:
+        slow = [send(channel, request_frame(b"slow", batch_id=number, meta=b"POST\n/together\n\n")) for number in range(3)]
+        for number in range(10, 60):
+            assert answers(await send(channel, request_frame(b"quick", batch_id=number))) == [(200, b"quick")]
+        assert not any(answer.done() for answer in slow)
+        slow.append(send(channel, request_frame(b"slow", batch_id=99, meta=b"POST\n/together\n\n")))
+        assert all(answers(result) == [(200, b"slow")] for result in await asyncio.gather(*slow))
+
+    async def test_a_probe_is_answered_while_every_place_is_taken(self, channel: UnixChannel) -> None:
+        busy = [send(channel, request_frame(b"", batch_id=number, meta=b"POST\n/slow\n\n")) for number in range(4)]
+        assert await channel.probe(30.0)
+        await asyncio.gather(*busy)
+
+    async def test_all_that_is_in_flight_is_given_back_when_the_instance_dies(self, channel: UnixChannel, pid: int) -> None:
+        lost = [send(channel, request_frame(b"", batch_id=number, meta=b"POST\n/together\n\n")) for number in range(3)]
+        assert await channel.probe(30.0)  # they have been read
+        os.kill(pid, signal.SIGKILL)
+        assert await asyncio.gather(*lost) == [None, None, None]
+        assert not channel.unread
+
+    async def test_streams_beside_each_other_keep_apart(self, channel: UnixChannel) -> None:
+        parts: dict[int, list[Frame]] = {1: [], 2: []}
+        streams = [
+            send(channel, request_frame(b"short", batch_id=number, meta=b"GET\n/stream\n\n"), parts[number].append)
+            for number in parts
+        ]
+        await asyncio.gather(*streams)
+        for number, frames in parts.items():
+            assert {frame.batch_id for frame in frames} == {number}
+            assert b"".join(bytes(frame.members[0].body) for frame in frames[1:-1]) == b"0\n1\n2\n"
 
 
 @dataclass

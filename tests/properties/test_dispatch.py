@@ -1,7 +1,8 @@
 """Whatever happens in whatever order, in virtual time: no request is lost, doubled, answered twice, or late without a reason.
 
-Arrivals, clients that leave, instances that come, crash, are drained and finish, Shadows that come, change and go, timers, and
-policies that change, at random. The model beside the dispatcher is a list of what each request has been told.
+Arrivals, clients that leave, instances that come, take one batch or several at a time, crash, are drained and finish, Shadows
+that come, change and go, timers, and policies that change, at random. The model beside the dispatcher is a list of what each
+request has been told.
 """
 
 from __future__ import annotations
@@ -56,7 +57,8 @@ class Dispatching(RuleBasedStateMachine):
         self.requests: list[Request] = []
         self.told: dict[Request, list[GnomonError | None]] = {}
         self.gone: set[Request] = set()
-        self.in_flight: dict[str, Batch] = {}
+        self.in_flight: dict[tuple[str, int], Batch] = {}
+        self.concurrency: dict[str, int] = {}
         self.cancelled: set[int] = set()
         self.put_back: set[Request] = set()
         self.runs: dict[Request, int] = {}
@@ -65,11 +67,14 @@ class Dispatching(RuleBasedStateMachine):
         self.next_instance = 0
         self.concurrency_s = 0.0
         self.busy_core_s = 0.0
-        self.new_instance(4)
+        self.new_instance(4, 1)
 
-    def end(self, name: str, codes: int) -> None:
-        """The instance's batch has its results."""
-        batch = self.in_flight.pop(name)
+    def executing(self, name: str) -> list[Batch]:
+        return [batch for (instance_id, _), batch in self.in_flight.items() if instance_id == name]
+
+    def end(self, key: tuple[str, int], codes: int) -> None:
+        """A batch of the instance has its results."""
+        batch, name = self.in_flight.pop(key), key[0]
         # An ended batch lets go of its requests: what its answers are compared with is kept here.
         members = batch.requests
         effects = self.dispatcher.finished(name, batch.id, [codes] * len(members), self.now_s)
@@ -90,14 +95,17 @@ class Dispatching(RuleBasedStateMachine):
                     else:
                         assert error.code in REASONS
                 case Cancel(instance_id, batch_id):
-                    assert self.in_flight[instance_id].id == batch_id, "a batch cancelled that does not run"
+                    assert (instance_id, batch_id) in self.in_flight, "a batch cancelled that does not run"
                     self.cancelled.add(batch_id)
                 case Drained(instance_id):
-                    assert instance_id not in self.in_flight or self.in_flight[instance_id] is results
+                    assert not self.executing(instance_id)
                     self.draining.discard(instance_id)
 
     def check_batch(self, batch: Batch) -> None:
-        assert batch.instance_id not in self.in_flight, "two batches on one instance"
+        name = batch.instance_id
+        fewest = min(len(self.executing(one)) for one in self.instances if one not in self.draining and self.same_size(one, name))
+        assert len(self.executing(name)) == fewest, "another like it executes less"
+        assert len(self.executing(name)) < self.concurrency[name], "more batches than the instance executes"
         assert batch.instance_id not in self.draining, "a batch for a draining instance"
         assert batch.pair == self.pairs.get(batch.instance_id), "foretold by another Shadow than it has"
         assert len({request.lane for request in batch.requests}) == 1, "kinds mixed"
@@ -110,7 +118,11 @@ class Dispatching(RuleBasedStateMachine):
             assert self.now_s <= request.deadline_s, "run after its deadline"
             self.runs[request] = self.runs.get(request, 0) + 1
             assert self.runs[request] <= (2 if request.replay_safe else 1), "run again although that may do harm"
-        self.in_flight[batch.instance_id] = batch
+        self.in_flight[name, batch.id] = batch
+
+    def same_size(self, one: str, other: str) -> bool:
+        workers = self.dispatcher.workers.by_id
+        return workers[one].order[0] == workers[other].order[0] and self.concurrency[one] >= self.concurrency[other]
 
     def pass_time(self, duration_s: float) -> None:
         """Move the clock, stopping wherever the dispatcher asked to be woken."""
@@ -136,7 +148,7 @@ class Dispatching(RuleBasedStateMachine):
         elapsed_s = time_s - self.now_s
         waiting = sum(request.state in (ADMITTED, DISPATCHED) for request in self.requests)
         self.concurrency_s += waiting * elapsed_s
-        self.busy_core_s += len(self.in_flight) * elapsed_s
+        self.busy_core_s += len({name for name, _ in self.in_flight}) * elapsed_s
         self.now_s = time_s
 
     @rule(
@@ -185,14 +197,14 @@ class Dispatching(RuleBasedStateMachine):
             self.gone.add(request)
         self.carry_out(effects)
 
-    @rule(max_batch=st.integers(1, 8))
-    def new_instance(self, max_batch: int) -> None:
+    @rule(max_batch=st.integers(1, 8), concurrency=st.sampled_from([1, 1, 3]))
+    def new_instance(self, max_batch: int, concurrency: int) -> None:
         if len(self.instances) >= 3:
             return
         self.next_instance += 1
         name = f"i{self.next_instance}"
-        self.instances[name] = max_batch
-        self.carry_out(self.dispatcher.instance_ready(name, 1, max_batch, self.now_s))
+        self.instances[name], self.concurrency[name] = max_batch, concurrency
+        self.carry_out(self.dispatcher.instance_ready(name, 1, max_batch, self.now_s, concurrency=concurrency))
 
     @precondition(lambda self: self.instances)
     @rule(data=st.data(), pair=st.sampled_from(PAIRS), duration_s=st.sampled_from([0.0, 0.04]), timely=st.booleans())
@@ -210,15 +222,15 @@ class Dispatching(RuleBasedStateMachine):
     @precondition(lambda self: self.in_flight)
     @rule(data=st.data(), duration_s=st.sampled_from([0.001, 0.02, 0.3]), codes=st.sampled_from([200, 500]), timely=st.booleans())
     def finish(self, *, data: st.DataObject, duration_s: float, codes: int, timely: bool) -> None:
-        name = data.draw(st.sampled_from(sorted(self.in_flight)))
+        key = data.draw(st.sampled_from(sorted(self.in_flight)))
         self.elapse(duration_s, timely=timely)
-        self.end(name, codes)
+        self.end(key, codes)
 
     @precondition(lambda self: self.in_flight)
     @rule(data=st.data())
     def finish_late_and_again(self, data: st.DataObject) -> None:
-        name = data.draw(st.sampled_from(sorted(self.in_flight)))
-        batch = self.in_flight[name]
+        name, batch_id = data.draw(st.sampled_from(sorted(self.in_flight)))
+        batch = self.in_flight[name, batch_id]
         before = self.dispatcher.stale_batches
         assert not self.dispatcher.finished(name, batch.id + 1000, [200], self.now_s)
         assert not self.dispatcher.finished("nobody", batch.id, [200], self.now_s)
@@ -231,13 +243,15 @@ class Dispatching(RuleBasedStateMachine):
         self.elapse(duration_s, timely=timely)
         others = {
             request
-            for other, batch in self.in_flight.items()
+            for (other, _), batch in self.in_flight.items()
             for request in batch.requests
             if other != name and self.now_s < request.deadline_s
         }
         told = {request: len(self.told[request]) for request in others}
-        lost = self.in_flight.pop(name, None)
-        unhurt = [request for request in lost.requests if request.state == DISPATCHED] if lost is not None and unread else []
+        lost = self.executing(name)
+        self.in_flight = {key: batch for key, batch in self.in_flight.items() if key[0] != name}
+        # What is known of the last batch is not known of those before it.
+        unhurt = [request for request in lost[-1].requests if request.state == DISPATCHED] if lost and unread else []
         self.put_back.update(unhurt)
         for request in unhurt:
             self.runs[request] -= 1
@@ -245,7 +259,7 @@ class Dispatching(RuleBasedStateMachine):
         was_draining = name in self.draining
         effects = self.dispatcher.instance_gone(name, self.now_s, unread=unread)
         said = {effect.error.code for effect in effects if isinstance(effect, Answer) and effect.error is not None}
-        assert not unread or "instance_lost" not in said
+        assert not unread or "instance_lost" not in said or len(lost) > 1
         self.carry_out(effects)
         assert not was_draining or name not in self.draining, "a drain that never ends"
         assert told == {request: len(self.told[request]) for request in others}, "another batch was affected"
@@ -256,7 +270,7 @@ class Dispatching(RuleBasedStateMachine):
         name = data.draw(st.sampled_from(sorted(self.instances)))
         self.draining.add(name)
         self.carry_out(self.dispatcher.drain(name, self.now_s))
-        assert (name in self.draining) == (name in self.in_flight)
+        assert (name in self.draining) == bool(self.executing(name))
         if name not in self.draining:
             # Drained: its owner stops it.
             del self.instances[name]
@@ -313,8 +327,9 @@ class Dispatching(RuleBasedStateMachine):
     def teardown(self) -> None:
         """When everything has run out, everybody has been told."""
         self.pass_time(10.0)
-        for name in list(self.in_flight):
-            self.end(name, 200)
+        for key in list(self.in_flight):
+            if key in self.in_flight:
+                self.end(key, 200)
         assert all(request.state == ANSWERED for request in self.requests)
         assert self.dispatcher.in_system == self.dispatcher.queue.requests == 0
         assert not self.dispatcher.policy_errors

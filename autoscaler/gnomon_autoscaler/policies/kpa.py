@@ -2,9 +2,12 @@
 
 Two windows are averaged, 60 s (stable) and 6 s (panic), every 2 s. Each asks for load / target instances, where the target is
 70 % of what the function's settings name: requests in the system (`gnomon/target-concurrency`) or requests per second
-(`gnomon/target-rps`). If the panic window asks for at least twice the ready instances, the function panics: for as long as that
-lasts and 60 s more the count only rises. Otherwise the stable window decides. One decision makes at most 1000 × and at least
-half of what there is (a `RateLimit` around this policy). On Knative its annotations say other lengths, shares and thresholds.
+(`gnomon/target-rps`). Where they name neither, it is 70 % of what an instance executes at once, its concurrency × the largest
+batch, as Knative's is 70 % of a container's concurrency.
+
+If the panic window asks for at least twice the ready instances, the function panics: for as long as that lasts and 60 s more the
+count only rises. Otherwise the stable window decides. One decision makes at most 1000 × and at least half of what there is (a
+`RateLimit` around this policy). On Knative its annotations say other lengths, shares and thresholds.
 
 With `scale.min` 0, a function goes to zero when its stable window is empty and 30 s of grace have passed.
 """
@@ -61,7 +64,12 @@ def _load(seen: Observation) -> _Load:
         stable, panic = (history.rate_rps(history.arrivals, window_s) for window_s in windows_s)
         return _Load(stable, panic, settings.target_rps * share, "rps", *windows_s)
     stable, panic = (history.mean(history.concurrency, window_s) for window_s in windows_s)
-    return _Load(stable, panic, settings.target_concurrency * share, "in the system", *windows_s)
+    target = settings.target_concurrency
+    if target is None:
+        # Those that have not begun have not said it yet.
+        concurrency = max([one.concurrency for one in seen.ready], default=settings.expected_concurrency)
+        target = float(concurrency * settings.max_batch)
+    return _Load(stable, panic, target * share, "in the system", *windows_s)
 
 
 def _panicking_at_s(over: bool, seen: Observation, memory: Memory) -> float | None:  # noqa: FBT001 - private, one caller

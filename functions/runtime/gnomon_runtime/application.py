@@ -16,10 +16,13 @@ __all__ = ["Application", "Launch"]
 
 
 class Application(Protocol):
-    """A loaded function. Used by one thread at a time."""
+    """A loaded function. Used by one thread at a time, unless its `hello` names a `concurrency` above 1."""
 
     def hello(self) -> Mapping[str, Any]:
-        """What it serves, for the head of the HELLO frame."""
+        """What it serves, for the head of the HELLO frame.
+
+        `concurrency`, 1 where it is left out, is how many threads may call `run` at once.
+        """
         ...
 
     def run(self, batch: Frame) -> Frame | Iterator[Frame]:

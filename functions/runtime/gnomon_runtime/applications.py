@@ -50,4 +50,5 @@ def launch_from(environment: Mapping[str, str]) -> Launch:
         int(environment.get("GNOMON_MAX_BATCH") or 64),
         dict(environment),
         {"folder": str(Path(folder).resolve())},
+        int(environment.get("GNOMON_CONCURRENCY") or 0) or None,
     )

@@ -96,7 +96,7 @@ def live(order: Order, supervisor: int, rehearsal: Steps, *, coordinated: bool =
         coordination.close()
         coordination = None
     beside = collaborate(coordination) if collaborate is not None and coordination is not None else None
-    return instance.run(application, connection, order.cpus, beside)
+    return instance.run(application, connection, beside)
 
 
 def settle(order: Order, supervisor: int) -> bool:

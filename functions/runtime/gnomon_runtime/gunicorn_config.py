@@ -1,7 +1,7 @@
-"""gunicorn's settings in an image: one process holds the model; its threads wait for the one executor behind them.
+"""gunicorn's settings in an image: one process holds the model; its threads wait for the executor behind them.
 
-`GNOMON_PORT` (8080), `GNOMON_THREADS` (64: requests and probes at the same time), and OpenFaaS's `write_timeout` (30s: how long
-what is in flight may take when the container is told to end).
+`GNOMON_PORT` (8080), `GNOMON_THREADS` (requests and probes at the same time: 64, or 32 more than `GNOMON_CONCURRENCY`), and
+OpenFaaS's `write_timeout` (30s: how long what is in flight may take when the container is told to end).
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ _variables = dict(os.environ)
 bind = f"0.0.0.0:{_variables.get('GNOMON_PORT') or 8080}"
 workers = 1
 worker_class = "gnomon_runtime.http_worker.DrainingWorker"
-threads = int(_variables.get("GNOMON_THREADS") or 64)
+threads = int(_variables.get("GNOMON_THREADS") or max(64, int(_variables.get("GNOMON_CONCURRENCY") or 1) + 32))
 keepalive = 75
 graceful_timeout = int(parse_duration_s(_variables.get("write_timeout") or "30s"))
 timeout = 60

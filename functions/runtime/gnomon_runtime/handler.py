@@ -2,16 +2,22 @@
 
     def handle(event, context): ...            one request; the same as in OpenFaaS's python3-http template
     def handle(req): ...                       the same as in its python3-flask template: the body's text
+    async def handle(event, context): ...      one request, beside others on one event loop
     def handle_batch(events, context): ...     many at once: a list with one result per event, in order
     RETRY_SAFE = True                          handle_batch may be called again with the same events
 
 A handler may have both: a batch of one goes to `handle`, a larger one to `handle_batch`. With `handle` alone, the members of a
 batch are answered one after the other.
 
+An instance calls `handle` for several requests at once, each in a thread of its own, as the server in OpenFaaS's Python templates
+does: 4, or 32 where it is `async`, or as `gnomon/concurrency` says (`GNOMON_CONCURRENCY` in an image). With 1, or with
+`handle_batch`, there is never more than one call at a time.
+
 One member never fails another. In the list that `handle_batch` returns, an Exception stands for the failure of that member alone.
 When it raises instead, nobody knows whose fault it was. A handler that declares `RETRY_SAFE` is then asked again with one half
 and with the other, and so on until the guilty member stands alone: at most 2·log2(B) calls for one of them. Without it, a second
-call could repeat a side effect, so every member gets a 500.
+call could repeat a side effect, so every member gets a 500; unless `gnomon/retry` says that it does no harm, and then the gateway
+sends each of them once more, by itself.
 
 A generator streams: Server-sent events or NDJSON, piece by piece, if the client accepts them and the request came alone; anybody
 else gets the pieces joined. A dict that it yields is one event (`data: {…}`) or one line of NDJSON.
@@ -30,13 +36,14 @@ import inspect
 import os
 import socket
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import threading
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from gnomon_core.launch import Launch
+from gnomon_core.launch import ASYNC_CONCURRENCY, HANDLER_CONCURRENCY, Launch
 from gnomon_core.wire import Frame, Kind, Member
 from gnomon_runtime.answers import WrongAnswerError, assemble, encode_chunk, failed, header_lines, is_stream, member_of, parts_of
 from gnomon_runtime.application import Application
@@ -63,49 +70,68 @@ class HandlerApplication:
     """Serves the functions `handle` and `handle_batch` of a module."""
 
     def __init__(self, launch: Launch, module: ModuleType) -> None:
-        handle = getattr(module, "handle", None)
-        self._handle_batch: Callable[[list[Event], Context], Any] | None = getattr(module, "handle_batch", None)
-        if handle is None and self._handle_batch is None:
+        handle, handle_batch = getattr(module, "handle", None), getattr(module, "handle_batch", None)
+        if handle is None and handle_batch is None:
             raise ImportError("handler.py defines neither handle(event, context) nor handle_batch(events, context)")
-        self._handle = _of_two_arguments(handle, launch) if handle is not None else None
+        asynchronous = any(_is_async(one) for one in (handle, handle_batch))
+        loop = _EventLoop() if asynchronous else None
+        self._handle = _of_two_arguments(_called(handle, loop), launch, handle) if handle is not None else None
+        self._handle_batch: Callable[[list[Event], Context], Any] | None = None
+        if handle_batch is not None:
+            self._handle_batch = _called(handle_batch, loop)
+        self._concurrency = launch.concurrency
+        if self._concurrency is None:
+            self._concurrency = 1 if handle_batch is not None else ASYNC_CONCURRENCY if asynchronous else HANDLER_CONCURRENCY
         self._retry_safe = getattr(module, "RETRY_SAFE", False) is True
         self._max_batch = launch.max_batch
         hostname = os.environ.get("HOSTNAME") or socket.gethostname()
-        self._context = Context(hostname, launch.function, launch.instance_id, launch.cores)
+        self._context = partial(Context, hostname, launch.function, launch.instance_id)
+        self._cores = launch.cores
+        self._thread = threading.local()
+        self._thread.cores = launch.cores
 
     def hello(self) -> Mapping[str, Any]:
         """What it serves."""
-        return {"kind": "handler", "batches": self._handle_batch is not None, "max_batch": self._max_batch}
+        batches = self._handle_batch is not None
+        return {"kind": "handler", "batches": batches, "max_batch": self._max_batch, "concurrency": self._concurrency}
 
     def resize(self, cores: int) -> None:
         """Tell the handler's context, and torch where the handler uses it."""
-        self._context.cores = cores
+        self._cores = cores
+        self._size_thread()
+
+    def _size_thread(self) -> None:
+        """Let torch use the instance's cores, where the handler uses it: it keeps their number for each thread that calls it."""
+        self._thread.cores = self._cores
         torch = sys.modules.get("torch")
         if torch is not None:
-            torch.set_num_threads(cores)
+            torch.set_num_threads(self._cores)
 
     def run(self, batch: Frame) -> Frame | Iterator[Frame]:
-        """Answer every member."""
-        self._context.budget_s = batch.budget_s or None
+        """Answer every member. Called by several threads at once, up to `concurrency`."""
+        if getattr(self._thread, "cores", None) != self._cores:
+            self._size_thread()
+        context = self._context(self._cores)
+        context.budget_s = batch.budget_s or None
         members = batch.members
         events = [Event(member.meta, member.body) for member in members]
         if len(events) == 1 and self._handle is not None:
-            return self._run_alone(batch, events[0])
+            return self._run_alone(batch, events[0], context)
         if self._handle_batch is None:
-            return Frame(Kind.RESULT, batch.batch_id, members=[self._one(event) for event in events])
-        return Frame(Kind.RESULT, batch.batch_id, members=self._together(events))
+            return Frame(Kind.RESULT, batch.batch_id, members=[self._one(event, context) for event in events])
+        return Frame(Kind.RESULT, batch.batch_id, members=self._together(events, context))
 
-    def _one(self, event: Event) -> Member:
+    def _one(self, event: Event, context: Context) -> Member:
         assert self._handle is not None
         try:
-            return member_of(self._handle(event, self._context))
+            return member_of(self._handle(event, context))
         except (Exception, SystemExit) as error:  # noqa: BLE001 - whatever user code raises is that request's answer
             return failed(error)
 
-    def _run_alone(self, batch: Frame, event: Event) -> Frame | Iterator[Frame]:
+    def _run_alone(self, batch: Frame, event: Event, context: Context) -> Frame | Iterator[Frame]:
         assert self._handle is not None
         try:
-            result = self._handle(event, self._context)
+            result = self._handle(event, context)
             if type(result) in _PLAIN:
                 member = member_of(result)
             else:
@@ -119,15 +145,15 @@ class HandlerApplication:
             member = failed(error)
         return Frame(Kind.RESULT, batch.batch_id, members=(member,))
 
-    def _together(self, events: list[Event]) -> Sequence[Member]:
+    def _together(self, events: list[Event], context: Context) -> Sequence[Member]:
         assert self._handle_batch is not None
         try:
-            results = _one_per_event(self._handle_batch(events, self._context), len(events))
+            results = _one_per_event(self._handle_batch(events, context), len(events))
         except (Exception, SystemExit) as error:  # noqa: BLE001 - whatever user code raises is the requests' answer
             if not self._retry_safe or len(events) == 1 or isinstance(error, WrongAnswerError):
                 return [failed(error)] * len(events)
             middle = len(events) // 2
-            return [*self._together(events[:middle]), *self._together(events[middle:])]
+            return [*self._together(events[:middle], context), *self._together(events[middle:], context)]
         return [_member(result) for result in results]
 
 
@@ -218,12 +244,69 @@ def load_handler(folder: Path) -> ModuleType:
         raise
 
 
-def _of_two_arguments(handle: Callable[..., Any], launch: Launch) -> Callable[[Event, Context], Any]:
-    """`handle(event, context)`, also for a handler in the style of python3-flask, which takes the body alone."""
+class _EventLoop:
+    """The event loop of a handler's coroutines, in a thread of its own. Threads that wait for a coroutine call it."""
+
+    def __init__(self) -> None:
+        import asyncio  # noqa: PLC0415 - most handlers are not asynchronous, and need not wait for it
+
+        self._asyncio, self._loop = asyncio, asyncio.new_event_loop()
+        threading.Thread(target=self._loop.run_forever, name="event-loop", daemon=True).start()
+
+    def run(self, coroutine: Awaitable[Any]) -> Any:
+        """What the coroutine returns; an asynchronous generator becomes one that any thread may take from."""
+        return self._asyncio.run_coroutine_threadsafe(_guarded(coroutine), self._loop).result()
+
+    def taken(self, result: Any) -> Any:
+        """The result of a handler, where the parts of its body come asynchronously in the order in which they are asked for."""
+        if hasattr(type(result), "__anext__"):
+            return self._parts(result)
+        if isinstance(result, dict) and hasattr(type(result.get("body")), "__anext__"):
+            return {**result, "body": self._parts(result["body"])}
+        if isinstance(result, tuple) and result and hasattr(type(result[0]), "__anext__"):
+            return (self._parts(result[0]), *result[1:])
+        return result
+
+    def _parts(self, parts: AsyncIterator[Any]) -> Iterator[Any]:
+        try:
+            while True:
+                try:
+                    part = self.run(anext(parts))
+                except StopAsyncIteration:
+                    return
+                yield part
+        finally:
+            close = getattr(parts, "aclose", None)
+            if close is not None:
+                self.run(close())
+
+
+async def _guarded(coroutine: Awaitable[Any]) -> Any:
+    try:
+        return await coroutine
+    except SystemExit as error:  # it would end the event loop, and with it every other request
+        raise RuntimeError(f"the handler called exit({error.code})") from error
+
+
+def _is_async(handle: Callable[..., Any] | None) -> bool:
+    return inspect.iscoroutinefunction(handle) or inspect.isasyncgenfunction(handle)
+
+
+def _called(handle: Callable[..., Any], loop: _EventLoop | None) -> Callable[..., Any]:
+    """The handler as something that returns its result; where it is asynchronous, after it has run on the event loop."""
+    if loop is None or not _is_async(handle):
+        return handle
+    if inspect.isasyncgenfunction(handle):
+        return lambda *arguments: loop.taken(handle(*arguments))
+    return lambda *arguments: loop.taken(loop.run(handle(*arguments)))
+
+
+def _of_two_arguments(call: Callable[..., Any], launch: Launch, handle: Callable[..., Any]) -> Callable[[Event, Context], Any]:
+    """`call(event, context)`, also for a handler in the style of python3-flask, which takes the body alone."""
     parameters = inspect.signature(handle).parameters.values()
     positional = [p for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD, p.VAR_POSITIONAL)]
     if len(positional) != 1 or positional[0].kind is positional[0].VAR_POSITIONAL:
-        return handle
+        return call
     if launch.environment.get("RAW_BODY", "").lower() == "true":
-        return lambda event, _: handle(event.body)
-    return lambda event, _: handle(event.body.decode("utf-8", "replace"))
+        return lambda event, _: call(event.body)
+    return lambda event, _: call(event.body.decode("utf-8", "replace"))

@@ -7,11 +7,11 @@
     GET /gnomon/pair     upgraded to gnomon-pair/1: a Shadow's work for the Body that asks (gnomon_runtime.pair); needs the token
     /_/health, /_/ready  200, or 503 from the moment the process has been told to end
 
-Every way in feeds one executor: a single thread, because the application is used by one thread at a time and because torch keeps
-a pool of threads for each thread that calls it. A batch whose time is over when its turn comes is not run. A stream ends, and its
-generator is closed, when the caller closes the connection: that of a batch after the part that is being made then, that of a
-request of its own when a part cannot be written. Between batches a Body listens to the coordinator of its node, where its pod has
-that one's volume (`coordinated`).
+Every way in feeds one executor of as many threads as the application executes batches at once, by its `hello`: mostly a single
+one, because torch keeps a pool of threads for each thread that calls it. A batch whose time is over when its turn comes is not
+run. A stream ends, and its generator is closed, when the caller closes the connection: that of a batch after the part that is
+being made then, that of a request of its own when a part cannot be written. Between batches a Body listens to the coordinator of
+its node, where its pod has that one's volume (`coordinated`).
 
     gunicorn --config python:gnomon_runtime.gunicorn_config 'gnomon_runtime.http_app:create_app()'
 """
@@ -21,6 +21,7 @@ from __future__ import annotations
 import hmac
 import os
 import socket
+import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -50,13 +51,15 @@ CONNECTION = "gunicorn.socket"
 
 
 class Service:
-    """The loaded function behind its one executor, with one readiness and one drain."""
+    """The loaded function behind its executor, with one readiness and one drain."""
 
     def __init__(self, application: Application, clock: Callable[[], float] = time.monotonic) -> None:
         self._application = application
         self._clock = clock
-        self._executor: ThreadPoolExecutor | Turns = ThreadPoolExecutor(1, "application")
+        concurrency = int(application.hello().get("concurrency", 1))
+        self._executor: ThreadPoolExecutor | Turns = ThreadPoolExecutor(concurrency, "application")
         self._epoch = 0
+        self._epochs = threading.Lock()
         self.draining = False
 
     def coordinate(self, environment: Mapping[str, str]) -> None:
@@ -91,10 +94,11 @@ class Service:
         return isinstance(self._application, ForBodies)
 
     def _run(self, batch: Frame, received_s: float, of_queue: bool) -> Frame | Iterator[Frame]:  # noqa: FBT001 - by submit
-        if of_queue and batch.epoch < self._epoch:
-            return stale_result(batch, self._epoch)
         if of_queue:
-            self._epoch = batch.epoch
+            with self._epochs:
+                newest = self._epoch = max(self._epoch, batch.epoch)
+            if batch.epoch < newest:
+                return stale_result(batch, newest)
         if 0 < batch.budget_s < self._clock() - received_s:
             return error_result(batch, GnomonError(504, "deadline_exceeded", "The deadline passed before the batch's turn came."))
         return self._application.run(batch)

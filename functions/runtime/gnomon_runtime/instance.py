@@ -9,19 +9,29 @@ A batch from an older epoch than one already seen comes from a gateway that no l
 409, in a result that bears the newest epoch, by which the gateway knows that none of it was run.
 
 Bytes that are not a frame end the connection, and with it the instance.
+
+An application that executes several batches at once says so in its HELLO (`concurrency`); then as many threads take turns:
+
+    read a frame ─▶ let another thread read ─▶ execute ─▶ send the result ─▶ wait for the turn to read
+
+The thread that reads a batch executes it, so that none is handed from thread to thread. There is one thread more than batches:
+somebody always reads, and a probe, a cancellation or the order to stop is heard while all others execute.
 """
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import select
 import signal
 import socket
 import sys
-from collections.abc import Iterator
+import threading
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from types import FrameType
+from typing import Any
 
 from gnomon_core.results import same_for_all, stale_result
 from gnomon_core.wire import HEADER, Frame, Kind, Member, WireError, decode, encode_parts, frame_bytes
@@ -75,6 +85,11 @@ class FrameSocket:
         except (BrokenPipeError, ConnectionResetError) as error:
             raise ChannelClosedError from error
 
+    def end_input(self) -> None:
+        """Receive nothing more than what has been sent by now; what is received then can still be answered."""
+        with contextlib.suppress(OSError):
+            self._socket.shutdown(socket.SHUT_RD)
+
     def fileno(self) -> int:
         return self._socket.fileno()
 
@@ -125,12 +140,9 @@ def _after(parts: list[bytes | memoryview], sent: int) -> list[bytes | memoryvie
 class Instance:
     """The loop. `stopping` is set by STOP and by SIGTERM."""
 
-    def __init__(
-        self, channel: FrameSocket, application: Application, cpus: tuple[int, ...] = (), beside: Beside | None = None
-    ) -> None:
+    def __init__(self, channel: FrameSocket, application: Application, beside: Beside | None = None) -> None:
         self._channel = channel
         self._application = application
-        self._cpus = cpus
         self._beside = beside
         self._epoch = 0
         self._busy = False
@@ -144,8 +156,7 @@ class Instance:
 
         """
         signal.signal(signal.SIGTERM, self._terminate)
-        head = {**self._application.hello(), "pid": os.getpid()}
-        self._channel.send(Frame(Kind.HELLO, head=json.dumps(head).encode()))
+        self._channel.send(_hello(self._application.hello()))
         try:
             while not self._stopping:
                 if self._beside is not None:
@@ -169,7 +180,7 @@ class Instance:
         elif frame.kind is Kind.PROBE:
             self._channel.send(Frame(Kind.PROBE_OK, frame.batch_id))
         elif frame.kind is Kind.RESIZE:
-            self._resize(frame)
+            _resize(self._application, frame)
         elif frame.kind is Kind.STOP:
             self._stopping = True
         # A CANCEL that arrives here is for a batch that has been answered already; `_run` sees those that overtake.
@@ -213,11 +224,141 @@ class Instance:
         self._answer(frame)
         return False
 
-    def _resize(self, frame: Frame) -> None:
-        order = frame.head_json()
-        self._cpus = tuple(int(cpu) for cpu in order.get("cpus", ()))
-        pin(self._cpus)
-        self._application.resize(int(order["cores"]))
+
+class ConcurrentInstance:
+    """The loop of an application that executes `concurrency` batches at once. Threads begin as they are needed."""
+
+    def __init__(self, channel: FrameSocket, application: Application, concurrency: int) -> None:
+        self._channel = channel
+        self._application = application
+        self._concurrency = concurrency
+        self._free = threading.Semaphore(concurrency)
+        self._reading = threading.Lock()
+        self._sending = threading.Lock()
+        self._counting = threading.Lock()
+        self._executing = 0
+        self._threads: list[threading.Thread] = []
+        self._running: set[int] = set()
+        self._cancelled: set[int] = set()
+        self._epoch = 0
+        self._ended = False
+        self._failure: BaseException | None = None
+
+    def serve(self) -> None:
+        """Answer until told to stop or the channel ends, and then what has been received.
+
+        Raises:
+            WireError: the owner sent what is not a frame.
+
+        """
+        signal.signal(signal.SIGTERM, lambda *_: self._channel.end_input())
+        self._channel.send(_hello(self._application.hello()))
+        self._take_turns()
+        # Only the thread that reads begins another, and nobody reads any more.
+        for thread in self._threads:
+            thread.join()
+        if self._failure is not None:
+            raise self._failure
+
+    def _take_turns(self) -> None:
+        while (batch := self._next()) is not None:
+            try:
+                self._execute(batch)
+            except ChannelClosedError:
+                self._ended = True
+            except BaseException as error:  # noqa: BLE001 - an application raises nothing: this one is broken, and so is its instance
+                self._fail(error)
+            finally:
+                self._running.discard(batch.batch_id)
+                self._cancelled.discard(batch.batch_id)
+                with self._counting:
+                    self._executing -= 1
+                self._free.release()
+
+    def _fail(self, error: BaseException) -> None:
+        self._ended, self._failure = True, error
+        self._channel.end_input()
+
+    def _next(self) -> Frame | None:
+        """The next batch to execute, when it is this thread's turn to read; None where there will be none."""
+        with self._reading:
+            while not self._ended:
+                try:
+                    frame = self._channel.receive()
+                    if frame.kind is Kind.BATCH:
+                        if frame.epoch >= self._epoch:
+                            return self._begin(frame)
+                        self._send(stale_result(frame, self._epoch))
+                    else:
+                        self._heed(frame)
+                except ChannelClosedError:
+                    self._ended = True
+                except WireError as error:
+                    self._fail(error)
+        return None
+
+    def _begin(self, frame: Frame) -> Frame:
+        """Let this batch be executed, and see to it that somebody goes on reading."""
+        self._epoch = frame.epoch
+        # The buffer is for whoever reads next.
+        frame.members = [member._replace(body=bytes(member.body)) for member in frame.members]
+        # A sender that keeps to what HELLO said never waits here; one that does not must not have more executed.
+        self._free.acquire()
+        self._running.add(frame.batch_id)
+        with self._counting:
+            self._executing += 1
+            another = self._executing > len(self._threads)
+        if another:
+            thread = threading.Thread(target=self._take_turns, name=f"handler-{len(self._threads) + 1}", daemon=True)
+            self._threads.append(thread)
+            thread.start()
+        return frame
+
+    def _heed(self, frame: Frame) -> None:
+        if frame.kind is Kind.PROBE:
+            self._send(Frame(Kind.PROBE_OK, frame.batch_id))
+        elif frame.kind is Kind.RESIZE:
+            _resize(self._application, frame)
+        elif frame.kind is Kind.STOP:
+            self._ended = True
+        elif frame.kind is Kind.CANCEL and frame.batch_id in self._running:
+            self._cancelled.add(frame.batch_id)
+
+    def _execute(self, batch: Frame) -> None:
+        answer = self._application.run(batch)
+        if isinstance(answer, Frame):
+            self._send(answer)
+        else:
+            self._stream(batch.batch_id, answer)
+
+    def _stream(self, batch_id: int, frames: Iterator[Frame]) -> None:
+        ended = False
+        try:
+            for frame in frames:
+                self._send(frame)
+                ended = frame.kind is Kind.STREAM_END
+                if ended or batch_id in self._cancelled:
+                    break
+        finally:
+            close = getattr(frames, "close", None)
+            if close is not None:
+                close()
+        if not ended:
+            self._send(Frame(Kind.STREAM_END, batch_id))
+
+    def _send(self, frame: Frame) -> None:
+        with self._sending:
+            self._channel.send(frame)
+
+
+def _hello(served: Mapping[str, Any]) -> Frame:
+    return Frame(Kind.HELLO, head=json.dumps({**served, "pid": os.getpid()}).encode())
+
+
+def _resize(application: Application, frame: Frame) -> None:
+    order = frame.head_json()
+    pin(tuple(int(cpu) for cpu in order.get("cpus", ())))
+    application.resize(int(order["cores"]))
 
 
 def pin(cpus: tuple[int, ...]) -> None:
@@ -231,10 +372,12 @@ def pin(cpus: tuple[int, ...]) -> None:
             continue
 
 
-def run(application: Application, connection: socket.socket, cpus: tuple[int, ...], beside: Beside | None = None) -> int:
+def run(application: Application, connection: socket.socket, beside: Beside | None = None) -> int:
     """Serve and return the exit status."""
+    channel, concurrency = FrameSocket(connection), int(application.hello().get("concurrency", 1))
+    instance = Instance(channel, application, beside)
     try:
-        Instance(FrameSocket(connection), application, cpus, beside).serve()
+        (ConcurrentInstance(channel, application, concurrency) if concurrency > 1 else instance).serve()
     except WireError as error:
         sys.stderr.write(f"The channel is broken: {error}.\n")
         return 1

@@ -1,7 +1,8 @@
 """Functions that are a program: one process per request, as OpenFaaS's classic watchdog runs them.
 
 The request's body is the program's standard input, its output the answer; the rest of the request is in the environment
-(`Http_Method`, `Http_Query`, `Http_Path` and one `Http_<Header>` per header). Members of a batch run side by side. A program that
+(`Http_Method`, `Http_Query`, `Http_Path` and one `Http_<Header>` per header). Members of a batch run side by side, and so do
+batches, as many as `gnomon/concurrency` says. A program that
 fails answers 500, one that takes longer than `exec_timeout` 408, both as the watchdog does.
 
 Read from the function's environment: `fprocess`, `exec_timeout`, `combine_output` (true: the error output is part of the answer),
@@ -10,19 +11,22 @@ Read from the function's environment: `fprocess`, `exec_timeout`, `combine_outpu
 
 from __future__ import annotations
 
+import contextlib
 import math
 import os
 import selectors
 import signal
 import subprocess
 import sys
+import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
+from pathlib import Path
 from typing import IO, Any
 
-from gnomon_core.launch import Launch
+from gnomon_core.launch import HANDLER_CONCURRENCY, Launch
 from gnomon_core.results import same_for_all
 from gnomon_core.units import parse_duration_s
 from gnomon_core.wire import Frame, Kind, Member
@@ -94,19 +98,21 @@ class ProcessApplication:
         if not self._command:
             raise ValueError("The function names no process: deploy it with envProcess (fprocess in stack.yml).")
         self._environment = environment
+        self._concurrency = launch.concurrency or HANDLER_CONCURRENCY
+        self._children = _Children()
         self._timeout_s = parse_duration_s(environment.get("exec_timeout") or "0")
         self._combine = environment.get("combine_output", "true").lower() not in {"false", "0"}
         self._content_type = environment.get("content_type", "")
         self._describe = environment.get("cgi_headers", "true").lower() not in {"false", "0"}
 
     def hello(self) -> Mapping[str, Any]:
-        return {"kind": "process", "command": self._command}
+        return {"kind": "process", "command": self._command, "concurrency": self._concurrency}
 
     def resize(self, cores: int) -> None:
         """Nothing to do: the processes inherit the CPUs that the instance has."""
 
     def run(self, batch: Frame) -> Frame:
-        """Answer every member, all at once."""
+        """Answer every member, all at once. Called by several threads at once, up to `concurrency`."""
         requests = [Request.of(member) for member in batch.members]
         runs = [self._start(request) for request in requests]
         self._attend([run for run in runs if isinstance(run, Run)])
@@ -114,20 +120,22 @@ class ProcessApplication:
             self._answer(request, run) if isinstance(run, Run) else _failed(500, str(run))
             for request, run in zip(requests, runs, strict=True)
         ]
-        _collect_orphans()
+        self._children.collect([run.process.pid for run in runs if isinstance(run, Run)])
         return Frame(Kind.RESULT, batch.batch_id, batch.epoch, members=members)
 
     def _start(self, request: Request) -> Run | OSError:
         log("Forking fprocess.")
         environment = self._environment | (request_environment(request) if self._describe else {})
         try:
-            process = subprocess.Popen(
-                self._command,
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.STDOUT if self._combine else subprocess.PIPE,
-                env=environment,
-                process_group=0,
+            process = self._children.start(
+                lambda: subprocess.Popen(
+                    self._command,
+                    stdin=subprocess.PIPE,
+                    stdout=subprocess.PIPE,
+                    stderr=subprocess.STDOUT if self._combine else subprocess.PIPE,
+                    env=environment,
+                    process_group=0,
+                )
             )
         except OSError as error:
             log(str(error))
@@ -238,10 +246,33 @@ def _advance(selector: selectors.BaseSelector, key: selectors.SelectorKey) -> No
     pipe.close()
 
 
-def _collect_orphans() -> None:
-    """Programs that a process left behind are our children by now; collect those that have ended."""
-    try:
-        while os.waitpid(-1, os.WNOHANG)[0]:
-            pass
-    except ChildProcessError:
-        return
+class _Children:
+    """The processes that answer requests, beside those that they have left behind, which are our children by then."""
+
+    def __init__(self) -> None:
+        self._ours: set[int] = set()
+        self._starting = threading.Lock()
+
+    def start(self, start: Callable[[], subprocess.Popen[bytes]]) -> subprocess.Popen[bytes]:
+        """Begin a process that somebody waits for."""
+        with self._starting:
+            process = start()
+            self._ours.add(process.pid)
+        return process
+
+    def collect(self, ended: Iterable[int]) -> None:
+        """These have been waited for; collect what others have left behind and what has ended since."""
+        with self._starting:
+            self._ours.difference_update(ended)
+            for pid in _children() - self._ours:
+                with contextlib.suppress(ChildProcessError):
+                    os.waitpid(pid, os.WNOHANG)
+
+
+def _children() -> set[int]:
+    """The children of this process, whichever of its threads began them."""
+    found: set[int] = set()
+    for task in Path("/proc/self/task").iterdir():
+        with contextlib.suppress(FileNotFoundError, ProcessLookupError):
+            found.update(map(int, (task / "children").read_text().split()))
+    return found

@@ -81,6 +81,7 @@ class Dispatcher(Sending):
                 if idle and error.status == HTTPStatus.GATEWAY_TIMEOUT:
                     self._doubt(request, now_s)
                 continue
+            self.quarantine.isolate(request, now_s)
             request.state = ADMITTED
             counting.in_system += 1
             lane = self.queue.add(request)
@@ -131,13 +132,23 @@ class Dispatcher(Sending):
     # Events of instances
 
     def instance_ready(
-        self, instance_id: str, cores: int, max_batch: int, now_s: float, *, memory_mb: int | None = None
+        self,
+        instance_id: str,
+        cores: int,
+        max_batch: int,
+        now_s: float,
+        *,
+        memory_mb: int | None = None,
+        concurrency: int | None = None,
     ) -> Effects:
-        """An instance can take batches from now on; or a known one has another size or largest batch."""
+        """An instance can take batches from now on; or a known one has another size or largest batch.
+
+        It takes `concurrency` batches at a time; where that is left out, as many as before, at first one.
+        """
         self._counting.advance(now_s)
         if instance_id not in self.workers.by_id:
             self._doubts.begin()
-        self.workers.add(instance_id, cores, max_batch, memory_mb)
+        self.workers.add(instance_id, cores, max_batch, memory_mb, concurrency)
         return self._schedule_all(now_s, [])
 
     def pair_changed(self, instance_id: str, pair: Pair | None, now_s: float) -> Effects:
@@ -150,17 +161,17 @@ class Dispatcher(Sending):
         return self._schedule_all(now_s, [])
 
     def instance_gone(self, instance_id: str, now_s: float, *, unread: bool = False) -> Effects:
-        """An instance has ended. Only its batch is affected, which it had not received where it is `unread`."""
+        """An instance has ended. Only its batches are affected, the last of which it had not received where it is `unread`."""
         worker = self.workers.by_id.get(instance_id)
         if worker is None:
             return []
         self._counting.advance(now_s)
         self.workers.remove(worker)
         effects: Effects = []
-        batch = worker.batch
-        if batch is not None:
+        last_id = max(worker.batches, default=0)
+        for batch in worker.batches.values():
             open_ones = [request for request in batch.requests if request.batch is batch and request.state == DISPATCHED]
-            if unread:
+            if unread and batch.id == last_id:
                 self._put_back(open_ones)
             else:
                 for request in open_ones:
@@ -177,7 +188,7 @@ class Dispatcher(Sending):
             return [Drained(instance_id)]
         self._counting.advance(now_s)
         self.workers.drain(worker)
-        return [Drained(instance_id)] if worker.batch is None else []
+        return [] if worker.batches else [Drained(instance_id)]
 
     def finished(self, instance_id: str, batch_id: int, codes: Sequence[int], now_s: float) -> Effects:
         """A batch has its results, one HTTP status per member.
@@ -196,8 +207,8 @@ class Dispatcher(Sending):
             self._learned(batch.lane, now_s)
         self._collect(batch, codes, now_s, answers)
         batch.end()
-        self.workers.release(worker)
-        effects: Effects = [Drained(instance_id)] if worker.draining else []
+        self.workers.release(worker, batch)
+        effects: Effects = [Drained(instance_id)] if worker.draining and not worker.batches else []
         self._schedule_all(now_s, effects)
         effects += answers
         return effects
@@ -214,9 +225,9 @@ class Dispatcher(Sending):
         self._counting.advance(now_s)
         self._put_back([one for one in batch.requests if one.batch is batch and one.state == DISPATCHED])
         batch.end()
-        self.workers.release(worker)
+        self.workers.release(worker, batch)
         self._counting.busy_cores = self.workers.busy_cores
-        return [Drained(instance_id)] if worker.draining else []
+        return [Drained(instance_id)] if worker.draining and not worker.batches else []
 
     def look_again(self, now_s: float) -> Effects:
         """Ask the policy about everything that waits."""
@@ -238,8 +249,8 @@ class Dispatcher(Sending):
     def _executing(self, instance_id: str, batch_id: int) -> tuple[Worker, Batch] | None:
         """The instance and its batch; None, and counted, where that is not in flight there any more."""
         worker = self.workers.by_id.get(instance_id)
-        batch = worker.batch if worker is not None else None
-        if worker is None or batch is None or batch.id != batch_id:
+        batch = worker.batches.get(batch_id) if worker is not None else None
+        if worker is None or batch is None:
             self.stale_batches += 1
             return None
         return worker, batch

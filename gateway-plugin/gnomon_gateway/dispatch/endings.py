@@ -5,9 +5,12 @@
                └─▶ its client has left ─▶ no answer; the batch is cancelled when nobody waits for it any more
 
 A batch whose instance dies fails alone. Where the instance had not even received it, it goes back to where it was, and nobody
-notices. Otherwise its members get 502. They are not run again, because a user's handler may have acted before it died; a request
-marked `replay_safe` (a model's inference) gets one more run if its deadline allows, in a batch of its own, so that an input which
-kills instances cannot take neighbours along twice.
+notices. Otherwise its members get 502. They are not run again, because a user's handler may have acted before it died.
+
+A request that is idempotent (`replay_safe`: a model's inference, or a handler with `gnomon/retry`) gets one more run if its
+deadline allows, in a batch of its own: where its instance died, and where it failed with 500 beside others, of whom any may be to
+blame. So an input that fails its batch, or kills instances, fails nobody but itself. What fails alone as well is quarantined
+(`quarantine`): the same input shares no batch with others for some minutes.
 """
 
 from __future__ import annotations
@@ -20,6 +23,7 @@ from gnomon_gateway.dispatch.deadlines import Deadlines
 from gnomon_gateway.dispatch.doubts import Doubts
 from gnomon_gateway.dispatch.effects import Answer, Cancel, Effects
 from gnomon_gateway.dispatch.latency import LiveLatency
+from gnomon_gateway.dispatch.quarantine import Quarantine
 from gnomon_gateway.dispatch.refusals import deadline_exceeded, instance_lost, invalid_result, no_instance
 from gnomon_gateway.dispatch.sizing import Sizing
 from gnomon_gateway.dispatch.workers import Workers
@@ -28,6 +32,8 @@ from gnomon_gateway.queueing.queue import FunctionQueue
 from gnomon_gateway.queueing.request import ADMITTED, ANSWERED, DISPATCHED, LaneKey, Request
 
 SUCCESS = frozenset(range(200, 300))
+FAILED = 500
+"""The status of a handler or model that raised. Other errors are answers."""
 
 
 class Endings:
@@ -46,6 +52,9 @@ class Endings:
         """Whether what batches take, and whom predictions refuse, says anything of those to come."""
         self.late_answers = 0
         """Results that came for requests which had been answered already: their deadline had passed or their client had left."""
+        self.retried = 0
+        """Requests that were executed once more, by themselves."""
+        self.quarantine = Quarantine()
         self._deadlines = Deadlines()
         self._doubts = Doubts()
         self._counting = Counting(now_s)
@@ -100,6 +109,8 @@ class Endings:
             if request.state != DISPATCHED or request.batch is not batch:
                 self.late_answers += 1
                 continue
+            if error is None and codes[index] == FAILED and self._failed(request, batch, now_s):
+                continue
             self._answered(request)
             if now_s > request.deadline_s:
                 self.late_answers += 1
@@ -107,6 +118,8 @@ class Endings:
                 continue
             if error is None and codes[index] in SUCCESS:
                 self._counting.successes += 1
+                if request.lane.solo:
+                    self.quarantine.release(request)
             answers.append(Answer(request, error, index))
 
     def _put_back(self, requests: Sequence[Request]) -> None:
@@ -118,16 +131,33 @@ class Endings:
 
     def _lost(self, request: Request, now_s: float, effects: Effects) -> None:
         """The instance that executed the request has died."""
-        batch = request.batch
-        if batch is not None and request.replay_safe and not (request.retried or batch.streamed) and now_s < request.deadline_s:
-            request.retried = True
-            request.state = ADMITTED
-            request.batch = None
-            request.lane = request.lane._replace(solo=True)
-            self.queue.add(request)
+        if self._once_more(request, now_s):
             return
+        if request.retried:
+            self.quarantine.add(request, now_s)
         self._answered(request)
-        effects.append(Answer(request, instance_lost(batch.instance_id if batch is not None else "")))
+        effects.append(Answer(request, instance_lost(request.batch.instance_id if request.batch is not None else "")))
+
+    def _failed(self, request: Request, batch: Batch, now_s: float) -> bool:
+        """The request's handler has raised. Whether it gets another run: one that failed beside others, if that does no harm."""
+        if len(batch.requests) > 1:
+            return self._once_more(request, now_s)
+        if request.retried:
+            self.quarantine.add(request, now_s)
+        return False
+
+    def _once_more(self, request: Request, now_s: float) -> bool:
+        """Let the request wait for a batch of its own if it may be executed a second time, and was not yet; whether it does."""
+        batch = request.batch
+        if batch is None or batch.streamed or not request.replay_safe or request.retried or now_s >= request.deadline_s:
+            return False
+        self.retried += 1
+        request.retried = True
+        request.state = ADMITTED
+        request.batch = None
+        request.lane = request.lane._replace(solo=True)
+        self.queue.add(request)
+        return True
 
     def _doubt(self, request: Request, now_s: float) -> None:
         """Although an instance is idle, this request is refused: by a prediction, unless its deadline had passed anyway."""

@@ -19,20 +19,22 @@ Largest: TypeAlias = Callable[[int, int, Pair | None], int]
 
 
 class Worker:
-    """One instance that can take batches, one at a time; at most `most` samples, and `slot.max_batch` where that is good.
+    """One instance that can take batches, `concurrency` at a time. It is idle while it has room for another.
 
+    A batch has at most `most` samples, and `slot.max_batch` where that is good.
     `usual` is how many it gets while more wait than that: a policy may find smaller batches worth more (see `immediate`). Until
     it has shown that, it is the largest batch.
 
-    The order is AsyFunc's: by the largest batch it supports, ascending, and of equals the one with fewer cores, its Shadows'
-    included.
+    The order is AsyFunc's: by the largest batch it supports, ascending, and of equals the one that executes fewest, and then the
+    one with fewer cores, its Shadows' included.
     """
 
     __slots__ = (
-        "batch", "cores", "draining", "id", "memory_mb", "most", "number", "order", "pair", "slot", "solo_slot", "usual"
+        "batches", "concurrency", "cores", "draining", "id", "memory_mb", "most", "number", "order", "pair", "slot", "solo_slot",
+        "usual",
     )  # fmt: skip
 
-    order: tuple[int, int, int]
+    order: tuple[int, int, int, int]
     slot: Slot
     solo_slot: Slot
     usual: int
@@ -44,16 +46,29 @@ class Worker:
         self.memory_mb: int | None = None
         self.most = 0
         self.pair: Pair | None = None
-        self.batch: Batch | None = None
+        self.concurrency = 1
+        self.batches: dict[int, Batch] = {}
+        """What it executes, by id, in the order of sending."""
         self.draining = False
+
+    @property
+    def has_room(self) -> bool:
+        """Whether it takes another batch now."""
+        return len(self.batches) < self.concurrency and not self.draining
 
     def size(self, max_batch: int) -> None:
         """Take so many samples at once from now on. Not while it is among the idle, whose order depends on it."""
         pair = self.pair
         self.usual = max_batch
-        self.order = (max_batch, self.cores + (sum(pair.cores) if pair is not None else 0), self.number)
         self.slot = Slot(self.id, self.cores, max_batch, pair, self.memory_mb)
         self.solo_slot = Slot(self.id, self.cores, 1, pair, self.memory_mb)
+        self.rank()
+
+    def rank(self) -> None:
+        """Find its place among the idle anew: it has another size, or executes more or less. Not while it is among them."""
+        pair = self.pair
+        cores = self.cores + (sum(pair.cores) if pair is not None else 0)
+        self.order = (self.slot.max_batch, len(self.batches), cores, self.number)
 
     def __lt__(self, other: Worker) -> bool:
         return self.order < other.order
@@ -83,7 +98,7 @@ class Workers:
             smallest = min(workers, key=_power, default=None)
             self._capacity = Capacity(
                 instances=len(workers),
-                samples=sum([worker.usual for worker in workers]),
+                samples=sum([worker.usual * worker.concurrency for worker in workers]),
                 batch=smallest.usual if smallest else 1,
                 size=smallest.slot.size if smallest else 1,
                 pair=smallest.pair if smallest else None,
@@ -94,7 +109,9 @@ class Workers:
         """Until an instance can take a batch, as predicted; 0 if one can now."""
         if self._idle:
             return 0.0
-        ends = [worker.batch.expected_end_s for worker in self.by_id.values() if worker.batch is not None and not worker.draining]
+        ends = [
+            batch.expected_end_s for worker in self.by_id.values() if not worker.draining for batch in worker.batches.values()
+        ]
         return max(0.0, min(ends, default=now_s) - now_s)
 
     @property
@@ -113,17 +130,20 @@ class Workers:
                 self._view = view
         return view
 
-    def add(self, instance_id: str, cores: int, max_batch: int, memory_mb: int | None = None) -> None:
-        """An instance that can take a batch now. One that is known already gets the new size."""
+    def add(
+        self, instance_id: str, cores: int, max_batch: int, memory_mb: int | None = None, concurrency: int | None = None
+    ) -> None:
+        """An instance that can take a batch now. One that is known already gets the new size, and keeps what is not said."""
         worker = self.by_id.get(instance_id)
         if worker is None:
             self._added += 1
             worker = self.by_id[instance_id] = Worker(instance_id, self._added)
         else:
             self._leave_idle(worker)
-        if worker.batch is not None:
+        if worker.batches:
             self.busy_cores += cores - worker.cores
         worker.cores, worker.most, worker.memory_mb = cores, max_batch, memory_mb
+        worker.concurrency = worker.concurrency if concurrency is None else concurrency
         self._size(worker)
 
     def pair(self, worker: Worker, pair: Pair | None) -> None:
@@ -148,9 +168,13 @@ class Workers:
     def take(self, worker: Worker, batch: Batch) -> None:
         """The idle worker begins a batch."""
         self._leave_idle(worker)
-        worker.batch = batch
-        self.busy += 1
-        self.busy_cores += worker.cores
+        if not worker.batches:
+            self.busy += 1
+            self.busy_cores += worker.cores
+        worker.batches[batch.id] = batch
+        if worker.concurrency > 1:
+            worker.rank()
+            self._idle_again(worker)
 
     def left_some(self, worker: Worker, batch: Batch) -> None:
         """More waited than this batch holds: so large are the batches that the policy makes."""
@@ -158,11 +182,16 @@ class Workers:
             worker.usual = batch.size
             self._capacity = None
 
-    def release(self, worker: Worker) -> None:
-        """The worker's batch has ended."""
-        worker.batch = None
-        self.busy -= 1
-        self.busy_cores -= worker.cores
+    def release(self, worker: Worker, batch: Batch) -> None:
+        """One of the worker's batches has ended."""
+        if worker.concurrency > 1:
+            self._leave_idle(worker)
+        del worker.batches[batch.id]
+        if not worker.batches:
+            self.busy -= 1
+            self.busy_cores -= worker.cores
+        if worker.concurrency > 1:
+            worker.rank()
         self._idle_again(worker)
 
     def drain(self, worker: Worker) -> None:
@@ -173,7 +202,7 @@ class Workers:
 
     def remove(self, worker: Worker) -> None:
         """It is gone, with whatever it executed."""
-        if worker.batch is not None:
+        if worker.batches:
             self.busy -= 1
             self.busy_cores -= worker.cores
         self._leave_idle(worker)
@@ -193,7 +222,7 @@ class Workers:
         self._resized()
 
     def _idle_again(self, worker: Worker) -> None:
-        if worker.batch is None and not worker.draining:
+        if worker.has_room:
             if self._idle:
                 insort(self._idle, worker)
             else:

@@ -74,8 +74,9 @@ class Request:
     """A request and where it is. Times are on the gateway's clock.
 
     `size` is its number of samples, `body_bytes` what it takes of the queue's bytes. `replay_safe` says that running it twice
-    does no harm (a model's inference; not a user's handler), so that it may be run once more when its instance dies. Whoever ends
-    a request takes its `responder` off: the two know each other, and would be left to the garbage collector.
+    does no harm (a model's inference; a handler where `gnomon/retry` says so), so that it may be run once more when its instance
+    dies or its batch fails; `retried` that this has happened. Whoever ends a request takes its `responder` off: the two know each
+    other, and would be left to the garbage collector.
     """
 
     __slots__ = (

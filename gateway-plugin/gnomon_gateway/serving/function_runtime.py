@@ -133,8 +133,15 @@ class FunctionRuntime(Delivery):
         """Route batches to this instance from now on."""
         self._channels[instance.id] = channel
         self._health.start()
-        now_s, memory_mb = time.monotonic(), instance.memory_mb
-        self._carry_out(self.dispatcher.instance_ready(instance.id, instance.cores, self._max_batch, now_s, memory_mb=memory_mb))
+        effects = self.dispatcher.instance_ready(
+            instance.id,
+            instance.cores,
+            self._max_batch,
+            time.monotonic(),
+            memory_mb=instance.memory_mb,
+            concurrency=instance.concurrency,
+        )
+        self._carry_out(effects)
 
     def instance_resized(self, instance_id: str, cores: int) -> None:
         """The instance has another number of cores."""
@@ -180,7 +187,7 @@ class FunctionRuntime(Delivery):
 
     async def quiet(self) -> None:
         """Return when nobody waits for an answer and no instance executes anything of this queue."""
-        while self.dispatcher.in_system or any(worker.batch is not None for worker in self.dispatcher.workers.by_id.values()):
+        while self.dispatcher.in_system or self.dispatcher.workers.busy:
             emptied: asyncio.Future[None] = asyncio.get_running_loop().create_future()
             self._emptied.append(emptied)
             await emptied
@@ -282,7 +289,7 @@ class FunctionRuntime(Delivery):
     def in_flight(self, instance_id: str) -> int:
         """How many requests the instance executes; 0 when it is idle or unknown."""
         worker = self.dispatcher.workers.by_id.get(instance_id)
-        return len(worker.batch.requests) if worker is not None and worker.batch is not None else 0
+        return sum([len(batch.requests) for batch in worker.batches.values()]) if worker is not None else 0
 
     def all_in_flight(self) -> dict[str, int]:
         """The same of all instances that are not idle."""
@@ -328,4 +335,6 @@ class FunctionRuntime(Delivery):
         self.event_lane, self.stream_lane, self.tensor_lane = named
         self._profile = Corrected(profile) if profile is not None else None
         self.variants = named.variants
+        self.replay_safe = signature is not None or settings.retry
+        """Whether a request may be executed twice: inference changes nothing, and of a handler its author says so."""
         self._foretold = named.variants if profile is not None else ()

@@ -64,8 +64,8 @@ class Health:
         for worker in list(workers.values()):
             if worker.id in self._reported:
                 continue
-            if worker.batch is not None:
-                self._bound(worker.id, worker.batch, now_s)
+            if worker.batches:
+                self._bound(worker, now_s)
             elif not worker.draining and worker.id not in self._probes and not self._known_well(worker.id):
                 self._probes[worker.id] = asyncio.get_running_loop().create_task(self._probe(worker.id))
         if workers:
@@ -74,14 +74,20 @@ class Health:
     def _forget(self, workers: Mapping[str, Worker]) -> None:
         """Keep what concerns instances and batches that are there."""
         self._reported &= workers.keys()
-        executing = {worker.batch.id for worker in workers.values() if worker.batch is not None}
+        executing = {batch for worker in workers.values() for batch in worker.batches}
         self._alive_s = {batch: at_s for batch, at_s in self._alive_s.items() if batch in executing}
 
-    def _bound(self, instance_id: str, batch: Batch, now_s: float) -> None:
+    def _bound(self, worker: Worker, now_s: float) -> None:
+        """Report an instance if all that it executes has taken too long. Beside others, one such request only holds a place."""
+        took_s = [self._beyond_s(batch, now_s) for batch in worker.batches.values()]
+        if all(took_s):
+            self._report(worker.id, f"its batch has been executing for {max(took_s):.1f} s")
+
+    def _beyond_s(self, batch: Batch, now_s: float) -> float:
+        """How long the batch has shown no life where that is more than its requests allow; else 0."""
         since_s = self._alive_s.get(batch.id, batch.sent_s)
         limit_s = max(BUSY_AT_LEAST_S, BUSY_FACTOR * (batch.deadline_s - batch.sent_s))
-        if now_s - since_s > limit_s:
-            self._report(instance_id, f"its batch has been executing for {now_s - since_s:.1f} s")
+        return now_s - since_s if now_s - since_s > limit_s else 0.0
 
     def _known_well(self, instance_id: str) -> bool:
         known: Callable[[], bool] | None = getattr(self._channels.get(instance_id), "known_well", None)
@@ -93,7 +99,7 @@ class Health:
             if channel is None or await channel.probe(PROBE_TIMEOUT_S):
                 return
             worker = self._dispatcher.workers.by_id.get(instance_id)
-            if worker is not None and worker.batch is None and self._channels.get(instance_id) is channel:
+            if worker is not None and not worker.batches and self._channels.get(instance_id) is channel:
                 self._report(instance_id, f"it did not answer a canary within {PROBE_TIMEOUT_S:.0f} s")
         finally:
             self._probes.pop(instance_id, None)

@@ -30,6 +30,7 @@ import itertools
 import json
 import logging
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, TypeAlias
 
@@ -83,9 +84,20 @@ def _body(frame: Frame) -> bytes | io.BytesIO:
     return data if len(data) <= AT_ONCE_BYTES else io.BytesIO(data)
 
 
+@dataclass(slots=True, eq=False)
+class _InFlight:
+    """A batch under way: its task, whether nobody waits for it any more, and what watches it once it is late."""
+
+    task: asyncio.Task[Outcome]
+    cancelled: bool = False
+    late: asyncio.TimerHandle | None = None
+    asking: asyncio.Task[None] | None = None
+
+
 class HttpChannel:
     """One pod's channel. See `gnomon_core.seams.BatchChannel`.
 
+    `concurrency` is how many batches may be under way at once: the pod may execute fewer, and lets the others wait there.
     `timeout_s` is what batches without a deadline may take. `on_lost` gets why the channel has ended; once. `well` is what the
     cluster says of the pod; without it the pod is asked itself each time. `node` is shared with the channels to pods beside it.
     """
@@ -100,16 +112,15 @@ class HttpChannel:
         *,
         well: Callable[[], bool] | None = None,
         node: Heard | None = None,
+        concurrency: int = 1,
     ) -> None:
         self.unread = False
+        self._concurrency = concurrency
         self._session, self._address, self._timeout_s = session, address, timeout_s
         self._headers = {"Authorization": f"Bearer {token}", "Content-Type": FRAME_TYPE}
         self._on_lost = on_lost
-        self._task: asyncio.Task[Outcome] | None = None
-        self._late: asyncio.TimerHandle | None = None
-        self._asking: asyncio.Task[None] | None = None
-        self._batch_id = 0
-        self._cancelled = False
+        self._in_flight: dict[int, _InFlight] = {}
+        self._last_id = 0
         self._retiring: str | None = None
         self._closed = False
         self._well = well
@@ -120,28 +131,29 @@ class HttpChannel:
     @property
     def busy(self) -> bool:
         """Whether a batch is in flight."""
-        return self._task is not None
+        return bool(self._in_flight)
 
     def run(self, frame: Frame, done: Done, stream: Stream | None = None) -> None:
         """Send a batch."""
-        if self._task is not None:
-            raise RuntimeError("a batch is in flight on this channel already")
+        if len(self._in_flight) >= self._concurrency or frame.batch_id in self._in_flight:
+            raise RuntimeError("as many batches are in flight on this channel as it takes")
         if self._closed or self._retiring is not None:
             self.unread = True
             asyncio.get_running_loop().call_soon(done, None)
             return
         loop = asyncio.get_running_loop()
-        self._batch_id, self._cancelled = frame.batch_id, False
-        self.unread = True  # until it is being sent
-        task = self._task = loop.create_task(self._exchange(frame, stream))
+        self._last_id, self.unread = frame.batch_id, True  # until it is being sent
+        task = loop.create_task(self._exchange(frame, stream))
         # Not in the task: one that is cancelled before its first step runs nothing of itself.
-        task.add_done_callback(partial(self._carried, done))
-        self._late = loop.call_later((frame.budget_s or self._timeout_s) + GRACE_S, self._overran, task)
+        task.add_done_callback(partial(self._carried, frame.batch_id, done))
+        sent = self._in_flight[frame.batch_id] = _InFlight(task)
+        sent.late = loop.call_later((frame.budget_s or self._timeout_s) + GRACE_S, self._overran, sent)
 
     def cancel(self, batch_id: int) -> None:
         """Nobody waits for this batch any more: a stream is left with its next part, anything else runs to its end."""
-        if batch_id == self._batch_id:
-            self._cancelled = True
+        sent = self._in_flight.get(batch_id)
+        if sent is not None:
+            sent.cancelled = True
 
     def known_well(self) -> bool:
         """Whether the pod need not be asked: the cluster says that it is well, and it was heard not long ago."""
@@ -163,16 +175,16 @@ class HttpChannel:
         await tell_cores(self._session, self._address, self._headers, cores)
 
     def retire(self, reason: str) -> None:
-        """Take no further batch, and end when the one in flight has been answered."""
+        """Take no further batch, and end when those in flight have been answered."""
         self._retiring = reason
-        if self._task is None:
+        if not self._in_flight:
             self._end(reason)
 
     def close(self) -> None:
         """End it without a word. A batch in flight is lost."""
         self._closed = True
-        if self._task is not None:
-            self._task.cancel()
+        for sent in self._in_flight.values():
+            sent.task.cancel()
 
     @property
     def _broken(self) -> type[Exception]:
@@ -180,21 +192,20 @@ class HttpChannel:
 
         return aiohttp.ClientError
 
-    def _carried(self, done: Done, task: asyncio.Task[Outcome]) -> None:
+    def _carried(self, batch_id: int, done: Done, task: asyncio.Task[Outcome]) -> None:
         """The exchange is over, however it has ended: whoever waits for the batch hears of it."""
-        self._task = None
-        for watch in (self._late, self._asking):
+        sent = self._in_flight.pop(batch_id)
+        for watch in (sent.late, sent.asking):
             if watch is not None:
                 watch.cancel()
-        result, trouble = self._outcome(task)
-        self._late = self._asking = None
+        result, trouble = self._outcome(batch_id, task)
         try:
             done(result)
         finally:
-            if trouble or self._retiring is not None:
+            if trouble or (self._retiring is not None and not self._in_flight):
                 self._end(trouble or self._retiring or "")
 
-    def _outcome(self, task: asyncio.Task[Outcome]) -> Outcome:
+    def _outcome(self, batch_id: int, task: asyncio.Task[Outcome]) -> Outcome:
         if task.cancelled():
             return None, "closed" if self._closed else _SILENT
         error = task.exception()
@@ -203,14 +214,15 @@ class HttpChannel:
         if isinstance(error, TimeoutError) and not self._never_connected(error):
             return None, _SILENT
         if isinstance(error, (OSError, WireError, self._broken)):
-            self.unread = self._never_connected(error)
+            if batch_id == self._last_id:
+                self.unread = self._never_connected(error)
         else:
             # A fault of ours, or of a library's, which nobody has foreseen.
             _LOG.error("a batch to %s could not be carried", self._address, exc_info=error)
         return None, f"{type(error).__name__}: {error}"
 
-    def _overran(self, task: asyncio.Task[Outcome]) -> None:
-        self._asking = asyncio.get_running_loop().create_task(self._ask_beside(task))
+    def _overran(self, sent: _InFlight) -> None:
+        sent.asking = asyncio.get_running_loop().create_task(self._ask_beside(sent.task))
 
     async def _ask_beside(self, task: asyncio.Task[Outcome]) -> None:
         """End the exchange as soon as the pod does not answer beside it, whatever it answers: then it is frozen, or has gone."""
@@ -233,7 +245,8 @@ class HttpChannel:
         self._heard_s = self._node.at_s = asyncio.get_running_loop().time()
 
     async def _exchange(self, frame: Frame, stream: Stream | None) -> Outcome:
-        self.unread = False
+        if frame.batch_id == self._last_id:
+            self.unread = False
         async with self._session.post(self._address + BATCH_PATH, data=_body(frame), headers=self._headers) as answer:
             if answer.status != OK:
                 return None, f"it answered {answer.status}: {(await answer.text())[:200]}"
@@ -245,7 +258,7 @@ class HttpChannel:
                     if part.kind is Kind.RESULT:
                         return _answering(frame, part), ""
                     take(_part_of(frame, part))
-                    if part.kind is Kind.STREAM_END or self._cancelled:
+                    if part.kind is Kind.STREAM_END or self._in_flight[frame.batch_id].cancelled:
                         # An answer that is not over ends with its connection, which is closed where this is left.
                         return (_ended(frame, part) if stream is not None else joined(parts)), ""
         return None, "its answer broke off"

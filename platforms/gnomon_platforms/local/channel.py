@@ -7,6 +7,9 @@ it, and the batch in flight gets its `done(None)` there and then.
 How the stream ends tells whether the instance had received the batch. A Unix socket whose peer closed it with data unread reports
 ECONNRESET, a plain end of file otherwise; what is unread is the last that was sent. So a reset right after a batch means that its
 frame was not read to the end, and an instance executes whole frames only.
+
+As many batches are in flight as the instance's HELLO says that it executes at once; each result and each part of a stream bears
+its batch's id.
 """
 
 from __future__ import annotations
@@ -17,8 +20,10 @@ import socket
 import threading
 from collections import deque
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from typing import Any
 
+from gnomon_core.launch import MOST_CONCURRENCY
 from gnomon_core.wire import Frame, FrameReader, Kind, WireError, encode_parts
 from gnomon_platforms.streams import joined
 
@@ -43,6 +48,16 @@ class _ReadBuffer(threading.local):
 
 
 _READ_BUFFER = _ReadBuffer()
+
+
+@dataclass(slots=True)
+class _InFlight:
+    """A batch that was sent: its number of members, and who waits for what comes of it."""
+
+    members: int
+    done: Done
+    stream: Stream | None
+    joined: list[Frame] = field(default_factory=list)
 
 
 def channel_pair() -> tuple[socket.socket, socket.socket]:
@@ -74,18 +89,16 @@ class UnixChannel:
         self._reader = FrameReader()
         self._outbox: deque[bytes | memoryview] = deque()
         self._closed = False
-        self._batch_id = 0
-        self._expected = 0
-        self._done: Done | None = None
-        self._stream: Stream | None = None
-        self._joined: list[Frame] | None = None
+        self.concurrency = 1
+        """How many batches the instance executes at once."""
+        self._in_flight: dict[int, _InFlight] = {}
         self._probes: dict[int, asyncio.Future[bool]] = {}
         self._last_probe = 0
         self._last_sent = Kind.HELLO
         self._undelivered = False
         self._used_s = self._loop.time()
         self.unread = False
-        """Whether the batch that was lost had certainly not been received."""
+        """Whether the last batch that was lost had certainly not been received."""
         self._loop.add_reader(self._fd, self._readable)
 
     def report_to(self, on_lost: Callable[[str], None]) -> None:
@@ -95,28 +108,27 @@ class UnixChannel:
     @property
     def busy(self) -> bool:
         """Whether a batch is in flight."""
-        return self._done is not None
+        return bool(self._in_flight)
 
     @property
     def idle_s(self) -> float:
         """Seconds since a batch was in flight, or since the instance began."""
-        return 0.0 if self._done is not None else self._loop.time() - self._used_s
+        return 0.0 if self._in_flight else self._loop.time() - self._used_s
 
     def run(self, frame: Frame, done: Done, stream: Stream | None = None) -> None:
         """Send a batch. See `gnomon_core.seams.BatchChannel`."""
-        if self._done is not None:
-            raise RuntimeError("a batch is in flight on this channel already")
+        if len(self._in_flight) >= self.concurrency or frame.batch_id in self._in_flight:
+            raise RuntimeError("as many batches are in flight on this channel as its instance executes")
         if self._closed:
             self.unread = True
             self._loop.call_soon(done, None)
             return
-        self._batch_id, self._expected = frame.batch_id, len(frame.members)
-        self._done, self._stream, self._joined = done, stream, None
+        self._in_flight[frame.batch_id] = _InFlight(len(frame.members), done, stream)
         self._send(frame)
 
     def cancel(self, batch_id: int) -> None:
         """Tell the instance that nobody waits for this batch."""
-        if self._done is not None and batch_id == self._batch_id:
+        if batch_id in self._in_flight:
             self._send(Frame(Kind.CANCEL, batch_id))
 
     async def probe(self, timeout_s: float) -> bool:
@@ -222,40 +234,39 @@ class UnixChannel:
                 answered.set_result(True)
         elif kind is Kind.HELLO:
             self._used_s = self._loop.time()
+            head = frame.head_json()
+            concurrency = head.get("concurrency", 1)
+            if type(concurrency) is not int or not 1 <= concurrency <= MOST_CONCURRENCY:
+                raise WireError("a HELLO of an impossible concurrency")
+            self.concurrency = concurrency
             on_hello, self._on_hello = self._on_hello, _ignore
-            on_hello(frame.head_json())
+            on_hello(head)
         else:
             raise WireError(f"a {kind.name} frame from an instance")
 
     def _result(self, frame: Frame) -> None:
-        if self._done is None or frame.batch_id != self._batch_id or len(frame.members) != self._expected:
+        sent = self._in_flight.get(frame.batch_id)
+        if sent is None or len(frame.members) != sent.members:
             raise WireError("a result that answers no batch")
-        done, self._done, self._stream = self._done, None, None
+        del self._in_flight[frame.batch_id]
         self._used_s = self._loop.time()
-        done(frame)
+        sent.done(frame)
 
     def _streamed(self, frame: Frame) -> None:
-        if self._done is None or frame.batch_id != self._batch_id:
+        sent = self._in_flight.get(frame.batch_id)
+        if sent is None:
             raise WireError("a stream that answers no batch")
-        if self._stream is None:
-            self._join(frame)
-            return
-        self._stream(frame)
-        if frame.kind is Kind.STREAM_END and self._done is not None:
-            done, self._done, self._stream = self._done, None, None
-            self._used_s = self._loop.time()
+        ended = frame.kind is Kind.STREAM_END
+        if sent.stream is not None:
+            sent.stream(frame)
             # An end with a member says that the answer broke off.
-            done(None if frame.members else Frame(Kind.RESULT, frame.batch_id, frame.epoch))
-
-    def _join(self, frame: Frame) -> None:
-        """Collect a stream for somebody who asked for none into one result."""
-        parts = self._joined = self._joined or []
-        parts.append(frame)
-        if frame.kind is Kind.STREAM_END:
-            done, self._done, self._joined = self._done, None, None
+            result = None if frame.members else Frame(Kind.RESULT, frame.batch_id, frame.epoch)
+        else:
+            sent.joined.append(frame)
+            result = joined(sent.joined) if ended else None
+        if ended and self._in_flight.pop(frame.batch_id, None) is not None:
             self._used_s = self._loop.time()
-            assert done is not None
-            done(joined(parts))
+            sent.done(result)
 
     def _end(self, reason: str) -> None:
         if self._closed:
@@ -270,9 +281,9 @@ class UnixChannel:
         for answered in self._probes.values():
             if not answered.done():
                 answered.set_result(False)
-        done, self._done, self._stream = self._done, None, None
-        if done is not None:
-            done(None)
+        lost, self._in_flight = self._in_flight, {}
+        for sent in lost.values():
+            sent.done(None)
         # The owner has this channel and would be kept by it: an ended instance must not need the garbage collector.
         on_lost, self._on_hello, self._on_lost = self._on_lost, _ignore, _ignore
         on_lost(reason)

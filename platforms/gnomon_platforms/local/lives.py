@@ -223,8 +223,8 @@ class Life:
 
     def _begin_to_serve(self) -> None:
         self._cancel_timer()
-        self.instance = replace(self.instance, state=InstanceState.READY)
         assert self.channel is not None
+        self.instance = replace(self.instance, state=InstanceState.READY, concurrency=self.channel.concurrency)
         self._surroundings.listener.instance_ready(self.instance, self.channel)
 
     def _channel_lost(self, reason: str) -> None:

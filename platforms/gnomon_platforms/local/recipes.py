@@ -132,6 +132,7 @@ class Recipes:
             instance_id=instance_id,
             cores=request.cores,
             max_batch=spec.settings.max_batch,
+            concurrency=spec.settings.concurrency,
             environment=environment,
             options=recipe.options,
         )

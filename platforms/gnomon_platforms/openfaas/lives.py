@@ -84,6 +84,7 @@ class Life(RemoteLife[HttpChannel]):
     def ready(self, channel: HttpChannel, restarts: int = 0) -> None:
         """Its pod takes batches."""
         self.restarts = restarts
+        self.instance = replace(self.instance, concurrency=self.request.spec.settings.expected_concurrency)
         super().ready(channel)
 
     def tell(self) -> None:

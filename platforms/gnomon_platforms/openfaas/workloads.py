@@ -159,9 +159,17 @@ class Workload:
                 self._not_started(life, f"could not be started: {error}")
                 return
             if life.living and life.channel is None:
-                deadline_s = life.request.spec.settings.deadline_s
-                node, well = self._around.heard[pod.node or ""], lambda: life.healthy
-                channel = HttpChannel(self._around.session, address, token, deadline_s, life.end, well=well, node=node)
+                settings = life.request.spec.settings
+                channel = HttpChannel(
+                    self._around.session,
+                    address,
+                    token,
+                    settings.deadline_s,
+                    life.end,
+                    well=lambda: life.healthy,
+                    node=self._around.heard[pod.node or ""],
+                    concurrency=settings.expected_concurrency,
+                )
                 if self._around.leads() and life.untold:
                     # Its process was born before it got the cores of its own, or an earlier leader gave it these.
                     await life.use(channel, life.instance.cores)

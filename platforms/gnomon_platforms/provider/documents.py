@@ -14,9 +14,9 @@ from typing import Any
 from gnomon_core.dates import seconds_of
 from gnomon_core.errors import GnomonError
 from gnomon_core.functions import FunctionSpec, read_deployment
-from gnomon_core.settings import PREFIX, Settings
+from gnomon_core.settings import PREFIX
 
-SCALING = Settings().autoscaler
+SCALING = "openfaas"
 """The one policy that leaves the number of replicas to OpenFaaS."""
 IN_FLIGHT_VARIABLE = "max_inflight"
 """By which of-watchdog is told how many requests a replica takes at once; 0 is no limit."""
@@ -72,7 +72,8 @@ def _read(deployment: dict[str, Any]) -> FunctionSpec | None:
             return None
         return replace(plain, raw=deployment)
     if spec.settings.autoscaler != SCALING:
-        _LOG.warning("%s: gnomon/autoscaler %s is left aside: the provider scales", name, spec.settings.autoscaler)
+        if spec.settings.autoscaler_named:
+            _LOG.warning("%s: gnomon/autoscaler %s is left aside: the provider scales", name, spec.settings.autoscaler)
         spec = replace(spec, settings=replace(spec.settings, autoscaler=SCALING))
     return spec
 

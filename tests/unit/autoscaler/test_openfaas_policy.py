@@ -9,7 +9,7 @@ from gnomon_core.settings import ScaleSettings, Settings
 
 
 def timeline(**scale: object) -> Timeline:
-    return Timeline(Settings(scale=ScaleSettings(**scale)))
+    return Timeline(Settings(autoscaler="openfaas", scale=ScaleSettings(**scale)))
 
 
 def test_ten_requests_a_second_make_two_and_silence_one() -> None:
@@ -115,13 +115,13 @@ def test_zero_after_the_idle_time_where_the_label_allows_it() -> None:
 def test_after_another_policy_the_count_goes_to_the_minimum_unless_the_alert_fires() -> None:
     line = Timeline(Settings(autoscaler="fixed", scale=ScaleSettings(min=4)))
     line.play(5)
-    line.settings = Settings(scale=ScaleSettings(min=1))
+    line.settings = Settings(autoscaler="openfaas", scale=ScaleSettings(min=1))
     line.play(1)
     assert line.live == 1
     line.settings = Settings(autoscaler="fixed", scale=ScaleSettings(min=4))
     line.rps = 10.0
     line.play(20)
-    line.settings = Settings(scale=ScaleSettings(min=1))
+    line.settings = Settings(autoscaler="openfaas", scale=ScaleSettings(min=1))
     line.play(1)
     assert line.live == 4
 

@@ -10,7 +10,7 @@ from gnomon_core.errors import GnomonError
 from gnomon_core.fleet import Instance, InstanceState, Node
 from gnomon_core.scaling import CreateBody, DestroyBody, History, Observation, PolicyState
 from gnomon_core.seam_values import Capabilities
-from gnomon_core.settings import Settings
+from gnomon_core.settings import Settings, read_settings
 
 ECHO, OTHER = "echo.openfaas-fn", "other.openfaas-fn"
 
@@ -45,9 +45,14 @@ def test_without_a_replica_one_slot_is_opened_while_a_request_waits() -> None:
 @pytest.mark.parametrize("name", sorted(BUILT_IN.keys() - {"openfaas"}))
 def test_a_policy_that_would_scale_is_refused_where_a_provider_does(name: str) -> None:
     with pytest.raises(GnomonError) as refused:
-        scaling_policy(name, Settings(), provided())
+        scaling_policy(name, read_settings(None, {"gnomon/autoscaler": name}), provided())
     assert (refused.value.status, refused.value.code) == (400, "unsupported_policy")
     assert name in refused.value.message
+
+
+def test_a_function_that_names_no_policy_is_left_to_the_provider() -> None:
+    settings = read_settings(None, None)
+    assert isinstance(scaling_policy(settings.autoscaler, settings, provided()), Provided)
 
 
 def test_openfaas_leaves_scaling_to_openfaas() -> None:

@@ -28,7 +28,7 @@ def test_handle_batch_answers_many_at_once_and_in_order(make: Make) -> None:
     assert members[1].code == 500
     assert "X-Size: 3" in headers(members[0])
     assert answer(application, b"a")[0].body == b"alone"
-    assert application.hello() == {"kind": "handler", "batches": True, "max_batch": 8}
+    assert application.hello() == {"kind": "handler", "batches": True, "max_batch": 8, "concurrency": 1}
 
 
 def test_a_batch_of_one_goes_to_handle_batch_where_there_is_no_handle(make: Make) -> None:

@@ -83,7 +83,7 @@ class Promotion:
         instance.pin(self._order.cpus)
         connection, self._channel = socket.socket(fileno=self._channel), -1
         application = ModelApplication(self._order.launch, self._held.whole(self._loading_s))
-        return instance.run(application, connection, self._order.cpus, application.listen(coordination))
+        return instance.run(application, connection, application.listen(coordination))
 
     def close(self) -> None:
         """Let go of the channel. May be called again."""

@@ -146,11 +146,10 @@ def _takes(pa: PaFacts, cluster: ClusterSettings, said: Annotations, settings: S
     """By Knative's annotations, by Gnomon's where Knative's name no target, else by the cluster's defaults."""
     by_rps = pa.annotations.get(METRIC_ANNOTATION) == "rps"
     share = said.get("target-utilization-percentage", float, 100.0 * cluster.target_utilization) / 100.0
-    usual = Settings()
     named = said.get("target", float, 0.0)
     if not named and settings.target_rps is not None:
         named, by_rps = settings.target_rps, True
-    elif not named and not by_rps and settings.target_concurrency != usual.target_concurrency:
+    elif not named and not by_rps and settings.target_concurrency is not None:
         named = settings.target_concurrency
     total = named or (cluster.rps_target if by_rps else float(pa.concurrency) or cluster.concurrency_target)
     if pa.concurrency and not by_rps:

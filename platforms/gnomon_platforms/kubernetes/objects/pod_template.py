@@ -151,6 +151,8 @@ def environment(spec: FunctionSpec) -> dict[str, str]:
         "GNOMON_MAX_BATCH": str(settings.max_batch),
         "write_timeout": f"{settings.deadline_s:g}s",
     }
+    if settings.concurrency is not None:
+        ours |= {"GNOMON_CONCURRENCY": str(settings.concurrency)}
     if settings.model is not None:
         ours |= {"GNOMON_MODEL": settings.model, "GNOMON_WEIGHTS": settings.weight_mode}
     process = {"fprocess": spec.env_process} if spec.env_process else {}
