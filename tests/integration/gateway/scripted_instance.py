@@ -92,4 +92,4 @@ def doubled(body: bytes, size: int) -> Member:
     return Member(200, size, b"", struct.pack(f"<{len(values)}f", *[2 * value for value in values]))
 
 
-sys.exit(instance.run(Scripted(), socket.socket(fileno=int(sys.argv[1])), ()))
+sys.exit(instance.run(Scripted(), socket.socket(fileno=int(sys.argv[1]))))
