@@ -152,10 +152,11 @@ def ended(status: int, text: str) -> str:
     """How a request ended: the status, with the error's code where it is ours."""
     if status == 200:
         return "200"
+    if "No instance of the function became ready" in text:
+        return NO_INSTANCE
     with contextlib.suppress(ValueError, KeyError, TypeError):
-        document = json.loads(text)
-        error = document["error"]
-        return f"{status} {error['code'] if isinstance(error, dict) else document.get('code', error)}"
+        error = json.loads(text)["error"]
+        return f"{status} {error['code'] if isinstance(error, dict) else error[:60]}"
     return str(status)
 
 

@@ -15,6 +15,7 @@ import asyncio
 import os
 import signal
 import time
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -44,7 +45,7 @@ class Course:
 
     lives: int = 0
     requests: int = 0
-    failed: int = 0
+    failed: Counter[str] = field(default_factory=Counter)
     seconds: list[float] = field(default_factory=list)
     resident: list[int] = field(default_factory=list)
     lives_at: list[int] = field(default_factory=list)
@@ -89,7 +90,8 @@ async def ask(session: aiohttp.ClientSession, ours: gnomon.Gnomon, course: Cours
         async with session.post(f"{ours.url}/function/{NAME}", data=b'{"x": [7]}') as answer:
             await answer.read()
             course.requests += 1
-            course.failed += not answer.ok
+            if not answer.ok:
+                course.failed[f"{answer.status} {(await answer.text())[:100]}"] += 1
         due_s = max(due_s + every_s, time.monotonic() - 1.0)
         await asyncio.sleep(max(0.0, due_s - time.monotonic()))
 
@@ -161,7 +163,7 @@ def figures(course: Course, settling_s: float) -> list[Figure]:
     bytes_per_life = slope(lives, resident)
     at_pace = bytes_per_life * LIVES_PER_H / MB
     minutes = course.seconds[-1] / 60
-    run = f"{course.lives} lives and {course.requests} requests in {minutes:.1f} min, {course.failed} not answered"
+    run = f"{course.lives} lives and {course.requests} requests in {minutes:.1f} min; not answered: {dict(course.failed) or 0}"
     return [
         judged("growth_at_5000_lives_per_h", at_pace, "MB/h", GOAL_MB_PER_H, run),
         Figure("growth", mb_per_h, "MB/h", detail=f"at the pace of this run, after {settling_s / 60:.1f} min"),
