@@ -249,14 +249,21 @@ class Manager:
         key = stored.spec.key
         try:
             means = await self._checks.spec(stored.spec, again=True)
-            await self._around.platform.prepare(stored.spec)
             self._begin(stored, means)
+            # It was prepared when it was deployed. Importing libraries again takes seconds, in which requests can already wait.
+            self._behind.begin(self._prepare_again(stored))
             await self.instances.take_over(self._functions[key])
         except Exception as error:  # noqa: BLE001 - one function that fails must not keep the others down
             if key in self._functions:
                 self._around.logs.append(key, "", f"gnomon: what was left of {key} could not be taken over: {error}")
             else:
                 self._unserved.add(stored, str(error))
+
+    async def _prepare_again(self, stored: StoredFunction) -> None:
+        try:
+            await self._around.platform.prepare(stored.spec)
+        except Exception as error:  # noqa: BLE001 - its instances will say the same when they are made
+            self._around.logs.append(stored.spec.key, "", f"gnomon: {stored.spec.key} could not be prepared: {error}")
 
     async def _put(self, spec: FunctionSpec, created_at: float) -> None:
         """Store a function that is not served, and serve it."""

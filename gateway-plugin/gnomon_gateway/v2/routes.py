@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping
+from http import HTTPStatus
 from typing import Any
 
 from gnomon_core.errors import GnomonError, not_found
@@ -69,6 +70,8 @@ class InferenceRoutes:
                 _read(exchange, {"ready": ready}, 200 if ready else 503)
             case ["models", name, *rest]:
                 runtime = self._directory.lookup(name)
+                if runtime is None and (away := self._directory.refusal(name)).status != HTTPStatus.NOT_FOUND:
+                    raise away
                 if runtime is None or runtime.signature is None:
                     raise not_found("model_not_found", f"There is no model {name[:200]!r}.", "List functions with: gnomon list")
                 self._model(exchange, runtime, runtime.signature, rest)

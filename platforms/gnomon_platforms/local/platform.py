@@ -148,7 +148,7 @@ class LocalPlatform:
         recipe = await asyncio.to_thread(self._recipes.find, spec)
         environment = self._recipes.environment(recipe, spec, {})
         if environment.sandbox is None or not spec.secrets:
-            await self._supervisor.warm(environment)
+            await self._supervisor.warm_again(environment)
         # Its file is large; from now on only its date is looked at.
         await asyncio.to_thread(self._profile_of, recipe)
 

@@ -40,6 +40,7 @@ def test_a_function_without_its_secret_is_known_and_served_again_changed_or_remo
     refused = serving.call("POST", "/function/mended", b"hello")
     assert code((refused.status, refused.data)) == (503, "function_not_served")
     assert "Retry-After" in refused.headers
+    assert serving.call("POST", "/v2/models/mended/infer", {"inputs": []}).status == 503, "what is temporary is no 404"
     assert b"key" not in refused.data, "who may call a function need not know of its secrets"
     scaled = serving.call("POST", "/system/scale-function/mended", {"serviceName": "mended", "replicas": 1})
     assert code((scaled.status, scaled.data)) == (503, "function_not_served")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
 from dataclasses import replace
 from pathlib import Path
@@ -11,6 +12,7 @@ import pytest
 from gnomon_core.errors import GnomonError
 from gnomon_core.fleet import InstanceState
 from gnomon_core.functions import FunctionKey, FunctionSpec, read_deployment
+from gnomon_core.log_lines import LogQuery
 from gnomon_core.scaling import CreateBody
 from gnomon_gateway.dispatch.latency import LearnedLatency
 from gnomon_gateway.lifecycle.manager import Manager
@@ -18,6 +20,7 @@ from gnomon_gateway.lifecycle.surroundings import Surroundings
 from gnomon_gateway.logs import LogBook
 from gnomon_gateway.store.sqlite import SqliteStore
 from tests.unit.gateway.shadow_stage import NAME, Scaling, Scripted, Silent
+from tests.waiting import until
 
 KEY = FunctionKey("fn")
 
@@ -30,17 +33,23 @@ class Moody(Scripted):
     """Makes a function ready, or does not."""
 
     fails = False
+    takes: asyncio.Event | None = None
 
     async def prepare(self, spec: FunctionSpec) -> None:
+        if self.takes is not None:
+            await self.takes.wait()
         if self.fails:
             raise GnomonError(503, "not_published", f"{spec.key} cannot be published.")
 
 
 class Stage:
     def __init__(self, folder: Path) -> None:
-        self.platform, self.store = Moody(), SqliteStore(folder / "functions.db")
-        latency, logs = LearnedLatency(), LogBook(lambda: 0.0)
-        self.manager = Manager(Surroundings(self.store, self.platform, Scaling(), latency, logs, _is_there, lambda: 0.0))
+        self.platform, self.store, self.logs = Moody(), SqliteStore(folder / "functions.db"), LogBook(lambda: 0.0)
+        self.manager = self.another()
+
+    def another(self) -> Manager:
+        """A gateway that starts with what is stored."""
+        return Manager(Surroundings(self.store, self.platform, Scaling(), LearnedLatency(), self.logs, _is_there, lambda: 0.0))
 
     def stored(self) -> list[str | None]:
         return [function.spec.env_process for function in self.store.functions()]
@@ -85,3 +94,21 @@ async def test_an_update_that_failed_left_everything_as_it_was_and_replaces_the_
     await stage.manager.update(deployment("second"))
     assert stage.stored() == ["second"]
     assert stage.platform.there["b2"].version > body.version
+
+
+@pytest.mark.parametrize("fails", [False, True])
+async def test_after_a_restart_requests_are_let_in_before_what_was_deployed_is_prepared(stage: Stage, *, fails: bool) -> None:
+    """Importing libraries takes seconds: what comes meanwhile waits for an instance, and is not refused."""
+    await stage.manager.deploy(deployment("first"))
+    stage.platform.takes, stage.platform.fails = asyncio.Event(), fails
+    again = stage.another()
+    await again.start()
+    try:
+        assert again.lookup("fn") is not None
+        stage.platform.takes.set()
+        if fails:
+            query = LogQuery(KEY)
+            await until(lambda: any("could not be prepared" in line.text for line in stage.logs.lines(query)))
+        assert again.lookup("fn") is not None
+    finally:
+        await again.stop()
