@@ -10,6 +10,7 @@ the gateway's resident memory while they hold on, and after they have left. All 
 
 from __future__ import annotations
 
+import os
 import resource
 import socket
 import time
@@ -29,7 +30,8 @@ ENDLESS, SLOW, IDLE, READERS = 20, 1000, 10_000, 50
 SETTLE_S = 1.0
 HEAD = b"POST /function/noop HTTP/1.1\r\nHost: 127.0.0.1\r\n"
 MIB = 1 << 20
-IDLE_OPEN_S = 60.0
+IDLE_OPEN_S = 30.0
+"""Less than the 75 s after which the gateway closes a connection that does nothing, and the time to open all of them."""
 
 
 class Attack(NamedTuple):
@@ -49,26 +51,32 @@ def main(pace: Pace) -> None:
         port = port_of(ours)
         seconds = 2.0 * pace.load_s
         figures = [
-            *beside(port, pace, apart, seconds, Attack("endless_headers", clients.endless, HEAD + b"X-Endless: ", ENDLESS)),
-            *beside(port, pace, apart, seconds, Attack("slow_senders", clients.slow, HEAD, SLOW)),
-            *idle(port, pace, apart, seconds),
+            *beside(ours, pace, apart, seconds, Attack("endless_headers", clients.endless, HEAD + b"X-Endless: ", ENDLESS)),
+            *beside(ours, pace, apart, seconds, Attack("slow_senders", clients.slow, HEAD, SLOW)),
+            *idle(port, pace, apart, IDLE_OPEN_S / 2 / pace.repeats),
         ]
         ours.up("large")
         figures += readers(ours)
     write("reliability_slow_clients", figures, repeats=pace.repeats, packages=("gnomon", "uvloop"), folder=pace.results)
 
 
-def beside(port: int, pace: Pace, apart: Callable[..., Any], seconds: float, attack: Attack) -> list[Figure]:
-    """The good client alone and beside an attack, in turn."""
-    alone, under = [], []
+def beside(ours: gnomon.Gnomon, pace: Pace, apart: Callable[..., Any], seconds: float, attack: Attack) -> list[Figure]:
+    """The good client alone and beside an attack, in turn, and what the gateway works meanwhile."""
+    port = port_of(ours)
+    alone, under, work = [], [], [0.0, 0.0]
     for _ in range(pace.repeats):
+        begun_s = processor_s(ours)
         alone.append(p99_ms(port, apart, seconds))
+        work[0] += processor_s(ours) - begun_s
         attacking = apart(attack.run, port, attack.head, attack.count, seconds + 2 * SETTLE_S)
         time.sleep(SETTLE_S)
+        begun_s = processor_s(ours)
         under.append(p99_ms(port, apart, seconds))
+        work[1] += processor_s(ours) - begun_s
         said = f"p99 {alone[-1]:.1f} ms alone, {under[-1]:.1f} ms beside"
         step(f"{attack.name}: {said}; {attacking.result()} bytes sent, or clients refused")
-    return compared(attack.name, alone, under)
+    shares = [f"{100 * one / seconds / pace.repeats:.0f} %" for one in work]
+    return compared(attack.name, alone, under, f"; the gateway works {shares[0]} of a core alone, {shares[1]} beside")
 
 
 def idle(port: int, pace: Pace, apart: Callable[..., Any], seconds: float) -> list[Figure]:
@@ -115,8 +123,8 @@ def readers(ours: gnomon.Gnomon) -> list[Figure]:
     ]
 
 
-def compared(name: str, alone: list[float], under: list[float]) -> list[Figure]:
-    said = f"{sum(alone) / len(alone):.2f} ms alone, {sum(under) / len(under):.2f} ms beside"
+def compared(name: str, alone: list[float], under: list[float], more: str = "") -> list[Figure]:
+    said = f"{sum(alone) / len(alone):.2f} ms alone, {sum(under) / len(under):.2f} ms beside{more}"
     ratios = [one / other for one, other in zip(under, alone, strict=True)]
     return [measured(f"good_p99_beside_{name}", ratios, "× alone", at_most=2.0, detail=said)]
 
@@ -131,6 +139,12 @@ def established(port: int) -> int:
     place, connected = f":{port:04X}", "01"
     rows = [line.split() for line in Path("/proc/net/tcp").read_text(encoding="ascii").splitlines()[1:]]
     return sum(row[1].endswith(place) and row[3] == connected for row in rows)
+
+
+def processor_s(ours: gnomon.Gnomon) -> float:
+    """The processor time of the gateway's process."""
+    fields = Path(f"/proc/{ours.program.process.pid}/stat").read_text(encoding="ascii").rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 def resident_mib(ours: gnomon.Gnomon) -> float:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import ctypes
 import gc
 import logging
 import signal
@@ -28,6 +29,8 @@ class Service(Protocol):
     async def stop(self) -> None: ...
 
 
+LARGE_BLOCK_BYTES = 4 << 20
+_MMAP_THRESHOLD = -3  # malloc.h
 COLLECT_EVERY_S = 60.0
 COLLECTING_SHARE = 0.001
 """How much of the time full collections may take at most."""
@@ -46,6 +49,7 @@ async def serve_until_signal(
     """
     stop = _stopped_by_signal()
     allow_open_files()
+    give_back_large_blocks()
     service, collections = make(), FullCollections()
     ended = asyncio.create_task(stop.wait())
     try:
@@ -87,6 +91,17 @@ def _stopped_by_signal() -> asyncio.Event:
     for number in numbers:
         loop.add_signal_handler(number, begin)
     return stop
+
+
+def give_back_large_blocks() -> None:
+    """Let the allocator give each freed block of 4 MiB or more back to the kernel, as it does in the beginning.
+
+    glibc raises that bound to the size of the largest block that was ever freed, 32 MiB at most: bodies and answers of some
+    megabytes then share the heap with small objects, of which one keeps all below it resident.
+    """
+    library = ctypes.CDLL(None)
+    if hasattr(library, "mallopt"):
+        library.mallopt(_MMAP_THRESHOLD, LARGE_BLOCK_BYTES)
 
 
 def calm_collector() -> None:

@@ -233,6 +233,8 @@ class Exchange:
         else:
             protocol.transport.write(head)
             protocol.transport.write(body)
+            if protocol.flow.write_paused:
+                protocol.shared.unsent.hold(protocol, len(body))
         self._finish()
 
     def fail(self, error: GnomonError, lines: bytes = b"", *, close: bool = False) -> None:

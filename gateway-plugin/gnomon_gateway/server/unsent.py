@@ -26,17 +26,18 @@ class Unsent:
         self._most_bytes = most_bytes
         self._readers: dict[GatewayProtocol, tuple[float, int]] = {}
 
-    def hold(self, connection: GatewayProtocol) -> None:
+    def hold(self, connection: GatewayProtocol, body_bytes: int = 0) -> None:
         """More has been written to a connection than its client has taken. May be told again as it grows.
 
-        What counts is the most that was ever held for it: memory of an answer is given back as a whole, when its end is taken.
+        What counts is the most that was ever held for it, and at least `body_bytes`: memory of an answer is given back as a
+        whole, when its end is taken.
         """
         now_s = connection.loop.time()
         since_s, held_bytes = self._readers.get(connection, (now_s, 0))
-        unsent_bytes = connection.transport.get_write_buffer_size()
-        if unsent_bytes > held_bytes:
-            self._readers[connection] = since_s, unsent_bytes
-            self.held_bytes += unsent_bytes - held_bytes
+        holds_bytes = max(body_bytes, connection.transport.get_write_buffer_size())
+        if holds_bytes > held_bytes:
+            self._readers[connection] = since_s, holds_bytes
+            self.held_bytes += holds_bytes - held_bytes
             if self.held_bytes > self._most_bytes:
                 self._shed(connection.loop, now_s)
 
