@@ -155,7 +155,7 @@ SECTIONS: tuple[tuple[str, tuple[Setting, ...]], ...] = (
         Setting("gnomon/deadline-ms", "deadline_s", number(1, 1e3 * MOST_DEADLINE_S, scale=1e-3), "milliseconds from 1 to 86400000", "deadline of a request whose client sets none, and the longest that a client may ask for", "or the shorter of the function's variables `exec_timeout` and `write_timeout`, or `read_timeout` alone; on Knative the Revision's `timeoutSeconds`"),
     )),
     ("Batches, and what may wait", (
-        Setting("gnomon/max-batch", "max_batch", integer(1, 1024), "a whole number from 1 to 1024", "the largest batch B", f"{BATCHING_MAX_BATCH} with the policies that split or plan batches, " + ", ".join(f"`{one}`" for one in _BATCHING)),
+        Setting("gnomon/max-batch", "max_batch", integer(1, 1024), "a whole number from 1 to 1024", "the largest batch B; a client's larger batch is split, and its answers are joined", f"{BATCHING_MAX_BATCH} with the policies that split or plan batches, " + ", ".join(f"`{one}`" for one in _BATCHING)),
         Setting("gnomon/max-wait-ms", "max_wait_s", number(0, 3.6e6, scale=1e-3), "milliseconds from 0 to 3600000", "the longest wait T for a batch, with the schedulers `fixed` and `adaptive`", "`fixed`: 0; `adaptive`: as the objective allows; `batch`: as it plans"),
         Setting("gnomon/deterministic", "deterministic", flag, "true or false", "execute each request's samples one by one, so that an answer has the same bits whichever batch it shares; costs what batching gains"),
         Setting("gnomon/queue-max-requests", "queue_max_requests", integer(1, 10**6), "a whole number from 1 to 1000000", "requests that may wait"),

@@ -7,19 +7,20 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from gnomon_core.errors import GnomonError
 from gnomon_core.signature import ModelSignature
 from gnomon_core.wire import Frame, Kind, Member
 from gnomon_gateway.asynchronous.invocation import FunctionAnswer, Headers, Invocation, answer_of
 from gnomon_gateway.headers import UnfitHeadersError, member_lines
-from gnomon_gateway.queueing.request import Request
+from gnomon_gateway.queueing.request import Request, Responder
 from gnomon_gateway.serving.directory import FunctionDirectory
 from gnomon_gateway.serving.function_runtime import FunctionRuntime
 from gnomon_gateway.v2 import answers
 from gnomon_gateway.v2.infer import Infer
 from gnomon_gateway.v2.reading import Reading, carries_tensors
+from gnomon_gateway.v2.splitting import most_samples, submit
 
 
 class Invoker:
@@ -45,7 +46,8 @@ class Invoker:
             responder=waiting,
             replay_safe=runtime.replay_safe,
         )
-        return await _answered(runtime, request, waiting)
+        runtime.submit(request)
+        return await _answered(runtime, [request], waiting)
 
 
 class _Waiting:
@@ -99,30 +101,28 @@ async def _infer(
 ) -> FunctionAnswer:
     began_s = time.monotonic()
     try:
-        infer = await Reading(signature, headers, runtime.settings.max_batch).whole(invocation.body)
+        infer = await Reading(signature, headers, most_samples(signature, runtime.settings.max_batch)).whole(invocation.body)
     except GnomonError as error:
         runtime.metrics.started += 1
         runtime.metrics.refused(error, time.monotonic() - began_s)
         return _with_lines(*answers.refusal(error))
     waiting = _WaitingForTensors(infer, signature, runtime.key.name)
-    request = Request(
-        runtime.tensor_lane,
-        time.monotonic(),
-        began_s + _budget_s(runtime, invocation),
-        size=infer.samples,
-        body=infer.body,
-        responder=waiting,
-        replay_safe=True,
-    )
-    return await _answered(runtime, request, waiting)
+    lane, arrived_s, deadline_s = runtime.tensor_lane, time.monotonic(), began_s + _budget_s(runtime, invocation)
+
+    def make(samples: int, body: bytes | memoryview, responder: Responder) -> Request:
+        return Request(lane, arrived_s, deadline_s, size=samples, body=body, responder=responder, replay_safe=True)
+
+    return await _answered(runtime, submit(runtime, signature, infer, make, waiting), waiting)
 
 
-async def _answered(runtime: FunctionRuntime, request: Request, waiting: _Waiting) -> FunctionAnswer:
-    runtime.submit(request)
+async def _answered(runtime: FunctionRuntime, requests: Sequence[Request], waiting: _Waiting) -> FunctionAnswer:
+    """The answer to what was submitted; nobody waits for it any more where the call is cancelled."""
     try:
         return await waiting.answered
     except asyncio.CancelledError:
-        runtime.left(request)
+        for request in requests:
+            if request.responder is not None:
+                runtime.left(request)
         raise
 
 

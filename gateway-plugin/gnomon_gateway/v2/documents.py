@@ -66,7 +66,7 @@ def read_infer(text: bytes | memoryview, most_values: int) -> InferDocument:
     if data.count(b",") > most_values + _OTHER_COMMAS:
         raise bad_request(
             "batch_too_large",
-            f"The request holds more than the {most_values} numbers that the function takes at once (gnomon/max-batch).",
+            f"The request holds more than the {most_values} numbers that one request may have.",
             "Send fewer samples in each request.",
         )
     try:

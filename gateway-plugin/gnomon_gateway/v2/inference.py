@@ -20,6 +20,7 @@ from gnomon_gateway.serving.function_runtime import FunctionRuntime
 from gnomon_gateway.v2 import answers
 from gnomon_gateway.v2.infer import Infer
 from gnomon_gateway.v2.reading import Reading
+from gnomon_gateway.v2.splitting import MakeRequest, most_samples, submit
 
 _T = TypeVar("_T")
 
@@ -35,7 +36,7 @@ class Inference:
         "_headers",
         "_infer",
         "_reading",
-        "_request",
+        "_requests",
         "_runtime",
         "_signature",
         "_work",
@@ -48,10 +49,10 @@ class Inference:
         self._runtime = runtime
         self._signature = signature
         self._headers = dict(exchange.headers)
-        self._reading = Reading(signature, self._headers, runtime.settings.max_batch, max_body_bytes)
+        self._reading = Reading(signature, self._headers, most_samples(signature, runtime.settings.max_batch), max_body_bytes)
         self._call_id = call_id_of(self._headers)
         self._infer: Infer | None = None
-        self._request: Request | None = None
+        self._requests: list[Request] = []
         self._work: Future[Any] | None = None
 
     def begin(self) -> None:
@@ -117,14 +118,14 @@ class Inference:
 
     def _let_in(self, infer: Infer) -> None:
         self._infer = infer
-        self._request = self._request_of(infer)
-        self._runtime.submit(self._request)
+        self._requests = submit(self._runtime, self._signature, infer, self._request_with(), self)
 
     def left(self) -> None:
         if self._work is not None:
             self._work.cancel()
-        if self._request is not None:
-            self._runtime.left(self._request)
+        for request in self._requests:
+            if request.responder is not None:
+                self._runtime.left(request)
 
     # Responder of the request
 
@@ -146,18 +147,19 @@ class Inference:
 
     # Ours
 
-    def _request_of(self, infer: Infer) -> Request:
+    def _request_with(self) -> MakeRequest:
         budget_s = self._runtime.settings.deadline_s
         asked = self._headers.get(DEADLINE_HEADER)
         if asked is not None:
             budget_s = min(budget_s, read_deadline_s(asked))
-        return Request(
-            self._runtime.tensor_lane,
-            time.monotonic(),
-            self._began_s + budget_s,
-            size=infer.samples,
-            body=infer.body,
-            responder=self,
+        lane, arrived_s, deadline_s = self._runtime.tensor_lane, time.monotonic(), self._began_s + budget_s
+        return lambda samples, body, responder: Request(
+            lane,
+            arrived_s,
+            deadline_s,
+            size=samples,
+            body=body,
+            responder=responder,
             client=self._exchange,
             replay_safe=True,
         )

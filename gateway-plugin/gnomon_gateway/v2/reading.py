@@ -50,7 +50,7 @@ class Reading:
         """Raise a 413 `GnomonError` where that is too much."""
         if body_bytes > self.most_bytes:
             error = too_large(self.most_bytes)
-            error.hint = f"Send fewer samples: the function takes {self._max_batch} at once (gnomon/max-batch)."
+            error.hint = f"Send fewer samples: one request may have {self._max_batch}."
             raise error
 
     def unpack(self, body: bytes | memoryview) -> Future[bytes] | None:

@@ -60,8 +60,8 @@ def read_tensors(
     if samples > max_batch:
         raise bad_request(
             "batch_too_large",
-            f"The request has {samples} samples; the function takes at most {max_batch} at once (gnomon/max-batch).",
-            "Send fewer samples in each request.",
+            f"The request has {samples} samples; one request may have at most {max_batch}.",
+            "Send several requests, or raise gnomon/max-batch.",
         )
     ordered = [parts[name] for name in wanted]
     return samples, ordered[0] if len(ordered) == 1 else b"".join(ordered)

@@ -13,6 +13,8 @@ import pytest
 import tritonclient.http as triton
 from tritonclient.utils import InferenceServerException
 
+from tests.waiting import until
+
 INFER = "/v2/models/m/infer"
 
 
@@ -123,7 +125,7 @@ async def test_each_route_has_its_status_and_errors_their_document(served: Any, 
         (document([1, 2]).replace(b"FP32", b"FP64"), {}, 400),
         (document([float("nan"), 2], id="\ud800"), {}, 400),
         (document([float("nan"), 2]).replace(b'"x"', b'"\\ud800"'), {}, 400),
-        (document(*[[1, 2]] * 5), {}, 400),
+        (document(*[[1, 2]] * 257), {}, 400),
         (document([1, 2]), {"Inference-Header-Content-Length": "9999"}, 400),
         (document([1, 2]), {"Content-Encoding": "gzip"}, 400),
         (document([1, 2]), {"Content-Encoding": "br"}, 415),
@@ -206,3 +208,48 @@ async def test_readiness_follows_the_instances(gateway: Any, model: Any) -> None
     assert (await gateway.call("/v2/models/m/ready", method="GET")).status == 503
     await gateway.add_instance("m")
     assert (await gateway.call("/v2/models/m/ready", method="GET")).status == 200
+
+
+async def nothing_left(gateway: Any) -> None:
+    """Nothing is under way any more, and each request that was begun has been answered or withdrawn."""
+    runtime = gateway.functions["one"]
+    await until(lambda: not runtime.busy, "something is still under way")
+    assert runtime.metrics.started == runtime.metrics.invocations + runtime.metrics.left
+
+
+@pytest.mark.parametrize("max_batch", [1, 2])
+async def test_a_clients_batch_larger_than_the_functions_is_split_and_answered_whole(
+    gateway: Any, model: Any, max_batch: int
+) -> None:
+    await gateway.deploy("one", instances=2, signature=model, max_batch=max_batch)
+    rows = [[float(number), number + 0.5] for number in range(33)]
+    response = await gateway.call("/v2/models/one/infer", document(*rows, id="mine"))
+    assert (response.status, json.loads(response.body)["id"]) == (200, "mine")
+    assert json.loads(response.body)["outputs"][0]["shape"] == [33, 2]
+    assert outputs(response) == [2 * value for row in rows for value in row]
+    sizes = gateway.functions["one"].metrics.batch_sizes
+    assert sizes.total == 33
+    assert sum(sizes.counts) >= -(-33 // max_batch)
+    await nothing_left(gateway)
+
+
+async def test_a_split_request_is_answered_by_the_first_failure_of_a_part(gateway: Any, model: Any) -> None:
+    await gateway.deploy("one", signature=model, max_batch=1)
+    response = await gateway.call("/v2/models/one/infer", document([1, 2], [-2, 0], [3, 4]))
+    assert (response.status, json.loads(response.body)["error"]) == (422, "No. Never.")
+    assert outputs(await gateway.call("/v2/models/one/infer", document([1, 2]))) == [2, 4]
+    await nothing_left(gateway)
+
+
+async def test_a_split_request_for_which_the_queue_has_no_room_is_refused_whole(gateway: Any, model: Any) -> None:
+    await gateway.deploy("one", instances=0, signature=model, max_batch=1, queue_max_requests=3)
+    response = await gateway.call("/v2/models/one/infer", document(*[[1, 2]] * 5))
+    assert response.status == 429
+    await nothing_left(gateway)
+
+
+async def test_more_samples_than_one_request_may_have_are_refused(gateway: Any, model: Any) -> None:
+    await gateway.deploy("one", signature=model, max_batch=1)
+    response = await gateway.call("/v2/models/one/infer", document(*[[1, 2]] * 257))
+    assert response.status == 400
+    assert "257 samples" in json.loads(response.body)["error"]

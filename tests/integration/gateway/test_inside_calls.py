@@ -70,7 +70,7 @@ async def test_what_is_no_tensor_goes_to_the_model_as_it_is(served: Any) -> None
     ("body", "headers", "status"),
     [
         (b"not json", (JSON,), 400),
-        (document(*[[1, 2]] * 5), (JSON,), 400),
+        (document(*[[1, 2]] * 257), (JSON,), 400),
         (document([1, 2]), (JSON, ("content-encoding", "br")), 415),
         (document([1, 2]), (JSON, ("content-encoding", "gzip")), 400),
         (gzip.compress(bytes(5_000_000)), (JSON, ("content-encoding", "gzip")), 413),
@@ -112,3 +112,9 @@ async def test_a_caller_that_gives_up_takes_its_request_along(served: Any) -> No
     assert served.functions["m"].load().queued == 0
     served.release()
     assert (await busy).status == 200
+
+
+async def test_a_call_of_more_samples_than_a_batch_holds_is_answered_whole(gateway: Any, model: Any) -> None:
+    await gateway.deploy("m", signature=model, max_batch=1)
+    answer = await call(gateway, document([1, 2], [3, 4], [5, 6]), JSON)
+    assert json.loads(answer.body)["outputs"][0]["data"] == [2, 4, 6, 8, 10, 12]
