@@ -96,6 +96,7 @@ class Intake(HttpToolsProtocol):
         self.parser = new_parser(self)
         self.events = 0
         self._waiting = b""
+        self._taken_bytes = 0
         self._scheduled = False
 
     def feed(self, data: bytes) -> None:
@@ -134,8 +135,12 @@ class Intake(HttpToolsProtocol):
         if not self._waiting and len(data) <= PORTION_BYTES:
             self.feed(data)
         else:
-            self._waiting += data
+            self._waiting, self._taken_bytes = self._waiting[self._taken_bytes :] + data, 0
             self._work_off()
+
+    def drop_waiting(self) -> None:
+        """Forget what was received and not parsed: nobody will."""
+        self._waiting, self._taken_bytes = b"", 0
 
     def pause_writing(self) -> None:
         super().pause_writing()
@@ -153,13 +158,18 @@ class Intake(HttpToolsProtocol):
     def _work_off(self) -> None:
         self._scheduled = False
         if self.transport.is_closing():
-            self._waiting = b""
+            self.drop_waiting()
             return
         flow, most = self.flow, self.events + MOST_EVENTS
         while self._waiting and self.events < most and not (flow.read_paused or flow.write_paused):
             left = self.unread_bytes()
             size = int(left) if PORTION_BYTES < left < float("inf") else PORTION_BYTES
-            portion, self._waiting = self._waiting[:size], self._waiting[size:]
+            # By its place, for the rest would be copied as often as there are portions of it.
+            begin = self._taken_bytes
+            self._taken_bytes = begin + size
+            portion = self._waiting[begin : begin + size]
+            if self._taken_bytes >= len(self._waiting):
+                self.drop_waiting()
             self.events += PORTION_EVENTS
             self.feed(portion)
         if not self._waiting and not flow.write_paused:

@@ -170,7 +170,9 @@ class GatewayProtocol(Intake):
         """
         self._deaf = True
         self.phase, self.since_s = _CLOSING, self.shared.now_s
-        if (unread or self.pipeline or self.has_sent()) and self.transport.can_write_eof():
+        unread = unread or bool(self.pipeline) or self.has_sent()
+        self.drop_waiting()
+        if unread and self.transport.can_write_eof():
             self.flow.pause_reading()
             self.transport.write_eof()
         else:
