@@ -16,7 +16,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -108,12 +108,15 @@ class Gnomon:
 
 
 @contextlib.contextmanager
-def serving(state: Path | None = None) -> Iterator[Gnomon]:
-    """Gnomon for the length of a block, on a free port. Without `state`, in a folder of its own that is removed."""
+def serving(state: Path | None = None, options: Sequence[str] = ()) -> Iterator[Gnomon]:
+    """Gnomon for the length of a block, on a free port. Without `state`, in a folder of its own that is removed.
+
+    `options` are further ones of `gnomon serve`.
+    """
     with contextlib.ExitStack() as stack:
         folder = state or Path(stack.enter_context(temporary()))
         port = free_port()
-        command = [COMMAND, "serve", "--port", str(port), "--state", str(folder / "state"), "--models", str(MODELS)]
+        command = [COMMAND, "serve", "--port", str(port), "--state", str(folder / "state"), "--models", str(MODELS), *options]
         environment = {"UV_TORCH_BACKEND": torch_build()} if torch_build() else {}
         program = stack.enter_context(running(command, folder, environment))
         program.wait_ready(f"http://127.0.0.1:{port}/healthz")

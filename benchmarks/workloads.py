@@ -5,6 +5,7 @@ one thread executes it.
 
 - `noop`: answers the number it was sent.
 - `sleep20`: the same, and 20 ms a batch, whatever it holds.
+- `sleep-each`: the same, 40 ms a batch and 5 ms for each of its members.
 - `mlp`: a weight-bound network, three layers of 4096 × 4096 (201 MB of weights, read once a batch whatever it holds).
   The number that was sent picks one of 64 fixed input rows.
 - `photo`: EfficientNet-Lite0 with its ImageNet weights on the JPEG that was sent; answers the class.
@@ -32,6 +33,11 @@ def noop(xs: Sequence[Any]) -> list[Any]:
 
 def sleep20(xs: Sequence[Any]) -> list[Any]:
     time.sleep(0.02)
+    return list(xs)
+
+
+def sleep_each(xs: Sequence[Any]) -> list[Any]:
+    time.sleep(0.04 + 0.005 * len(xs))
     return list(xs)
 
 
@@ -85,6 +91,7 @@ def make_photo() -> Predict:
 MAKERS: dict[str, Callable[[], Predict]] = {
     "noop": lambda: noop,
     "sleep20": lambda: sleep20,
+    "sleep-each": lambda: sleep_each,
     "mlp": make_mlp,
     "photo": make_photo,
 }

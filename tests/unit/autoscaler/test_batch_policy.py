@@ -117,6 +117,16 @@ def test_another_rate_makes_another_plan_at_once_from_what_came_since() -> None:
     assert line.live <= live
 
 
+def test_a_change_with_few_arrivals_is_planned_for_as_soon_as_there_are_enough() -> None:
+    """A slump to 20 a second shows within seconds, with fewer arrivals than a plan needs: it does not wait for half a minute."""
+    line = timeline(rps=160.0)
+    line.play(100)
+    line.rps = 20.0
+    line.play(8)
+    assert line.reason.startswith("20.00 rps in ")
+    assert 100.0 < (planned_at_s(line) or 0.0) <= 108.0
+
+
 def test_nothing_arrives_any_more() -> None:
     line = timeline(lowest=0)
     line.play(200)

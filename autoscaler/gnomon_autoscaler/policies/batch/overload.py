@@ -9,8 +9,8 @@ full batches:
 
 A request that finds every instance busy waits up to S_b for one and takes S_b itself, hence 2 S_b. Where demand exceeds what is
 carried, there are as many instances as carry it when they are busy for `BUSY` of the time, at most twice what the arrivals
-alone take (a backlog that gathers while a model loads says nothing about the rate), batches may be that large, and none waits
-for company. This lasts for `HOLD_S` after it was last needed, or until there is another plan.
+alone take (a backlog that gathers while a model loads says nothing about the rate), and batches may be that large: what queues
+fills them by itself. This lasts for `HOLD_S` after it was last needed, or until there is another plan.
 
 Example: S_b = 40 + 5 b ms, SLO 300 ms: the best batch is 16 in 120 ms, 133/s. A plan of one instance for 20/s sees 160 arrivals
 in a second and 90 that wait: (160 + 74 / 0.3) / (0.8 · 133) = 3.8, so that four instances are there instead of one; two more
@@ -34,7 +34,7 @@ MOST_FACTOR = 2.0
 
 @dataclass(frozen=True, slots=True)
 class Overload:
-    """So many instances, batches up to this size that leave at once, why, and until when it lasts."""
+    """So many instances, batches up to this size, why, and until when it lasts."""
 
     count: int
     batch: int

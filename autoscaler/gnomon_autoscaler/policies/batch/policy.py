@@ -96,11 +96,9 @@ class Batch:
         self, plan: InForce | None, seen: Observation, overload: Overload | None, *, planned: bool
     ) -> SetBufferPlan | None:
         """The bounds that batches are to have. None for whatever is in force: who has never planned may follow one who has."""
-        if plan is not None and plan.batch and overload is not None:
-            # While instances are missing batches fill by themselves: waiting for company would only add to what is late.
-            return SetBufferPlan(max(plan.batch, overload.batch), self._wait_s(None, seen.settings) if self._adaptive else 0.0)
         if plan is not None and plan.batch:
-            return SetBufferPlan(plan.batch, self._wait_s(plan, seen.settings))
+            # What queues in an overload fills larger batches by itself; the plan's T goes on for what does not queue.
+            return SetBufferPlan(max(plan.batch, overload.batch if overload else 1), self._wait_s(plan, seen.settings))
         return SetBufferPlan(seen.settings.max_batch, self._wait_s(None, seen.settings)) if planned else None
 
     def _followed(
@@ -113,7 +111,7 @@ class Batch:
             evidence, change = watch(_evidence(memory), reference, self._rule, new, bin_s=BIN_S, begin_s=begin_s)
             if change is not None:
                 since = counts.since(change.since_s)
-                return since, self._made(since, seen) if _can_plan(seen, since) else None, {}
+                return self._first(since, seen, changed=True)
             kept: dict[str, StateValue] = {
                 "evidence": (evidence.more, evidence.less, evidence.up, evidence.down),
                 "evidence_since_at_s": (
@@ -128,8 +126,14 @@ class Batch:
                 return counts, plan, kept
             return counts, self._anew(plan, counts, seen), {}
         if plan is None or not 0.0 <= seen.now_s - plan.planned_at_s < plan.holds_s:
-            plan = self._made(counts, seen) if _can_plan(seen, counts, FIRST_S) else None
+            return self._first(counts, seen, changed=memory.get("changed") is True)
         return counts, plan, {}
+
+    def _first(self, counts: Counts, seen: Observation, *, changed: bool) -> tuple[Counts, InForce | None, dict[str, StateValue]]:
+        """The first plan, or the first since a change: that one as soon as there are arrivals enough for it."""
+        if _can_plan(seen, counts, 0.0 if changed else FIRST_S):
+            return counts, self._made(counts, seen), {}
+        return counts, None, {"changed": changed}
 
     def _anew(self, plan: InForce, counts: Counts, seen: Observation) -> InForce:
         """Another plan; the same one where there is nothing to make it from."""
