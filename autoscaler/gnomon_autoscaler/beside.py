@@ -181,6 +181,8 @@ class _Thread(threading.Thread):
         self._batch: deque[_Asked] = deque()
         self._current: _Asked | None = None
         self._at_work = self._ended = False
+        self._clock = time.CLOCK_THREAD_CPUTIME_ID
+        """The thread's CPU time, once it runs."""
         self._work: queue.SimpleQueue[Beside | None] = queue.SimpleQueue()
         self.start()
 
@@ -216,10 +218,12 @@ class _Thread(threading.Thread):
         wall_s = now_s - current.begun_s
         if wall_s < current.limit_s:
             return False
-        if wall_s >= WALL_FACTOR * current.limit_s or self.ident is None:
+        if wall_s >= WALL_FACTOR * current.limit_s:
             return True
-        # The thread is inside the call, so that its clock exists: it cannot end before it has had `_lock`.
-        used_s = time.clock_gettime(time.pthread_getcpuclockid(self.ident))
+        try:
+            used_s = time.clock_gettime(self._clock)
+        except OSError:  # the thread has ended: its policy raised SystemExit
+            return True
         return used_s - current.begun_cpu_s >= current.limit_s
 
     def leave(self) -> None:
@@ -227,6 +231,8 @@ class _Thread(threading.Thread):
         self._work.put(None)
 
     def run(self) -> None:
+        # Asked by the thread itself: of one that has ended the C library may read freed memory.
+        self._clock = time.pthread_getcpuclockid(threading.get_ident())
         with suppress(SystemExit):  # it overran, and nobody waits any more
             while (owner := self._work.get()) is not None:
                 told_s = time.monotonic()

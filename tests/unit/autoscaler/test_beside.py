@@ -133,6 +133,17 @@ async def test_a_call_that_computes_for_too_long_has_overrun_long_before_one_tha
             await ask(beside, computing, 0.05)
 
 
+async def test_a_policy_that_ends_its_thread_has_overrun() -> None:
+    def leaving() -> None:
+        raise SystemExit
+
+    beside = Beside()
+    async with asyncio.timeout(20):
+        with pytest.raises(Overrun):
+            await ask(beside, leaving, 0.1)
+        assert await ask(beside, lambda: "goes on") == "goes on"
+
+
 async def test_an_answer_that_comes_after_its_time_is_not_told() -> None:
     beside, released, told = Beside(), threading.Event(), asyncio.Event()
     late: list[object] = []
