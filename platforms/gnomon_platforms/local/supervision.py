@@ -4,7 +4,7 @@
 
 A supervisor that ends takes everything below it along. It is replaced until there is one again or the platform stops; what is
 asked for meanwhile waits here, because what is said to no supervisor would be lost. A zygote that ends is replaced when an
-instance needs it next; the one with torch after a pause, because Shadows are forked from it and nobody asks for it then.
+instance needs it next; the one with torch by itself, because Shadows are forked from it and importing torch takes seconds.
 """
 
 from __future__ import annotations
@@ -27,6 +27,8 @@ WARMINGS = 3
 """How many zygotes that end before they are warm are waited for: one may be killed, one that dies of its imports always does."""
 TORCH_PAUSE_S = 5.0
 """Importing torch takes seconds of a core: a zygote that ends each time must not take all of one."""
+TORCH_STEADY_S = 1.0
+"""One that ends later than this after it was warm is replaced without a pause: something from outside has ended it."""
 
 _LOG = logging.getLogger(__name__)
 
@@ -58,6 +60,7 @@ class Supervision:
         self._up = asyncio.Event()
         """There is a supervisor that can be told something."""
         self._up_since_s = float("-inf")
+        self._torch_warm_s = float("inf")
         self._restarting: asyncio.Task[None] | None = None
         self._beginning_torch: asyncio.Task[None] | None = None
         self._stopping = False
@@ -168,6 +171,7 @@ class Supervision:
             for problem in self.zygotes.told_warm(event):
                 _LOG.warning("the zygote %s could not import %s", event["zygote"], problem)
             if event["zygote"] == TORCH.id:
+                self._torch_warm_s = self._clock.now_s()
                 ears.torch_warm()
         elif kind == "zygote_gone":
             self.zygotes.told_gone(event)
@@ -181,8 +185,11 @@ class Supervision:
             ears.instance(event)
 
     def _begin_torch_again(self) -> None:
+        steady = self._clock.now_s() - self._torch_warm_s > TORCH_STEADY_S
+        self._torch_warm_s = float("inf")
+
         async def begin() -> None:
-            await self._clock.sleep(TORCH_PAUSE_S)
+            await self._clock.sleep(0.0 if steady else TORCH_PAUSE_S)
             if self._up.is_set():
                 self.zygotes.begin(TORCH)
 

@@ -14,8 +14,10 @@ import pytest
 from gnomon_core.functions import read_deployment
 from gnomon_core.seam_values import InstanceRequest
 from gnomon_core.wire import Frame
-from gnomon_platforms.local import lives
-from gnomon_platforms.testing import answers, request_frame, send
+from gnomon_platforms.local import lives, supervision
+from gnomon_platforms.local.platform import LocalPlatform
+from gnomon_platforms.local.zygotes import TORCH
+from gnomon_platforms.testing import NoModels, NothingBuilt, Recorder, answers, request_frame, send
 from tests.waiting import until
 
 Running = Any
@@ -114,6 +116,25 @@ async def test_an_instance_that_is_not_born_yet_is_born_of_the_next_one(running:
     await running.platform.destroy(coming.id)
     await running.told.reason(coming.id)
     assert running.told.times_gone[coming.id] == 1
+
+
+@pytest.mark.torch
+async def test_a_killed_zygote_with_torch_is_replaced_before_anybody_needs_it(tmp_path: Path, monkeypatch: Any) -> None:
+    monkeypatch.setattr(supervision, "TORCH_PAUSE_S", 3600.0)
+    monkeypatch.setattr(supervision, "TORCH_STEADY_S", 0.0)
+    platform = LocalPlatform(tmp_path / "state", NoModels(), NothingBuilt(), pool=0)
+    await platform.start(Recorder())
+    try:
+        await platform._supervisor.warm(TORCH)
+        before = set(filter(is_zygote, children(platform._supervisor.pid)))
+        for zygote in before:
+            os.kill(zygote, signal.SIGKILL)
+        first = platform._supervisor.zygotes._started["torch"].number
+        await until(lambda: platform._supervisor.zygotes._starts > first, "no other zygote with torch")
+        await platform._supervisor.warm(TORCH)
+        assert set(filter(is_zygote, children(platform._supervisor.pid))) - before
+    finally:
+        await platform.stop()
 
 
 async def test_an_instance_whose_zygote_is_killed_while_it_warms_up_comes_all_the_same(running: Running) -> None:
