@@ -33,8 +33,8 @@ STOP_S = 5.0
 TERM_S = 2.0
 LOST_S = 1.0
 """How long a process may outlive its channel."""
-MAX_ORDERS = 4
-"""How often an instance is ordered whose zygote or supervisor ends before it is born: one may end because of what it imports."""
+MAX_ORDERS = 10
+"""How often an instance is ordered whose zygote or supervisor ends before it is ready."""
 
 
 class Living(Protocol):
@@ -133,10 +133,12 @@ class Life:
             self._begin_to_serve()
 
     def withdraw(self) -> bool:
-        """Nothing was born of its order, nor will be: whoever was to fork it has ended. Whether it may be ordered again."""
-        if self._stopping or self.pid is not None or self.gone.done() or self._withdrawn >= MAX_ORDERS - 1:
+        """It is not ready, nor will be: its zygote or supervisor has ended and took it along. Whether it may be ordered again."""
+        starting = self.instance.state is InstanceState.STARTING and not self._stopping
+        if not starting or self._withdrawn >= MAX_ORDERS - 1:
             return False
         self._withdrawn += 1
+        self.pid = None
         self._cancel_timer()
         channel, self.channel = self.channel, None
         if channel is not None:

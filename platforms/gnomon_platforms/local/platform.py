@@ -312,14 +312,14 @@ class LocalPlatform:
         self._supervisor.zygotes.retire_unused({other.environment for other in self._lives.values()})
 
     def _lost(self) -> None:
-        """The supervisor has ended, and every instance with it. Those that were not born yet are its successor's."""
+        """The supervisor has ended, and every instance with it. Those that were not ready yet are its successor's."""
         self._pairs.lost()
         for life in list(self._lives.values()):
             if not self._order_again(life):
                 life.end(life.cpu_s, "the supervisor has ended")
 
     def _order_again(self, life: Life) -> bool:
-        """An instance whose zygote or supervisor has ended before its birth has not failed: it is born of the next one."""
+        """An instance whose zygote or supervisor has ended before it was ready has not failed: it is born of the next one."""
         waits_for_zygote = life.channel is None
         if not life.withdraw():
             return False

@@ -152,11 +152,15 @@ class Supervision:
 
         """
         give_up_s = self._clock.now_s() + WARM_TIMEOUT_S
-        for attempt in range(1, WARMINGS + 1):
+        failed = 0
+        while True:
+            supervisor = self._client
             try:
                 await self.warm(environment)
             except GnomonError:
-                if attempt == WARMINGS or self._stopping or self._clock.now_s() >= give_up_s:
+                # What a supervisor takes along says nothing about the environment.
+                failed += self._client is supervisor and self._up.is_set()
+                if failed >= WARMINGS or self._stopping or self._clock.now_s() >= give_up_s:
                     raise
             else:
                 return

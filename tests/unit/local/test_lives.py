@@ -71,6 +71,28 @@ async def test_an_instance_is_ready_when_it_has_spoken_and_the_node_knows_its_pr
     assert list(told.ready) == ["f-1"]
 
 
+@pytest.mark.parametrize("born", [False, True])
+async def test_one_whose_supervisor_ends_before_it_is_ready_is_ordered_again_and_ready_once(told: Told, *, born: bool) -> None:
+    if born:
+        told.life.born(17)
+    before = told.theirs
+    assert told.life.withdraw()
+    assert before is not None
+    before.close()
+    told.life.order(ORDER, [], 60.0)
+    told.speak()
+    assert not told.ready, "its new process is not known"
+    told.life.born(18)
+    assert (list(told.ready), told.life.pid) == (["f-1"], 18)
+    assert not told.life.withdraw(), "it is ready: what ends it now is an end"
+
+
+async def test_one_that_is_to_end_is_not_ordered_again(told: Told) -> None:
+    told.life.born(17)
+    told.life.stop()
+    assert not told.life.withdraw()
+
+
 async def test_one_that_is_stopped_before_its_process_is_known_is_never_ready(told: Told) -> None:
     told.speak()
     told.life.stop()
