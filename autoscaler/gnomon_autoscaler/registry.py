@@ -65,7 +65,7 @@ BUILT_IN: Policies = MappingProxyType(
         "asyfunc": Offer(asyfunc.asyfunc, "Bodies for the stable load, Shadows for bursts, by the model's profile (AsyFunc)."),
         "asyfunc-": Offer(asyfunc.ablated, "asyfunc without layer-level scaling, or without what gnomon/ablation names."),
         "batch": Offer(_batch, "The cheapest buffer (B, T) that meets the SLO, planned from the last hour's arrivals (BATCH)."),
-        "batch+": Offer(_batch_plus, "batch's B and instances with adaptive scheduling instead of a timeout."),
+        "batch+": Offer(_batch_plus, "batch's B and instances with the scheduler adaptive-fill instead of a timeout."),
         "fixed": counted(lambda _: Fixed(), "As many as com.openfaas.scale.min, or as an operator asked for."),
         "hpa": counted(_hpa, "CPU use against gnomon/target-cpu-percent, as Kubernetes does it."),
         "k-lv": counted(lambda _: rates.k_last_value(), "For 1.5 × the rate of the last 30 s (AsyFunc, section 2)."),

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from math import inf
 from typing import Protocol, TypeAlias
 
 from gnomon_core.pairs import Pair
@@ -25,11 +26,11 @@ class Waiting(Protocol):
 
 
 class QueueView(Protocol):
-    """One lane of the queue, oldest request first."""
+    """One lane of the queue, oldest request first; where some would be late so, the earliest deadline first."""
 
     @property
     def requests(self) -> Sequence[Waiting]:
-        """The waiting requests in order of arrival."""
+        """The waiting requests in this order."""
         ...
 
     @property
@@ -40,6 +41,11 @@ class QueueView(Protocol):
     @property
     def variant(self) -> str:
         """Which variant serves this lane: the key of the latency model."""
+        ...
+
+    @property
+    def gap_s(self) -> float:
+        """The mean time from one of the latest arrivals to the next, in seconds; infinity while too few have come to tell."""
         ...
 
 
@@ -67,12 +73,16 @@ class FleetView:
     """The instances of a function as the scheduler sees them.
 
     `idle` holds the instances that can take a batch at once, ascending by the largest batch they support;
-    `busy` counts those that are executing, `starting` those that will be ready soon.
+    `busy` counts those that are executing, `starting` those that will be ready soon; `free_s` is when the first batch that
+    executes is expected to end, on the queue's clock, infinity if none does. `room` is how many batches the idle ones take
+    together, where some execute several at a time; 0 stands for one each.
     """
 
     idle: tuple[Slot, ...]
     busy: int
     starting: int
+    free_s: float = inf
+    room: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -156,7 +156,7 @@ SECTIONS: tuple[tuple[str, tuple[Setting, ...]], ...] = (
     )),
     ("Batches, and what may wait", (
         Setting("gnomon/max-batch", "max_batch", integer(1, 1024), "a whole number from 1 to 1024", "the largest batch B; a client's larger batch is split, and its answers are joined", f"{BATCHING_MAX_BATCH} with the policies that split or plan batches, " + ", ".join(f"`{one}`" for one in _BATCHING)),
-        Setting("gnomon/max-wait-ms", "max_wait_s", number(0, 3.6e6, scale=1e-3), "milliseconds from 0 to 3600000", "the longest wait T for a batch, with the schedulers `fixed` and `adaptive`", "`fixed`: 0; `adaptive`: as the objective allows; `batch`: as it plans"),
+        Setting("gnomon/max-wait-ms", "max_wait_s", number(0, 3.6e6, scale=1e-3), "milliseconds from 0 to 3600000", "the longest wait T for a batch, with the schedulers `fixed`, `adaptive` and `adaptive-fill`", "`fixed`: 0; `adaptive`: half of what the batch takes; `adaptive-fill`: as the objective allows; `batch`: as it plans"),
         Setting("gnomon/deterministic", "deterministic", flag, "true or false", "execute each request's samples one by one, so that an answer has the same bits whichever batch it shares; costs what batching gains"),
         Setting("gnomon/queue-max-requests", "queue_max_requests", integer(1, 10**6), "a whole number from 1 to 1000000", "requests that may wait"),
         Setting("gnomon/queue-max-bytes", "queue_max_bytes", integer(1, 2**40), "bytes from 1 to 1099511627776", "bytes of bodies that may wait"),

@@ -43,7 +43,7 @@ class FunctionPlan:
     def latency(self) -> LiveLatency:
         """What the gateway knows at first."""
         if self.knowledge == "given":
-            return GivenLatency(self.profile)
+            return GivenLatency(self.profile, exact=self.profile.noise.factor() is None)
         return LearnedLatency(self.profile if self.knowledge == "profiled" else None)
 
     def check(self, policy: ScalingPolicy) -> None:

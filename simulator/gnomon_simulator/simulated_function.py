@@ -283,7 +283,7 @@ class SimulatedFunction:
             nodes=self._platform.nodes(),
             latency_s=tuple([seconds for seconds in known if seconds is not None]) if None not in known else (),
             profile=self.plan.profile.model,
-            latency_spread=max((latency.spread(variant, size) for size in sizes), default=0.0),
+            latency_spread=max((latency.spread(variant, size) or 0.0 for size in sizes), default=0.0),
             plan=self._planned,
         )
 

@@ -27,7 +27,7 @@ def ask(
 
 def may_take(worker: Worker, lane: Lane, requests: tuple[Request, ...]) -> bool:
     """Whether the instance is idle and these are different waiting requests of the lane that it can take together."""
-    if not worker.has_room:
+    if not worker.room:
         return False
     if len(requests) == 1:
         return requests[0] in lane

@@ -26,7 +26,6 @@ from gnomon_gateway.dispatch.endings import SUCCESS
 from gnomon_gateway.dispatch.latency import LiveLatency
 from gnomon_gateway.dispatch.sending import Sending
 from gnomon_gateway.dispatch.workers import Worker
-from gnomon_gateway.queueing.admission import queue_full, refusal
 from gnomon_gateway.queueing.batch import Batch
 from gnomon_gateway.queueing.queue import Lane
 from gnomon_gateway.queueing.request import ADMITTED, ANSWERED, DISPATCHED, Request
@@ -60,21 +59,21 @@ class Dispatcher(Sending):
     def arrive(self, requests: Sequence[Request], now_s: float) -> Effects:
         """These requests have been received together. Each is refused or waits; then the policy is asked about all of them.
 
-        Before one is refused because the queue is full, those before it may leave for an idle instance.
+        Before one is refused, those before it may leave for an idle instance.
         """
         counting = self._counting
         counting.advance(now_s)
         counting.arrivals += len(requests)
         counting.last_request_s = now_s
-        idle = self.workers.any_idle
+        admission, idle = self.admission, self.workers.any_idle
         effects: Effects = []
         lanes: list[Lane] = []
         for request in requests:
-            error = refusal(request, self.queue, self.workers, self.latency, now_s)
-            if error is not None and error.status == HTTPStatus.TOO_MANY_REQUESTS and lanes:
+            error = admission.refusal(request, now_s, settled=not lanes)
+            if error is not None and error.status != HTTPStatus.GATEWAY_TIMEOUT and lanes:
                 self._schedule_lanes(lanes, now_s, effects)
                 lanes, idle = [], self.workers.any_idle
-                error = refusal(request, self.queue, self.workers, self.latency, now_s)
+                error = admission.refusal(request, now_s)
             if error is not None:
                 request.state = ANSWERED
                 effects.append(Answer(request, error))
@@ -101,7 +100,7 @@ class Dispatcher(Sending):
         self._counting.arrivals += 1
         self._counting.last_request_s = now_s
         request.state = ANSWERED
-        return [Answer(request, queue_full(request, self.queue, self.workers, self.latency))]
+        return [Answer(request, self.admission.queue_full(request))]
 
     def refuse(self, requests: Sequence[Request], error: GnomonError, now_s: float) -> Effects:
         """These requests have been received and are answered with this error: the function cannot start."""

@@ -27,6 +27,7 @@ from gnomon_gateway.dispatch.quarantine import Quarantine
 from gnomon_gateway.dispatch.refusals import deadline_exceeded, instance_lost, invalid_result, no_instance
 from gnomon_gateway.dispatch.sizing import Sizing
 from gnomon_gateway.dispatch.workers import Workers
+from gnomon_gateway.queueing.admission import Admission
 from gnomon_gateway.queueing.batch import Batch
 from gnomon_gateway.queueing.queue import FunctionQueue
 from gnomon_gateway.queueing.request import ADMITTED, ANSWERED, DISPATCHED, LaneKey, Request
@@ -48,6 +49,7 @@ class Endings:
         self.sizing = Sizing(latency, settings.slo_s, sized_by)
         self.workers = Workers(self.sizing.largest)
         self.queue = FunctionQueue(settings.queue_max_requests, settings.queue_max_bytes, self._new_lane)
+        self.admission = Admission(self.queue, self.workers, latency)
         self.learns = True
         """Whether what batches take, and whom predictions refuse, says anything of those to come."""
         self.late_answers = 0
@@ -164,8 +166,12 @@ class Endings:
         left_s = request.deadline_s - now_s
         if not self.learns or left_s <= 0:
             return
-        variant, capacity = request.lane.variant, self.workers.capacity()
-        size, pair = capacity.size, capacity.pair
+        variant, latency = request.lane.variant, self.latency
+        places = self.workers.places(now_s)
+        if not places:
+            return
+        quickest = min(places, key=lambda place: latency.seconds(variant, place.size, request.size, place.pair) or 0.0)
+        size, pair = quickest.size, quickest.pair
         measured = self._doubts.lately(variant, size, now_s)
         known = [batch for batch in measured if batch <= request.size]
         if not known or (self.latency.seconds(variant, size, max(known), pair) or 0.0) <= left_s:

@@ -52,8 +52,11 @@ class LiveLatency(LatencyModel, Protocol):
         """What it takes from now on is another matter."""
         ...
 
-    def spread(self, variant: str, cores: int, pair: Pair | None = None) -> float:
-        """How far batches have lately been from the prediction, as a share of it; 0 while nothing is known."""
+    def spread(self, variant: str, cores: int, pair: Pair | None = None) -> float | None:
+        """How far batches have lately been from the prediction, as a share of it; 0 while nothing is known.
+
+        None where they are never off.
+        """
         ...
 
     @property
@@ -71,12 +74,16 @@ class LiveLatency(LatencyModel, Protocol):
 
 
 class GivenLatency:
-    """A latency model that is right by definition and learns nothing: a simulation's own table."""
+    """A latency model that is right by definition and learns nothing: a simulation's own table.
+
+    Where batches vary around the table, it is right in the mean only, and not `exact`.
+    """
 
     revision = 0
 
-    def __init__(self, model: LatencyModel) -> None:
+    def __init__(self, model: LatencyModel, *, exact: bool = True) -> None:
         self._model = model
+        self._exact = exact
 
     def seconds(self, variant: str, body_cores: int, batch: int, pair: Pair | None = None) -> float | None:
         return self._model.seconds(variant, body_cores, batch, pair)
@@ -87,9 +94,9 @@ class GivenLatency:
 
     def forget(self, variant: str) -> None: ...
 
-    def spread(self, variant: str, cores: int, pair: Pair | None = None) -> float:
+    def spread(self, variant: str, cores: int, pair: Pair | None = None) -> float | None:
         del variant, cores, pair
-        return 0.0
+        return None if self._exact else 0.0
 
     def corrections(self, variants: Iterable[str]) -> Mapping[int, float]:
         del variants

@@ -10,7 +10,7 @@ import logging
 from collections.abc import Sequence
 from typing import cast
 
-from gnomon_core.scheduling import Dispatch, Reject, ScheduleAction
+from gnomon_core.scheduling import Dispatch, Reject, ScheduleAction, WaitUntil
 from gnomon_core.seams import SchedulingPolicy
 from gnomon_core.settings import Settings
 from gnomon_gateway.dispatch.asking import ask, may_take
@@ -18,7 +18,7 @@ from gnomon_gateway.dispatch.effects import Answer, Effects, Send
 from gnomon_gateway.dispatch.endings import Endings
 from gnomon_gateway.dispatch.latency import LiveLatency
 from gnomon_gateway.dispatch.refusals import deadline_exceeded, rejected
-from gnomon_gateway.queueing.admission import Late, would_be_late
+from gnomon_gateway.queueing.admission import Late
 from gnomon_gateway.queueing.batch import Batch
 from gnomon_gateway.queueing.queue import Lane
 from gnomon_gateway.queueing.request import DISPATCHED, Request
@@ -59,15 +59,28 @@ class Sending(Endings):
             self._schedule(lane, now_s, effects)
 
     def _schedule(self, lane: Lane, now_s: float, effects: Effects) -> None:
-        """Ask the policy about this lane until nothing more comes of it."""
+        """Ask the policy about this lane until nothing more comes of it.
+
+        What was let in because it could leave at once must not be kept waiting until it would be late: at that time the simplest
+        policy decides.
+        """
         lane.wake_s = _NEVER
+        if lane.overtaken and self.workers.any_idle:
+            self.admission.put_in_order(lane, now_s)
         again = True
         while again and self.workers.any_idle:
             self._refuse_hopeless(lane, now_s, effects)
             if not lane:
                 break
+            actions = self._asked(lane, now_s)
+            if all(isinstance(action, WaitUntil) for action in actions):
+                leave_by_s = self.admission.leave_by_s(lane, now_s)
+                if leave_by_s <= now_s:
+                    actions = self._simplest(lane, now_s)
+                else:
+                    lane.wake_s = min(lane.wake_s, max(leave_by_s, now_s + MIN_WAIT_S))
             again = False
-            for action in self._asked(lane, now_s):
+            for action in actions:
                 if isinstance(action, Dispatch):
                     again |= self._send(lane, action, now_s, effects)
                 elif isinstance(action, Reject):
@@ -81,15 +94,17 @@ class Sending(Endings):
         if actions is None:
             # The function goes on being served by the simplest policy.
             self.policy_errors += 1
-            actions = _SIMPLEST.next(lane, self.workers.view(solo=lane.solo), self.latency, now_s)
+            actions = self._simplest(lane, now_s)
         return actions
+
+    def _simplest(self, lane: Lane, now_s: float) -> Sequence[ScheduleAction]:
+        return _SIMPLEST.next(lane, self.workers.view(solo=lane.solo), self.latency, now_s)
 
     def _refuse_hopeless(self, lane: Lane, now_s: float, effects: Effects) -> None:
         """Answer the oldest requests that would be late: running them would help nobody and make others wait."""
-        capacity = self.workers.capacity()
         while lane:
             request = lane.head()
-            verdict = would_be_late(request, lane, capacity, self.latency, now_s)
+            verdict = self.admission.would_be_late(lane, now_s)
             if verdict is None:
                 return
             if verdict is Late.EVER:
@@ -113,8 +128,7 @@ class Sending(Endings):
             request.state = DISPATCHED
             request.batch = batch
         self.workers.take(worker, batch)
-        if lane:
-            self.workers.left_some(worker, batch)
+        self.workers.took(worker, batch, lane.samples)
         effects.append(Send(batch))
         return True
 

@@ -6,13 +6,14 @@ Only Bodies take batches. One that has a Shadow is one instance all the same, qu
 from __future__ import annotations
 
 from bisect import insort
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TypeAlias
 
 from gnomon_core.pairs import Pair
 from gnomon_core.scheduling import FleetView, Slot
 from gnomon_gateway.queueing.admission import Capacity
 from gnomon_gateway.queueing.batch import Batch
+from gnomon_gateway.queueing.prediction import Place
 
 Largest: TypeAlias = Callable[[int, int, Pair | None], int]
 """The largest batch that is good for an instance: of its size, of what it could take at most, and of what its Shadow does."""
@@ -52,9 +53,9 @@ class Worker:
         self.draining = False
 
     @property
-    def has_room(self) -> bool:
-        """Whether it takes another batch now."""
-        return len(self.batches) < self.concurrency and not self.draining
+    def room(self) -> int:
+        """How many further batches it takes now."""
+        return 0 if self.draining else max(0, self.concurrency - len(self.batches))
 
     def size(self, max_batch: int) -> None:
         """Take so many samples at once from now on. Not while it is among the idle, whose order depends on it."""
@@ -105,14 +106,20 @@ class Workers:
             )
         return self._capacity
 
-    def free_in_s(self, now_s: float) -> float:
-        """Until an instance can take a batch, as predicted; 0 if one can now."""
-        if self._idle:
-            return 0.0
-        ends = [
-            batch.expected_end_s for worker in self.by_id.values() if not worker.draining for batch in worker.batches.values()
+    def places(self, now_s: float) -> Sequence[Place]:
+        """What the requests that wait can be executed by, and when: each place of each instance but the draining ones.
+
+        The idle ones are the last, and of those the largest instance's.
+        """
+        places = [
+            Place(worker.slot.size, worker.pair, worker.usual, max(0.0, batch.expected_end_s - now_s), idle=False)
+            for worker in self.by_id.values()
+            if not worker.draining
+            for batch in worker.batches.values()
         ]
-        return max(0.0, min(ends, default=now_s) - now_s)
+        for worker in self._idle:
+            places += [Place(worker.slot.size, worker.pair, worker.usual, 0.0, idle=True)] * worker.room
+        return places
 
     @property
     def any_idle(self) -> bool:
@@ -123,7 +130,8 @@ class Workers:
         view = self._solo_view if solo else self._view
         if view is None:
             idle = tuple([worker.solo_slot if solo else worker.slot for worker in self._idle])
-            view = FleetView(idle, self.busy, self.starting)
+            room = sum([worker.room for worker in self._idle])
+            view = FleetView(idle, self.busy, self.starting, self._free_s(), room)
             if solo:
                 self._solo_view = view
             else:
@@ -176,10 +184,14 @@ class Workers:
             worker.rank()
             self._idle_again(worker)
 
-    def left_some(self, worker: Worker, batch: Batch) -> None:
-        """More waited than this batch holds: so large are the batches that the policy makes."""
-        if worker.usual != batch.size:
-            worker.usual = batch.size
+    def took(self, worker: Worker, batch: Batch, left: int) -> None:
+        """The policy made this batch and left so many samples behind.
+
+        Where they would have filled a full batch, so large are the batches that the policy makes; where fewer waited, it says
+        nothing but that they are not smaller than this one.
+        """
+        if batch.size > worker.usual or (batch.size < worker.usual and left and batch.size + left >= worker.slot.max_batch):
+            worker.usual = min(batch.size, worker.slot.max_batch)
             self._capacity = None
 
     def release(self, worker: Worker, batch: Batch) -> None:
@@ -214,6 +226,13 @@ class Workers:
             self.starting = count
             self._changed()
 
+    def _free_s(self) -> float:
+        """When the first of the batches that execute is expected to end."""
+        ends = [
+            batch.expected_end_s for worker in self.by_id.values() if not worker.draining for batch in worker.batches.values()
+        ]
+        return min(ends, default=float("inf"))
+
     def _size(self, worker: Worker) -> None:
         """Its cores, its bound or its Shadow are others now."""
         size = worker.cores if worker.memory_mb is None else worker.memory_mb
@@ -222,7 +241,7 @@ class Workers:
         self._resized()
 
     def _idle_again(self, worker: Worker) -> None:
-        if worker.has_room:
+        if worker.room:
             if self._idle:
                 insort(self._idle, worker)
             else:

@@ -1,24 +1,13 @@
 """Whether a request is let in, or refused before anything is spent on it.
 
-A request that arrives at a busy function waits for the first running batch to end, then for the rounds of batches before its own,
-then for its own. With instances that take *S* samples together, B each where more wait, and a batch of b taking t(b):
-
-    finish = until the first is free + (ceil(n/S) − 1)·t(B) + t(min(B, n)),    n = samples waiting with this one
-
-Example: 2 instances, B = 8, t(8) = 80 ms, 40 samples waiting, a batch ends in 30 ms: 30 + (ceil(41/16) − 1)·80 + 80 = 270 ms.
-
-The latencies are means, and a queue that is filled up to its deadline stays there under overload, so that slow batches would make
-many late. A margin leaves room, the more the farther batches are from what was foretold:
-
-    margin = 1 + 4 · spread, at least 1.25, at most 1.5
-
-Example: batches that are 8 % off in the mean get 1 + 4·0.08 = 1.32. It costs no goodput, because the queue is still never empty;
-beyond 1.5 it would be: with half of its deadline for two batches, none would wait while one runs.
-An instance that is idle now is tried even if the prediction says no by the margin: predictions must be able to be wrong.
+A request is refused if what waits could not be answered in time with it, whatever the order of dispatch (`prediction`). As the
+predicted latencies are means, they are multiplied by a margin there. Where an instance is idle, a request that this instance
+could execute within the deadline is let in without any margin: predictions must be able to be wrong.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
 from typing import Protocol
@@ -26,11 +15,13 @@ from typing import Protocol
 from gnomon_core.errors import GnomonError
 from gnomon_core.pairs import Pair
 from gnomon_core.seams import LatencyModel
+from gnomon_gateway.queueing.prediction import MOST_MARGIN, Place, Predicted, Prediction
+from gnomon_gateway.queueing.prediction import Fleet as Places
 from gnomon_gateway.queueing.queue import FunctionQueue, Lane
 from gnomon_gateway.queueing.request import Request
 
-LEAST_MARGIN, MOST_MARGIN = 1.25, 1.5
-SPREADS = 4.0
+TIMER_SLACK_S = 0.002
+"""Event loops wake a millisecond or so late."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,69 +38,145 @@ class Capacity:
     pair: Pair | None = None
 
 
-class Fleet(Protocol):
+class Fleet(Places, Protocol):
     """What admission asks of the instances."""
-
-    @property
-    def any_idle(self) -> bool: ...
 
     def capacity(self) -> Capacity: ...
 
-    def free_in_s(self, now_s: float) -> float:
-        """Until an instance can take a batch, as predicted; 0 if one can now."""
-        ...
 
+class Admission:
+    """Lets requests into one queue, by the prediction for one fleet."""
 
-class Foretelling(LatencyModel, Protocol):
-    """A latency model that knows how far its predictions are off."""
+    __slots__ = ("_fleet", "_latency", "_prediction", "_queue")
 
-    def spread(self, variant: str, cores: int, pair: Pair | None = None) -> float:
-        """As a share of the prediction; 0 while nothing is known."""
-        ...
+    def __init__(self, queue: FunctionQueue, fleet: Fleet, latency: Predicted) -> None:
+        self._queue = queue
+        self._fleet = fleet
+        self._latency = latency
+        self._prediction = Prediction(fleet, latency)
 
+    def refusal(self, request: Request, now_s: float, *, settled: bool = True) -> GnomonError | None:
+        """Why this request is not let in; None if it is.
 
-def refusal(request: Request, queue: FunctionQueue, fleet: Fleet, latency: Foretelling, now_s: float) -> GnomonError | None:
-    """Why this request is not let in; None if it is."""
-    if not queue.has_room(request.body_bytes):
-        return queue_full(request, queue, fleet, latency)
-    budget_s = request.deadline_s - now_s
-    if budget_s <= 0:
-        return _hopeless("The deadline of the request has passed.")
-    capacity = fleet.capacity()
-    if not capacity.instances:
-        return None  # it is held until the first instance is ready
-    full_s = latency.seconds(request.lane.variant, capacity.size, capacity.batch, capacity.pair)
-    rounds = -(-(queue.samples + request.size) // capacity.samples)
-    if full_s is None or MOST_MARGIN * (rounds + 1) * full_s <= budget_s:
-        return None  # in time even if every batch were a full one: nearly always, and one look-up
-    return _judged(request, queue, fleet, latency, now_s, before_s=(rounds - 1) * full_s)
+        `settled` says that whatever could leave for an idle instance has left: an instance that is idle is so for this request.
+        """
+        queue = self._queue
+        if not queue.has_room(request.body_bytes):
+            return self.queue_full(request)
+        budget_s = request.deadline_s - now_s
+        if budget_s <= 0:
+            return _hopeless("The deadline of the request has passed.")
+        capacity = self._fleet.capacity()
+        if not capacity.instances:
+            return None  # it is held until the first instance is ready
+        full_s = self._latency.seconds(request.lane.variant, capacity.size, capacity.batch, capacity.pair)
+        rounds = -(-(queue.samples + request.size) // capacity.samples)
+        if full_s is None or MOST_MARGIN * (rounds + 1) * full_s <= budget_s:
+            return None  # in time even if every batch were a full one: nearly always, and one look-up
+        return self._judged(request, now_s, settled=settled)
 
+    def _judged(self, request: Request, now_s: float, *, settled: bool) -> GnomonError | None:
+        """The careful answer."""
+        budget_s = request.deadline_s - now_s
+        prediction = self._prediction
+        places = prediction.places(now_s)
+        soonest_s = prediction.alone_s(request, places)
+        if soonest_s is None:
+            return None
+        if soonest_s <= budget_s:
+            if settled and (prediction.alone_s(request, [place for place in places if place.idle]) or 0.0) <= budget_s:
+                return None
+            if prediction.admits(request, self._queue, places, now_s):
+                return None
+        least_s = min([self._seconds(request, place) for place in places])
+        if least_s > budget_s:
+            return _hopeless(f"The request takes about {least_s * 1e3:.0f} ms, its deadline leaves {budget_s * 1e3:.0f} ms.")
+        finish_s = max(budget_s, prediction.finish_s(request, self._queue, places))
+        return GnomonError(
+            503,
+            "overloaded",
+            f"{self._queue.requests} requests wait; this one would be answered in about {finish_s * 1e3:.0f} ms, "
+            f"its deadline leaves {budget_s * 1e3:.0f} ms.",
+            "Send it again later, allow it more time, or let the function have more instances (com.openfaas.scale.max).",
+            retry_after_s=finish_s - budget_s,
+        )
 
-def _judged(
-    request: Request, queue: FunctionQueue, fleet: Fleet, latency: Foretelling, now_s: float, *, before_s: float
-) -> GnomonError | None:
-    """The careful answer. `before_s` is what the rounds before the request's own take."""
-    capacity = fleet.capacity()
-    budget_s = request.deadline_s - now_s
-    variant, size, pair = request.lane.variant, capacity.size, capacity.pair
-    alone_s = latency.seconds(variant, size, request.size, pair) or 0.0
-    if alone_s > budget_s:
-        return _hopeless(f"The request takes about {alone_s * 1e3:.0f} ms, its deadline leaves {budget_s * 1e3:.0f} ms.")
-    if fleet.any_idle and not queue.requests:
-        return None
-    own_s = latency.seconds(variant, size, min(capacity.batch, queue.samples + request.size), pair) or 0.0
-    margin = min(MOST_MARGIN, max(LEAST_MARGIN, 1 + SPREADS * latency.spread(variant, size, pair)))
-    finish_s = margin * (fleet.free_in_s(now_s) + before_s + own_s)
-    if finish_s <= budget_s:
-        return None
-    return GnomonError(
-        503,
-        "overloaded",
-        f"{queue.requests} requests wait; this one would be answered in about {finish_s * 1e3:.0f} ms, "
-        f"its deadline leaves {budget_s * 1e3:.0f} ms.",
-        "Send it again later, allow it more time, or let the function have more instances (com.openfaas.scale.max).",
-        retry_after_s=finish_s - budget_s,
-    )
+    def would_be_late(self, lane: Lane, now_s: float) -> Late | None:
+        """Whether the first request of a lane would be late, now that an instance is idle.
+
+        Even alone, on whichever instance is the first to answer it. Or in a full batch, where enough others wait to fill one and
+        a smaller batch for the sake of this request would make some of them late.
+        """
+        request = lane.head()
+        left_s = request.deadline_s - now_s
+        capacity = self._fleet.capacity()
+        full_s = self._latency.seconds(lane.variant, capacity.size, max(capacity.batch, request.size), capacity.pair)
+        if full_s is None or full_s <= left_s:
+            return None
+        places = self._prediction.places(now_s)
+        soonest_s = self._prediction.alone_s(request, places)
+        if soonest_s is None:
+            return None
+        if soonest_s > left_s:
+            ever_s = min([self._seconds(request, place) for place in places])
+            return Late.EVER if ever_s > request.deadline_s - request.arrived_s else Late.NOW
+        idle = [place for place in places if place.idle]
+        if lane.solo or not idle or lane.samples - request.size < sum([place.most for place in idle]):
+            return None
+        return None if self._bears(lane, places, idle[-1], left_s, now_s) else Late.NOW
+
+    def _bears(self, lane: Lane, places: Sequence[Place], idle: Place, left_s: float, now_s: float) -> bool:
+        """Whether the others stay feasible if this instance now takes no more than it answers within the time that is left."""
+        first = lane.head()
+        batch = largest_within(self._latency, lane.variant, idle, left_s)
+        if batch < first.size:
+            return False
+        if batch >= idle.most:
+            return True  # without this request the batch would be no larger
+        seconds = self._latency.seconds(lane.variant, idle.size, batch, idle.pair) or 0.0
+        after = [place for place in places if place is not idle]
+        after.append(idle._replace(free_in_s=seconds, idle=False))
+        return self._all_in_time(lane, after, now_s, skip=batch)
+
+    def put_in_order(self, lane: Lane, now_s: float) -> None:
+        """Requests leave in the order of their arrival. Where some would be late so, those that are due first go first."""
+        if lane.overtaken and not self._all_in_time(lane, self._prediction.places(now_s), now_s):
+            lane.by_deadline()
+
+    def _all_in_time(self, lane: Lane, places: Sequence[Place], now_s: float, *, skip: int = 0) -> bool:
+        ends = self._prediction.in_batches(lane, places, skip=skip)
+        return all(now_s + end_s <= request.deadline_s for request, end_s in ends)
+
+    def _seconds(self, request: Request, place: Place) -> float:
+        """What the request takes alone."""
+        return self._latency.seconds(request.lane.variant, place.size, request.size, place.pair) or 0.0
+
+    def leave_by_s(self, lane: Lane, now_s: float) -> float:
+        """Until when the lane may wait although an instance is idle, with room for the spread of latencies.
+
+        That is until what waits would take as long as its first request's deadline leaves, on the largest idle instance.
+        """
+        first = lane.head()
+        idle = [place for place in self._prediction.places(now_s) if place.idle]
+        if not idle:
+            return float("inf")
+        place = idle[-1]
+        batch = max(first.size, min(lane.samples, 1 if lane.solo else place.most))
+        seconds = self._latency.seconds(lane.variant, place.size, batch, place.pair) or 0.0
+        return first.deadline_s - self._prediction.margin(lane.variant, place) * seconds - TIMER_SLACK_S
+
+    def queue_full(self, request: Request) -> GnomonError:
+        """429: there is no room for this request. It may be sent again when a full batch has been executed."""
+        queue, capacity = self._queue, self._fleet.capacity()
+        full_s = self._latency.seconds(request.lane.variant, capacity.size, capacity.batch, capacity.pair) or 1.0
+        return GnomonError(
+            429,
+            "queue_full",
+            f"{queue.requests} requests wait, {queue.bytes} bytes; "
+            f"there is room for {queue.max_requests}, {queue.max_bytes} bytes.",
+            "Send it again later, or raise gnomon/queue-max-requests or gnomon/queue-max-bytes.",
+            retry_after_s=full_s,
+        )
 
 
 class Late(Enum):
@@ -119,30 +186,12 @@ class Late(Enum):
     EVER = "it takes longer than its deadline ever left"
 
 
-def would_be_late(request: Request, lane: Lane, capacity: Capacity, latency: LatencyModel, now_s: float) -> Late | None:
-    """Whether the oldest request of a lane would be late if it were sent now.
-
-    Even alone; or, where the others fill a whole batch without it, in a whole batch: a smaller one for its sake would cost the
-    others more.
-    """
-    crowded = not lane.solo and lane.samples - request.size >= capacity.batch
-    takes_s = latency.seconds(lane.variant, capacity.size, capacity.batch if crowded else request.size, capacity.pair)
-    if takes_s is None or now_s + takes_s <= request.deadline_s:
-        return None
-    return Late.EVER if not crowded and takes_s > request.deadline_s - request.arrived_s else Late.NOW
-
-
-def queue_full(request: Request, queue: FunctionQueue, fleet: Fleet, latency: LatencyModel) -> GnomonError:
-    """429: there is no room for this request. It may be sent again when a full batch has been executed."""
-    capacity = fleet.capacity()
-    full_s = latency.seconds(request.lane.variant, capacity.size, capacity.batch, capacity.pair) or 1.0
-    return GnomonError(
-        429,
-        "queue_full",
-        f"{queue.requests} requests wait, {queue.bytes} bytes; there is room for {queue.max_requests}, {queue.max_bytes} bytes.",
-        "Send it again later, or raise gnomon/queue-max-requests or gnomon/queue-max-bytes.",
-        retry_after_s=full_s,
-    )
+def largest_within(latency: LatencyModel, variant: str, place: Place, seconds: float) -> int:
+    """The largest batch that takes no longer than this; 0 if not even one sample does."""
+    for batch in range(place.most, 0, -1):
+        if (latency.seconds(variant, place.size, batch, place.pair) or 0.0) <= seconds:
+            return batch
+    return 0
 
 
 def _hopeless(message: str) -> GnomonError:

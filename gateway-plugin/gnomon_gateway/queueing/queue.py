@@ -6,7 +6,7 @@ the `QueueView` that a scheduling policy sees.
 
 from __future__ import annotations
 
-from collections import OrderedDict
+from collections import OrderedDict, deque
 from collections.abc import Callable, Iterator, Sequence
 from itertools import islice
 from typing import overload
@@ -14,6 +14,9 @@ from typing import overload
 from gnomon_core.scheduling import Waiting
 from gnomon_gateway.queueing.request import LaneKey, Request
 
+_NEVER_S = float("-inf")
+GAPS = 8
+"""So many of the last times between arrivals say when the next request is expected: few, so that a burst is seen at once."""
 MANY_LANES = 16
 """A function has two or three kinds of requests; empty lanes beyond this number belong to models it no longer serves."""
 
@@ -50,9 +53,25 @@ class _InOrder(Sequence[Waiting]):
 
 
 class Lane:
-    """Requests that may share a batch, oldest first. `wake_s` is when its policy wants to be asked again."""
+    """Requests that may share a batch, oldest first, and by their deadlines once `by_deadline` was called.
 
-    __slots__ = ("_by_id", "key", "requests", "samples", "solo", "variant", "wake_s")
+    `wake_s` is when its policy wants to be asked again, `latest_s` the latest deadline since the lane was empty; `overtaken` says
+    that a request is due before one that stands before it.
+    """
+
+    __slots__ = (
+        "_arrivals_s",
+        "_by_id",
+        "_sorted",
+        "key",
+        "latest_s",
+        "overtaken",
+        "requests",
+        "samples",
+        "solo",
+        "variant",
+        "wake_s",
+    )
 
     def __init__(self, key: LaneKey) -> None:
         self.key = key
@@ -60,6 +79,10 @@ class Lane:
         self.solo = key.solo
         self.samples = 0
         self.wake_s = float("inf")
+        self.latest_s = _NEVER_S
+        self._arrivals_s: deque[float] = deque(maxlen=GAPS + 1)
+        self.overtaken = False
+        self._sorted = False
         self._by_id: OrderedDict[int, Request] = OrderedDict()
         self.requests: Sequence[Waiting] = _InOrder(self._by_id)
 
@@ -73,22 +96,57 @@ class Lane:
         """The oldest. The lane is not empty."""
         return next(iter(self._by_id.values()))
 
+    def waiting(self) -> Iterator[Request]:
+        """The requests in their order. Nothing may be taken out meanwhile."""
+        return iter(self._by_id.values())
+
     def snapshot(self) -> list[Request]:
         """The requests as they are now, in a list of its own."""
         return list(self._by_id.values())
 
+    @property
+    def gap_s(self) -> float:
+        """The mean time from one arrival to the next, of the last `GAPS`; infinity before there have been so many."""
+        arrivals_s = self._arrivals_s
+        return (arrivals_s[-1] - arrivals_s[0]) / GAPS if len(arrivals_s) > GAPS else float("inf")
+
+    def oldest_arrival_s(self) -> float:
+        """When the request that has waited longest arrived. The lane is not empty."""
+        if self._sorted:
+            return min([request.arrived_s for request in self._by_id.values()])
+        return self.head().arrived_s
+
+    def by_deadline(self) -> None:
+        """Put those that are due first before the others. Where all have the same time, that is the order of arrival."""
+        self.overtaken = False
+        self._sorted = True
+        for request in sorted(self._by_id.values(), key=_due):
+            self._by_id.move_to_end(request.id)
+
     def add(self, request: Request) -> None:
-        self._by_id[request.id] = request
-        self.samples += request.size
+        """A request has arrived."""
+        self._arrivals_s.append(request.arrived_s)
+        self._put(request)
 
     def put_back(self, request: Request) -> None:
         """Make it the oldest again."""
-        self.add(request)
+        self._put(request)
         self._by_id.move_to_end(request.id, last=False)
 
     def remove(self, request: Request) -> None:
         del self._by_id[request.id]
         self.samples -= request.size
+        if not self._by_id:
+            self.latest_s = _NEVER_S
+            self.overtaken = self._sorted = False
+
+    def _put(self, request: Request) -> None:
+        self._by_id[request.id] = request
+        self.samples += request.size
+        if request.deadline_s >= self.latest_s:
+            self.latest_s = request.deadline_s
+        else:
+            self.overtaken = True
 
 
 class FunctionQueue:
@@ -160,13 +218,13 @@ class FunctionQueue:
         """The lanes in which something waits, the one with the oldest request first."""
         waiting = [lane for lane in self.lanes.values() if lane]
         if len(waiting) > 1:
-            waiting.sort(key=_oldest)
+            waiting.sort(key=Lane.oldest_arrival_s)
         return waiting
 
     def oldest_arrival_s(self) -> float | None:
         """When the oldest waiting request arrived; None if nothing waits."""
-        return min((_oldest(lane) for lane in self.lanes.values() if lane), default=None)
+        return min((lane.oldest_arrival_s() for lane in self.lanes.values() if lane), default=None)
 
 
-def _oldest(lane: Lane) -> float:
-    return lane.head().arrived_s
+def _due(request: Request) -> tuple[float, int]:
+    return request.deadline_s, request.id

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 from gnomon_core.scheduling import Dispatch, FleetView, QueueView, ScheduleAction, WaitUntil
 from gnomon_core.seams import LatencyModel
-from gnomon_gateway.scheduling.filling import fill
+from gnomon_gateway.scheduling.filling import fill, in_time
 
 
 class Fixed:
@@ -22,7 +22,6 @@ class Fixed:
         self._max_wait_s = max_wait_s
 
     def next(self, queue: QueueView, fleet: FleetView, latency: LatencyModel, now_s: float) -> Sequence[ScheduleAction]:
-        del latency
         if not fleet.idle or not queue.samples:
             return ()
         due_s = queue.requests[0].arrived_s + self._max_wait_s
@@ -30,5 +29,6 @@ class Fixed:
         # An idle instance that is full earlier than B is not kept waiting; of those that are not, the smallest sufficient one.
         slot = next((slot for slot in fleet.idle if slot.max_batch >= min(queue.samples, self._max_batch)), fleet.idle[-1])
         if full or queue.samples >= slot.max_batch or now_s >= due_s:
-            return (Dispatch(slot.instance_id, fill(queue.requests, min(slot.max_batch, self._max_batch))),)
+            most = in_time(min(slot.max_batch, self._max_batch), queue, slot, latency, now_s)
+            return (Dispatch(slot.instance_id, fill(queue.requests, most)),)
         return (WaitUntil(due_s),)

@@ -12,7 +12,7 @@ from typing import TypeAlias
 from gnomon_core.offers import GROUPS, Kind, Offer
 from gnomon_core.seams import SchedulingPolicy
 from gnomon_core.settings import Settings
-from gnomon_gateway.scheduling.adaptive import Adaptive, AdaptivePaper
+from gnomon_gateway.scheduling.adaptive import Adaptive, AdaptiveFill, AdaptivePaper
 from gnomon_gateway.scheduling.fixed import Fixed
 from gnomon_gateway.scheduling.immediate import Immediate
 
@@ -22,11 +22,15 @@ BUILT_IN: Schedulers = MappingProxyType(
     {
         "adaptive": Offer(
             lambda settings: Adaptive(settings.slo_s, settings.max_wait_s),
-            "sends a batch when waiting for one more request would miss the objective",
+            "sends what waits as soon as an instance is idle, unless waiting for company is worth it",
+        ),
+        "adaptive-fill": Offer(
+            lambda settings: AdaptiveFill(settings.slo_s, settings.max_wait_s),
+            "fills batches as far as the objective allows: the fewest batches, for who pays by the batch",
         ),
         "adaptive-paper": Offer(
             lambda settings: AdaptivePaper(settings.slo_s),
-            "adaptive as printed in AsyFunc: drops what cannot meet the objective",
+            "Algorithm 3 as printed in AsyFunc: spends the objective on waiting, drops what cannot meet it",
         ),
         "fixed": Offer(
             lambda settings: Fixed(settings.max_batch, settings.max_wait_s or 0.0),

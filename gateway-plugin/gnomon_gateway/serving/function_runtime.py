@@ -317,7 +317,7 @@ class FunctionRuntime(Delivery):
 
     def latency_spread(self, sizes: Iterable[int]) -> float:
         """How far batches have lately been from what was predicted, as a share of it: the most of instances of these sizes."""
-        return max((self.latency.spread(variant, size) for size in sizes for variant in self.variants), default=0.0)
+        return max((self.latency.spread(variant, size) or 0.0 for size in sizes for variant in self.variants), default=0.0)
 
     def ratios(self) -> Mapping[int, float]:
         """By cores, how long batches take against what the profile foretold; only where enough were measured."""

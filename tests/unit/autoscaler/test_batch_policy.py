@@ -251,7 +251,7 @@ def test_a_restart_keeps_counts_and_plan_and_tells_it_again() -> None:
 
 def test_under_adaptive_scheduling_the_time_is_not_the_plans() -> None:
     policy = scaling_policy("batch+", Settings(autoscaler="batch+"))
-    assert policy.default_scheduler == "adaptive"
+    assert policy.default_scheduler == "adaptive-fill"
     line = timeline("batch+")
     (plan,) = buffers(line.play(31))
     assert plan.max_wait_s == 0.4

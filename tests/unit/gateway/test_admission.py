@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import pytest
 
 from gnomon_core.errors import GnomonError
 from gnomon_core.pairs import Pair
-from gnomon_gateway.queueing.admission import LEAST_MARGIN, MOST_MARGIN, Capacity, refusal
+from gnomon_gateway.queueing.admission import Admission, Capacity
+from gnomon_gateway.queueing.prediction import LEAST_MARGIN, MOST_MARGIN, Place
 from gnomon_gateway.queueing.queue import FunctionQueue
 from gnomon_gateway.queueing.request import LaneKey, Request
 
@@ -14,32 +17,30 @@ LANE = LaneKey("events", "v")
 
 
 class Instances:
-    """Some that take 8 each, and when the first of them is free."""
+    """Each takes 8 samples, and is free after its time; idle where that is 0."""
 
-    def __init__(self, count: int, free_in_s: float = 0.0) -> None:
-        self.count = count
-        self.free_s = free_in_s
-
-    @property
-    def any_idle(self) -> bool:
-        return self.count > 0 and self.free_s == 0
+    def __init__(self, *free_in_s: float) -> None:
+        self._free_in_s = free_in_s
 
     def capacity(self) -> Capacity:
-        return Capacity(instances=self.count, samples=8 * self.count, batch=8, size=1)
+        count = len(self._free_in_s)
+        return Capacity(instances=count, samples=8 * count, batch=8, size=1)
 
-    def free_in_s(self, now_s: float) -> float:
-        return self.free_s - now_s
+    def places(self, now_s: float) -> Sequence[Place]:
+        return [Place(1, None, 8, max(0.0, free_in_s - now_s), idle=free_in_s == 0) for free_in_s in self._free_in_s]
 
 
-BUSY = Instances(1, 0.02)
-IDLE = Instances(1)
+BUSY = Instances(0.02)
+IDLE = Instances(0.0)
 
 
 class Linear:
-    def __init__(self, spread: float = 0.0) -> None:
+    revision = 0
+
+    def __init__(self, spread: float | None = 0.0) -> None:
         self._spread = spread
 
-    def spread(self, variant: str, cores: int, pair: Pair | None = None) -> float:
+    def spread(self, variant: str, cores: int, pair: Pair | None = None) -> float | None:
         del variant, cores, pair
         return self._spread
 
@@ -48,43 +49,86 @@ class Linear:
         return (0.02 + 0.01 * batch) / body_cores if variant == "v" else None
 
 
-def queue_of(count: int, *, max_requests: int = 100, max_bytes: int = 1000) -> FunctionQueue:
+def queue_of(count: int, *, max_requests: int = 100, max_bytes: int = 1000, deadline_s: float = 10.0) -> FunctionQueue:
     queue = FunctionQueue(max_requests, max_bytes)
     for _ in range(count):
-        queue.add(Request(LANE, 0.0, 10.0))
+        queue.add(Request(LANE, 0.0, deadline_s))
     return queue
 
 
 def judged(
-    budget_s: float, waiting: int = 0, fleet: Instances = BUSY, *, lane: LaneKey = LANE, body: bytes = b"", spread: float = 0.0
+    budget_s: float,
+    waiting: int = 0,
+    fleet: Instances = BUSY,
+    *,
+    lane: LaneKey = LANE,
+    body: bytes = b"",
+    spread: float | None = 0.0,
+    theirs_s: float | None = None,
+    settled: bool = True,
 ) -> GnomonError | None:
+    """Whether a request with this budget is let in, where the others that wait have the same, or `theirs_s`."""
     request = Request(lane, 0.0, budget_s, body=body)
-    return refusal(request, queue_of(waiting), fleet, Linear(spread), 0.0)
+    queue = queue_of(waiting, deadline_s=budget_s if theirs_s is None else theirs_s)
+    return Admission(queue, fleet, Linear(spread)).refusal(request, 0.0, settled=settled)
 
 
-def least_budget_s(waiting: int, fleet: Instances, spread: float = 0.0) -> float:
+def least_budget_s(waiting: int, fleet: Instances, spread: float | None = 0.0, **options: float) -> float:
     """The shortest budget in milliseconds that is let in."""
-    return next(ms for ms in range(1, 10_000) if judged(ms / 1000, waiting, fleet, spread=spread) is None) / 1000
+    return next(ms for ms in range(1, 10_000) if judged(ms / 1000, waiting, fleet, spread=spread, **options) is None) / 1000  # type: ignore[arg-type]
 
 
 def test_the_worked_examples() -> None:
     # Nothing waits, the instance is free in 20 ms; 30 ms for ours.
     assert least_budget_s(0, BUSY) == pytest.approx(LEAST_MARGIN * 0.05, abs=0.001)
-    # 20 wait: three rounds of 8. 20 ms, two full rounds before ours, and ours.
-    assert least_budget_s(20, BUSY) == pytest.approx(LEAST_MARGIN * 0.32, abs=0.001)
-    # The same before two instances: two rounds of 16.
-    assert least_budget_s(20, Instances(2, 0.02)) == pytest.approx(LEAST_MARGIN * 0.22, abs=0.001)
+    # 20 wait: 20 ms, two full batches of 100, and one of the last five in 70.
+    assert least_budget_s(20, BUSY) == pytest.approx(LEAST_MARGIN * 0.29, abs=0.001)
+    # The same before two instances: a full batch and one of three here, a full batch and one of two there.
+    assert least_budget_s(20, Instances(0.02, 0.02)) == pytest.approx(LEAST_MARGIN * 0.17, abs=0.001)
+
+
+def test_an_instance_that_is_free_later_takes_what_it_still_can() -> None:
+    # By 150 ms, and a margin: an idle one answers 8 and 2 in 100 + 40 ms, one that is free in 60 ms 7 in 90.
+    both = Instances(0.01, 0.06)
+    assert judged(0.151 * LEAST_MARGIN, 16, both) is None
+    assert judged(0.149 * LEAST_MARGIN, 16, both) is not None
+
+
+def test_a_prediction_that_is_never_off_leaves_no_room() -> None:
+    assert least_budget_s(20, BUSY, spread=None) == pytest.approx(0.291)
 
 
 def test_the_farther_batches_are_from_what_was_foretold_the_more_room_is_left() -> None:
     # 0.02 s until it is free, then a batch of one in 0.03 s.
     assert least_budget_s(0, BUSY, spread=0.02) == pytest.approx(LEAST_MARGIN * 0.05, abs=0.001)
-    assert least_budget_s(0, BUSY, spread=0.08) == pytest.approx((1 + 4 * 0.08) * 0.05, abs=0.001)
+    assert least_budget_s(0, BUSY, spread=0.081) == pytest.approx((1 + 4 * 0.081) * 0.05, abs=0.001)
     assert least_budget_s(0, BUSY, spread=0.9) == pytest.approx(MOST_MARGIN * 0.05, abs=0.001)
 
 
-def test_an_idle_instance_is_tried_without_margin() -> None:
+def test_an_idle_instance_is_tried_without_margin_whatever_waits_for_company() -> None:
     assert judged(0.0301, fleet=IDLE) is None
+    assert judged(0.0301, waiting=7, fleet=IDLE) is None
+    assert judged(0.0301, waiting=7, fleet=IDLE, settled=False) is not None, "those that came just now leave first"
+
+
+def test_who_is_in_a_hurry_goes_before_those_that_are_not() -> None:
+    assert least_budget_s(40, BUSY, theirs_s=10.0) == pytest.approx(LEAST_MARGIN * 0.05, abs=0.001)
+
+
+def test_who_is_in_a_hurry_is_refused_where_others_would_be_late_for_it() -> None:
+    # 20 wait, and one more makes 290 ms with the margin 362: 361 ms are too few for all of them.
+    assert judged(0.1, 20, theirs_s=0.363) is None
+    error = judged(0.1, 20, theirs_s=0.361)
+    assert error is not None
+    assert error.code == "overloaded"
+
+
+def test_what_waits_in_another_lane_takes_its_time_too() -> None:
+    queue = queue_of(8)
+    other = Request(LaneKey("tensors", "v"), 0.0, LEAST_MARGIN * 0.149)
+    assert Admission(queue, BUSY, Linear()).refusal(other, 0.0) is not None
+    other.deadline_s = LEAST_MARGIN * 0.151
+    assert Admission(queue, BUSY, Linear()).refusal(other, 0.0) is None
 
 
 def test_what_cannot_be_met_even_alone_is_a_504() -> None:
@@ -97,8 +141,8 @@ def test_what_the_backlog_makes_late_is_a_503_that_says_when_to_come_back() -> N
     error = judged(0.3, waiting=40)
     assert error is not None
     assert (error.status, error.code) == (503, "overloaded")
-    # Six rounds: (20 + 5·100 + 100)·1.25 = 775 ms, 475 ms too long, which rounds up to a second.
-    assert error.retry_after_s == pytest.approx(0.475)
+    # Five full batches and one of one: (20 + 5·100 + 30)·1.25 = 687.5 ms, 387.5 ms too long, which rounds up to a second.
+    assert error.retry_after_s == pytest.approx(0.3875)
     assert error.headers()["Retry-After"] == "1"
 
 
@@ -109,7 +153,7 @@ def test_a_deadline_in_the_past_is_a_504_even_if_nothing_is_known() -> None:
 
 
 def test_without_instances_or_knowledge_a_request_is_held() -> None:
-    assert judged(0.001, fleet=Instances(0)) is None
+    assert judged(0.001, fleet=Instances()) is None
     assert judged(0.001, waiting=50, lane=LaneKey("events", "unknown")) is None
 
 
@@ -149,3 +193,31 @@ def test_lanes_are_asked_oldest_first_and_empty_ones_do_not_pile_up() -> None:
     queue.add(late)
     queue.add(early)
     assert [lane.key.kind for lane in queue.waiting_lanes()] == ["b", "a"]
+
+
+def test_a_lane_puts_first_who_is_due_first_and_knows_who_came_first() -> None:
+    lane = FunctionQueue(100, 1000)
+    requests = [Request(LANE, float(number), deadline_s) for number, deadline_s in enumerate((9.0, 5.0, 9.0, 4.0))]
+    for request in requests:
+        lane.add(request)
+    waiting = lane.lanes[LANE]
+    assert waiting.overtaken
+    waiting.by_deadline()
+    assert list(waiting.requests) == [requests[3], requests[1], requests[0], requests[2]]
+    assert waiting.oldest_arrival_s() == 0.0
+    assert not waiting.overtaken
+
+
+def test_a_lane_knows_how_often_requests_come() -> None:
+    queue = FunctionQueue(100, 1000)
+    gaps: list[float] = []
+    for number in range(12):
+        request = Request(LANE, number * 0.05 if number else -60.0, 9.0)
+        queue.add(request)
+        gaps.append(queue.lanes[LANE].gap_s)
+        queue.remove(request)
+    assert gaps[:8] == [float("inf")] * 8
+    assert gaps[8] > 7, "the pause before the burst still counts"
+    assert gaps[9:] == pytest.approx([0.05] * 3)
+    queue.put_back([request])
+    assert queue.lanes[LANE].gap_s == pytest.approx(0.05), "what comes back has not arrived again"

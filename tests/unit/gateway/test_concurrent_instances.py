@@ -70,6 +70,7 @@ def test_its_end_fails_what_it_executed_and_what_it_never_read_waits_again() -> 
 def test_admission_counts_on_all_its_places() -> None:
     dispatcher = make(a=4)
     assert dispatcher.workers.capacity().samples == 4
-    assert dispatcher.workers.free_in_s(0.0) == 0.0
+    assert [place.idle for place in dispatcher.workers.places(0.0)] == [True] * 4
     dispatcher.arrive([request()], 0.0)
-    assert dispatcher.workers.free_in_s(0.0) == 0.0
+    assert [place.idle for place in dispatcher.workers.places(0.0)] == [False, True, True, True]
+    assert dispatcher.workers.view(solo=False).room == 3, "adaptive need not wait for company here"

@@ -4,11 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import pytest
+
+from gnomon_core.pairs import Pair
 from gnomon_core.scheduling import Dispatch, FleetView, QueueView, ScheduleAction
 from gnomon_core.seams import LatencyModel
 from gnomon_core.settings import Settings
 from gnomon_gateway.dispatch.deadlines import Deadlines
+from gnomon_gateway.dispatch.dispatcher import Dispatcher
 from gnomon_gateway.dispatch.effects import Answer, Cancel, Drained, Send
+from gnomon_gateway.dispatch.latency import LearnedLatency
 from gnomon_gateway.dispatch.refusals import function_removed
 from gnomon_gateway.queueing.request import ANSWERED, LaneKey, Request
 from gnomon_gateway.scheduling.fixed import Fixed
@@ -45,12 +50,16 @@ def test_admission_counts_on_the_batches_that_the_policy_makes() -> None:
             dispatcher.latency.observe("f", 1, batch, 0.02 * batch)
     capacity = dispatcher.workers.capacity
     assert (capacity().samples, capacity().batch) == (8, 8), "nothing is known about the policy"
-    dispatcher.arrive([request() for _ in range(5)], 0.0)
-    assert (capacity().samples, capacity().batch) == (2, 2), "three are left behind"
-    # Three wait, 40 ms until it is free, a round of 40 ms before its own: (40 + 40 + 40) · 1.25 = 150 ms.
-    assert errors(dispatcher.arrive([request(0.0, deadline_s=0.151)], 0.0)) == []
-    assert errors(dispatcher.arrive([request(0.0, deadline_s=0.149)], 0.0)) == ["overloaded"]
-    dispatcher.set_policy(Settings(), Immediate(), 0.0)
+    dispatcher.arrive([request(deadline_s=0.276) for _ in range(4)], 0.0)
+    assert (capacity().samples, capacity().batch) == (8, 8), "fewer waited than it could take: that says nothing"
+    dispatcher.give_up(function_removed(), 0.0)
+    dispatcher.finished("i0", 1, [200] * 2, 0.04)
+    dispatcher.arrive([request(deadline_s=0.316) for _ in range(10)], 0.04)
+    assert (capacity().samples, capacity().batch) == (2, 2), "eight are left behind"
+    # Eight wait, 40 ms until it is free, four batches of 40 ms before its own of 20: (40 + 160 + 20) · 1.25 = 275 ms.
+    assert errors(dispatcher.arrive([request(deadline_s=0.316)], 0.04)) == []
+    assert errors(dispatcher.arrive([request(deadline_s=0.316)], 0.04)) == ["overloaded"]
+    dispatcher.set_policy(Settings(), Immediate(), 0.04)
     assert capacity().batch == 8, "another policy shows anew what it does"
 
 
@@ -107,6 +116,47 @@ def test_a_deadline_without_any_instance_is_a_503_and_with_one_a_504() -> None:
     effects = busy.timer(1.0)
     assert errors(effects) == ["deadline_exceeded"]
     assert Cancel("i0", 1) in effects
+
+
+def test_who_would_be_late_in_the_order_of_arrival_goes_first_and_nobody_else_does() -> None:
+    dispatcher = make(max_batch=1)
+    for _ in range(4):
+        dispatcher.latency.observe("f", 1, 1, 0.1)
+    running, patient, hurried, next_one = request(), request(), request(deadline_s=0.4), request(deadline_s=20.0)
+    for each in (running, patient, hurried, next_one):
+        assert errors(dispatcher.arrive([each], 0.0)) == []
+    # Two before it and its own batch take 300 ms, with the margin of 1.25 they may take 375: it is in time where it stands.
+    assert sent(dispatcher.finished("i0", 1, [200], 0.02)) == [[patient]]
+    late = request(0.02, deadline_s=0.35)
+    assert errors(dispatcher.arrive([late], 0.02)) == []
+    assert sent(dispatcher.finished("i0", 2, [200], 0.1)) == [[late]]
+    assert sent(dispatcher.finished("i0", 3, [200], 0.2)) == [[hurried]]
+
+
+def test_no_policy_keeps_a_request_until_its_deadline_has_passed() -> None:
+    dispatcher = make(Fixed(4, 10.0))
+    for _ in range(4):
+        dispatcher.latency.observe("f", 1, 1, 0.1)
+    first = request(deadline_s=1.0)
+    assert dispatcher.arrive([first], 0.0) == []
+    # 1.25 times what it takes are left over, and the two milliseconds by which an event loop may be late.
+    assert dispatcher.wake_s == pytest.approx(1.0 - 1.25 * 0.1 - 0.002)
+    assert sent(dispatcher.timer(dispatcher.wake_s)) == [[first]]
+
+
+def test_a_larger_instance_that_is_busy_is_waited_for_where_the_idle_one_is_too_slow() -> None:
+    class TwiceAsQuick:
+        def seconds(self, variant: str, body_cores: int, batch: int, pair: Pair | None = None) -> float | None:
+            del variant, pair
+            return 0.2 * batch / body_cores
+
+    dispatcher = Dispatcher(Settings(), Immediate(), LearnedLatency(TwiceAsQuick()), 0.0)
+    dispatcher.instance_ready("slow", 1, 4, 0.0)
+    dispatcher.instance_ready("quick", 4, 4, 0.0)
+    dispatcher.arrive([request()], 0.0)
+    hurried = request(deadline_s=0.15)
+    # "slow" is busy for 200 ms; "quick" takes 50 ms.
+    assert sent(dispatcher.arrive([hurried], 0.0)) == [[hurried]]
 
 
 def test_draining_finishes_what_runs_and_gives_nothing_more() -> None:

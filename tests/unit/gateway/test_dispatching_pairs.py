@@ -8,7 +8,7 @@ from gnomon_gateway.dispatch.dispatcher import Dispatcher
 from gnomon_gateway.dispatch.effects import Answer, Effect, Send
 from gnomon_gateway.dispatch.latency import LearnedLatency
 from gnomon_gateway.queueing.request import LaneKey, Request
-from gnomon_gateway.scheduling.adaptive import Adaptive
+from gnomon_gateway.scheduling.adaptive import AdaptivePaper
 from gnomon_gateway.scheduling.immediate import Immediate
 
 LANE = LaneKey("tensors", "m")
@@ -133,9 +133,9 @@ def test_smaller_instances_come_first_and_a_shadow_makes_a_larger_one() -> None:
     assert (capacity.samples, capacity.batch, capacity.size, capacity.pair) == (12, 5, 1, None)
 
 
-def test_adaptive_waits_for_a_larger_batch_where_a_shadow_helps() -> None:
+def test_as_printed_adaptive_waits_for_a_larger_batch_where_a_shadow_helps() -> None:
     def leaves_with(pair: Pair | None) -> int:
-        dispatcher = Dispatcher(SETTINGS, Adaptive(0.1), LearnedLatency(Foretold()), 0.0, sized_by=("m",))
+        dispatcher = Dispatcher(SETTINGS, AdaptivePaper(0.1), LearnedLatency(Foretold()), 0.0, sized_by=("m",))
         dispatcher.instance_ready("body", 1, 8, 0.0)
         dispatcher.pair_changed("body", pair, 0.0)
         for number in range(20):

@@ -30,7 +30,7 @@ def two_hours(name: str, percent: float = 95.0) -> FunctionResult:
     return simulate([plan], [NodePlan("node-1", 16)])["f"]
 
 
-@pytest.mark.parametrize(("name", "scheduler"), [("batch", "fixed"), ("batch+", "adaptive")])
+@pytest.mark.parametrize(("name", "scheduler"), [("batch", "fixed"), ("batch+", "adaptive-fill")])
 def test_two_hours_of_twitter_meet_their_percentile_with_batches(name: str, scheduler: str) -> None:
     result = two_hours(name)
     assert result.scheduler == scheduler

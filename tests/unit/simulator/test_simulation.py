@@ -101,17 +101,17 @@ def test_functions_share_the_nodes_and_nothing_else() -> None:
     assert {name for result in together.values() for name in result.requests.instances} == {"a-1", "b-2"}
 
 
-def test_adaptive_makes_larger_batches_than_immediate_within_the_slo() -> None:
+def test_adaptive_fill_makes_larger_batches_than_immediate_within_the_slo() -> None:
     arrivals = [index / 4 for index in range(400)]
     plans = {
         scheduler: FunctionPlan(
             "f", settings(2, 2, scheduler=scheduler, max_batch=4, slo_s=4.0), BATCHING, arrivals, "given", warm=2
         )
-        for scheduler in ("adaptive", "immediate")
+        for scheduler in ("adaptive-fill", "immediate")
     }
     results = {scheduler: run(plan) for scheduler, plan in plans.items()}
-    assert results["adaptive"].violations == 0
-    assert results["adaptive"].summary()["mean_batch"] > results["immediate"].summary()["mean_batch"]
+    assert results["adaptive-fill"].violations == 0
+    assert results["adaptive-fill"].summary()["mean_batch"] > results["immediate"].summary()["mean_batch"]
 
 
 def test_a_function_whose_profile_lacks_its_cores_is_refused() -> None:

@@ -3,7 +3,7 @@
 Counts per second of the last hour are kept; from them the planner fits how requests arrive and finds the cheapest (B, T) whose
 percentile is within the SLO (`gnomon/slo-ms`, `gnomon/slo-percentile`), with service times as they are known now. The number of
 instances is the 99.9 % quantile of concurrent batches. `batch` has T served by `fixed` scheduling; `batch+` leaves the time to
-`adaptive` scheduling, so that only B and the number are the plan's. With `gnomon/plan-cores: any` the plan has the cores of an
+`adaptive-fill`, so that only B and the number are the plan's. With `gnomon/plan-cores: any` the plan has the cores of an
 instance too, or on Lambda its memory, by the function's profile (`sizes.py`).
 
 A plan holds for as long as the time it was made from, at most an hour (or `gnomon/plan-window`): after 30 s there is one, after
@@ -31,8 +31,8 @@ from gnomon_core.scaling import Action, Decision, DestroyShadow, Observation, Po
 from gnomon_core.settings import Settings
 
 VERSION = 2
-DEFAULT_SCHEDULERS = {"batch": "fixed", "batch+": "adaptive"}
-ADAPTIVE = ("adaptive", "adaptive-paper")
+DEFAULT_SCHEDULERS = {"batch": "fixed", "batch+": "adaptive-fill"}
+ADAPTIVE = ("adaptive", "adaptive-fill", "adaptive-paper")
 """Schedulers that find the time of each batch by themselves."""
 PERIOD_S = 1.0
 FEWEST_ARRIVALS = 100.0
