@@ -17,6 +17,8 @@ from gnomon_core.settings import Settings, read_settings, watchdog_deadline_s
 from gnomon_core.units import parse_cores, parse_memory_bytes
 
 DEFAULT_NAMESPACE = "openfaas-fn"
+PROBLEM = "status.gnomon/problem"
+"""The annotation in a function's description that says why instances are missing. It is not part of the deployment."""
 NAME = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
 
 WATCHDOG_ANSWERS_S = 1.0

@@ -14,7 +14,7 @@ from gnomon_cli.commands.functions import in_namespace
 from gnomon_cli.errors import CommandFailed
 from gnomon_cli.options import Duration, Target, gateway_options, json_option, namespace_option
 from gnomon_cli.output import note, print_json
-from gnomon_gateway.openfaas.functions import PROBLEM
+from gnomon_core.functions import PROBLEM
 
 OK = 200
 

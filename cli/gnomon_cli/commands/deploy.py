@@ -27,6 +27,8 @@ NOT_FOUND = 404
 DEPLOYED = frozenset({200, 201, 202})
 READY_LIMIT_S = 300.0
 """Of the wait for a first instance: an image of gigabytes may have to be pulled."""
+CALL_TIMEOUT_S = 300.0
+"""Of the deployment itself: a model that is not in the repository yet is downloaded and captured meanwhile."""
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.05, 0.5
 """Between two looks."""
 
@@ -54,7 +56,7 @@ deploy_options = option_group(
     gnomon deploy --image functions/alpine:latest --name hash --fprocess sha512sum
     """,
 )
-@gateway_options(functions=True)
+@gateway_options(functions=True, timeout_s=CALL_TIMEOUT_S)
 @namespace_option
 @click.option("--image", default="", help="Image to deploy without a stack file; with --name.")
 @click.option("--name", default="", help="Name of the function that --image becomes.")

@@ -19,7 +19,7 @@ import click
 from gnomon_cli.build_context import BuildFlags, build_archive
 from gnomon_cli.client import Gateway
 from gnomon_cli.command import Command
-from gnomon_cli.commands.deploy import deploy_options, deploy_stack, required_stack
+from gnomon_cli.commands.deploy import CALL_TIMEOUT_S, deploy_options, deploy_stack, required_stack
 from gnomon_cli.credentials import Credentials
 from gnomon_cli.deployment import pairs
 from gnomon_cli.errors import CommandFailed
@@ -37,7 +37,7 @@ from gnomon_cli.state import payload_secret_file, state_folder
     gnomon up -f stack.yml --remote-builder https://builder.example.com --payload-secret secret.txt
     """,
 )
-@gateway_options(functions=True)
+@gateway_options(functions=True, timeout_s=CALL_TIMEOUT_S)
 @namespace_option
 @click.option(
     "--remote-builder", default="", envvar="OPENFAAS_REMOTE_BUILDER", metavar="URL", help="Builder; default: the gateway."

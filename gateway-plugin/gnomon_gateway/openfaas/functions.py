@@ -12,7 +12,7 @@ from starlette.responses import JSONResponse, Response
 
 from gnomon_core.dates import rfc3339
 from gnomon_core.errors import bad_request
-from gnomon_core.functions import FunctionKey, FunctionSpec, read_deployment
+from gnomon_core.functions import PROBLEM, FunctionKey, FunctionSpec, read_deployment
 from gnomon_core.settings import refuse_misspelt
 from gnomon_gateway.asynchronous.retries import read_retry_rule
 from gnomon_gateway.openfaas.control import Control, Handlers, unknown_function
@@ -22,8 +22,6 @@ from gnomon_gateway.openfaas.usage import UsageMeter
 from gnomon_gateway.service import FunctionStatus
 
 MAX_REPLICAS = 10_000
-PROBLEM = "status.gnomon/problem"
-"""The annotation in a description that says why instances are missing. It is not part of the deployment."""
 _ECHOED = (
     "envProcess", "envVars", "constraints", "secrets", "labels", "annotations", "limits", "requests", "readOnlyRootFilesystem",
 )  # fmt: skip

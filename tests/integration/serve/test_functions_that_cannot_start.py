@@ -67,6 +67,7 @@ def test_up_says_why_a_handler_cannot_start_and_so_do_calls_describe_and_readine
     assert why in message
     # faas-cli shows a function's annotations.
     assert why in serving.status("broken")["annotations"]["status.gnomon/problem"]
+    assert why in gnomon(serving, "ready", "broken", "--attempts", "1", "-g", serving.url).stderr
     assert why in gnomon(serving, "describe", "broken", "-g", serving.url).stdout
     assert serving.call("GET", "/v2/health/ready").status == 503
 

@@ -27,16 +27,18 @@ def two_cores(line: Network, tmp_path_factory: pytest.TempPathFactory) -> Iterat
         yield serving
 
 
-def model(serving: Serving, line: Network, name: str, instances: int = 1, **fields: object) -> Function:
+def model(serving: Serving, line: Network, name: str, instances: int = 1, policy: str = "openfaas", **fields: object) -> Function:
     """Deploy the model under this name."""
     labels = {"com.openfaas.scale.min": str(instances)}
-    document = {"service": name, "image": "gnomon/body", "labels": labels, "annotations": {"gnomon/model": MODEL}, **fields}
+    annotations = {"gnomon/model": MODEL, "gnomon/autoscaler": policy, "gnomon/scheduler": "immediate"}
+    document = {"service": name, "image": "gnomon/body", "labels": labels, "annotations": annotations, **fields}
     assert serving.call("POST", "/system/functions", document).status == 202
     return Function(serving, line, name)
 
 
-def test_ten_models_on_two_cores_start_answer_alone_and_all_at_once(two_cores: Serving, line: Network) -> None:
-    deployed = [model(two_cores, line, f"model-{number}") for number in range(MODELS)]
+@pytest.mark.parametrize("policy", ["openfaas", "kpa", "asyfunc", "batch"])
+def test_ten_models_on_two_cores_start_answer_alone_and_all_at_once(two_cores: Serving, line: Network, policy: str) -> None:
+    deployed = [model(two_cores, line, f"model-{number}", policy=policy) for number in range(MODELS)]
     for one in deployed:
         eventually(lambda one=one: one.ready("bodies"), f"{one.name} has no instance")
         assert one.ask(0) == "ok"
