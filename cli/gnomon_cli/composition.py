@@ -59,7 +59,7 @@ from gnomon_gateway.service import FunctionService
 from gnomon_gateway.store.sqlite import SqliteStore
 from gnomon_gateway.version import this_version
 from gnomon_platforms.local.builder import EnvironmentBuilder, Housekeeping
-from gnomon_platforms.local.users import function_users
+from gnomon_platforms.local.users import function_users, private_folders
 from gnomon_profiler.places import open_repository
 
 if TYPE_CHECKING:
@@ -83,7 +83,7 @@ class Gnomon:
         self._front = InFront(options.provider, clock) if options.provider is not None else None
         keeper = self._keeper = self._cluster or self._front
         self._store = SqliteStore(options.state / "functions.db") if keeper is None else keeper.store
-        builder = self._builder = EnvironmentBuilder(options.state / "built", hidden=(options.state,))
+        builder = self._builder = EnvironmentBuilder(options.state / "built", hidden=(options.state, *private_folders()))
         self.platform = platform_of(options, repository, builder, clock) if keeper is None else keeper.platform
         self._housekeeping = Housekeeping(builder, self._named_images, self.platform.contents)
         policies = SCALING.with_named(options.policies)

@@ -66,7 +66,8 @@ class Sandbox:
 
     It becomes `uid` (and the group of the same number) where that is set. It cannot see what is under `hidden`. `readable` and
     `writable` can be reached although something above them is hidden or closed to the uid. `secrets` are files below
-    /var/openfaas/secrets that only it can read. /tmp is its own, at most `tmp_bytes` large.
+    /var/openfaas/secrets that only it can read. /tmp is its own, at most `tmp_bytes` large; nothing else can be written to but
+    `writable`. Where `tcp_ports` is set, it connects to these ports only, if the kernel can keep it from others.
     """
 
     uid: int | None = None
@@ -75,6 +76,7 @@ class Sandbox:
     hidden: tuple[str, ...] = ()
     read_only_root: bool = False
     tmp_bytes: int = 512 * 2**20
+    tcp_ports: tuple[int, ...] | None = None
     secrets: Mapping[str, bytes] = field(default_factory=dict)
     limits: Limits = field(default_factory=Limits)
 
@@ -89,6 +91,7 @@ class Sandbox:
         document = json.loads(text)
         for name in ("readable", "writable", "hidden"):
             document[name] = tuple(document.get(name, ()))
+        document["tcp_ports"] = None if document.get("tcp_ports") is None else tuple(document["tcp_ports"])
         document["secrets"] = {name: base64.b64decode(value) for name, value in document.get("secrets", {}).items()}
         document["limits"] = Limits(**document.get("limits", {}))
         return Sandbox(**document)

@@ -20,7 +20,7 @@ from pathlib import Path
 
 from gnomon_core.errors import GnomonError
 from gnomon_core.launch import Limits, Sandbox
-from gnomon_runtime import linux, view
+from gnomon_runtime import confinement, linux, view
 
 TIME_IS_OVER = 124
 CANNOT_RUN = 126
@@ -51,6 +51,8 @@ def enter(sandbox: Sandbox) -> None:
         linux.drop_capabilities()
     linux.forbid_new_privileges()
     linux.forbid_inspection()
+    confinement.limit_reach(sandbox.tcp_ports)
+    confinement.filter_system_calls()
 
 
 def secrets_unavailable(reason: str) -> GnomonError:

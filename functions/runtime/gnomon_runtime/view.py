@@ -1,7 +1,8 @@
 """What a sandboxed process sees of the file system: a plan, and its carrying out in a mount namespace of its own.
 
-Some directories are covered by an empty tmpfs: hidden ones, /tmp and its like, and those that the new user could not pass through
-on the way to something it needs. What it needs below a cover is bound back, read-only unless it may write there.
+Everything is read-only but the process's own /tmp and what it may write to. Some directories are covered by an empty tmpfs:
+hidden ones, /tmp and its like, /run, where the machine's services have their sockets and locks, and those that the new user could
+not pass through on the way to something it needs. What it needs below a cover is bound back.
 
     /root is closed to others, Python lives in /root/.pyenv   →   cover /root, bind /root/.pyenv
     /state is hidden, the model is /state/models/m.bin        →   cover /state, bind /state/models/m.bin
@@ -9,6 +10,7 @@ on the way to something it needs. What it needs below a cover is bound back, rea
 
 from __future__ import annotations
 
+import errno
 import os
 import stat
 from collections.abc import Callable, Iterable, Mapping
@@ -20,6 +22,10 @@ from gnomon_runtime import linux
 
 SECRETS = "/var/openfaas/secrets"
 SCRATCH = ("/tmp", "/var/tmp", "/dev/shm")  # noqa: S108 - these are the directories that become private
+SERVICES = "/run"
+"""Sockets of the machine's services (D-Bus, containers, the user's session), locks, pid files, credentials."""
+KEPT = ("/etc/resolv.conf", "/run/opengl-driver", "/run/current-system")
+"""What a program may need that is, or whose link leads, below /run: how names are resolved, and NixOS's drivers and programs."""
 PER_MOUNT_HIDEPID = (5, 8)
 """The first Linux whose hidepid option holds for one mount of /proc and not for all of them."""
 
@@ -34,10 +40,10 @@ class Step:
 
 
 def plan(needed: Mapping[str, bool], covered: Mapping[str, bool]) -> list[Step]:
-    """The mounts that are necessary, outermost first.
+    """The mounts that are necessary, outermost first, where everything is read-only.
 
-    Both map resolved paths to whether they may be written. Nothing is bound that no cover takes away, and nothing covered that
-    cannot be seen anyway.
+    Both map resolved paths to whether they may be written. Nothing is bound that no cover takes away and that may only be read,
+    and nothing covered that cannot be seen anyway.
     """
     wanted = {path: Step(path, bind=False, writable=writable) for path, writable in covered.items()}
     wanted.update({path: Step(path, bind=True, writable=writable) for path, writable in needed.items()})
@@ -46,7 +52,7 @@ def plan(needed: Mapping[str, bool], covered: Mapping[str, bool]) -> list[Step]:
         step = wanted[path]
         above = next((chosen[str(parent)] for parent in PurePosixPath(path).parents if str(parent) in chosen), None)
         if step.bind:
-            useful = above is not None and (not above.bind or above.writable != step.writable)
+            useful = step.writable if above is None else not above.bind or above.writable != step.writable
         else:
             useful = above is None or above.bind
         if useful:
@@ -70,16 +76,15 @@ def set_up(sandbox: Sandbox) -> None:
     linux.mount("none", "/", flags=linux.MS_REC | linux.MS_PRIVATE)
     if sandbox.secrets:
         _provide_directory(SECRETS)
-    needed = _existing(sandbox.readable, writable=False) | _existing(sandbox.writable, writable=True)
-    covered = _existing(sandbox.hidden, writable=False)
+    needed = _existing((*KEPT, *sandbox.readable), writable=False) | _existing(sandbox.writable, writable=True)
+    covered = _existing((SERVICES, *sandbox.hidden), writable=False)
     if sandbox.uid is not None:
         covered |= dict.fromkeys(closed_ancestors(needed, sandbox.uid), False)
     scratch = _existing(SCRATCH, writable=True)
     steps = plan(needed, covered | scratch)
     sources = {step.path: os.open(step.path, os.O_PATH | os.O_CLOEXEC) for step in steps if step.bind}
     folders = {path for path in sources if Path(path).is_dir()}
-    if sandbox.read_only_root:
-        linux.make_tree_read_only("/")
+    _make_read_only(required=sandbox.read_only_root)
     for step in steps:
         if step.bind:
             _bind(step, sources[step.path], directory=step.path in folders)
@@ -91,6 +96,15 @@ def set_up(sandbox: Sandbox) -> None:
     if sandbox.secrets:
         _mount_secrets(sandbox)
     _hide_other_processes()
+
+
+def _make_read_only(*, required: bool) -> None:
+    """Everything that is mounted now. Linux before 5.12 cannot: only the user id keeps a function from writing there."""
+    try:
+        linux.make_tree_read_only("/")
+    except OSError as error:
+        if required or error.errno != errno.ENOSYS:
+            raise
 
 
 def _existing(paths: Iterable[str], *, writable: bool) -> dict[str, bool]:

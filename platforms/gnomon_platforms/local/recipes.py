@@ -21,7 +21,7 @@ from gnomon_core.seams import ModelRepository
 from gnomon_core.signature import ModelSignature
 from gnomon_platforms.claims import MODEL_OVERHEAD_BYTES
 from gnomon_platforms.images import BuiltHandler, BuiltImages, ImageTable, model_named, no_model_named, process_named
-from gnomon_platforms.local.users import Users
+from gnomon_platforms.local.users import Users, private_folders
 from gnomon_platforms.local.zygotes import BARE, TORCH, Environment
 
 SMALL_INSTANCE_BYTES = 32 * 2**20
@@ -57,7 +57,7 @@ class Recipes:
     """Resolves functions against the image table, what was built here, and the model repository."""
 
     def __init__(self, state_dir: Path, repository: ModelRepository, built: BuiltImages, images: ImageTable) -> None:
-        self._hidden = (str(state_dir.resolve()),)
+        self._hidden = tuple(str(folder) for folder in (state_dir.resolve(), *private_folders()))
         self._repository = repository
         self._built = built
         self._images = images

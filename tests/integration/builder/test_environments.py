@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import ctypes
 import json
 import os
+import socket
 import subprocess
 import tarfile
 from collections.abc import Callable
@@ -127,6 +129,46 @@ def sleepers() -> list[str]:
         except OSError:
             continue
     return found
+
+
+CONNECTING = """
+import json, socket, sys
+def build_wheel(*a, **k):
+    told = {}
+    for port in PORTS:
+        try:
+            socket.create_connection(("127.0.0.1", port), timeout=10).close()
+            told[port] = "connected"
+        except OSError as error:
+            told[port] = type(error).__name__
+    sys.exit(json.dumps(told))
+"""
+
+
+async def test_a_build_reaches_no_service_of_this_machine_but_the_operators_indexes(
+    built: Path, tmp_path: Path, build_archive_file: MakeArchive
+) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as database, socket.create_server(("127.0.0.1", 0)) as index:
+        ports = [listener.getsockname()[1] for listener in (database, index)]
+        environment = source_package(tmp_path, CONNECTING.replace("PORTS", repr(ports)))
+        environment["HTTPS_PROXY"] = f"http://127.0.0.1:{ports[1]}"
+        lines: list[str] = []
+        with pytest.raises(GnomonError, match="cannot be installed"):
+            await EnvironmentBuilder(built, environment=environment).build(
+                build_archive_file(requirements="odd-gnomon-test\n"), lines.append
+            )
+    told = next(line for line in lines if "connected" in line or ("Error" in line and "{" in line))
+    if not limits_ports():
+        pytest.skip("Linux before 6.7 cannot limit the ports that a process connects to")
+    assert json.loads(told[told.index("{") : told.index("}") + 1]) == {
+        str(ports[0]): "PermissionError",
+        str(ports[1]): "connected",
+    }
+
+
+def limits_ports() -> bool:
+    release = tuple(int(part) for part in os.uname().release.split("-")[0].split(".")[:2])
+    return release >= (6, 7) and ctypes.CDLL(None).syscall(444, None, 0, 1) >= 4
 
 
 async def test_a_build_that_takes_too_long_ends_with_everything_it_started(

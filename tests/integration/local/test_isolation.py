@@ -1,7 +1,10 @@
 """What a function may see and use: its own secrets, its own cores and memory, and nothing of ours."""
 
+import json
 import os
+import shlex
 import shutil
+import socket
 import subprocess
 import sys
 from dataclasses import dataclass
@@ -25,6 +28,14 @@ needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can give fu
 
 def is_on_the_host(secret: str) -> bool:
     return Path(SECRETS, secret).exists()
+
+
+def is_written(folder: str) -> bool:
+    return Path(folder, "gnomon-probe").exists()
+
+
+def resolvers() -> str:
+    return Path("/etc/resolv.conf").read_text()
 
 
 async def test_secrets_are_where_openfaas_puts_them(running: Running) -> None:
@@ -82,7 +93,78 @@ async def test_tmp_is_private(running: Running, tmp_path: Path) -> None:
     one, two = await running.begin("one"), await running.begin("two")
     assert await running.ask(one, "echo mine > /tmp/f; cat /tmp/f") == "mine\n"
     assert "No such file" in await running.ask(two, "cat /tmp/f")
-    assert await running.ask(two, "ls /tmp | wc -l") == "0\n"
+    # In a clone below /tmp the way to the runtime is there, and nothing beside it.
+    way = {Path(path).parts[2] for path in (sys.prefix, sys.base_prefix, *sys.path) if path.startswith("/tmp/")}
+    assert set((await running.ask(two, "ls -A /tmp")).split()) <= way
+
+
+async def test_nothing_but_its_own_scratch_can_be_written_to(running: Running) -> None:
+    """Neither what everybody may write to on the machine, such as /run/lock, nor what its user may."""
+    instance = await running.begin("writer")
+    found = await running.ask(instance, "find / -maxdepth 4 -type d -writable -not -path '/proc*' 2>/dev/null; true")
+    assert set(found.split()) <= {"/tmp", "/var/tmp", "/dev/shm"}
+    for folder in ("/run/lock", "/var/lock", "/run/user", "/dev/mqueue", "/var/crash"):
+        tried = await running.ask(instance, f"touch {folder}/gnomon-probe 2>/dev/null && echo wrote; true")
+        assert (tried, is_written(folder)) == ("", False)
+
+
+async def test_services_of_the_machine_are_out_of_reach(running: Running) -> None:
+    instance = await running.begin("visitor")
+    kept = "-e resolv -e systemd -e NetworkManager -e opengl -e current-system"
+    assert await running.ask(instance, f"ls -A /run | grep -v {kept}; true") == ""
+    assert await running.ask(instance, "cat /etc/resolv.conf") == resolvers()
+
+
+PROBE = """
+import ctypes, errno, json, os, socket, sys
+libc = ctypes.CDLL(None, use_errno=True)
+def tried(call, *arguments):
+    try:
+        result = call(*arguments)
+    except OSError as error:
+        return errno.errorcode[error.errno]
+    return errno.errorcode[ctypes.get_errno()] if result == -1 else "ok"
+numbers = {"x86_64": (56, 272, 308, 250), "aarch64": (220, 97, 268, 219)}[os.uname().machine]
+clone, unshare, setns, keyctl = numbers
+found = {
+    "unshare": tried(libc.syscall, unshare, 0x10000000),
+    "unshare with more": tried(libc.syscall, unshare, 0x10020000),
+    "clone": tried(libc.syscall, clone, 0x10000000 | 17, 0, 0, 0, 0),
+    "clone3": tried(libc.syscall, 435, 0, 0),
+    "setns": tried(libc.syscall, setns, os.open("/proc/self/ns/user", os.O_RDONLY), 0),
+    "keyctl": tried(libc.syscall, keyctl, 0, -3, 0),
+    "io_uring": tried(libc.syscall, 425, 1, 0),
+    "vsock": tried(socket.socket, 40, socket.SOCK_STREAM),
+    "ciphers": tried(socket.socket, 38, socket.SOCK_SEQPACKET),
+    "mptcp": tried(socket.socket, socket.AF_INET, socket.SOCK_STREAM, 262),
+    "ipv4": tried(socket.socket), "ipv6": tried(socket.socket, socket.AF_INET6), "unix": tried(socket.socket, socket.AF_UNIX),
+    "abstract": tried(socket.socket(socket.AF_UNIX).connect, "\\0" + sys.argv[1]),
+    "signal": tried(os.kill, int(sys.argv[2]), 0),
+}
+print(json.dumps(found))
+"""
+
+
+async def test_what_the_kernel_refuses_a_function(running: Running) -> None:
+    instance = await running.begin("prober", limits={"memory": "256Mi"})
+    with socket.socket(socket.AF_UNIX) as outside:
+        name = f"gnomon-test-{os.getpid()}"
+        outside.bind("\0" + name)
+        outside.listen()
+        command = f"{shlex.quote(sys.executable)} -I -c {shlex.quote(PROBE)} {name} {os.getpid()}"
+        found = json.loads(await running.ask(instance, command))
+    refused = {name: answer for name, answer in found.items() if answer != "ok"}
+    expected = {
+        "unshare": "EPERM", "unshare with more": "EPERM", "clone": "EPERM", "clone3": "ENOSYS", "setns": "EPERM",
+        "keyctl": "EPERM", "io_uring": "ENOSYS", "vsock": "EAFNOSUPPORT", "ciphers": "EAFNOSUPPORT", "mptcp": "EPROTONOSUPPORT",
+    }  # fmt: skip
+    assert {name: refused.pop(name, None) for name in expected} == expected
+    # By Landlock, from Linux 6.12 on; and another user's process takes no signals anyway.
+    assert refused.items() <= {"abstract": "EPERM", "signal": "EPERM"}.items()
+    release = tuple(int(part) for part in os.uname().release.split("-")[0].split(".")[:2])
+    assert release < (6, 12) or set(refused) == {"abstract", "signal"}
+    for tool in ("unshare -U true", "unshare -rm true"):
+        assert "not permitted" in await running.ask(instance, f"{tool} 2>&1")
 
 
 async def test_a_read_only_root_is_one(running: Running) -> None:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
+import socket
+
 import pytest
 
 from gnomon_core.errors import GnomonError
 from gnomon_platforms.local.builder.commands import settings_for_builds
-from gnomon_platforms.local.builder.requirements import read_requirements
+from gnomon_platforms.local.builder.requirements import endpoints, read_requirements
 
 
 @pytest.mark.parametrize(
@@ -74,3 +77,103 @@ def test_a_build_gets_the_operators_indexes_and_nothing_else() -> None:
         "https_proxy": "http://proxy",
         "SSL_CERT_FILE": "/etc/cert",
     }
+
+
+LOCAL_HOSTS = (
+    "127.0.0.1",
+    "127.1",
+    "2130706433",
+    "0x7f.1",
+    "0177.0.0.1",
+    "127.0.0.1.",
+    "0.0.0.0",
+    "0",
+    "[::1]",
+    "[::]",
+    "[::ffff:127.0.0.1]",
+    "[::ffff:7f00:1]",
+    "[fe80::1]",
+    "169.254.169.254",
+    "localhost",
+    "LocalHost.",
+    "a.localhost",
+    "ip6-localhost",
+    "user:pass@127.0.0.1",
+    "example.org@127.0.0.1",
+    "%31%32%37.0.0.1",
+    "\uff11\uff12\uff17.0.0.1",
+)
+FORMS = (
+    "a @ http://{}/a.whl",
+    "git+https://{}/b",
+    "--index-url http://{}:8080/simple",
+    "--extra-index-url=https://{}/",
+    "-i http://{}",
+    "--find-links http://{}/wheels",
+    "http://{}:9200/_cat",
+    "a @ HTTP://{}/a.whl",
+    "a @ http://{}\\@example.org/",
+)
+
+
+@pytest.mark.parametrize("host", LOCAL_HOSTS)
+@pytest.mark.parametrize("form", FORMS)
+def test_urls_of_this_machine_and_of_its_link_are_refused(form: str, host: str) -> None:
+    with pytest.raises(GnomonError, match="this machine's or its link's") as caught:
+        read_requirements(form.format(host).encode())
+    assert (caught.value.status, caught.value.code) == (422, "bad_requirements")
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "a @ http:127.0.0.1/a.whl",
+        "a @ http:/127.0.0.1/#://",
+        "a @ http:\\\\127.0.0.1\\a",
+        "a @ http:///127.0.0.1/a",
+        "a @ http://:80/a",
+        "a @ http://example.org:x/a",
+        "a @ http://example.org:99999/a",
+        "a @ https://${HOST}/a",
+        "--index-url ${UV_INDEX_URL}",
+    ],
+)
+def test_urls_that_readers_understand_in_different_ways_are_refused(line: str) -> None:
+    with pytest.raises(GnomonError) as caught:
+        read_requirements(line.encode())
+    assert (caught.value.status, caught.value.code) == (422, "bad_requirements")
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "a @ https://127.0.0.1.example.org/a.whl",
+        "a @ https://localhost.example.org/a",
+        "git+ssh://git@example.org/a",
+        "a==1 --hash=sha256:00",
+        "--index-url https://user:word@10.0.0.7:8443/simple",
+        "a @ https://[2001:db8::1]:8443/a.whl",
+        "a @ https://example.org/?u=http%3A//127.0.0.1/",
+    ],
+)
+def test_urls_elsewhere_are_requirements(line: str) -> None:
+    assert read_requirements(line.encode()).lines == (line,)
+
+
+async def test_a_name_that_means_this_machine_is_refused_before_anything_is_installed(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def resolve(host: str, port: int, **_: object) -> list[tuple[int, int, int, str, tuple[str, int]]]:
+        if host == "nowhere.example.org":
+            raise socket.gaierror
+        return [(2, 1, 6, "", ("127.0.0.1" if host == "near.example.org" else "192.0.2.1", port))]
+
+    monkeypatch.setattr(asyncio.get_running_loop(), "getaddrinfo", resolve)
+    await read_requirements(b"a @ https://far.example.org/a\nb @ https://nowhere.example.org/b\n").check_hosts()
+    with pytest.raises(GnomonError, match=r"near\.example\.org"):
+        await read_requirements(b"a @ https://far.example.org/a\nb @ https://near.example.org:9200/b\n").check_hosts()
+
+
+def test_the_ports_of_urls_are_those_that_a_build_may_connect_to() -> None:
+    assert endpoints("private=https://user@a:8443/simple") == [("a", 8443)]
+    assert endpoints("socks5://[2001:db8::1]") == [("2001:db8::1", 1080)]
+    assert endpoints("a @ git+ssh://git@b/c") == [("b", 22)]
+    assert endpoints("idna==3.10 --hash=sha256:aa") == []

@@ -2,6 +2,7 @@ from pathlib import Path
 
 import pytest
 
+from gnomon_core.errors import GnomonError
 from gnomon_platforms.local import users
 from gnomon_platforms.local.users import Users
 
@@ -23,3 +24,29 @@ def test_when_no_id_is_left_nobody_gets_somebody_elses(tmp_path: Path, monkeypat
     with pytest.raises(RuntimeError, match="are taken"):
         known.uid("b")
     assert known.uid("a") == users.FIRST_UID
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        "",
+        "{",
+        "[]",
+        "null",
+        '{"a": 0}',
+        '{"a": true}',
+        '{"a": "200000"}',
+        '{"a": 300000}',
+        '{"a": 200000, "b": 200000}',
+        "\0",
+        "\ud800",
+    ],
+)
+def test_a_file_that_cannot_be_believed_is_named_and_nothing_begins_with_it(tmp_path: Path, content: str) -> None:
+    """Root's id among them, or one for two functions, would be worse than none."""
+    file = tmp_path / "users.json"
+    file.write_bytes(content.encode("utf-8", "surrogatepass"))
+    with pytest.raises(GnomonError, match=r"users\.json cannot be read") as caught:
+        Users(tmp_path)
+    assert caught.value.code == "users_unreadable"
+    assert file.exists()

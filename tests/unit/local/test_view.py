@@ -19,8 +19,9 @@ def test_what_is_needed_below_a_cover_is_bound_back_after_it() -> None:
     assert steps == [cover("/state"), bind("/state/models/m.bin")]
 
 
-def test_nothing_is_mounted_where_nothing_is_hidden() -> None:
-    assert plan({"/usr/lib": False, "/opt/x": True}, {}) == []
+def test_where_nothing_is_hidden_only_what_may_be_written_is_mounted() -> None:
+    """Everything else is read-only there, and can be seen."""
+    assert plan({"/usr/lib": False, "/opt/x": True}, {}) == [bind("/opt/x", writable=True)]
 
 
 def test_a_folder_inside_a_bound_folder_needs_no_mount_of_its_own_unless_it_may_be_written() -> None:

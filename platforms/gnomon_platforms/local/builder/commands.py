@@ -1,7 +1,9 @@
 """Runs a command of a build: in the sandbox, as the build user, under a time limit, with its output as lines of the log.
 
 A package that is built from source runs its author's code. It gets none of our environment variables, sees nothing of Gnomon's
-state but its own folder, and is ended with everything it started when its time is over or the client leaves.
+state but its own folder, and is ended with everything it started when its time is over or the client leaves. It connects only to
+the ports of package indexes, of proxies and of the URLs in its requirements (Linux 6.7), not to databases and the like that trust
+whoever is on the machine.
 """
 
 from __future__ import annotations
@@ -15,6 +17,7 @@ from pathlib import Path
 
 from gnomon_core.errors import GnomonError
 from gnomon_core.launch import Limits, Sandbox
+from gnomon_platforms.local.builder.requirements import endpoints
 
 Log = Callable[[str], None]
 LINE_CHARACTERS = 2000
@@ -35,6 +38,10 @@ PIP_NAMES = {
     "PIP_CERT": "SSL_CERT_FILE",
 }
 """What an operator has set for pip, under uv's names."""
+UV_CONFIGURATION = (Path("/etc/uv/uv.toml"), Path("/etc/xdg/uv/uv.toml"))
+"""Where an operator may have named indexes for every user of the machine."""
+PORTS = frozenset({53, 80, 443})
+"""Of names whose answer is too long for UDP, and of indexes."""
 
 
 def settings_for_builds(environment: Mapping[str, str]) -> dict[str, str]:
@@ -56,8 +63,8 @@ class Runner:
     settings: Mapping[str, str]
     hidden: tuple[Path, ...] = ()
 
-    async def run(self, command: Sequence[str], work: Path, readable: Sequence[Path], log: Log) -> None:
-        """Run a command whose only writable folder is `work`.
+    async def run(self, command: Sequence[str], work: Path, readable: Sequence[Path], log: Log, urls: str = "") -> None:
+        """Run a command whose only writable folder is `work`. `urls` is a text with the URLs that it may reach besides indexes.
 
         Raises:
             GnomonError: 422 `build_failed` or `build_timeout`; the output went to `log`.
@@ -69,6 +76,7 @@ class Runner:
             + tuple(path for path in self.settings.values() if path.startswith("/")),
             writable=(str(work),),
             hidden=tuple(str(path) for path in self.hidden),
+            tcp_ports=tuple(sorted(self._ports(urls))),
             limits=Limits(wall_s=self.time_limit_s, open_files=4096),
         )
         process = await asyncio.create_subprocess_exec(
@@ -102,6 +110,16 @@ class Runner:
         if status != 0:
             what = last.strip().removeprefix("cause: ").rstrip(".")
             raise GnomonError(422, "build_failed", f"The requirements cannot be installed: {what}.", "The build's log says more.")
+
+    def _ports(self, urls: str) -> set[int]:
+        ports = set(PORTS)
+        configured = (path.read_text(encoding="utf-8", errors="replace") for path in UV_CONFIGURATION if path.is_file())
+        for text in (urls, *self.settings.values(), *configured):
+            for word in text.replace(",", " ").split():
+                # What an operator writes is read by uv, and need not please us.
+                with suppress(ValueError):
+                    ports |= {port for _, port in endpoints(word)}
+        return ports
 
     def _environment(self, work: Path) -> dict[str, str]:
         return {

@@ -92,6 +92,7 @@ class Environments:
         return built
 
     async def _build(self, work: Path, requirements: Requirements, log: Log) -> None:
+        await requirements.check_hosts()
         wanted = self._make_work(work, requirements)
         tool, base = _uv(), _base_python()
         readable = (tool, Path(sys.base_prefix), base)
@@ -101,7 +102,7 @@ class Environments:
             return
         log(f"Installing {len(requirements.lines)} requirement(s) into environment {requirements.environment_id[:12]}.")
         install = [str(tool), "pip", "install", "--compile-bytecode", "--python", str(work / "environment")]
-        await self._runner.run([*install, "--requirements", str(wanted)], work, readable, log)
+        await self._runner.run([*install, "--requirements", str(wanted)], work, readable, log, requirements.text)
 
     def _make_work(self, work: Path, requirements: Requirements) -> Path:
         """The build user's folder, with the file of the requirements."""

@@ -7,6 +7,7 @@ import threading
 from collections.abc import Collection, Mapping
 from pathlib import Path
 
+from gnomon_core.errors import GnomonError
 from gnomon_core.whole_files import replace_file
 
 VERSION = 1
@@ -18,7 +19,7 @@ class ImageIndex:
     def __init__(self, path: Path) -> None:
         self._path = path
         self._lock = threading.Lock()
-        self._images: dict[str, str] = json.loads(path.read_text())["images"] if path.exists() else {}
+        self._images = _read(path)
 
     def get(self, image: str) -> str | None:
         return self._images.get(image)
@@ -41,3 +42,27 @@ class ImageIndex:
         document = {"version": VERSION, "images": images}
         replace_file(self._path, json.dumps(document, indent=1, sort_keys=True), durable=True)
         self._images = images
+
+
+def _read(path: Path) -> dict[str, str]:
+    """The images in a file; none where there is no file.
+
+    Raises:
+        GnomonError: 500 `images_unreadable`.
+
+    """
+    try:
+        images: dict[str, str] = json.loads(path.read_bytes())["images"]
+        if all(isinstance(content, str) for content in images.values()):
+            return images
+        reason = "an image stands for something that is no content"
+    except FileNotFoundError:
+        return {}
+    except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
+        reason = f"{type(error).__name__}: {error}"
+    raise GnomonError(
+        500,
+        "images_unreadable",
+        f"The index of built images in {path} cannot be read: {reason}.",
+        "Restore the file, or remove it and build your handlers again.",
+    )

@@ -1,22 +1,37 @@
 """A handler's requirements as an identity: the same requirements, in any order and with any comments, are one environment.
 
-What the identity cannot see is refused: another requirements file, a path of this machine, an editable install. Two functions
-with the same text would share an environment that differs.
+What the identity cannot see is refused: another requirements file, a path of this machine, an editable install, a variable. Two
+functions with the same text would share an environment that differs. So are URLs of this machine and of its link: services there
+take whoever reaches them for a friend.
 """
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
+import ipaddress
 import re
+import socket
 import sys
 import sysconfig
+import unicodedata
 from collections.abc import Iterator
 from dataclasses import dataclass
+from urllib.parse import unquote
 
 from gnomon_core.errors import GnomonError
 
 MAX_BYTES = 256 << 10
+_LAST_PORT = 65_535
 _COMMENT = re.compile(r"(^|\s+)#.*$")
+_VARIABLE = re.compile(r"\$\{")
+_URL = re.compile(
+    r"(?<![a-z0-9.-])(?:[a-z]+\+)?(https?|ssh|git|ftp|socks5h?|[a-z][a-z0-9+.-]*(?=://)):([^\s'\"]*)", re.IGNORECASE
+)
+"""With or without slashes: uv reads `http:127.0.0.1` as a browser does."""
+_AUTHORITY = re.compile(r"//([^/\\?#]+)")
+_LOCAL_NAMES = ("localhost", "localhost.localdomain", "localhost6", "ip6-localhost", "ip6-loopback")
+DEFAULT_PORTS = {"http": 80, "https": 443, "ssh": 22, "git": 9418, "ftp": 21, "socks5": 1080, "socks5h": 1080}
 _OTHER_FILE = re.compile(r"-[rce]|--(requirement|constraint|editable)\b|\.")
 
 
@@ -35,6 +50,60 @@ class Requirements:
     @property
     def text(self) -> str:
         return "".join(f"{line}\n" for line in self.lines)
+
+    async def check_hosts(self) -> None:
+        """Refuse names of URLs that mean this machine or its link. One that has no address here is a proxy's to look up.
+
+        Raises:
+            GnomonError: 422 `bad_requirements`, with the line.
+
+        """
+        for line in self.lines:
+            for host, port in endpoints(line):
+                try:
+                    found = await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM)
+                except (OSError, UnicodeError):
+                    continue
+                if any(_is_local(str(address[0])) for *_, address in found):
+                    raise _local(line)
+
+
+def endpoints(text: str) -> list[tuple[str, int]]:
+    """The hosts and ports of all URLs in a text, such as a line of requirements or a setting.
+
+    Raises:
+        ValueError: something begins as a URL and names no host, or no port that is one.
+
+    """
+    found = []
+    for scheme, rest in _URL.findall(text):
+        authority = _AUTHORITY.match(rest)
+        if authority is None:
+            raise ValueError(f"{scheme}: names no host")
+        name = authority[1].rpartition("@")[2]
+        host, _, port = name.partition("]" if name.startswith("[") else ":")
+        port = port.removeprefix(":")
+        host = unicodedata.normalize("NFKC", unquote(host.strip("[]"))).lower().rstrip(".")
+        if not host or (port and not (port.isascii() and port.isdigit() and int(port) <= _LAST_PORT)):
+            raise ValueError(f"{scheme}: names no host and port")
+        found.append((host, int(port) if port else DEFAULT_PORTS.get(scheme.lower(), 443)))
+    return found
+
+
+def _is_local(host: str) -> bool:
+    """Whether a name or an address, in any notation, means this machine or one that only its link reaches."""
+    if host in _LOCAL_NAMES or host.endswith(".localhost"):
+        return True
+    try:
+        address: ipaddress.IPv4Address | ipaddress.IPv6Address = ipaddress.IPv4Address(socket.inet_aton(host))
+    except (OSError, UnicodeError):
+        try:
+            address = ipaddress.ip_address(host.partition("%")[0])
+        except ValueError:
+            return False
+    if isinstance(address, ipaddress.IPv6Address):
+        address = address.ipv4_mapped or address
+    return address.is_loopback or address.is_link_local or address.is_unspecified or address.is_multicast
 
 
 def read_requirements(content: bytes) -> Requirements:
@@ -55,6 +124,7 @@ def read_requirements(content: bytes) -> Requirements:
     for line in _logical_lines(text):
         if _is_elsewhere(line):
             raise _refuse(f"says {line[:100]!r}, which is outside of it", "Name packages of an index, or a URL with a version.")
+        _check_urls(line)
         if line.startswith("-"):
             options.append(line)
         else:
@@ -64,7 +134,25 @@ def read_requirements(content: bytes) -> Requirements:
 
 def _is_elsewhere(line: str) -> bool:
     """Whether a line means a file of some machine: an option for one, or a path, or a file's URL."""
-    return bool(_OTHER_FILE.match(line)) or "file:" in line or ("/" in line and "://" not in line)
+    return (
+        bool(_OTHER_FILE.match(line) or _VARIABLE.search(line)) or "file:" in line.lower() or ("/" in line and "://" not in line)
+    )
+
+
+def _check_urls(line: str) -> None:
+    try:
+        hosts = [host for host, _ in endpoints(line)]
+    except ValueError as error:
+        raise _refuse(f"says {line[:100]!r}: {error}", "Write URLs as scheme://host/path.") from None
+    if any(_is_local(host) for host in hosts):
+        raise _local(line)
+
+
+def _local(line: str) -> GnomonError:
+    return _refuse(
+        f"says {line[:100]!r}, whose address is this machine's or its link's",
+        "Whoever runs the gateway may name such an index in its environment, as UV_DEFAULT_INDEX.",
+    )
 
 
 def _logical_lines(text: str) -> Iterator[str]:

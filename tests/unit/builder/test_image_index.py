@@ -1,0 +1,21 @@
+"""Which content an image stands for, on disk."""
+
+from pathlib import Path
+
+import pytest
+
+from gnomon_core.errors import GnomonError
+from gnomon_platforms.local.builder.image_index import ImageIndex
+
+
+def test_what_was_put_is_there_after_a_restart(tmp_path: Path) -> None:
+    ImageIndex(tmp_path / "images.json").put("a:1", "0" * 64)
+    assert ImageIndex(tmp_path / "images.json").get("a:1") == "0" * 64
+
+
+@pytest.mark.parametrize("content", [b"", b"{", b"[]", b"{}", b'{"images": []}', b'{"images": {"a": 1}}', b"\xff"])
+def test_a_file_that_cannot_be_read_is_named(tmp_path: Path, content: bytes) -> None:
+    (tmp_path / "images.json").write_bytes(content)
+    with pytest.raises(GnomonError, match=r"images\.json cannot be read") as caught:
+        ImageIndex(tmp_path / "images.json")
+    assert caught.value.code == "images_unreadable"
