@@ -270,8 +270,8 @@ class Instances:
             self.shadows.gone(deployed, instance_id, reason)
             self._scaling.poke(deployed.name)
             return
+        failed = not deployed.runtime.has_been_ready(instance_id) and instance_id not in deployed.draining
         served = deployed.runtime.forget(instance_id)
-        failed = not deployed.runtime.takes_batches(instance_id) and instance_id not in deployed.draining
         if not self._elsewhere.leads():
             self._elsewhere.lose(instance_id, Lost(reason, served))
         elif instance_id not in deployed.draining:

@@ -130,6 +130,8 @@ class Delivery:
             self._background.begin(self._stream_broke(batch))
             return
         if frame is None:
+            if self._executes_suspect(batch.instance_id):
+                self._served.add(batch.instance_id)
             self.instance_gone(batch.instance_id, "its channel closed")
             return
         if frame.epoch > self._epoch:
@@ -142,6 +144,11 @@ class Delivery:
         if batch.pair is not None:
             self.metrics.pairs.done(batch, frame, now_s)
         self._carry_out(self.dispatcher.finished(batch.instance_id, batch.id, codes, now_s), frame)
+
+    def _executes_suspect(self, instance_id: str) -> bool:
+        """Whether the instance executes a request by itself that has failed before: its end says nothing about how it started."""
+        worker = self.dispatcher.workers.by_id.get(instance_id)
+        return worker is not None and any(one.retried for batch in worker.batches.values() for one in batch.requests)
 
     def _refused(self, batch: Batch, newest: int) -> None:
         """The instance has had a batch of a later owner, and has not run this one."""

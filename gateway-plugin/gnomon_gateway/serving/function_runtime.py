@@ -63,6 +63,7 @@ class FunctionRuntime(Delivery):
         self._on_demand = on_demand
         self._cannot_start = cannot_start
         self._arrived: list[Request] = []
+        self._been_ready: set[str] = set()
 
     # Requests
 
@@ -132,6 +133,7 @@ class FunctionRuntime(Delivery):
     def instance_ready(self, instance: Instance, channel: BatchChannel) -> None:
         """Route batches to this instance from now on."""
         self._channels[instance.id] = channel
+        self._been_ready.add(instance.id)
         self._health.start()
         effects = self.dispatcher.instance_ready(
             instance.id,
@@ -282,9 +284,9 @@ class FunctionRuntime(Delivery):
         """How many instances will be ready soon."""
         return self.dispatcher.workers.starting
 
-    def takes_batches(self, instance_id: str) -> bool:
-        """Whether the instance has been ready and is not gone."""
-        return instance_id in self.dispatcher.workers.by_id
+    def has_been_ready(self, instance_id: str) -> bool:
+        """Whether the instance has been ready. Also of one whose channel has closed, until it is forgotten."""
+        return instance_id in self._been_ready
 
     def in_flight(self, instance_id: str) -> int:
         """How many requests the instance executes; 0 when it is idle or unknown."""
@@ -301,8 +303,9 @@ class FunctionRuntime(Delivery):
 
     def forget(self, instance_id: str) -> bool:
         """The instance will not be heard of again; whether it had ever answered."""
-        served = instance_id in self._served
+        served = instance_id in self._served or self._executes_suspect(instance_id)
         self._served.discard(instance_id)
+        self._been_ready.discard(instance_id)
         return served
 
     def latency_s(self) -> tuple[float, ...]:

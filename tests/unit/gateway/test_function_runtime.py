@@ -28,12 +28,15 @@ class Echo:
     def __init__(self) -> None:
         self.batches: list[list[bytes]] = []
         self._answer: Callable[[], None] = lambda: None
+        self.lose: Callable[[], None] = lambda: None
+        """End the channel while the last batch executes."""
 
     def run(self, frame: Frame, done: Callable[[Frame | None], None], stream: Callable[[Frame], None] | None = None) -> None:
         del stream
         self.batches.append([bytes(member.body) for member in frame.members])
         members = [Member(200, 1, b"", member.body) for member in frame.members]
         self._answer = lambda: done(Frame(Kind.RESULT, frame.batch_id, members=members))
+        self.lose = lambda: done(None)
 
     def cancel(self, batch_id: int) -> None: ...
 
@@ -255,3 +258,22 @@ async def test_a_part_that_cannot_be_written_ends_its_own_stream_and_not_the_way
     assert (served.runtime.busy, served.runtime.metrics.started) == (False, 1)
     streaming.answer()
     assert served.runtime.in_flight("i2") == 0
+
+
+async def test_an_instance_whose_channel_closes_has_been_ready_until_it_is_forgotten(served: Served) -> None:
+    served.send(Client(), b"first")
+    await asyncio.sleep(0)
+    served.echo.lose()
+    assert served.runtime.has_been_ready("i1")
+    assert not served.runtime.forget("i1")
+    assert not served.runtime.has_been_ready("i1")
+
+
+async def test_the_end_of_an_instance_that_tried_a_suspect_by_itself_is_no_failed_start(served: Served) -> None:
+    now_s = time.monotonic()
+    suspect = Request(served.runtime.event_lane, now_s, now_s + 30.0, body=b"poison", replay_safe=True)
+    suspect.retried = True
+    served.runtime.submit(suspect)
+    await asyncio.sleep(0)
+    served.echo.lose()
+    assert served.runtime.forget("i1")
