@@ -28,7 +28,7 @@ from concurrent.futures import ProcessPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 
-from benchmarks.cluster_cells import C_MAX, GBPS, READINGS, RTT_MS, Cell, Outcome, Row, measure, read_model
+from benchmarks.cluster_cells import AS_PRINTED, C_MAX, GBPS, READINGS, RTT_MS, Cell, Outcome, Row, measure, read_model
 from benchmarks.kept import Kept
 from benchmarks.pace import ROOT, pace_of, pace_parser, step
 from benchmarks.report import Figure, write
@@ -43,7 +43,7 @@ SLOS = (1.5, 1.0)
 MODES = ("private", "shared")
 HOUR_S, QUARTER_S, QUICK_S = 3600.0, 900.0, 120.0
 SOURCES = ("core", "autoscaler", "simulator", "gateway-plugin", "benchmarks/cluster_cells.py")
-SIDE_BY_SIDE = ("asyfunc", "asyfunc- without layers", "asyfunc- without adaptive", "od", "lv", "k-lv", "opt")
+SIDE_BY_SIDE = ("asyfunc", "asyfunc- without layers", "asyfunc- without adaptive", AS_PRINTED, "od", "lv", "k-lv", "opt")
 GB = 1e9
 
 CLAIMS: tuple[tuple[str, Callable[[dict[str, Row]], bool]], ...] = (
@@ -107,7 +107,8 @@ def figures_of(outcome: Outcome) -> list[Figure]:
     """A cell's three figures are those of `asyfunc`; the other policies stand beside them."""
     key, rows = key_of(outcome), outcome.rows
     load = f"{outcome.best} for {outcome.rate_rps:.1f} rps"
-    said = f"{load}, {outcome.nodes} nodes, {GBPS:g} Gbit/s and {RTT_MS:g} ms between them, {outcome.extrapolated}"
+    scheduled = f"scheduled by {rows['asyfunc'].scheduler}"
+    said = f"{load}, {scheduled}, {outcome.nodes} nodes, {GBPS:g} Gbit/s and {RTT_MS:g} ms between them, {outcome.extrapolated}"
     beside = SIDE_BY_SIDE[1:]
 
     def figure(what: str, unit: str, value: Callable[[Row], float]) -> Figure:
@@ -249,7 +250,7 @@ def table(outcome: Outcome) -> str:
     lines = [
         f"  {row.policy:26} {row.violations:7.2%} over the SLO  {row.memory_bytes / GB:7.2f} GB  {row.cpu_utility:6.1%} utility  "
         f"{row.bodies:6.2f} Bodies, {row.most} at most, {row.shadows} Shadows ({row.shadow_s:.2f})  {row.cores:6.1f} cores  "
-        f"b {row.batch:.2f}"
+        f"b {row.batch:.2f} by {row.scheduler}"
         for row in outcome.rows.values()
     ]
     return "\n".join((said, *lines))

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks.asyfunc_cluster import SERIAL, cells_of, chosen_of, figures_of, hours_of, results_of, sweeps_of
-from benchmarks.cluster_cells import ABLATIONS, BASELINES, READINGS, Cell, Outcome, Row, read_model
+from benchmarks.cluster_cells import ABLATIONS, AS_PRINTED, BASELINES, READINGS, Cell, Outcome, Row, read_model
 
 VGG16 = Path(__file__).parents[3] / "profiles" / "vgg16.json"
 HOUR_S = 3600.0
@@ -64,7 +64,10 @@ def test_a_shadow_on_another_node_has_a_price() -> None:
 
 def outcome_of(cell: Cell) -> Outcome:
     """Every policy did the same."""
-    rows = {name: Row(name, 0.0, 1.0, 1.0, 1.0, 1, 7, 3, 1.0, 1.0, 1.0) for name in (*ABLATIONS, *BASELINES, "opt", *READINGS)}
+    rows = {
+        name: Row(name, 0.0, 1.0, 1.0, 1.0, 1, 7, 3, 1.0, 1.0, 1.0, "adaptive")
+        for name in (*ABLATIONS, *BASELINES, AS_PRINTED, "opt", *READINGS)
+    }
     return Outcome(cell, "vgg16@1", 0.3, 200.0, 12, "16 cores", "extrapolated", rows)
 
 
