@@ -116,9 +116,10 @@ async def test_a_client_that_leaves_in_the_turn_in_which_it_came_is_not_served(s
 class Leaving(Client):
     """One whose connection is closed, which the loop has not told."""
 
-    def __init__(self, served: Served, *, waited_s: float) -> None:
+    def __init__(self, served: Served, *, waited_s: float, after_arrival: bool = False) -> None:
         super().__init__()
         self.asked = 0
+        self.after_arrival = after_arrival
         self.runtime = served.runtime
         now_s = time.monotonic()
         self.request = Request(self.runtime.event_lane, now_s - waited_s, now_s + 5, body=b"leaves", responder=self, client=self)
@@ -126,7 +127,7 @@ class Leaving(Client):
 
     def has_left(self) -> bool:
         self.asked += 1
-        return True
+        return not self.after_arrival or self.asked > 1
 
     def lost(self) -> None:
         self.runtime.left(self.request)
@@ -147,14 +148,14 @@ async def test_whoever_has_left_while_it_waited_is_in_no_batch_although_the_loop
     assert not served.runtime.busy
 
 
-async def test_clients_of_a_function_that_keeps_up_are_not_looked_at(served: Served) -> None:
+async def test_a_client_of_a_function_that_keeps_up_is_looked_at_when_its_request_arrives_and_never_again(served: Served) -> None:
     client = Client()
     served.send(client, b"first")
     await asyncio.sleep(0)
-    prompt = Leaving(served, waited_s=-60.0)
+    prompt = Leaving(served, waited_s=-60.0, after_arrival=True)
     await asyncio.sleep(0)
     served.echo.answer()
-    assert prompt.asked == 0
+    assert prompt.asked == 1
     assert served.echo.batches == [[b"first"], [b"leaves"]]
 
 
