@@ -182,7 +182,7 @@ class TestLocalPlatform(PlatformContract):
         with pytest.raises(GnomonError) as refused:
             platform.check(read_deployment({"service": "x", "image": "nobody/knows:1"}))
         assert refused.value.code == "unknown_image"
-        assert "images.yml" in refused.value.hint
+        assert "--images FILE" in refused.value.hint
         assert "functions/alpine" in refused.value.hint
 
     async def test_a_model_function_without_a_model_is_refused(self, started: Started) -> None:
