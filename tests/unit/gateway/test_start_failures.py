@@ -235,3 +235,19 @@ def test_a_call_is_let_in_when_the_backoff_is_over_so_that_a_function_at_zero_is
 )
 def test_callers_are_told_the_last_line_of_the_log(reason: str, told: str) -> None:
     assert summary(reason) == told
+
+
+async def test_instances_that_are_killed_while_they_execute_have_not_failed_to_start(stage: Stage) -> None:
+    """The end of the channel is heard first, and the instance takes no batches any more when its own end is."""
+    runtime = stage.manager.lookup("fn")
+    assert runtime is not None
+    bodies = [await stage.start() for _ in range(2)]
+    for body in bodies:
+        stage.ready(body)
+    for body in bodies:
+        runtime.instance_gone(body.id, "its channel closed")
+        del stage.platform.there[body.id]
+        stage.instances.instance_gone(body.id, "ended by SIGKILL")
+    assert stage.problem() is None
+    await stage.start()
+    assert (await stage.call()).error is None
