@@ -227,6 +227,8 @@ class GatewayProtocol(Intake):
             return  # the parser goes no further; `_decline` does
         self.events += REQUEST_EVENTS
         self.phase, self.since_s = _BODY, self.shared.now_s
+        # The wait before the connection was accepted is its first request's, whatever route that has.
+        arrived_s, self.arrived_s = self.arrived_s or monotonic(), 0.0
         url = self.url = in_origin_form(self.url, self.headers)
         if not url.startswith(self.shared.prefixes):
             self._begin_asgi()
@@ -241,9 +243,8 @@ class GatewayProtocol(Intake):
             http_version=version,
             keep_alive=version != "1.0" and parser.should_keep_alive() and not self.shared.closing,
             expects_continue=self._head.expects_continue(version),
-            arrived_s=self.arrived_s or monotonic(),
+            arrived_s=arrived_s,
         )
-        self.arrived_s = 0.0
         previous = self.cycle
         self.cycle = self._receiving = exchange
         if previous is None or previous.response_complete:

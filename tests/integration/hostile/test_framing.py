@@ -6,9 +6,11 @@ second is never heard; an accepted one gets its answer, and then the second gets
 
 from __future__ import annotations
 
+import time
+
 import pytest
 
-from tests.integration.hostile.conftest import Answer, Attacked, check_error
+from tests.integration.hostile.conftest import Answer, Attacked, check_error, read_answers
 from tests.integration.hostile.raw_requests import (
     ASYNC,
     CHUNKED,
@@ -235,3 +237,13 @@ def test_an_offer_of_another_protocol_is_declined_and_the_request_taken(
     first, second = gateway.exchange(post(target, head, b"abc" if body == THREE else CHUNKS) + SECOND)
     check_answered(target, first)
     assert second.status == 404
+
+
+def test_a_connection_that_was_idle_costs_its_next_request_no_time(gateway: Attacked) -> None:
+    """Only the first request waits for the connection to be accepted, whatever it asks for."""
+    head = b"POST /function/echo HTTP/1.1\r\nHost: a\r\nX-Gnomon-Deadline-Ms: 3000\r\nConnection: close\r\n"
+    with gateway.connect() as connection:
+        connection.sendall(b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n")
+        time.sleep(3.2)
+        connection.sendall(head + b"Content-Length: 5\r\n\r\nalive")
+        assert [answer.status for answer in read_answers(connection)] == [200, 200]
