@@ -16,7 +16,7 @@ from gnomon_core.seams import ScalingPolicy
 from gnomon_core.settings import ScaleSettings, Settings
 from tests.made_up_models import BlockPlan, made_up_profile
 
-SCHEDULERS = {"adaptive", "fixed", "immediate"}
+SCHEDULERS = {"adaptive", "adaptive-fill", "fixed", "immediate"}
 
 
 def busy(settings: Settings, *, instances: int = 2, profile: ModelProfile | None = None) -> Observation:

@@ -34,11 +34,6 @@ async def _read_spec(request: Request) -> FunctionSpec:
     return spec
 
 
-def _accepted(spec: FunctionSpec) -> Response:
-    """202: it is stored. How its instances start is told at the place that `Location` names."""
-    return Response(status_code=202, headers={"Location": f"/gnomon/functions/{spec.key}"})
-
-
 class Functions:
     """The handlers of functions."""
 
@@ -62,13 +57,13 @@ class Functions:
         spec = await _read_spec(request)
         with self._control.namespaces.using(spec.key.namespace):
             await self._control.functions.deploy(spec)
-        return _accepted(spec)
+        return self._accepted(spec)
 
     async def update(self, request: Request) -> Response:
         spec = await _read_spec(request)
         with self._control.namespaces.using(spec.key.namespace):
             await self._control.functions.update(spec)
-        return _accepted(spec)
+        return self._accepted(spec)
 
     async def remove(self, request: Request) -> Response:
         document = await read_object(request)
@@ -113,6 +108,14 @@ class Functions:
         if self._outer is None or status is None or self._outer.heeds(status, replicas):
             await self._control.functions.scale(key, replicas)
         return Response(status_code=202)
+
+    def _accepted(self, spec: FunctionSpec) -> Response:
+        """202: it is stored. `Location` names where it is told how its instances start.
+
+        In front of a provider that is not known: replicas are the provider's, and instances here are rights to call them.
+        """
+        where = {} if self._control.provided else {"Location": f"/gnomon/functions/{spec.key}"}
+        return Response(status_code=202, headers=where)
 
     def _document(self, status: FunctionStatus) -> dict[str, Any]:
         """A FunctionStatus as OpenFaaS writes it."""
