@@ -23,8 +23,8 @@ PREFIX = "gnomon/"
 BATCHING_MAX_BATCH = 8
 """B_max of AsyFunc (section 7.1), for the policies that split or plan batches: a largest one of 1 leaves them nothing to do."""
 MOST_DEADLINE_S = 86_400.0
-DEFAULT_POLICY = "kpa"
-"""The scaling policy of functions that name none: it goes by requests in the system, so that it notices slow ones as well."""
+DEFAULT_POLICY = "openfaas"
+"""The scaling policy of functions that name none."""
 READINGS = ("arrivals", "loading", "weights", "shadows", "gain", "objective")
 """Where `asyfunc` can be had as AsyFunc prints it, or in another reading; what each changes: `policies.asyfunc.options`."""
 _WINDOW = duration_s(60, 21_600)
@@ -58,8 +58,7 @@ class ScaleSettings:
 class Settings:
     """Everything that labels and annotations decide, with units in the names.
 
-    `autoscaler` is a policy's name, and `autoscaler_named` whether the function says it: else it is `kpa`, or `openfaas` where the
-    labels configure OpenFaaS's own rules. `concurrency` is how many batches an instance executes at once, None the default of what
+    `autoscaler` is a policy's name, and `autoscaler_named` whether the function says it. `concurrency` is how many batches an instance executes at once, None the default of what
     it serves (`expected_concurrency`). `retry` declares the handler idempotent. `target_concurrency` None is what an instance
     executes at once.
     `deadline_s` bounds a request's stay when the client sets none; `slo_s` is the objective that batches are timed by and, where
@@ -146,7 +145,7 @@ class Setting:
 SECTIONS: tuple[tuple[str, tuple[Setting, ...]], ...] = (
     ("What it serves, and by which policies", (
         Setting("gnomon/model", "model", name, "a model name, optionally with @version", "layer program in the model repository", "none: the function is a handler"),
-        Setting("gnomon/autoscaler", "autoscaler", name, "the name of a scaling policy", "how many instances, and how large", "`openfaas` where a label com.openfaas.scale.type, .target, .target-proportion or .factor configures it"),
+        Setting("gnomon/autoscaler", "autoscaler", name, "the name of a scaling policy", "how many instances, and how large", "on Knative `kpa`"),
         Setting("gnomon/scheduler", "scheduler", name, "the name of a scheduling policy", "when a batch leaves, and to which instance", "what the scaling policy asks for"),
     )),
     ("Objective and deadline", (
@@ -173,7 +172,7 @@ SECTIONS: tuple[tuple[str, tuple[Setting, ...]], ...] = (
         Setting("gnomon/retry", "retry", flag, "true or false", "whether the handler is idempotent, so that a request may be executed a second time, once and by itself: where its batch failed with 500, or its instance ended", "false; inference of a model always may"),
     )),
     ("Targets of single policies", (
-        Setting("gnomon/target-concurrency", "target_concurrency", number(0.01, 1e6), "a number from 0.01 to 1000000", "requests in the system per instance", "what an instance executes at once: its concurrency × gnomon/max-batch", ("kpa",)),
+        Setting("gnomon/target-concurrency", "target_concurrency", number(0.01, 1e6), "a number from 0.01 to 1000000", "requests in the system per instance", "what an instance executes at once: its concurrency × gnomon/max-batch", ("kpa", "openfaas")),
         Setting("gnomon/target-rps", "target_rps", number(0.01, 1e9), "a number from 0.01 to 1000000000", "requests per second per instance", "`kpa` goes by concurrency, `target-tracking` by measured latency", ("kpa", "target-tracking")),
         Setting("gnomon/target-cpu-percent", "target_cpu_percent", number(1, 100), "a percentage from 1 to 100", "CPU per instance", "", ("hpa",)),
         Setting("gnomon/scale-out-cooldown", "scale_out_cooldown_s", parse_duration_s, "a duration such as 5m", "time from one growth to the next, unless that is larger", "", ("target-tracking",)),
@@ -210,8 +209,6 @@ SCALE_TABLE: tuple[Setting, ...] = (
     Setting("com.openfaas.scale.target-proportion", "target_proportion", number(1e-3, 1), "a number from 0.001 to 1", "share of the target that is aimed at", "", _OPENFAAS),
     Setting("com.openfaas.scale.factor", "factor", integer(0, 100), "a percentage from 0 to 100", "step of the Community rule", "", _OPENFAAS),
 )  # fmt: skip
-_OPENFAAS_RULES = frozenset(setting.key for setting in SCALE_TABLE if setting.only_with == _OPENFAAS)
-"""Labels that mean nothing to any other policy than OpenFaaS's own."""
 
 
 def watchdog_deadline_s(environment: Mapping[str, str]) -> float | None:
@@ -257,7 +254,6 @@ def read_settings(
         )
     values = _values(TABLE, annotations, kind="annotation")
     values["autoscaler_named"] = "autoscaler" in values
-    values.setdefault("autoscaler", "openfaas" if _OPENFAAS_RULES & labels.keys() else DEFAULT_POLICY)
     if watchdog_s is not None:
         values.setdefault("deadline_s", watchdog_s)
     _derive(values)

@@ -56,6 +56,16 @@ class Kpa:
         return Wish(stable, said)
 
 
+def target_in_system(seen: Observation) -> float:
+    """Requests in the system that one instance is to have: as the function says, else what an instance executes at once."""
+    settings = seen.settings
+    if settings.target_concurrency is not None:
+        return settings.target_concurrency
+    # Those that have not begun have not said it yet.
+    concurrency = max([one.concurrency for one in seen.ready], default=settings.expected_concurrency)
+    return float(concurrency * settings.max_batch)
+
+
 def _load(seen: Observation) -> _Load:
     settings, history = seen.settings, seen.history
     stable_s, share = settings.stable_window_s, settings.target_utilization
@@ -64,12 +74,7 @@ def _load(seen: Observation) -> _Load:
         stable, panic = (history.rate_rps(history.arrivals, window_s) for window_s in windows_s)
         return _Load(stable, panic, settings.target_rps * share, "rps", *windows_s)
     stable, panic = (history.mean(history.concurrency, window_s) for window_s in windows_s)
-    target = settings.target_concurrency
-    if target is None:
-        # Those that have not begun have not said it yet.
-        concurrency = max([one.concurrency for one in seen.ready], default=settings.expected_concurrency)
-        target = float(concurrency * settings.max_batch)
-    return _Load(stable, panic, target * share, "in the system", *windows_s)
+    return _Load(stable, panic, target_in_system(seen) * share, "in the system", *windows_s)
 
 
 def _panicking_at_s(over: bool, seen: Observation, memory: Memory) -> float | None:  # noqa: FBT001 - private, one caller

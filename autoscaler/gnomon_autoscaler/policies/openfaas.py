@@ -2,7 +2,10 @@
 
 **Community rule** (no `com.openfaas.scale.type`). An alert: more than 5 successful answers a second, averaged over 10 s, for 5 s.
 While it fires, a step of `ceil(scale.max × scale.factor / 100)` instances is added at once and again every 30 s, as its alert
-manager repeats; when it resolves, the count is `scale.min`. Between alerts the count stays what it is.
+manager repeats; when it resolves, the count is `scale.min`. Between alerts the count stays what it is. The alert goes by answers,
+and a function that takes a second for each never gives five a second. So there are never fewer instances than the requests in the
+system need, averaged over 10 s, at 70 % of what an instance executes at once (`gnomon/target-concurrency`), as `kpa` counts. A
+factor of 0 switches both off.
 
 **Formula** (with a type). desired = ceil(ready × load per replica / (target × proportion)), where the load is
 
@@ -18,9 +21,10 @@ ready × load per replica is the whole load, so that the formula also has a mean
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from gnomon_autoscaler.counting import Memory, Wish, count_in, moment, whole
+from gnomon_autoscaler.policies.kpa import target_in_system
 from gnomon_core.errors import bad_request
 from gnomon_core.scaling import Observation
 from gnomon_core.settings import Settings
@@ -34,7 +38,7 @@ MILLI = 1000.0
 
 @dataclass(frozen=True, slots=True)
 class CommunityRule:
-    """Up by steps while the alert fires, back to the minimum when it resolves."""
+    """Up by steps while the alert fires, back to the minimum when it resolves; never fewer than requests in the system need."""
 
     name: str = "openfaas"
     version: int = 1
@@ -42,6 +46,18 @@ class CommunityRule:
     default_scheduler: str = "immediate"
 
     def wish(self, seen: Observation, memory: Memory) -> Wish:
+        alert = self._alert(seen, memory)
+        load, target = (
+            seen.history.mean(seen.history.concurrency, WINDOW_S),
+            target_in_system(seen) * seen.settings.target_utilization,
+        )
+        needed = whole(load / target)
+        if needed <= alert.count:
+            return alert
+        # The alert's own count is remembered as it is, so that the rule goes on from there when the load has gone.
+        return replace(alert, count=needed, reason=f"{alert.reason}; {load:.2f} in the system / target {target:.2f} = {needed}")
+
+    def _alert(self, seen: Observation, memory: Memory) -> Wish:
         scale = seen.settings.scale
         lowest = max(1, scale.min)
         rate_rps = seen.history.rate_rps(seen.history.successes, WINDOW_S)

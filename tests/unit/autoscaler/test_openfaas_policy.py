@@ -43,6 +43,19 @@ def test_five_a_second_are_not_more_than_five() -> None:
     assert line.live == 1
 
 
+def test_a_slow_function_gets_instances_for_the_requests_in_the_system_though_no_alert_fires() -> None:
+    """Ten clients of a handler that sleeps for a second, where an instance executes one at a time: 10 / 0.7 = 14.3."""
+    line = timeline(min=1, max=20)
+    line.rps, line.concurrency, line.executing = 4.0, 10.0, 10
+    line.play(20)
+    assert line.live == 15
+    assert "no alert" in line.reason
+    assert "10.00 in the system / target 0.70 = 15" in line.reason
+    line.rps, line.concurrency, line.executing = 0.0, 0.0, 0
+    line.play(20)
+    assert line.live == 1
+
+
 def test_the_step_repeats_every_thirty_seconds_up_to_the_maximum() -> None:
     line = timeline(max=10, factor=30)
     line.rps = 50.0
