@@ -21,6 +21,7 @@ import subprocess
 import sys
 import tempfile
 import tomllib
+import zipfile
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -65,13 +66,17 @@ CONTEXTS = (
 
 def pack_wheel() -> Path:
     """Build the wheel and let it replace an older one everywhere."""
-    with tempfile.TemporaryDirectory(dir=TEMPLATE) as folder:
+    # The wheel has the templates in it: one that lay there would be packed twice, and each wheel be twice as large as the last.
+    for place in (SHADOW, *(context.folder for context in CONTEXTS)):
+        for old in place.glob("gnomon-*.whl"):
+            old.unlink()
+    with tempfile.TemporaryDirectory() as folder:
         build = [sys.executable, "-m", "build", "--wheel", "--no-isolation", "--outdir", folder, str(ROOT)]
         subprocess.run(build, check=True, stdout=subprocess.DEVNULL)
         (built,) = Path(folder).glob("gnomon-*.whl")
-        for place in (SHADOW, *(context.folder for context in CONTEXTS)):
-            for old in place.glob("gnomon-*.whl"):
-                old.unlink()
+        with zipfile.ZipFile(built) as packed:
+            if inside := [name for name in packed.namelist() if name.endswith(".whl")]:
+                raise SystemExit(f"{built.name} has wheels in it: {', '.join(inside)}")
         (SHADOW / built.name).symlink_to(Path("..", TEMPLATE.name, built.name))
         for context in CONTEXTS:
             shutil.copyfile(built, context.folder / built.name)
