@@ -94,6 +94,15 @@ class FrameSocket:
         return self._socket.fileno()
 
     @property
+    def closed(self) -> bool:
+        """Whether the descriptor is none any more."""
+        try:
+            os.fstat(self._socket.fileno())
+        except OSError:
+            return True
+        return False
+
+    @property
     def holds_more(self) -> bool:
         """Whether a frame, or its beginning, came together with the last one. Asked for every batch: no system call."""
         return self._end > self._start
@@ -277,6 +286,9 @@ class ConcurrentInstance:
 
     def _fail(self, error: BaseException) -> None:
         self._ended, self._failure = True, error
+        if self._channel.closed:
+            # The application closed the descriptor under the thread that reads from it, which nothing can wake any more.
+            os._exit(1)
         self._channel.end_input()
 
     def _next(self) -> Frame | None:

@@ -83,6 +83,8 @@ class Inference:
         self._work = work
 
         def come_back(done: Future[_T]) -> None:
+            # The future has its callback, and with it us: kept, its result of up to 64 MiB would wait for the garbage collector.
+            self._work = None
             if not self._exchange.disconnected:
                 try:
                     go_on(done)

@@ -40,7 +40,7 @@ functions:
     annotations: {gnomon/autoscaler: od, gnomon/max-batch: 1}
 """
 LABELS = {"com.openfaas.scale.min": "1", "com.openfaas.scale.max": "6"}
-ANNOTATIONS = {"gnomon/autoscaler": "od", "gnomon/max-batch": "1"}
+ANNOTATIONS = {"gnomon/autoscaler": "od", "gnomon/max-batch": "1", "gnomon/concurrency": "1"}
 # The autoscaler decides at three quarters of each second of the run. What od sees then, the arrivals of the last second, crosses
 # a multiple of what an instance serves once a step: one, two, three, two and one instance. An instance serves 10 requests/s, and
 # 7.7 on a machine that adds 30 ms to each; for all of these a decision up to 0.25 s earlier or later would be the same.
