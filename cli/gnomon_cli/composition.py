@@ -49,6 +49,7 @@ from gnomon_gateway.metrics import AsyncCollector, GatewayCollector, MetricsPage
 from gnomon_gateway.namespaces import Namespaces
 from gnomon_gateway.openfaas.application import control_application
 from gnomon_gateway.openfaas.control import Control
+from gnomon_gateway.openfaas.guard import Guard
 from gnomon_gateway.openfaas.measured import ControlCounters
 from gnomon_gateway.origin import host_rule
 from gnomon_gateway.ownership.metrics import OwnershipCollector
@@ -260,14 +261,8 @@ class Gnomon:
         )
         build = build_routes(self._builder, payload_secret(self.options.state / "payload-secret"))
         hosts = host_rule(self.options.host, self.options.allowed_hosts, behind=self.options.behind)
-        application = control_application(
-            control,
-            hosts,
-            self._auth,
-            counters,
-            [asynchronous.handlers(), *build],
-            function_users=function_users() if self._keeper is None else range(0),
-        )
+        self._guard = Guard(hosts, self._auth, function_users() if self._keeper is None else range(0))
+        application = control_application(control, self._guard, counters, [asynchronous.handlers(), *build])
         return GatewayApp(
             self.manager,
             application,
@@ -281,7 +276,9 @@ class Gnomon:
         from gnomon_cli.replicas import Replicas  # noqa: PLC0415 - the client is an extra of its own
 
         autoscaler = self.autoscaler
-        replicas = Replicas(cluster, self._clock, self.manager, elsewhere, self._app, autoscaler=autoscaler, scaling=scaling)
+        replicas = Replicas(
+            cluster, self._clock, self.manager, elsewhere, self._app, guard=self._guard, autoscaler=autoscaler, scaling=scaling
+        )
         self._invoke = replicas.invoke(self._invoke)
         return replicas
 

@@ -27,6 +27,7 @@ from gnomon_gateway.lifecycle.elsewhere import Elsewhere, Lost
 from gnomon_gateway.lifecycle.followed_pairs import FollowedPairs
 from gnomon_gateway.lifecycle.manager import Manager
 from gnomon_gateway.lifecycle.reporting import Reporter
+from gnomon_gateway.openfaas.guard import Guard
 from gnomon_gateway.ownership.assigner import Assigner
 from gnomon_gateway.ownership.gateway import SharedGateway
 from gnomon_gateway.ownership.reports import Reports
@@ -49,6 +50,7 @@ class Replicas:
         elsewhere: Elsewhere,
         app: GatewayApp,
         *,
+        guard: Guard,
         autoscaler: Autoscaler,
         scaling: ScalingAdapter,
     ) -> None:
@@ -61,6 +63,7 @@ class Replicas:
         host, port = cluster.inside
         self._shared = SharedGateway(
             app,
+            guard,
             manager,
             self._board,
             cluster.peer_secret(),

@@ -16,33 +16,27 @@ from starlette.routing import BaseRoute, Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from gnomon_core.errors import GnomonError, not_found
-from gnomon_gateway.auth import BasicAuth
 from gnomon_gateway.openfaas.control import Control, Handler, Handlers
 from gnomon_gateway.openfaas.decisions import DecisionRoutes
 from gnomon_gateway.openfaas.detail import DetailRoutes
 from gnomon_gateway.openfaas.functions import Functions
-from gnomon_gateway.openfaas.guard import Guard, error_response, unexpected
+from gnomon_gateway.openfaas.guard import Guard, Guarded, error_response, unexpected
 from gnomon_gateway.openfaas.logs import LogRoutes
 from gnomon_gateway.openfaas.measured import ControlCounters, Measured
 from gnomon_gateway.openfaas.namespaces import NamespaceRoutes
 from gnomon_gateway.openfaas.secrets import SecretRoutes
 from gnomon_gateway.openfaas.system import SystemRoutes
-from gnomon_gateway.origin import HostRule
 
 
 def control_application(
     control: Control,
-    hosts: HostRule,
-    auth: BasicAuth | None,
+    guard: Guard,
     counters: ControlCounters,
     more: Iterable[Handlers | BaseRoute] = (),
-    *,
-    function_users: range = range(0),
 ) -> ASGIApp:
     """Everything that is not on the hot path.
 
-    `more` is what other parts offer: asynchronous invocation, the builder. `function_users` are the user ids that functions run
-    under, where they have their own.
+    `more` is what other parts offer: asynchronous invocation, the builder.
     """
     resources = (Functions, SystemRoutes, NamespaceRoutes, SecretRoutes, LogRoutes, DecisionRoutes, DetailRoutes)
     handlers: dict[str, Mapping[str, Handler]] = {}
@@ -55,7 +49,7 @@ def control_application(
     routes += [Route(path, _Endpoint(by_method)) for path, by_method in handlers.items()]
     application = Starlette(routes=routes, exception_handlers={HTTPException: _from_starlette})
     application.router.redirect_slashes = False
-    return Measured(Guard(application, hosts, auth, function_users), counters, control.now_s)
+    return Measured(Guarded(application, guard), counters, control.now_s)
 
 
 class _Endpoint:

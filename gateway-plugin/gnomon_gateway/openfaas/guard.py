@@ -10,6 +10,9 @@ control routes answer those whom the kernel shows to be root or the server's own
     ours, and functions have users of their own         let in
     ours, and functions run as we do (not root)         let in if a process holds it that is no function and no build
     a header that proxies add                           refused, whoever it is: the proxy would let everybody in
+
+Where there are several replicas, the one that a client has connected to checks this before it forwards the request to the leader:
+only its kernel knows the connection. The leader's internal listener marks what it takes from a replica that has shown the secret.
 """
 
 from __future__ import annotations
@@ -32,6 +35,8 @@ from gnomon_gateway.server.refusals import internal_error
 # A build brings its own signature, which its handler checks.
 _WITHOUT_CREDENTIALS = (Access.OPEN, Access.HMAC)
 _ROOT = 0
+FROM_PEER = "gnomon.from_peer"
+"""A key that only the internal listener writes into an ASGI scope: a replica has sent this, and knows whose connection it is."""
 _OF_PROXIES = frozenset(
     {
         "cdn-loop",
@@ -51,24 +56,19 @@ _log = logging.getLogger(__name__)
 
 
 class Guard:
-    """Lets a request in, or answers 401 or 403. `function_users` are the user ids that functions run under, if their own."""
+    """Who may use the control routes. `function_users` are the user ids that functions run under, if their own."""
 
-    def __init__(self, application: ASGIApp, hosts: HostRule, auth: BasicAuth | None, function_users: range) -> None:
-        self._application = application
+    def __init__(self, hosts: HostRule, auth: BasicAuth | None, function_users: range = range(0)) -> None:
         self._hosts = hosts
         self._auth = auth
         self._function_users = function_users
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http":
-            raise RuntimeError(f"the control routes speak HTTP, not {scope['type']}")
-        if access(scope["path"], scope["method"]) not in _WITHOUT_CREDENTIALS:
-            headers = Headers(scope=scope)
-            refusal = self._refusal(headers) or await self._refusal_without_login(scope, headers)
-            if refusal is not None:
-                await refusal(scope, receive, send)
-                return
-        await self._application(scope, receive, send)
+    async def refusal(self, scope: Scope) -> Response | None:
+        """The answer 401 or 403 to an HTTP request; None for one that may be carried out."""
+        if access(scope["path"], scope["method"]) in _WITHOUT_CREDENTIALS:
+            return None
+        headers = Headers(scope=scope)
+        return self._refusal(headers) or await self._refusal_without_login(scope, headers)
 
     def _refusal(self, headers: Headers) -> Response | None:
         try:
@@ -83,7 +83,7 @@ class Guard:
         return None
 
     async def _refusal_without_login(self, scope: Scope, headers: Headers) -> Response | None:
-        if self._auth is not None:
+        if self._auth is not None or scope.get(FROM_PEER) is True:
             return None
         error = await self._stranger(scope["client"], scope["server"])
         if error is None and any(name in _OF_PROXIES or name.startswith(_OF_PROXIES_PREFIXES) for name in headers):
@@ -110,6 +110,18 @@ class Guard:
                 "login_required", "This connection is of a function or a build, or of a process that cannot be looked into"
             )
         return None
+
+
+class Guarded:
+    """An application behind its guard."""
+
+    def __init__(self, application: ASGIApp, guard: Guard) -> None:
+        self._application, self._guard = application, guard
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            raise RuntimeError(f"the control routes speak HTTP, not {scope['type']}")
+        await (await self._guard.refusal(scope) or self._application)(scope, receive, send)
 
 
 def _refused(code: str, reason: str) -> GnomonError:

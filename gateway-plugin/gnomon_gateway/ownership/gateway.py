@@ -1,6 +1,6 @@
 """A gateway that shares its functions with other replicas: both listeners and this replica's part, made once and joined.
 
-shared = SharedGateway(app, directory, board, read_peer_secret(path), identity=…, host=…, port=…)
+shared = SharedGateway(app, guard, directory, board, read_peer_secret(path), identity=…, host=…, port=…)
 server = GatewayServer(shared.app, …)              # instead of GatewayServer(app, …)
 queue = AsyncQueue(…, shared.invoke(Invoker(directory)), …)
 start: await shared.start(), server.start()        stop: await shared.leave(), server.stop(), shared.stop()
@@ -17,6 +17,7 @@ from gnomon_core.addresses import http_url
 from gnomon_core.ownership import OwnershipBoard
 from gnomon_gateway.app import GatewayApp
 from gnomon_gateway.asynchronous.invocation import Invoke
+from gnomon_gateway.openfaas.guard import Guard
 from gnomon_gateway.ownership.calls import SharedInvoker
 from gnomon_gateway.ownership.listeners import InsideApp, SharedApp
 from gnomon_gateway.ownership.peers import Peers
@@ -34,13 +35,14 @@ LEAVE_TIMEOUT_S = 20.0
 class SharedGateway:
     """One replica. `host` and `port` are where it listens for the others; port 0 takes a free one.
 
-    `leads` says whether its control application is the one that is asked; without it every replica's is. `reports` are what it
-    tells the leader, and hears when it leads.
+    `guard` is the control application's, and is asked before a request is forwarded. `leads` says whether our control application
+    is the one that is asked; without it every replica's is. `reports` are what it tells the leader, and hears when it leads.
     """
 
     def __init__(
         self,
         app: GatewayApp,
+        guard: Guard,
         directory: FunctionDirectory,
         board: OwnershipBoard,
         secret: PeerSecret,
@@ -56,10 +58,10 @@ class SharedGateway:
         self.life.reports = reports or Reports()
         self._directory = directory
         forwarder, holdings = self.life.forwarder, self.life.holdings
-        control = ToLeader(app, self.peers, leads=leads, leader=self.life.who_leads)
+        control = ToLeader(app, guard, self.peers, leads=leads, leader=self.life.who_leads)
         self.app = SharedApp(app, directory, holdings, forwarder, control)
         # What comes inside goes no further: it waits until we lead, if somebody takes us for the leader before we are ready.
-        led = ToLeader(app, self.peers, leads=leads, leader=lambda: None)
+        led = ToLeader(app, guard, self.peers, leads=leads, leader=lambda: None)
         inside = InsideApp(app, directory, holdings, forwarder, secret=secret, talk=self.life.answer, control_app=led)
         # A connection between replicas is idle for as long as there is nothing to forward; who opens it forgets it first.
         self.inside = GatewayServer(inside, host, port, limits=replace(Limits(), head_lines=Limits().head_lines + 8))

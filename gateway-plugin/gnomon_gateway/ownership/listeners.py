@@ -18,6 +18,7 @@ from typing import Any
 
 from gnomon_core.errors import GnomonError
 from gnomon_gateway.app import ControlApp, GatewayApp
+from gnomon_gateway.openfaas.guard import FROM_PEER
 from gnomon_gateway.ownership.forwarder import Forwarder, function_named
 from gnomon_gateway.ownership.holdings import Holdings
 from gnomon_gateway.ownership.passage import CLIENT_HEADER, EPOCH_HEADER
@@ -97,14 +98,17 @@ class InsideApp:
             self._begin(exchange, said)
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
-        """What concerns no function's queue: another replica passes it on to us, who lead. The client's own login goes along."""
+        """What concerns no function's queue: another replica passes it on to us, who lead. The client's own login goes along.
+
+        That replica has looked whose connection it is, as only it can (`ToLeader`); who shows no secret gets no mark.
+        """
         said = {name: value for name, value in scope["headers"] if name.startswith(HEADER)}
         if not self._secret.allows(said.get(HEADER)):
             await refuse_asgi(send, _stranger(), close=True)
             return
-        scope["headers"] = [header for header in scope["headers"] if not header[0].startswith(HEADER)]
-        scope["client"] = (said.get(CLIENT_HEADER, b"").decode("latin-1"), 0)
-        await self._control_app(scope, receive, send)
+        headers = [header for header in scope["headers"] if not header[0].startswith(HEADER)]
+        client = (said.get(CLIENT_HEADER, b"").decode("latin-1"), 0)
+        await self._control_app({**scope, "headers": headers, "client": client, FROM_PEER: True}, receive, send)
 
     def _begin(self, exchange: Exchange, said: dict[bytes, bytes]) -> None:
         self._forwarder.counters.inside += 1

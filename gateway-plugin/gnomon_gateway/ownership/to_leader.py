@@ -1,9 +1,12 @@
 """What concerns no function's queue, asked of a replica that does not lead: the one that does answers it.
 
-    PUT /system/functions ─▶ replica ─ its internal listener, with the client's login ─▶ leader ─▶ control application
+    PUT /system/functions ─▶ replica: may it? ─ its internal listener, with the client's login ─▶ leader ─▶ control application
 
 Only the leader writes to the cluster, and only it knows all of what was decided. While nobody leads, such a request waits. What
 each replica answers for itself is in `OWN`: how it is, what it has counted, and calls that it keeps.
+
+Who may use a control route is checked where the client has connected, before anything is forwarded: the leader's kernel does not
+know whose connection that is.
 """
 
 from __future__ import annotations
@@ -16,6 +19,7 @@ from gnomon_core.errors import GnomonError
 from gnomon_core.ownership import Replica
 from gnomon_gateway.app import MAX_BODY_BYTES, ControlApp
 from gnomon_gateway.headers import HOP_BY_HOP
+from gnomon_gateway.openfaas.guard import Guard
 from gnomon_gateway.ownership.passage import CLIENT_HEADER
 from gnomon_gateway.ownership.peers import PeerConnection, Peers
 from gnomon_gateway.ownership.refusals import leader_lost, no_leader, refuse_asgi
@@ -32,12 +36,18 @@ _SAFE = ("GET", "HEAD")
 class ToLeader:
     """The control application of a replica. `leads` says whether its own one is asked, `leader` who is asked else."""
 
-    def __init__(self, own: ControlApp, peers: Peers, *, leads: Callable[[], bool], leader: Callable[[], Replica | None]) -> None:
-        self._own, self._peers, self._leads, self._leader = own, peers, leads, leader
+    def __init__(
+        self, own: ControlApp, guard: Guard, peers: Peers, *, leads: Callable[[], bool], leader: Callable[[], Replica | None]
+    ) -> None:
+        self._own, self._guard, self._peers, self._leads, self._leader = own, guard, peers, leads, leader
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
         if self._leads() or scope["type"] != "http" or scope["path"].startswith(OWN):
             await self._own(scope, receive, send)
+            return
+        refusal = await self._guard.refusal(scope)
+        if refusal is not None:
+            await refusal(scope, receive, send)
             return
         body = await _whole(receive)
         if body is None:

@@ -38,6 +38,7 @@ from gnomon_gateway.metrics import AsyncCollector, FunctionReading, GatewayColle
 from gnomon_gateway.namespaces import Namespaces
 from gnomon_gateway.openfaas.application import control_application
 from gnomon_gateway.openfaas.control import Control, unknown_function
+from gnomon_gateway.openfaas.guard import Guard
 from gnomon_gateway.openfaas.measured import ControlCounters
 from gnomon_gateway.origin import host_rule
 from gnomon_gateway.secrets import Secrets
@@ -212,7 +213,7 @@ async def _running(
         healthy=lambda: healthy[0],
     )
     endpoint = AsyncEndpoint(queue, callbacks, lambda key: key in functions.deployed, utc_now_s)
-    application = control_application(control, host_rule("127.0.0.1"), auth, counters, [endpoint.handlers()])
+    application = control_application(control, Guard(host_rule("127.0.0.1"), auth), counters, [endpoint.handlers()])
     # Made with its protocol's number: asyncio turns Nagle's algorithm off only where it sees that one, and each answer would wait
     # 40 ms for an acknowledgement otherwise.
     with socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP) as listener:

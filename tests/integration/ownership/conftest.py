@@ -22,7 +22,10 @@ from gnomon_core.ownership import OwnershipBoard
 from gnomon_core.settings import Settings
 from gnomon_core.signature import ModelSignature
 from gnomon_gateway.app import GatewayApp
+from gnomon_gateway.auth import BasicAuth
 from gnomon_gateway.dispatch.latency import LearnedLatency
+from gnomon_gateway.openfaas.guard import Guard, Guarded
+from gnomon_gateway.origin import host_rule
 from gnomon_gateway.ownership.assigner import Assigner
 from gnomon_gateway.ownership.gateway import SharedGateway
 from gnomon_gateway.ownership.holdings import Place
@@ -53,11 +56,14 @@ async def until(met: Callable[[], bool]) -> None:
 class Replica:
     """One gateway. All of a cluster's know the same functions and instances."""
 
-    def __init__(self, name: str, board: OwnershipBoard) -> None:
+    def __init__(
+        self, name: str, board: OwnershipBoard, auth: BasicAuth | None = None, leads: Callable[[], bool] = lambda: True
+    ) -> None:
         self.name = name
         self.functions: dict[str, FunctionRuntime] = {}
-        app = GatewayApp(self, not_here)
-        self.shared = SharedGateway(app, self, board, SECRET, identity=name)
+        guard = Guard(host_rule("127.0.0.1", ["gnomon"]), auth)
+        app = GatewayApp(self, Guarded(not_here, guard))
+        self.shared = SharedGateway(app, guard, self, board, SECRET, identity=name, leads=leads)
         self.server = GatewayServer(self.shared.app, port=0)
         self.connections: list[Connection] = []
 

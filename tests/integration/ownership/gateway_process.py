@@ -24,6 +24,8 @@ from gnomon_core.functions import FunctionKey
 from gnomon_core.settings import Settings
 from gnomon_gateway.app import GatewayApp
 from gnomon_gateway.dispatch.latency import LearnedLatency
+from gnomon_gateway.openfaas.guard import Guard
+from gnomon_gateway.origin import host_rule
 from gnomon_gateway.ownership.gateway import SharedGateway
 from gnomon_gateway.ownership.secret import read_peer_secret
 from gnomon_gateway.scheduling.registry import scheduling_policy
@@ -47,8 +49,8 @@ class Process:
         self._settings, self._session = settings, session
         for function, addresses in settings["functions"].items():
             self._deploy(function, addresses)
-        app = GatewayApp(self, self._control)
-        self.shared = SharedGateway(app, self, self.board, read_peer_secret(Path(settings["secret"])), identity=name)
+        app, guard = GatewayApp(self, self._control), Guard(host_rule("127.0.0.1"), None)
+        self.shared = SharedGateway(app, guard, self, self.board, read_peer_secret(Path(settings["secret"])), identity=name)
         self.server = GatewayServer(self.shared.app, port=0)
 
     def lookup(self, name: str) -> FunctionRuntime | None:

@@ -21,6 +21,8 @@ from gnomon_core.functions import FunctionSpec, read_deployment
 from gnomon_core.scaling import Decision, Observation, PolicyState, SetBufferPlan
 from gnomon_core.seam_values import Capabilities
 from gnomon_gateway.app import GatewayApp
+from gnomon_gateway.openfaas.guard import Guard
+from gnomon_gateway.origin import host_rule
 from gnomon_gateway.ownership.holdings import Place
 from tests.integration.gateway.conftest import not_here
 from tests.integration.ownership.conftest import SECRET
@@ -80,10 +82,10 @@ class Replica(Planned):
             leader=SimpleNamespace(identity=name, leading=self.leading),
             leads=self.leading.is_set,
         )
-        app = GatewayApp(self.manager, not_here)
+        app, guard = GatewayApp(self.manager, not_here), Guard(host_rule("127.0.0.1"), None)
         self.shared = Replicas(
             cast("OnKubernetes", cluster), WallClock(), self.manager, self.elsewhere, app,
-            autoscaler=self.autoscaler, scaling=scaling,
+            guard=guard, autoscaler=self.autoscaler, scaling=scaling,
         )  # fmt: skip
         self._deciding: asyncio.Task[None] | None = None
 
