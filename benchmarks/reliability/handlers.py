@@ -3,8 +3,8 @@
     python -m benchmarks.reliability handlers [--quick]
 
 The same function three times, each in a gateway of its own, beginning with one instance: as deployed without any annotation; one
-request at a time in each instance, scaled by what is in the system; and one at a time, scaled by OpenFaaS's alert, as it was by
-default before handlers executed several at once (29 answers and a median of 10 s were seen then, and 147 answers with `kpa`).
+request at a time in each instance, scaled by `kpa`; and one at a time, scaled by `openfaas`. Before handlers executed several at
+once, and while `openfaas` went by its alert alone, 29 answers and a median of 10 s were seen, and 147 answers with `kpa`.
 Ten clients that each wait for their answer get 200 at most.
 """
 
